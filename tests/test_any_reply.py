@@ -74,7 +74,7 @@ def model(wire: str, status: int, turn: int) -> Provider:
 
 @pytest.mark.parametrize("first", range(len(KINDS)), ids=list(BODIES))
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_any_body_gives_a_reply_or_one_error(wire: str, first: int) -> None:
+async def test_any_body_with_any_status_gives_a_reply_or_one_error(wire: str, first: int) -> None:
     ends: list[Response | ProviderError] = []
     for turn, status in enumerate(range(200 + first % 7, 600, 7)):
         provider = model(wire, status, first + turn * len(KINDS))

@@ -58,7 +58,7 @@ async def test_key_function_is_called_for_every_request() -> None:
     assert server.requests[-1].headers["authorization"] == "Bearer three"
 
 
-async def test_token_is_renewed_before_it_expires_and_only_once() -> None:
+async def test_token_is_renewed_once_before_it_expires() -> None:
     made: list[float] = []
     now = [1000.0]
 
@@ -81,7 +81,7 @@ async def test_token_is_renewed_before_it_expires_and_only_once() -> None:
     assert "token-1" not in repr(Token("token-1"))
 
 
-async def test_rejected_token_is_dropped_and_hidden() -> None:
+async def test_rejected_token_is_discarded_and_hidden_in_errors() -> None:
     made = iter([Token("canary-one", time.time() + 900), Token("canary-two", time.time() + 900)])
 
     async def refuse(connection: Connection) -> None:
@@ -103,7 +103,7 @@ async def test_rejected_token_is_dropped_and_hidden() -> None:
     ]
 
 
-async def test_failing_key_function_is_an_authentication_error() -> None:
+async def test_failing_key_function_raises_an_authentication_error() -> None:
     def fail() -> str:
         raise OSError("canary")
 
@@ -120,7 +120,7 @@ async def test_failing_key_function_is_an_authentication_error() -> None:
         connect("m", base_url="http://127.0.0.1:1/v1", api_key=3)  # type: ignore[arg-type]
 
 
-async def test_old_token_is_used_until_it_expires() -> None:
+async def test_old_token_is_used_until_it_expires_if_renewal_fails() -> None:
     now, answers = [0.0], [Token("old", 100.0)]
 
     def make() -> Token:
@@ -153,7 +153,9 @@ async def test_old_token_is_used_until_it_expires() -> None:
         ("https://x.amazonaws.com/a%20b/c?z=1&a=%2F2&a=1&empty=", b"\xff"),
     ],
 )
-def test_signatures_equal_those_of_botocore(url: str, body: bytes, token: str | None) -> None:
+def test_request_signatures_equal_those_of_botocore(
+    url: str, body: bytes, token: str | None
+) -> None:
     now = datetime.datetime(2026, 11, 15, 12, 30, 45, tzinfo=datetime.UTC)
     headers = {"content-type": "application/json"}
     ours = sign_v4(
@@ -201,7 +203,7 @@ def command(text: str) -> str:
 @pytest.mark.parametrize(
     "text", ["from-a-command", '{"token": "from-a-command", "expires_in": 600}']
 )
-async def test_key_is_read_from_a_command(file: Path, text: str) -> None:
+async def test_api_key_is_read_from_the_output_of_a_command(file: Path, text: str) -> None:
     async with serve(answer) as server:
         file.write_text(
             f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url},"
@@ -213,7 +215,7 @@ async def test_key_is_read_from_a_command(file: Path, text: str) -> None:
     assert server.requests[0].headers["authorization"] == "Bearer from-a-command"
 
 
-async def test_failing_command_is_reported(file: Path) -> None:
+async def test_failing_key_command_is_reported(file: Path) -> None:
     failing = json.dumps([sys.executable, "-c", "print('canary'); raise SystemExit(3)"])
     file.write_text(
         "adapters: {a: {type: openai-compatible, base_url: 'http://127.0.0.1:1/v1', "
@@ -289,7 +291,7 @@ async def any_shape(connection: Connection) -> None:
     connection.reply(200, json.dumps(said).encode())
 
 
-async def test_aws_keys_of_the_environment_sign_requests(
+async def test_aws_keys_from_the_environment_sign_requests(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
@@ -306,7 +308,9 @@ async def test_aws_keys_of_the_environment_sign_requests(
     assert "/eu-west-3/bedrock/" in server.requests[0].headers["authorization"]
 
 
-def test_vendor_libraries_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tokens_come_from_the_vendors_authentication_libraries(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     import azure.identity
     import google.auth
 
@@ -354,7 +358,9 @@ def test_vendor_libraries_are_called(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         ("auth: {type: aws}, api_key_env: K", "a.api_key_env: auth is given as well"),
     ],
 )
-def test_mistake_is_reported_in_one_line(file: Path, text: str, problem: str) -> None:
+def test_authentication_mistake_in_the_file_is_reported_in_one_line(
+    file: Path, text: str, problem: str
+) -> None:
     file.write_text(f"adapters:\n  a: {{type: openai,\n    {text}}}\n")
     with pytest.raises(ConfigError) as caught:
         Registry.load(file)
@@ -378,7 +384,7 @@ class _Witness(FixtureTransport):
             yield reply
 
 
-async def test_a_vendor_that_signs_takes_region_and_keys_of_the_environment(
+async def test_bedrock_reads_region_and_keys_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in (

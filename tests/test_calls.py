@@ -135,7 +135,7 @@ async def collect_from_gateway(log: SqliteLog) -> list[Any]:
     ]
 
 
-async def test_every_record_field_is_written_by_some_run(tmp_path: Path) -> None:
+async def test_every_field_of_a_call_record_is_written_by_some_call(tmp_path: Path) -> None:
     written: dict[type, set[str]] = {}
     for record in await collect(tmp_path):
         names = set(msgspec.json.decode(msgspec.json.encode(record)))

@@ -37,7 +37,7 @@ class Recorder(ScriptedProvider):
 # --- settings ----------------------------------------------------------------------------------
 
 
-async def test_settings_are_keywords() -> None:
+async def test_settings_can_be_passed_as_keyword_arguments() -> None:
     model = Recorder("Hello.", "Hello.")
     await model.complete(
         "Hi",
@@ -57,7 +57,7 @@ async def test_settings_are_keywords() -> None:
     assert (second.config.stop_sequences, second.config.seed) == (("END",), 7)
 
 
-async def test_keywords_override_config() -> None:
+async def test_keyword_arguments_override_the_config() -> None:
     model = Recorder("Hello.")
     await model.complete("Hi", config={"temperature": 1, "seed": 3}, temperature=0)
     (request,) = model.sent
@@ -73,7 +73,7 @@ async def test_keywords_override_config() -> None:
         ({"zzz": 0}, "go into extras="),
     ],
 )
-async def test_unknown_setting_suggests_a_near_one(
+async def test_error_for_an_unknown_setting_suggests_a_similar_name(
     settings: dict[str, Any], complaint: str
 ) -> None:
     model = Recorder("Hello.")
@@ -91,7 +91,7 @@ async def test_setting_of_the_wrong_type_is_rejected(settings: dict[str, Any]) -
         await Recorder("Hello.").complete("Hi", **settings)
 
 
-async def test_session_and_metadata_reach_the_request() -> None:
+async def test_session_id_and_metadata_are_part_of_the_request() -> None:
     model = Recorder("Hello.", "Hello.")
     await model.complete("Hi", session_id="s1", metadata={"team": "rivers"})
     async with model.stream("Hi", session_id="s2") as stream:
@@ -115,7 +115,7 @@ class Weather(msgspec.Struct):
     city: str
 
 
-async def test_functions_and_types_are_described_as_tools() -> None:
+async def test_functions_and_types_can_be_passed_as_tools() -> None:
     model = Recorder("Hello.")
     await model.complete("Hi", tools=[search, Weather, {"name": "plain"}])
     (request,) = model.sent
@@ -161,7 +161,7 @@ class Entry(pydantic.BaseModel):
         (list[Annotated[int, {"unhashable": []}]], '{"value": [1]}', [1]),
     ],
 )
-async def test_any_type_can_be_requested(kind: Any, reply: str, value: Any) -> None:
+async def test_structured_output_can_be_of_any_type(kind: Any, reply: str, value: Any) -> None:
     model = Recorder(reply, reply)
     assert (await model.complete("Hi", response_schema=kind)).parsed == value
     async with model.stream("Hi", response_schema=kind) as stream:
@@ -172,7 +172,7 @@ async def test_any_type_can_be_requested(kind: Any, reply: str, value: Any) -> N
     assert schema["type"] == "object"
 
 
-async def test_a_json_schema_returns_plain_data() -> None:
+async def test_structured_output_by_json_schema_is_plain_data() -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
     assert (await Recorder('{"name": "x"}').complete("Hi", response_schema=schema)).parsed == {
         "name": "x"
@@ -180,14 +180,14 @@ async def test_a_json_schema_returns_plain_data() -> None:
     assert (await Recorder('{"name": "x"}').complete("Hi")).parsed is None
 
 
-async def test_the_validators_own_message_is_in_the_error() -> None:
+async def test_error_contains_the_message_of_the_validator() -> None:
     with pytest.raises(StructuredOutputError) as caught:
         await Recorder('{"count": 3}').complete("Hi", response_schema=Entry)
     assert "an odd count was given" in str(caught.value)
     assert "Entry" in str(caught.value)
 
 
-async def test_type_without_a_schema_is_rejected() -> None:
+async def test_response_schema_that_is_not_a_type_is_rejected() -> None:
     with pytest.raises(
         InvalidRequestError, match="response_schema must be a JSON Schema or a type"
     ):
@@ -197,13 +197,13 @@ async def test_type_without_a_schema_is_rejected() -> None:
 # --- streams -----------------------------------------------------------------------------------
 
 
-async def test_stream_yields_text() -> None:
+async def test_text_of_a_stream_can_be_iterated() -> None:
     stream = Recorder("Hello there, this is a reply.").stream("Hi")
     assert "".join([text async for text in stream.text()]) == "Hello there, this is a reply."
     assert stream.response.text == "Hello there, this is a reply."
 
 
-async def test_response_raises_before_the_end() -> None:
+async def test_response_of_a_running_stream_raises() -> None:
     stream = Recorder("Hello.").stream("Hi")
     assert not stream.ended
     with pytest.raises(RuntimeError, match="has not ended"):
@@ -213,14 +213,14 @@ async def test_response_raises_before_the_end() -> None:
     assert stream.response.finish_reason == "cancelled"
 
 
-def test_stream_yields_text_without_an_event_loop() -> None:
+def test_text_of_a_blocking_stream_can_be_iterated() -> None:
     with dragoman.sync.SyncProvider(Recorder("Hello there.")) as model:
         stream = model.stream("Hi", temperature=0)
         assert "".join(stream.text()) == "Hello there."
         assert (stream.ended, stream.response.text) == (True, "Hello there.")
 
 
-async def test_thinking_is_a_property_of_the_reply() -> None:
+async def test_thinking_can_be_read_from_the_reply() -> None:
     from dragoman.sim import Answer
 
     reply = await Recorder(Answer(thinking="Hm.", text="Yes.")).complete("Hi")
@@ -252,11 +252,11 @@ def test_images_are_made_from_bytes_paths_and_urls(
         (b"unknown", None),
     ],
 )
-def test_the_media_type_of_bytes(data: bytes, kind: str | None) -> None:
+def test_media_type_is_detected_from_the_bytes(data: bytes, kind: str | None) -> None:
     assert Image(data).media_type == kind
 
 
-def test_missing_image_file_is_an_error() -> None:
+def test_missing_image_file_raises_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         Image("nowhere.png")
 
@@ -277,7 +277,7 @@ class Even(pydantic.BaseModel):
         return number
 
 
-async def test_reask_follows_the_validators_of_a_type() -> None:
+async def test_reask_sends_the_message_of_a_failed_validator() -> None:
     scripted = ScriptedProvider('{"number": 3}', '{"number": 4}')
     corrections: list[str] = []
 
@@ -294,7 +294,7 @@ async def test_reask_follows_the_validators_of_a_type() -> None:
     assert "must be even" in second[2].text
 
 
-async def test_validation_error_is_final_without_reask() -> None:
+async def test_validation_error_is_not_retried_without_reask() -> None:
     scripted = ScriptedProvider('{"number": 3}')
     for model in (scripted, dragoman.Retry(scripted)):
         with pytest.raises(StructuredOutputError, match="must be even") as caught:
@@ -304,7 +304,7 @@ async def test_validation_error_is_final_without_reask() -> None:
     assert len(scripted.requests) == 2
 
 
-async def test_reask_gives_up_after_its_attempts() -> None:
+async def test_reask_stops_after_the_maximum_number_of_retries() -> None:
     scripted = ScriptedProvider('{"number": 3}')
     with pytest.raises(StructuredOutputError, match="must be even"):
         await dragoman.Retry(scripted, 1, reask=lambda error: "Again.").complete(
@@ -313,7 +313,7 @@ async def test_reask_gives_up_after_its_attempts() -> None:
     assert len(scripted.requests) == 2
 
 
-async def test_truncated_answer_is_reported_as_such() -> None:
+async def test_error_reports_that_structured_output_was_truncated() -> None:
     cut = ScriptedProvider(Answer('{"number": ', finish="length"))
     with pytest.raises(
         StructuredOutputError, match=r"cut off at the token limit \(max_tokens\) after \d+ output"
@@ -325,7 +325,7 @@ async def test_truncated_answer_is_reported_as_such() -> None:
     assert (await empty.complete("?", response_schema={"type": "object"})).parsed is None
 
 
-async def test_partial_objects_end_with_the_instance() -> None:
+async def test_partial_objects_of_a_stream_end_with_the_validated_instance() -> None:
     model = ScriptedProvider(Answer('{"number": 4, "name": "Rhine"}', piece=5))
     async with model.stream("?", response_schema=Even) as stream:
         items = [item async for item in stream.partial()]
@@ -337,7 +337,7 @@ async def test_partial_objects_end_with_the_instance() -> None:
         assert list(blocking.partial()) == items
 
 
-async def test_partial_objects_of_an_invalid_answer_end_with_its_error() -> None:
+async def test_partial_objects_of_an_invalid_answer_end_with_an_error() -> None:
     stream = ScriptedProvider('{"number": 3}').stream("?", response_schema=Even)
     with pytest.raises(StructuredOutputError, match="must be even"):
         [item async for item in stream.partial()]
@@ -370,7 +370,7 @@ async def test_reply_is_priced_by_its_providers_price_row() -> None:
     assert dragoman.cost(reply, "openai:gpt-5").total != 0
 
 
-async def test_layers_use_the_price_row_of_the_inner_provider() -> None:
+async def test_wrapping_providers_use_the_price_of_the_inner_provider() -> None:
     cheap = ScriptedProvider(dragoman.OverloadedError("busy"), name="lab", model="a")
     good = ScriptedProvider("Hello.", name="lab", model="b")
     cheap.priced_as, good.priced_as = "free", "openai:gpt-5"
@@ -378,7 +378,7 @@ async def test_layers_use_the_price_row_of_the_inner_provider() -> None:
     assert dragoman.cost(reply).total == dragoman.cost(reply.usage, "openai:gpt-5").total
 
 
-async def test_address_decides_the_price_not_the_wire() -> None:
+async def test_price_depends_on_the_address_and_not_on_the_provider_name() -> None:
     provider = dragoman.connect("gpt-5", base_url="http://127.0.0.1:9/v1", name="openai")
     reply = await ScriptedProvider("Hello.", name="openai", model="gpt-5").complete("Hi")
     assert reply.sale is not None
@@ -390,7 +390,7 @@ async def test_address_decides_the_price_not_the_wire() -> None:
     assert "127.0.0.1" in bill.reason
 
 
-async def test_stored_reply_is_priced_by_its_names() -> None:
+async def test_stored_reply_is_priced_by_provider_and_model_name() -> None:
     reply = await ScriptedProvider("Hello.", name="openai", model="gpt-5").complete("Hi")
     assert reply.sale == Sale()
     assert reply.sale != 1
@@ -413,7 +413,7 @@ async def test_callers_price_table_is_used() -> None:
     ).scaleb(-6)
 
 
-def test_usage_alone_needs_a_model() -> None:
+def test_pricing_token_usage_requires_a_model() -> None:
     with pytest.raises(TypeError, match="needs its model"):
         dragoman.cost(dragoman.Usage(1, 1))  # type: ignore[call-overload]
 

@@ -55,7 +55,7 @@ STREAMS = [
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 
 
-def test_every_wire_is_tested() -> None:
+def test_every_wire_has_streams_to_cancel() -> None:
     assert {case.wire for case in STREAMS} == set(CODECS)
 
 
@@ -191,7 +191,7 @@ def signed() -> dragoman.Provider:
     )
 
 
-async def test_cancelled_reply_has_the_fields_of_a_complete_one() -> None:
+async def test_cancelled_reply_has_the_same_fields_as_a_complete_reply() -> None:
     response = await hear_until(signed(), "so")
     never = Continuity(issuer=Issuer("gemini", None, "m-1"), replayable=False)
     assert response.message.content == (
@@ -212,7 +212,7 @@ async def test_cancelled_reply_has_the_fields_of_a_complete_one() -> None:
 
 @pytest.mark.parametrize("wire", CODECS)
 @pytest.mark.parametrize("around", [lambda model: model, Retry, Observe])
-async def test_state_of_a_cancelled_reply_is_not_sent(
+async def test_provider_state_of_a_cancelled_reply_is_not_sent(
     wire: str, around: Callable[..., Any]
 ) -> None:
     """Opaque state goes neither to its issuer nor to another wire, also behind a wrapping
@@ -235,7 +235,9 @@ async def test_state_of_a_cancelled_reply_is_not_sent(
     "block", [RedactedThinking("SECRET"), Opaque({"type": "SECRET"}), Thinking("SECRET")]
 )
 @pytest.mark.parametrize("wire", CODECS)
-def test_native_blocks_of_a_broken_reply_are_dropped_with_a_warning(wire: str, block: Any) -> None:
+def test_native_blocks_of_an_interrupted_reply_are_dropped_with_a_warning(
+    wire: str, block: Any
+) -> None:
     target = connect("m-1", wire=wire, base_url="http://x.test")
     assert isinstance(target, HttpProvider)
     opaque = {"type": "reasoning", "encrypted_content": "SECRET", "summary": []}

@@ -53,12 +53,12 @@ sources = st.sampled_from(WEAKEST_FIRST)
 capabilities = st.builds(Capabilities.of, values, sources)
 
 
-def test_names_match_the_contract() -> None:
+def test_capability_names_match_the_contract() -> None:
     assert list(Capabilities.__struct_fields__) == NAMES + RETRIEVAL
     assert set(WEAKEST_FIRST) == set(get_args(Source))
 
 
-def test_reasons_match_the_contract() -> None:
+def test_refusal_reasons_match_the_contract() -> None:
     assert get_args(Refusal) == (
         "not_configured",
         "provider_unavailable",
@@ -71,11 +71,11 @@ def test_reasons_match_the_contract() -> None:
 
 
 @pytest.mark.parametrize("kind", [Fact, Capabilities])
-def test_facts_are_immutable(kind: type[msgspec.Struct]) -> None:
+def test_capabilities_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
 
 
-def test_everything_is_unknown_at_first() -> None:
+def test_capabilities_are_unknown_by_default() -> None:
     assert {getattr(Capabilities(), name) for name in NAMES} == {UNKNOWN}
     assert [Capabilities().known(name) for name in NAMES] == [None] * len(NAMES)
     assert msgspec.json.encode(Capabilities()) == b"{}"
@@ -83,7 +83,9 @@ def test_everything_is_unknown_at_first() -> None:
 
 
 @given(values, sources)
-def test_values_are_kept_with_their_provenance(given: dict[str, Any], source: Source) -> None:
+def test_capabilities_are_kept_with_their_source_and_date(
+    given: dict[str, Any], source: Source
+) -> None:
     made = Capabilities.of(given, source, at="2026-01-01", by="a test")
     for name in NAMES:
         if name in given:
@@ -99,20 +101,20 @@ def test_capabilities_round_trip_through_json(made: Capabilities) -> None:
     assert msgspec.json.decode(msgspec.json.encode(made), type=Capabilities) == made
 
 
-def test_default_source_is_the_user() -> None:
+def test_default_source_of_a_capability_is_the_user() -> None:
     assert Capabilities.of({"supports_tools": False}).supports_tools == Fact(False, "declared")
 
 
-def test_window_of_one_token_is_accepted() -> None:
+def test_context_window_of_one_token_is_accepted() -> None:
     assert Capabilities.of({"max_context_tokens": 1}).known("max_context_tokens") == 1
 
 
-def test_none_means_unknown() -> None:
+def test_capability_value_none_means_unknown() -> None:
     assert Capabilities.of(dict.fromkeys(NAMES)) == Capabilities()
 
 
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset])
-def test_media_types_may_be_any_collection(kind: Any) -> None:
+def test_media_types_may_be_given_as_any_collection(kind: Any) -> None:
     made = Capabilities.of({"accepted_image_media_types": kind(["image/png"])})
     assert made.known("accepted_image_media_types") == ("image/png",)
 
@@ -157,7 +159,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("given", "message"), WRONG)
-def test_wrong_names_and_types_are_named(given: dict[str, Any], message: str) -> None:
+def test_error_names_an_invalid_capability_or_value(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         Capabilities.of(given)
     assert message in str(caught.value)
@@ -168,7 +170,7 @@ def test_wrong_names_and_types_are_named(given: dict[str, Any], message: str) ->
 
 @pytest.mark.parametrize("mine", WEAKEST_FIRST)
 @pytest.mark.parametrize("theirs", WEAKEST_FIRST)
-def test_stronger_source_wins_and_the_later_at_equal_strength(
+def test_merging_keeps_the_stronger_source_or_else_the_later_value(
     mine: Source, theirs: Source
 ) -> None:
     merged = Capabilities.of({"supports_tools": True}, mine).merged(
@@ -179,7 +181,7 @@ def test_stronger_source_wins_and_the_later_at_equal_strength(
 
 
 @given(capabilities, capabilities)
-def test_nothing_known_is_lost_by_merging(one: Capabilities, other: Capabilities) -> None:
+def test_merging_keeps_every_known_capability(one: Capabilities, other: Capabilities) -> None:
     merged = one.merged(other)
     for name in NAMES:
         facts = [getattr(one, name), getattr(other, name)]
@@ -188,14 +190,14 @@ def test_nothing_known_is_lost_by_merging(one: Capabilities, other: Capabilities
 
 
 @given(capabilities)
-def test_merging_with_nothing_changes_nothing(made: Capabilities) -> None:
+def test_merging_with_unknown_capabilities_changes_nothing(made: Capabilities) -> None:
     assert made.merged(Capabilities()) == Capabilities().merged(made) == made.merged(made) == made
 
 
 # --- from a file -------------------------------------------------------------------------------
 
 
-def test_facts_are_read_from_a_file_with_their_source(tmp_path: Path) -> None:
+def test_capabilities_are_read_from_a_file_with_their_source(tmp_path: Path) -> None:
     fact = {"value": True, "source": "probed", "at": "2026-11-15", "by": "check"}
     (tmp_path / "facts.json").write_text(
         json.dumps({"model": "m", "capabilities": {"supports_tools": fact}})
@@ -218,12 +220,12 @@ WRONG_FILES = [
 
 
 @pytest.mark.parametrize(("text", "complaint"), WRONG_FILES)
-def test_invalid_fact_file_is_reported(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_capability_file_is_reported(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "facts.json").write_text(text)
     with pytest.raises(ValueError, match=re.escape(complaint)):
         Capabilities.read(tmp_path / "facts.json")
 
 
-def test_missing_fact_file_is_reported() -> None:
+def test_missing_capability_file_is_reported() -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         Capabilities.read("/nowhere/facts.json")

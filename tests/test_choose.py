@@ -52,7 +52,9 @@ OWN = ("lab:all", "lab:dear", "lab:blind", "lab:unknown")
         {"supports_tools": True, "images": True, "context": 200_000, "documents": False},
     ],
 )
-def test_models_are_chosen_by_needs_with_reasons(registry: Registry, needs: Any) -> None:
+def test_models_are_chosen_by_needs_and_exclusions_have_reasons(
+    registry: Registry, needs: Any
+) -> None:
     choice = registry.choose(needs=needs, among=OWN)
     assert [entry.id for entry in choice.models] == ["lab:all", "lab:dear"]
     assert choice.best.id == "lab:all"  # both fit, and this one is cheaper
@@ -76,7 +78,7 @@ def test_models_are_chosen_by_price_and_tier(registry: Registry) -> None:
     assert cheap.excluded["lab:dear"] == ("exceeds_max_input_price", "exceeds_max_output_price")
 
 
-def test_unconfigured_models_are_included_on_request(
+def test_models_without_a_key_are_chosen_only_on_request(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -104,7 +106,9 @@ def test_unconfigured_models_are_included_on_request(
         ({"max_output_price": -1}, "max_output_price must be US dollars"),
     ],
 )
-def test_invalid_needs_are_rejected(registry: Registry, settings: Any, problem: str) -> None:
+def test_invalid_model_requirements_are_rejected(
+    registry: Registry, settings: Any, problem: str
+) -> None:
     with pytest.raises(ValueError, match=problem):
         registry.choose(**settings)
 

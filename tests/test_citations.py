@@ -136,13 +136,15 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
 
 
 @pytest.mark.parametrize(("wire", "body", "citations"), REPLIES)
-def test_reply_has_citations(wire: str, body: Any, citations: tuple[Citation, ...]) -> None:
+def test_citations_of_a_reply_are_read(
+    wire: str, body: Any, citations: tuple[Citation, ...]
+) -> None:
     reply = reply_of(wire, body)
     assert reply.citations == citations
     assert reply.message.citations == citations
 
 
-def test_stream_has_citations() -> None:
+def test_citations_of_a_stream_are_read() -> None:
     chunks = [
         {"choices": [{"index": 0, "delta": {"content": "Paris "}}]},
         {"choices": [{"index": 0, "delta": {"content": "is big.", "annotations": [cited()]}}]},
@@ -151,18 +153,18 @@ def test_stream_has_citations() -> None:
     assert reply_of("openai", chunks, stream=True).citations == (Citation(URL, "A", None, 0, 5),)
 
 
-def test_sources_without_text_cite_nothing() -> None:
+def test_sources_of_a_reply_without_text_give_no_citations() -> None:
     assert reply_of("openai", {**chat(content=None), "citations": [URL]}).citations == ()
 
 
-def test_text_of_the_caller_has_no_citations() -> None:
+def test_text_blocks_made_by_the_caller_have_no_citations() -> None:
     assert Text("a").citations == ()
     assert read_citations({"phase": "final"}, "a") == read_citations([], "a") == ()
     assert read_citations({"citations": 5}, "a") == ()
 
 
 @pytest.mark.parametrize("wire", ["openai", "gemini"])
-def test_citations_are_not_sent_back_and_are_no_loss(wire: str) -> None:
+def test_citations_are_omitted_from_later_requests_without_a_warning(wire: str) -> None:
     body = (
         chat(annotations=[cited()])
         if wire == "openai"
@@ -187,7 +189,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_images_next_to_text_are_found(stream: bool) -> None:
+def test_images_next_to_the_text_of_a_reply_are_read(stream: bool) -> None:
     part = {"content": "Here.", "images": [PICTURE]}
     ended = {"index": 0, "finish_reason": "stop"}
     body: Any = {"choices": [{**ended, "message": part}]}
@@ -218,7 +220,7 @@ def test_gateway_clients_receive_citations_and_images(stream: bool) -> None:
     assert len(again.images) == 1
 
 
-def test_responses_clients_receive_citations_of_other_wires() -> None:
+def test_responses_api_clients_receive_citations_from_other_wires() -> None:
     said = reply_of("gemini", gemini(groundingMetadata={"groundingChunks": CHUNKS}))
     request = Request([User("x")])
     codec = CODECS["gemini"].connect("m", "https://api.example.com", None, Capabilities())
@@ -241,7 +243,7 @@ def test_responses_clients_receive_citations_of_other_wires() -> None:
     ]
 
 
-def test_streams_of_responses_have_the_sources_of_each_text() -> None:
+def test_responses_api_stream_contains_the_sources_of_each_text() -> None:
     """A Claude upstream cites in each text; the first text ends before its sources are known."""
     texts = [
         {"type": "text", "text": word, "citations": [search(word)]} for word in ("One.", "Two.")
@@ -291,7 +293,7 @@ def search(title: str) -> dict[str, Any]:
     }
 
 
-def test_streamed_citations_of_the_responses_wire_are_kept() -> None:
+def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
     """The sources arrive while the last text block is open; its done events contain them."""
     own = {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": 3}
     part = {"type": "output_text", "text": "Yes", "annotations": [own]}
@@ -356,7 +358,7 @@ def test_native_block_has_a_one_line_summary(data: Any, summary: str) -> None:
         ("gemini", {"responseLogprobs": True}, ["logprobs_in_raw"]),
     ],
 )
-def test_further_choices_and_logprobs_are_in_raw(
+def test_further_choices_and_logprobs_are_in_the_raw_reply(
     wire: str, extras: dict[str, Any], codes: list[str]
 ) -> None:
     codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
@@ -385,7 +387,7 @@ TWO: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("wire", TWO)
-def test_choices_that_nothing_requested_are_reported(wire: str) -> None:
+def test_unrequested_additional_choices_are_reported(wire: str) -> None:
     reply = reply_of(wire, TWO[wire])
     assert (reply.text, [warning.code for warning in reply.warnings]) == ("a", ["choices_dropped"])
     # Several choices were requested, which is reported with the request.
@@ -400,7 +402,7 @@ def reference(*ids: Any) -> dict[str, Any]:
     return {"type": "reference", "reference_ids": list(ids)}
 
 
-def test_references_cite_the_text_before_them() -> None:
+def test_reference_parts_cite_the_text_before_them() -> None:
     parts = [
         {"type": "text", "text": "Paris"}, reference(0, "s"), reference(2),
         {"type": "text", "text": " is big"}, reference(1), {"type": "text", "text": "."},
@@ -421,7 +423,7 @@ def test_references_cite_the_text_before_them() -> None:
     assert codec.encode(Request([User("x"), whole.message, User("y")])).warnings == ()
 
 
-def test_references_belong_to_their_own_text() -> None:
+def test_reference_parts_belong_to_the_text_block_before_them() -> None:
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     said = [
         {"type": "text", "text": "One"},
@@ -441,7 +443,7 @@ def test_references_belong_to_their_own_text() -> None:
     )
 
 
-def test_references_without_a_text_are_reported() -> None:
+def test_reference_parts_without_text_are_reported() -> None:
     thought = {
         "type": "thinking",
         "thinking": [reference(0), "x", None, {"type": "text", "text": "hm"}],
@@ -453,7 +455,7 @@ def test_references_without_a_text_are_reported() -> None:
     assert (reply.message.thinking, reply.text, reply.citations) == ("hm", "a", ())
 
 
-def test_other_parts_of_a_text_are_opaque_blocks() -> None:
+def test_unknown_content_parts_become_opaque_blocks() -> None:
     part = {"type": "document_url", "document_url": URL}
     reply = reply_of(
         "openai", chat(content=[{"type": "text", "text": "a"}, part, {"type": "text"}, {}, 5])
@@ -467,7 +469,7 @@ def test_other_parts_of_a_text_are_opaque_blocks() -> None:
 RAN = {"index": 0, "type": "search", "arguments": '{"query": "Rhine"}', "output": "1233 km"}
 
 
-def test_tools_that_a_server_ran_are_opaque_blocks() -> None:
+def test_calls_of_server_tools_become_opaque_blocks() -> None:
     begun = {name: value for name, value in RAN.items() if name != "output"}
     chunks = [
         {"choices": [{"index": 0, "delta": {"executed_tools": [begun]}}]},
@@ -496,7 +498,7 @@ def test_tools_that_a_server_ran_are_opaque_blocks() -> None:
         )
 
 
-def test_images_and_questions_of_a_search_are_kept_with_the_text() -> None:
+def test_images_and_related_questions_of_a_search_are_kept() -> None:
     found = {"images": [{"image_url": URL}], "related_questions": ["Why?"]}
     (said,) = reply_of("openai", {**chat(), **found, "citations": [URL]}).message.content
     assert said.continuity.opaque == {**found, "citations": [URL]}

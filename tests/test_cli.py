@@ -32,7 +32,7 @@ def url() -> Any:
         yield server.base_url
 
 
-def test_ask_prints_every_format(url: str) -> None:
+def test_ask_command_prints_text_events_and_raw_replies(url: str) -> None:
     for words in (["--stream"], ["--no-stream"]):
         result = run("ask", "m", "Hi", "--base-url", url, *words)
         assert (result.exit_code, result.stdout) == (0, "Hello\n")
@@ -47,7 +47,7 @@ def test_ask_prints_every_format(url: str) -> None:
     assert len(json.loads(run("ask", "m", "Hi", "--base-url", url, "--raw").stdout)["chunks"]) == 7
 
 
-def test_ask_sends_its_options(tmp_path: Path) -> None:
+def test_ask_command_sends_the_settings_of_its_options(tmp_path: Path) -> None:
     (tmp_path / "tool.json").write_text('{"name": "f", "parameters": {"type": "object"}}')
     (tmp_path / "schema.json").write_text('{"type": "object"}')
     (tmp_path / "dot.png").write_bytes(b"\x89PNG")
@@ -114,7 +114,7 @@ def test_tool_call_is_printed_and_not_run(words: list[str], tmp_path: Path) -> N
         (200, b"{}", 17, "provider_invalid_response"),
     ],
 )
-def test_exit_codes_match_errors(status: int, body: bytes, code: int, words: str) -> None:
+def test_exit_code_depends_on_the_error(status: int, body: bytes, code: int, words: str) -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(status, body, retry_after="7")
 
@@ -155,7 +155,7 @@ def test_invalid_structured_output_is_reported(tmp_path: Path) -> None:
     assert result.exit_code == 18
 
 
-def test_ready_reports_a_ready_model(url: str) -> None:
+def test_ready_command_reports_a_ready_model(url: str) -> None:
     assert run("ready", "m", "--base-url", url).stdout == "m is ready\n"
     assert json.loads(run("ready", "m", "--base-url", url, "--json").stdout) == {
         "ready": True,
@@ -167,7 +167,7 @@ def test_ready_reports_a_ready_model(url: str) -> None:
     assert run("ready", "other", "--base-url", url).exit_code == 11
 
 
-def test_ready_reports_an_unconfigured_model(
+def test_ready_command_reports_a_model_without_a_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "models.yaml").touch()
@@ -186,7 +186,7 @@ def test_ready_reports_an_unconfigured_model(
     assert (plain.exit_code, plain.stdout) == (10, "")
 
 
-def test_chat_keeps_the_conversation(url: str) -> None:
+def test_chat_command_keeps_the_conversation(url: str) -> None:
     once = run("chat", "m", "--base-url", url, "--prompt", "Hi")
     assert (once.exit_code, once.stdout) == (0, "Hello\n")
     with Background(answering("Hello")) as server:
@@ -206,7 +206,7 @@ def test_chat_keeps_the_conversation(url: str) -> None:
     assert sent == [["S", "one"], ["S", "one", "Hello", "two"], ["S", "three"]]
 
 
-def test_chat_continues_after_an_error() -> None:
+def test_chat_command_continues_after_an_error() -> None:
     async def moody(connection: Connection) -> None:
         if (
             len(connection.seen.json["messages"]) == 1
@@ -238,25 +238,25 @@ def test_chat_continues_after_an_error() -> None:
         (["nonsense"], "No such command"),
     ],
 )
-def test_invalid_usage_is_reported(words: list[str], said: str) -> None:
+def test_invalid_command_line_is_reported(words: list[str], said: str) -> None:
     result = run(*words)
     assert result.exit_code == 2
     assert said in result.stderr
 
 
-def test_unknown_name_is_reported() -> None:
+def test_unknown_model_name_is_reported() -> None:
     result = run("ask", "m", "Hi")
     assert result.exit_code == 11
     assert "alias or adapter:model" in result.stderr
 
 
-def test_missing_key_is_reported() -> None:
+def test_missing_api_key_is_reported() -> None:
     result = run("ask", "anthropic:claude-sonnet-4-6", "Hi", ANTHROPIC_API_KEY="")
     assert result.exit_code == 10
     assert "ANTHROPIC_API_KEY" in result.stderr
 
 
-def test_plan_prints_losses(tmp_path: Path) -> None:
+def test_plan_command_prints_losses(tmp_path: Path) -> None:
     talk = tmp_path / "talk.json"
     talk.write_text(json.dumps({"messages": [
         {"role": "user", "content": "Hi"},

@@ -59,7 +59,7 @@ def render(markdown: str) -> Page:
 
 
 @pytest.mark.parametrize("name", SHEETS)
-def test_texts_are_shown_literally(name: str) -> None:
+def test_texts_in_notebook_displays_are_escaped(name: str) -> None:
     for page in (Page(write_html(SHEETS[name])), render(write_markdown(SHEETS[name]))):
         assert set(page.tags) <= HARMLESS
         assert page.sources == []
@@ -69,24 +69,24 @@ def test_texts_are_shown_literally(name: str) -> None:
 
 @settings(max_examples=20)
 @given(st.text(max_size=40))
-def test_any_text_is_shown_without_markup(text: str) -> None:
+def test_any_text_in_a_display_is_escaped(text: str) -> None:
     sheet = Sheet(f"t {text}", [text], [Passage(text, text)], [Table(("a",), [(text,)])])
     assert set(Page(write_html(sheet)).tags) <= HARMLESS
     assert set(render(write_markdown(sheet)).tags) <= HARMLESS
 
 
-def test_table_cell_has_one_line() -> None:
+def test_text_in_a_table_cell_is_shortened_to_one_line() -> None:
     assert shorten("a\n b  c") == "a b c"
     assert shorten("x" * 300) == "x" * 199 + "…"
     table = write_markdown(Sheet("t", [], [], [Table(("a",), [("x\ny",)]), Table(("b",), [])]))
     assert table.splitlines()[2:] == ["| a |", "| --- |", "| x y |"]
 
 
-def test_single_image_is_described_in_the_singular() -> None:
+def test_display_counts_a_single_image_in_the_singular() -> None:
     assert "1 image\n" in write_markdown(Sheet("t", [], images=[("image/png", "aGk=")]))
 
 
-def test_a_report_shows_each_check_and_no_address() -> None:
+def test_display_of_a_report_shows_each_check_and_no_address() -> None:
     outcomes = (
         CheckOutcome("a.b", "does b", "fail", "not so"),
         CheckOutcome("a.c", "does c", "pass"),
@@ -101,7 +101,7 @@ def test_a_report_shows_each_check_and_no_address() -> None:
     assert "secret" not in report._repr_html_() + report._repr_markdown_()
 
 
-async def test_a_session_shows_its_conversation_without_keys() -> None:
+async def test_display_of_a_session_shows_the_conversation_without_keys() -> None:
     session = Session(ScriptedProvider("Done & <b>well</b>."))
     await session.run(
         "Use the key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789 at https://u:hunter22@h.example"
@@ -115,7 +115,7 @@ async def test_a_session_shows_its_conversation_without_keys() -> None:
     assert "hunter22" not in shown
 
 
-async def test_a_session_shows_calls_by_name_and_no_credentials() -> None:
+async def test_display_of_a_session_shows_tool_names_and_no_credentials() -> None:
     script = ScriptedProvider(
         Answer("Looking.", tool_calls=[Call("look", {"password": "hunter22"})]), Answer("Seen.")
     )
@@ -138,6 +138,6 @@ async def test_a_session_shows_calls_by_name_and_no_credentials() -> None:
     assert "hunter22" not in shown + session._repr_html_()
 
 
-def test_class_without_a_display_raises() -> None:
+def test_class_without_a_display_method_raises() -> None:
     with pytest.raises(NotImplementedError):
         Displayed()._repr_html_()

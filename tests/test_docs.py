@@ -48,7 +48,7 @@ def test_codec_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pages_are_complete(page: Path) -> None:
+def test_code_on_pages_parses_and_links_exist(page: Path) -> None:
     text = page.read_text()
     for block in blocks(page):
         ast.parse(block)
@@ -64,7 +64,7 @@ def test_every_command_is_documented() -> None:
 
 
 @pytest.mark.parametrize(("page", "text"), write_pages().items(), ids=list(write_pages()))
-def test_reference_matches_the_code(page: str, text: str) -> None:
+def test_generated_reference_matches_the_code(page: str, text: str) -> None:
     assert (ROOT / "docs/reference" / page).read_text() == text, "run: python -m tests.test_docs"
 
 
@@ -98,7 +98,7 @@ def _figure(text: str) -> float:
     return float(number.replace(",", "")) * (1000 if unit == "ms" else 1)
 
 
-def test_figures_of_the_comparison_match_the_benchmark() -> None:
+def test_figures_on_the_comparison_page_match_the_benchmark() -> None:
     """The README rounds and the page may be newer, so they agree within a factor of two."""
 
     def rows(text: str) -> dict[str, list[str]]:
@@ -132,7 +132,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert set(dragoman._PLACES.values()) <= set(MODULES)  # noqa: SLF001 - the table of lazy imports
 
 
-def test_pages_are_short() -> None:
+def test_documentation_pages_are_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 180
     assert len((ROOT / "AGENTS.md").read_text().splitlines()) <= 30
 

@@ -135,7 +135,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("kind", "parent", "category", "error_class", "word", "transient"), TREE)
-def test_error_classes_match_the_vocabularies(
+def test_error_classes_match_the_table_of_categories(
     kind: type[ProviderError],
     parent: type,
     category: str,
@@ -152,7 +152,7 @@ def test_error_classes_match_the_vocabularies(
     )
 
 
-def test_table_names_every_class() -> None:
+def test_table_of_error_classes_is_complete() -> None:
     defined = {
         value
         for value in vars(errors).values()
@@ -175,7 +175,7 @@ def drawn_tree() -> list[tuple[str, str]]:
     return pairs
 
 
-def test_documented_tree_matches_the_inheritance() -> None:
+def test_documented_class_tree_matches_the_inheritance() -> None:
     assert drawn_tree() == [(kind.__name__, kind.__bases__[0].__name__) for kind in CLASSES]
 
 
@@ -193,7 +193,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_errors_have_their_attributes(kind: type[ProviderError]) -> None:
+def test_errors_keep_the_attributes_they_are_given(kind: type[ProviderError]) -> None:
     response = Response(Assistant("half"), "error")
     error = kind("no coffee", **FACTS, headers={"X-Request-Id": "r1"}, response=response)
     assert {name: getattr(error, name) for name in FACTS} == FACTS
@@ -202,7 +202,7 @@ def test_errors_have_their_attributes(kind: type[ProviderError]) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_nothing_is_known_by_default(kind: type[ProviderError]) -> None:
+def test_attributes_of_an_error_are_empty_by_default(kind: type[ProviderError]) -> None:
     error = kind()
     assert {getattr(error, name) for name in FACTS} == {None}
     assert (error.headers, error.response, error.message) == ({}, None, "")
@@ -233,7 +233,7 @@ def test_timeout_defaults_to_the_total_deadline() -> None:
     assert TimedOutError().which == "total"
 
 
-def test_structured_output_fields() -> None:
+def test_structured_output_error_keeps_its_attributes_when_pickled() -> None:
     fields = {
         "response_schema": {"type": "object"},
         "output_content": "not json",
@@ -281,17 +281,17 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("error", "text"), WORDS)
-def test_message_is_formatted(error: ProviderError, text: str) -> None:
+def test_error_text_is_formatted(error: ProviderError, text: str) -> None:
     assert str(error) == text
     assert repr(error) == f"{type(error).__name__}({text!r})"
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_class_has_advice(kind: type[ProviderError]) -> None:
+def test_every_error_class_adds_its_advice(kind: type[ProviderError]) -> None:
     assert str(kind("It went wrong")) == f"It went wrong. {kind.advice}".removesuffix(". ")
 
 
-def test_advice_depends_on_the_class() -> None:
+def test_advice_depends_on_the_error_class() -> None:
     assert [kind for kind in CLASSES if not kind.advice] == [ProviderError]
     # "" is one, and a class of the tree has that of the one above it
     assert len({kind.advice for kind in CLASSES}) == len(CLASSES) - 1
@@ -299,7 +299,7 @@ def test_advice_depends_on_the_class() -> None:
 
 
 @pytest.mark.parametrize(("length", "ending"), [(300, "x"), (301, "…")])
-def test_long_quotes_are_truncated(length: int, ending: str) -> None:
+def test_long_provider_messages_are_truncated(length: int, ending: str) -> None:
     quote = str(ProviderError("no", provider_message="x" * length)).removeprefix(
         "no. The provider says: "
     )
@@ -311,7 +311,7 @@ def test_long_quotes_are_truncated(length: int, ending: str) -> None:
 
 
 @pytest.mark.parametrize("key", [*KEYS, "Bearer abcdefgh", "basic dXNlcjpwYXNz"])
-def test_key_patterns_are_hidden_everywhere(key: str) -> None:
+def test_text_that_looks_like_a_key_is_hidden_in_error_texts(key: str) -> None:
     assert scrub(f"key <{key}>!") == "key <[hidden]>!"
     error = AuthenticationError(
         f"no {key}", provider_message=f"Incorrect API key provided: {key}."
@@ -328,7 +328,7 @@ def test_ordinary_text_is_not_hidden(text: str) -> None:
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=5)), st.text("abc", max_size=20))
-def test_given_secrets_are_hidden(secrets: list[str], text: str) -> None:
+def test_listed_secrets_are_hidden(secrets: list[str], text: str) -> None:
     assert not any(secret in scrub(text, secrets) for secret in secrets)
 
 
@@ -340,7 +340,7 @@ def test_secret_that_is_a_prefix_of_another_is_hidden() -> None:
     )
 
 
-def test_hide_covers_every_text() -> None:
+def test_hide_removes_secrets_from_every_text_of_an_error() -> None:
     secret = "topsecret"
     error = ProviderError(
         f"1 {secret}",
@@ -431,7 +431,7 @@ def test_echoed_prompts_are_not_quoted(prompt: str, message: str, echoed: bool) 
 
 
 @given(st.text("abcdefghij ", min_size=29, max_size=120), st.data())
-def test_any_long_part_of_a_prompt_is_detected(prompt: str, data: st.DataObject) -> None:
+def test_any_long_part_of_an_echoed_prompt_is_detected(prompt: str, data: st.DataObject) -> None:
     prompt = prompt.strip().ljust(29, "z")
     start = data.draw(st.integers(0, len(prompt) - 29))
     error = InvalidRequestError("refused", provider_message=f">>{prompt[start : start + 29]}<<")
@@ -461,7 +461,7 @@ HEADERS = {
 }
 
 
-def test_only_safe_headers_are_kept() -> None:
+def test_only_safe_headers_are_kept_on_an_error() -> None:
     kept = {name.lower(): value for name, value in list(HEADERS.items())[4:]}
     assert keep_headers(HEADERS) == {**kept, "x-ratelimit-note": "[hidden]"}
     assert ProviderError(headers=HEADERS).headers == keep_headers(HEADERS)
@@ -473,7 +473,7 @@ def test_only_safe_headers_are_kept() -> None:
         st.sampled_from(list(HEADERS)) | st.text(max_size=20), st.text("abc", max_size=5)
     )
 )
-def test_other_headers_are_dropped(headers: dict[str, str]) -> None:
+def test_headers_that_are_not_listed_are_dropped(headers: dict[str, str]) -> None:
     allowed = {name.lower() for name in list(HEADERS)[4:]}
     families = ("x-ratelimit-", "anthropic-ratelimit-")
     wanted = {
@@ -487,7 +487,7 @@ def test_other_headers_are_dropped(headers: dict[str, str]) -> None:
 LONG = "-eyJaaaaaaaaaa" * 2_000
 
 
-def test_scrub_truncates_long_text() -> None:
+def test_scrubbing_secrets_truncates_long_text() -> None:
     assert len(scrub("x" * 1_000_000)) == 64 * 1024
     assert len(scrub("x" * 1_000_000, limit=None)) == 1_000_000
 
@@ -503,12 +503,12 @@ def test_scrub_truncates_long_text() -> None:
         "Bearer   abcdefgh12345",
     ],
 )
-def test_key_patterns_are_hidden(secret: str) -> None:
+def test_text_that_looks_like_a_key_is_hidden(secret: str) -> None:
     assert scrub(f"refused: {secret}!") == "refused: [hidden]!"
 
 
 @pytest.mark.parametrize("kept", [6, 9, 20])
-def test_start_of_a_secret_at_a_truncated_end_is_hidden(kept: int) -> None:
+def test_secret_that_is_cut_off_by_truncation_is_hidden(kept: int) -> None:
     secret = "plain words without a shape of a key"
     text = cut("x" * 50 + secret, 50 + kept + 1)
     assert scrub(text, [secret]) == "x" * 50 + "[hidden]…"
@@ -533,17 +533,17 @@ HUGE: list[Any] = [
 
 
 @pytest.mark.parametrize("value", HUGE, ids=lambda value: type(value).__name__)
-def test_quote_is_short(value: Any) -> None:
+def test_quoted_value_is_short(value: Any) -> None:
     assert 0 < len(quote(value)) <= 103
 
 
-def test_quote_keeps_short_values() -> None:
+def test_short_value_is_quoted_completely() -> None:
     assert quote("a'b") == repr("a'b")
     assert quote(None) == "None"
     assert quote([1, "x"]) == "[1, 'x']"
 
 
-def test_cause_is_kept_without_its_contents() -> None:
+def test_cause_of_an_error_is_kept_without_its_data() -> None:
     cause = UnicodeDecodeError("utf-8", b"a secret \xff", 9, 10, "invalid start byte")
     cause.__context__ = ValueError("a secret")
     assert without_frames(cause) is cause
@@ -551,7 +551,7 @@ def test_cause_is_kept_without_its_contents() -> None:
     assert "invalid start byte" in str(cause)
 
 
-def test_given_advice_replaces_that_of_the_class() -> None:
+def test_explicit_advice_replaces_the_advice_of_the_class() -> None:
     error = RateLimitError("Too many requests", advice="Ask for a higher limit.")
     assert str(error) == "Too many requests. Ask for a higher limit."
     assert RateLimitError.advice != error.advice

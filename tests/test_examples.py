@@ -62,7 +62,7 @@ def count_code(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_LINES.items())
-def test_examples_are_short(name: str, most: int) -> None:
+def test_example_programs_are_short(name: str, most: int) -> None:
     assert count_code(EXAMPLES / f"{name}.py") <= most
 
 
@@ -87,7 +87,9 @@ async def test_chat_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert history[1] == dragoman.Assistant("Hello there.")
 
 
-async def test_chat_example_stops_on_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_chat_example_stops_on_an_interrupt_signal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     history: list[dragoman.Message] = [dragoman.User("Hi")]
     model = ScriptedProvider(Answer("one two three four", pace=0.3))
     asyncio.get_running_loop().call_later(0.1, signal.raise_signal, signal.SIGINT)
@@ -124,7 +126,7 @@ async def test_api_example_runs() -> None:
     assert "slow down" in text
 
 
-async def test_api_example_opens_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_example_opens_the_configured_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODEL", "openai:gpt-5")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-key-of-nobody")
     async with api.lifespan(api.app):

@@ -88,7 +88,7 @@ def order(name: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_all_lists_the_public_names(module: str) -> None:
+def test_dunder_all_lists_the_public_names_of_each_module(module: str) -> None:
     assert complaints((PACKAGE / module).read_text(encoding="utf-8")) == []
 
 
@@ -107,7 +107,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("source", "complaint"), WRONG)
-def test_planted_mistakes_are_found(source: str, complaint: str) -> None:
+def test_export_check_finds_deliberate_mistakes(source: str, complaint: str) -> None:
     assert complaints(source) == [complaint]
 
 
@@ -123,7 +123,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize("source", RIGHT)
-def test_correct_modules_pass(source: str) -> None:
+def test_export_check_accepts_correct_modules(source: str) -> None:
     assert complaints(source) == []
 
 
@@ -167,7 +167,7 @@ DEMANDED = [
 ]
 
 
-def test_package_lists_its_visible_names() -> None:
+def test_package_exports_its_visible_names() -> None:
     visible = {
         name
         for name in dir(dragoman)
@@ -180,10 +180,10 @@ def test_package_lists_its_visible_names() -> None:
 
 
 @pytest.mark.parametrize("name", DEMANDED)
-def test_everyday_names_come_from_the_package(name: str) -> None:
+def test_everyday_names_can_be_imported_from_the_package(name: str) -> None:
     assert name in dragoman.__all__
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
-def test_every_error_comes_from_the_package(name: str) -> None:
+def test_every_error_can_be_imported_from_the_package(name: str) -> None:
     assert getattr(dragoman, name) is getattr(errors, name)

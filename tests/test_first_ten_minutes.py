@@ -109,7 +109,7 @@ def shell_lines(page: Path) -> list[str]:
     return [re.sub(r"\s+#.*", "", line) for line in lines]
 
 
-def test_installed_package_is_tested(install: Install) -> None:
+def test_tests_use_the_installed_package(install: Install) -> None:
     where = install.run_python("import dragoman\nprint(dragoman.__file__)")
     assert where.startswith(str(install.folder))
 
@@ -121,7 +121,7 @@ def test_readme_program_runs(install: Install) -> None:
     assert len(printed) > 20
 
 
-def test_first_steps_run(install: Install, server: str) -> None:
+def test_commands_of_the_first_steps_page_run(install: Install, server: str) -> None:
     """Run the code blocks of the page as one program, against a server for every wire."""
     blocks = [block.text for block in read_blocks(FIRST_STEPS) if block.language == "python"]
     assert len(blocks) >= 9
@@ -135,7 +135,7 @@ def test_first_steps_run(install: Install, server: str) -> None:
         assert wanted in printed
 
 
-def test_documented_install_options_are_extras(install: Install) -> None:
+def test_documented_install_commands_name_existing_extras(install: Install) -> None:
     """Each ``pip install`` in the docs names the package and existing extras."""
     lines = [line for line in shell_lines(FIRST_STEPS) if line.startswith("pip install")]
     lines += re.findall(r"`(pip install [^`]*)`", README.read_text())

@@ -43,7 +43,7 @@ class Slow(ScriptedProvider):
             self.flying -= 1
 
 
-async def test_replies_arrive_in_order_of_completion_within_the_concurrency() -> None:
+async def test_replies_arrive_in_order_of_completion_within_the_concurrency_limit() -> None:
     model = Slow({"0": 0.2})
     items = [item async for item in gather(model, [str(n) for n in range(20)], concurrency=4)]
     assert sorted(item.index for item in items) == list(range(20))
@@ -54,7 +54,7 @@ async def test_replies_arrive_in_order_of_completion_within_the_concurrency() ->
 
 
 @pytest.mark.parametrize("slow", ["0", "3", "7"])
-async def test_order_is_kept_on_request(slow: str) -> None:
+async def test_replies_arrive_in_input_order_on_request(slow: str) -> None:
     model = Slow({slow: 0.05})
     items = [
         item
@@ -82,7 +82,7 @@ async def test_failed_call_does_not_stop_the_others(ordered: bool) -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_prompts_are_read_only_when_a_call_can_start(ordered: bool) -> None:
+async def test_prompts_are_read_lazily(ordered: bool) -> None:
     taken = 0
 
     def endless() -> Iterator[str]:
@@ -123,7 +123,7 @@ async def test_prompts_may_be_an_asynchronous_iterator() -> None:
     assert closed
 
 
-async def test_error_of_the_prompts_is_raised_and_closes_the_calls() -> None:
+async def test_error_in_the_prompt_iterator_is_raised_and_cancels_running_calls() -> None:
     def broken() -> Iterator[str]:
         yield "slow"
         raise OSError("the file is gone")
@@ -161,7 +161,7 @@ class River(msgspec.Struct):
     name: str
 
 
-async def test_settings_and_schemas_are_passed_on() -> None:
+async def test_settings_and_schemas_are_passed_to_every_call() -> None:
     model = ScriptedProvider('{"name": "Rhine"}')
     async for item in gather(
         model, ["?"], response_schema=River, system="Be brief.", temperature=0, session_id="s"
@@ -199,14 +199,14 @@ async def test_empty_input_gives_no_replies() -> None:
     assert [item async for item in gather(ScriptedProvider("Hello."), [])] == []
 
 
-def test_a_for_loop_needs_no_event_loop() -> None:
+def test_blocking_gather_works_without_an_event_loop() -> None:
     model = SyncProvider(Slow({"1": 0.05}))
     items = list(blocking_gather(model, (str(n) for n in range(5)), concurrency=2, ordered=True))
     assert [(item.index, item.prompt) for item in items] == [(n, str(n)) for n in range(5)]
     assert {item.response.text for item in items if item.response} == {"Hello."}
 
 
-def test_blocking_prompts_may_ask_the_model_themselves() -> None:
+def test_prompts_of_blocking_gather_may_call_the_model() -> None:
     model = SyncProvider(Slow())
     prompts = (model.complete(f"Name prompt {n}.").text for n in range(3))
     assert [item.prompt for item in blocking_gather(model, prompts, concurrency=2)] == [
@@ -214,7 +214,7 @@ def test_blocking_prompts_may_ask_the_model_themselves() -> None:
     ] * 3
 
 
-def test_leaving_a_for_loop_cancels_what_runs() -> None:
+def test_leaving_a_blocking_loop_cancels_running_calls() -> None:
     slow = Slow({"slow": 60})
     items = blocking_gather(SyncProvider(slow), ["a", "slow", "slow"], concurrency=3)
     assert next(items).prompt == "a"
@@ -222,7 +222,7 @@ def test_leaving_a_for_loop_cancels_what_runs() -> None:
     assert slow.flying == 0
 
 
-def test_a_for_loop_raises_mistakes_and_the_prompts_own_errors() -> None:
+def test_blocking_gather_raises_usage_errors_and_errors_of_the_prompts() -> None:
     model = SyncProvider(Slow())
     with pytest.raises(TypeError, match="use complete"):
         next(blocking_gather(model, "one prompt"))
@@ -235,7 +235,7 @@ def test_a_for_loop_raises_mistakes_and_the_prompts_own_errors() -> None:
         list(blocking_gather(model, broken(), concurrency=1))
 
 
-def test_interrupting_a_for_loop_cancels_what_runs() -> None:
+def test_interrupting_a_blocking_loop_cancels_running_calls() -> None:
     slow = Slow({"slow": 60})
     items = blocking_gather(SyncProvider(slow), ["slow", "slow"], concurrency=2)
     here = threading.get_ident()

@@ -67,7 +67,7 @@ def two(
     )
 
 
-async def test_group_is_opened_like_a_model(file: Path) -> None:
+async def test_model_group_is_opened_like_a_model(file: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         two(file, bad.url, good.url)
         async with connect("both") as model:
@@ -77,7 +77,7 @@ async def test_group_is_opened_like_a_model(file: Path) -> None:
     assert len(good.requests) == 7
 
 
-async def test_commands_accept_a_group(file: Path, tmp_path: Path) -> None:
+async def test_commands_accept_a_group_name(file: Path, tmp_path: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         two(file, bad.url, good.url)
         (tmp_path / "in.jsonl").write_text('{"prompt": "Hi"}\n')
@@ -98,7 +98,7 @@ async def test_commands_accept_a_group(file: Path, tmp_path: Path) -> None:
     assert len(good.requests) == 2
 
 
-async def test_availability_is_shared_by_all_groups_of_a_file(file: Path) -> None:
+async def test_circuit_breaker_is_shared_by_all_groups_of_a_file(file: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         more = "  other: {candidates: [a:m, b:m]}\navailability: {failures: 2}\n"
         two(file, bad.url, good.url, more)
@@ -111,7 +111,7 @@ async def test_availability_is_shared_by_all_groups_of_a_file(file: Path) -> Non
     assert len(bad.requests) == 4
 
 
-async def test_each_candidate_has_its_own_settings(file: Path) -> None:
+async def test_each_candidate_of_a_group_has_its_own_settings(file: Path) -> None:
     group = """strategy: weighted
     aliases: [pair]
     candidates:
@@ -163,7 +163,9 @@ async def test_candidate_without_a_key_is_skipped(
                 registry.open("bot")
 
 
-async def test_keys_are_rotated(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_keys_of_an_adapter_are_rotated(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     statuses = {"Bearer one": 429, "Bearer two": 401, "Bearer three": 200}
 
     async def by_key(connection: Connection) -> None:
@@ -190,7 +192,7 @@ async def test_keys_are_rotated(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == ["Bearer one", "Bearer two", "Bearer three", "Bearer three", "Bearer three"]
 
 
-async def test_adapter_has_limits_and_deadlines(file: Path) -> None:
+async def test_adapter_limits_and_timeouts_are_enforced(file: Path) -> None:
     running = most = 0
 
     async def slow(connection: Connection) -> None:
@@ -238,7 +240,7 @@ def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     return cert_path, key_path
 
 
-async def test_adapter_has_certificates(file: Path) -> None:
+async def test_adapter_uses_its_tls_certificates(file: Path) -> None:
     server, server_key = make_certificate(file.parent, "server")
     client, _ = make_certificate(file.parent, "client")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -272,7 +274,7 @@ async def test_adapter_has_certificates(file: Path) -> None:
                     await registry.open(name).complete("Hi")
 
 
-async def test_adapter_has_a_proxy(file: Path) -> None:
+async def test_adapter_uses_its_proxy(file: Path) -> None:
     async with serve(answer) as proxy:
         file.write_text(
             "adapters: {a: {type: openai-compatible, base_url: 'http://far.invalid/v1', proxy: "
@@ -286,7 +288,9 @@ async def test_adapter_has_a_proxy(file: Path) -> None:
 # --- the life of a registry --------------------------------------------------------------------
 
 
-async def test_same_name_is_the_same_provider_and_an_adapter_has_one_pool(file: Path) -> None:
+async def test_one_name_opens_one_provider_and_each_adapter_has_one_connection_pool(
+    file: Path,
+) -> None:
     async with serve(answer) as server:
         two(file, server.url, server.url)
         async with Registry.load() as registry:
@@ -327,7 +331,7 @@ async def test_closing_one_provider_does_not_affect_others(file: Path) -> None:
             assert (await one.complete("Hi")).text == "Hi"  # the provider can be used again
 
 
-def test_provider_of_a_registry_works_in_every_event_loop(file: Path) -> None:
+def test_provider_from_a_registry_works_in_every_event_loop(file: Path) -> None:
     async def call(registry: Registry) -> None:
         async with serve(answer) as server:
             two(file, server.url, server.url)
@@ -340,7 +344,7 @@ def test_provider_of_a_registry_works_in_every_event_loop(file: Path) -> None:
         asyncio.run(call(registry))
 
 
-async def test_changed_file_opens_new_providers(file: Path) -> None:
+async def test_new_providers_are_opened_after_the_file_changes(file: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         two(file, bad.url, bad.url)
         async with Registry.load() as registry:
@@ -437,7 +441,7 @@ ADAPTERS = [
 @pytest.mark.parametrize(
     ("text", "line", "problem"), MISTAKES, ids=[text for text, _, _ in MISTAKES]
 )
-def test_mistake_in_a_group_is_one_line_with_its_number(
+def test_mistake_in_a_group_is_reported_with_its_line_number(
     file: Path, text: str, line: int, problem: str
 ) -> None:
     file.write_text(
@@ -452,7 +456,7 @@ def test_mistake_in_a_group_is_one_line_with_its_number(
 
 
 @pytest.mark.parametrize(("text", "problem"), ADAPTERS, ids=[text for text, _ in ADAPTERS])
-def test_mistake_in_an_adapter_is_one_line_with_its_number(
+def test_mistake_in_an_adapter_is_reported_with_its_line_number(
     file: Path, text: str, problem: str
 ) -> None:
     file.write_text(f"adapters:\n  a: {{type: openai,\n    {text}}}\n")

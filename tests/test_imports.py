@@ -43,7 +43,7 @@ def watch(statement: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_importing_the_package_loads_nothing_else() -> None:
+def test_importing_the_package_loads_no_other_module() -> None:
     seen = watch("import dragoman")
     assert [
         name for name in seen["loaded"] if name.split(".")[0] not in ("importlib", "warnings")
@@ -70,14 +70,16 @@ def test_importing_the_package_loads_nothing_else() -> None:
         ),
     ],
 )
-def test_name_imports_only_what_it_needs(statement: str, absent: list[str]) -> None:
+def test_importing_a_name_loads_only_the_modules_it_needs(
+    statement: str, absent: list[str]
+) -> None:
     seen = watch(statement)
     assert set(absent) & set(seen["loaded"]) == set()
     data = [path for path in seen["opened"] if path.endswith((".yaml", ".json", ".msgpack"))]
     assert (data, seen["network"]) == ([], [])
 
 
-def test_type_checkers_and_programs_see_the_same_names() -> None:
+def test_lazy_imports_match_those_seen_by_type_checkers() -> None:
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     read = {
         alias.name: node.module
@@ -89,7 +91,7 @@ def test_type_checkers_and_programs_see_the_same_names() -> None:
     assert set(read) == set(dragoman.__all__)
 
 
-def test_no_name_of_the_package_is_hidden_by_a_module() -> None:
+def test_no_exported_name_is_also_a_module_name() -> None:
     modules = {
         path.stem
         for path in PACKAGE.iterdir()
@@ -98,7 +100,7 @@ def test_no_name_of_the_package_is_hidden_by_a_module() -> None:
     assert modules & set(dragoman.__all__) == set()
 
 
-def test_modules_are_attributes() -> None:
+def test_submodules_are_attributes_of_the_package() -> None:
     code = (
         "import dragoman; dragoman.sync.connect; dragoman.errors.ProviderError; "
         "print(hasattr(dragoman, 'nonsense'))"

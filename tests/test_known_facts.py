@@ -55,7 +55,9 @@ def said(*calls: str, cached: int = 0) -> bytes:
         ("bedrock", {}),
     ],
 )
-def test_model_without_parallel_calls_is_limited_to_one(wire: str, found: dict[str, Any]) -> None:
+def test_model_without_parallel_tool_calls_is_limited_to_one_call(
+    wire: str, found: dict[str, Any]
+) -> None:
     known = {"supports_parallel_tool_calls": False, "max_output_tokens": 100}
     model: Any = connect("m", base_url="http://a", wire=wire, capabilities=known)
     body = json.loads(model.codec.encode(build_request("Hi", tools=TOOLS)).http.body)
@@ -74,7 +76,7 @@ def test_model_without_parallel_calls_is_limited_to_one(wire: str, found: dict[s
         assert none["tool_choice"] == {"type": "none"}
 
 
-async def test_max_tokens_is_clamped_or_rejected() -> None:
+async def test_max_tokens_above_the_limit_is_reduced_or_rejected() -> None:
     async def answer(connection: Connection) -> None:
         connection.reply(200, said())
 
@@ -112,7 +114,7 @@ async def test_tool_calls_that_a_server_cannot_stream_are_buffered() -> None:
 
 
 @pytest.mark.parametrize("marked", [True, False])
-async def test_cache_marks_without_a_cache_are_reported(marked: bool) -> None:
+async def test_cache_marks_for_a_model_without_prompt_caching_are_reported(marked: bool) -> None:
     reply = {
         "type": "message",
         "content": [{"type": "text", "text": "Hi"}],
@@ -150,7 +152,7 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-async def test_proven_facts_are_stored_and_the_user_overrides_them(
+async def test_observed_capabilities_are_stored_and_user_settings_override_them(
     tmp_path: Path, observed: Path
 ) -> None:
     answers = [said(), said("f"), said("f", "g", cached=5), said("f", "g")]
@@ -183,7 +185,7 @@ async def test_proven_facts_are_stored_and_the_user_overrides_them(
         assert Registry.load(file).find("a:m").capabilities.known("supports_tools") is None
 
 
-async def test_rejected_schema_is_stored(tmp_path: Path, observed: Path) -> None:
+async def test_rejection_of_structured_output_is_stored(tmp_path: Path, observed: Path) -> None:
     async def answer(connection: Connection) -> None:
         if "response_format" in connection.seen.json:
             connection.reply(400, b'{"error": {"message": "response_format is not supported"}}')
@@ -207,7 +209,7 @@ async def test_rejected_schema_is_stored(tmp_path: Path, observed: Path) -> None
     assert len(server.requests) == 3  # the second process read the file and sent one request less
 
 
-def test_damaged_file_and_unwritable_folder_are_tolerated(
+def test_damaged_capability_file_and_unwritable_folder_are_tolerated(
     observed: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     observed.parent.mkdir()
@@ -223,7 +225,7 @@ def test_damaged_file_and_unwritable_folder_are_tolerated(
     assert "could not be written" in caplog.text
 
 
-def test_observed_facts_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storing_observed_capabilities_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_OBSERVED", "off")
     assert observed_path() is None
     assert (

@@ -371,11 +371,11 @@ def check_present(check: Check) -> list[str]:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_package_keeps_its_layers(check: Check) -> None:
+def test_package_keeps_to_its_layers(check: Check) -> None:
     assert check_present(check) == []
 
 
-def test_every_allowed_exception_is_used() -> None:
+def test_every_allowed_exception_to_the_layers_is_used() -> None:
     used = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.vendors}
     assert set(ALLOWED) <= used
     names = {
@@ -469,7 +469,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("check", "name", "code", "complaint"), PLANTED)
-def test_planted_violations_are_found(
+def test_layer_checks_find_deliberate_violations(
     check: Check, name: str, code: str, complaint: str, tmp_path: Path
 ) -> None:
     original, copy = PACKAGE / name, tmp_path / name
@@ -499,7 +499,7 @@ INNOCENT = [
 
 
 @pytest.mark.parametrize(("check", "code"), INNOCENT)
-def test_correct_code_passes(check: Check, code: str, tmp_path: Path) -> None:
+def test_layer_checks_accept_correct_code(check: Check, code: str, tmp_path: Path) -> None:
     (tmp_path / "sse.py").write_text(code)
     (tmp_path / "errors.py").write_text("")
     assert check(read_package(tmp_path)) == []

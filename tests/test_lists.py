@@ -25,7 +25,7 @@ LISTS = Path(__file__).parent / "lists"
 ROOT = Path(__file__).parents[1]
 
 
-def test_mapping_of_models_is_read() -> None:
+def test_model_list_as_a_mapping_of_models_is_read() -> None:
     kind, found = read_list((LISTS / "by_key.json").read_bytes())
     assert (kind, set(found)) == ("by_key", {"openai", "groq", "google", "bedrock"})
     assert set(found["openai"]) == {"gpt-5", "gpt-9-sample"}
@@ -42,7 +42,7 @@ def test_mapping_of_models_is_read() -> None:
     assert found["bedrock"]["us.sample.model-v1:0"].facts["tools"] is False
 
 
-def test_mapping_of_vendors_and_list_are_read() -> None:
+def test_model_list_as_a_mapping_of_vendors_or_as_an_array_is_read() -> None:
     kind, found = read_list((LISTS / "by_vendor.json").read_bytes())
     assert (kind, list(found)) == ("by_vendor", ["anthropic"])
     assert found["anthropic"]["claude-sonnet-4-6"].prices["cache_write"] == "3.75"
@@ -96,7 +96,7 @@ def vary(**changes: Any) -> bytes:
         (b'{"a\\nb": {"mode": "chat", "x_provider": "openai"}}', "not the name of a model"),
     ],
 )
-def test_invalid_lists_are_rejected(data: bytes, problem: str) -> None:
+def test_invalid_model_lists_are_rejected(data: bytes, problem: str) -> None:
     with pytest.raises(ListError, match=problem):
         read_list(data)
 
@@ -112,7 +112,7 @@ def update(*words: str) -> Any:
     return CliRunner().invoke(main, ["models", "update", *words])
 
 
-def test_user_updates_the_catalogue(kept: Path) -> None:
+def test_user_can_update_the_catalogue_from_a_list(kept: Path) -> None:
     before = Registry().find("openai:gpt-9-sample")
     assert before.capabilities.known("max_context_tokens") is None
     dry = update(str(LISTS / "by_key.json"), "--dry-run")
@@ -145,7 +145,7 @@ def test_user_updates_the_catalogue(kept: Path) -> None:
     assert Registry().find("openai:gpt-5").capabilities.known("max_context_tokens") == 400_000
 
 
-def test_suspicious_changes_need_force(kept: Path, tmp_path: Path) -> None:
+def test_suspicious_catalogue_changes_require_the_force_option(kept: Path, tmp_path: Path) -> None:
     file = tmp_path / "list.json"
     file.write_bytes(vary(input_cost_per_token=1.25e-4))
     result = update(str(file))
@@ -159,7 +159,7 @@ def test_suspicious_changes_need_force(kept: Path, tmp_path: Path) -> None:
     assert update(str(tmp_path / "none.json")).exit_code == 2
 
 
-def test_list_is_read_from_a_url(kept: Path) -> None:
+def test_model_list_is_read_from_a_url(kept: Path) -> None:
     async def handle(connection: Connection) -> None:
         found = connection.seen.path == "/list.json"
         connection.reply(200 if found else 404, (LISTS / "as_list.json").read_bytes())
@@ -172,7 +172,7 @@ def test_list_is_read_from_a_url(kept: Path) -> None:
     assert "only https" in update("http://example.org/list.json").stderr
 
 
-def test_scripts_print_a_diff_and_reject_invalid_lists(
+def test_catalogue_scripts_print_a_diff_and_reject_invalid_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*words: str, name: str = "build_catalog.py") -> tuple[int, str, str]:
@@ -199,7 +199,7 @@ def test_scripts_print_a_diff_and_reject_invalid_lists(
     assert (code, "! openai:gpt-5" in err) == (2, True)
 
 
-def test_new_models_are_added_with_their_source(
+def test_new_models_are_added_to_the_catalogue_with_their_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = runpy.run_path(str(ROOT / "scripts" / "build_catalog.py"))
@@ -238,7 +238,7 @@ def test_new_models_are_added_with_their_source(
     assert written.endswith("  # a note\n")
 
 
-def test_listed_models_name_their_list() -> None:
+def test_catalogue_models_name_the_list_they_come_from() -> None:
     models = load_vendor("openai").models
     assert models["gpt-5"].max_context_tokens.by == "catalog/openai.yaml"
     found = models["gpt-5-2025-08-07"].max_context_tokens
@@ -255,7 +255,7 @@ CONTRACT = Capabilities.__struct_fields__[:13]  # the rest are for embedding and
      "anthropic:claude-sonnet-4-6",
      "google:gemini-2.5-pro", "google:gemini-2.5-flash", "google:gemini-2.5-flash-lite"],
 )  # fmt: skip
-def test_every_fact_of_a_well_known_model_has_a_source_and_a_date(name: str) -> None:
+def test_every_capability_of_a_well_known_model_has_a_source_and_a_date(name: str) -> None:
     known = Registry().find(name).capabilities
     facts = {fact: getattr(known, fact) for fact in CONTRACT}
     assert [
@@ -290,7 +290,7 @@ def test_every_fact_of_a_well_known_model_has_a_source_and_a_date(name: str) -> 
         ("openrouter:openai/gpt-5", "supports_system_prompt", True),
     ],
 )
-def test_facts_match_the_vendors_documentation(name: str, fact: str, value: Any) -> None:
+def test_capabilities_match_the_vendors_documentation(name: str, fact: str, value: Any) -> None:
     assert Registry().find(name).capabilities.known(fact) == value
 
 
@@ -299,7 +299,7 @@ def test_model_that_answers_with_speech_is_not_listed_as_a_chat_model() -> None:
     assert {"gemini-2.5-pro-preview-tts", "lyria-3.5"} <= vendor.not_chat
 
 
-def test_model_of_one_wire_is_opened_over_it(
+def test_model_that_supports_one_wire_is_opened_over_that_wire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")

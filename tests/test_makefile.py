@@ -75,20 +75,20 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("prompt", HOSTILE)
-def test_prompt_is_passed_verbatim(clone: Path, prompt: str) -> None:
+def test_make_chat_passes_the_prompt_verbatim(clone: Path, prompt: str) -> None:
     before = {path.name for path in clone.iterdir()}
     calls, _ = chat(clone, f"PROMPT={prompt}")
     assert calls == [["chat", f"--prompt={prompt}"]]
     assert {path.name for path in clone.iterdir()} - before == {"calls.jsonl"}
 
 
-def test_a_prompt_may_come_from_the_environment(clone: Path) -> None:
+def test_make_chat_reads_the_prompt_from_the_environment(clone: Path) -> None:
     calls, _ = chat(clone, PROMPT="`touch harm` $(shell touch harm)")
     assert calls == [["chat", "--prompt=`touch harm` $(shell touch harm)"]]
     assert not (clone / "harm").exists()
 
 
-def test_chat_without_a_prompt_shows_progress(clone: Path) -> None:
+def test_make_chat_without_a_prompt_shows_progress(clone: Path) -> None:
     calls, done = chat(clone)
     assert calls == [["chat"]]
     assert (done.stdout, done.stderr) == ("out\n", "progress\n")

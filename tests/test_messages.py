@@ -89,7 +89,7 @@ def test_messages_round_trip_through_json(
 
 
 @given(st.one_of(some.messages, some.requests))
-def test_copies_are_equal(value: Message | Request) -> None:
+def test_copied_and_pickled_messages_are_equal(value: Message | Request) -> None:
     assert copy.deepcopy(value) == value
     assert pickle.loads(pickle.dumps(value)) == value
 
@@ -123,7 +123,7 @@ FROZEN = [
 
 
 @pytest.mark.parametrize("value", FROZEN)
-def test_values_are_immutable(value: msgspec.Struct) -> None:
+def test_messages_and_blocks_are_immutable(value: msgspec.Struct) -> None:
     for name in value.__struct_fields__:
         with pytest.raises(AttributeError, match="immutable"):
             setattr(value, name, None)
@@ -132,13 +132,13 @@ def test_values_are_immutable(value: msgspec.Struct) -> None:
 
 
 @pytest.mark.parametrize("value", FROZEN)
-def test_equality_is_by_value(value: msgspec.Struct) -> None:
+def test_messages_and_blocks_are_compared_by_value(value: msgspec.Struct) -> None:
     assert value == type(value)(**{name: getattr(value, name) for name in value.__struct_fields__})
     for name in value.__struct_fields__:
         assert value != replace(value, **{name: ("something", "else")})
 
 
-def test_every_struct_is_tested_to_be_frozen() -> None:
+def test_every_message_class_is_tested_for_immutability() -> None:
     structs = {
         kind
         for kind in vars(messages).values()
@@ -158,12 +158,12 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("value", "name", "kept"), LISTS)
-def test_lists_are_kept_as_tuples(value: Any, name: str, kept: tuple[Any, ...]) -> None:
+def test_lists_are_stored_as_tuples(value: Any, name: str, kept: tuple[Any, ...]) -> None:
     assert getattr(value, name) == kept
     assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
 
 
-def test_later_changes_of_a_list_have_no_effect() -> None:
+def test_later_changes_of_a_list_do_not_change_the_message() -> None:
     blocks: list[UserBlock] = [Text("a")]
     message = User(blocks)
     blocks.append(Text("b"))
@@ -188,7 +188,7 @@ ON_THE_WIRE = [
 
 
 @pytest.mark.parametrize(("value", "written"), ON_THE_WIRE)
-def test_json_form_of_messages(value: Any, written: bytes) -> None:
+def test_messages_are_encoded_as_documented_json(value: Any, written: bytes) -> None:
     assert msgspec.json.encode(value) == written
 
 
@@ -211,19 +211,19 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("message", "content"), FORMS)
-def test_assistant_accepts_every_form(
+def test_assistant_message_accepts_every_form_of_content(
     message: Assistant, content: tuple[AssistantBlock, ...]
 ) -> None:
     assert message.content == content
     assert type(message.content) is tuple
 
 
-def test_views_are_joined_without_separator() -> None:
+def test_text_and_thinking_of_a_message_are_joined_without_separator() -> None:
     message = Assistant([Thinking("a"), Text("b"), CALL, Thinking("c"), Text("d"), CALL])
     assert (message.text, message.thinking, message.tool_calls) == ("bd", "ac", (CALL, CALL))
 
 
-def test_omitted_fields_have_defaults() -> None:
+def test_omitted_json_fields_have_defaults() -> None:
     assert ToolResult("i", "r").is_error is False
     assert (Tool("t").description, Document(Url("u")).media_type) == ("", "application/pdf")
     assert (Continuity().replayable, Request([]).stream, Request([]).tool_choice) == (
@@ -234,7 +234,7 @@ def test_omitted_fields_have_defaults() -> None:
 
 
 @given(st.lists(some.assistant_blocks, max_size=6))
-def test_properties_of_an_assistant(blocks: list[AssistantBlock]) -> None:
+def test_properties_of_an_assistant_message_match_its_blocks(blocks: list[AssistantBlock]) -> None:
     message = Assistant(blocks)
     assert message.text == "".join(block.text for block in blocks if isinstance(block, Text))
     assert message.thinking == "".join(
@@ -244,7 +244,7 @@ def test_properties_of_an_assistant(blocks: list[AssistantBlock]) -> None:
 
 
 @pytest.mark.parametrize("kind", [User, lambda content: ToolResult("i", content)])
-def test_text_of_blocks_is_joined(kind: Any) -> None:
+def test_text_of_several_blocks_is_joined(kind: Any) -> None:
     assert kind("plain").text == "plain"
     assert kind([Text("a"), Image(Url("u")), Text("b"), Document(Url("d"))]).text == "ab"
     assert kind(()).text == ""
@@ -261,7 +261,7 @@ JOINS: list[tuple[Sequence[Message], str | None, Sequence[Message]]] = [
 
 
 @pytest.mark.parametrize(("conversation", "system", "rest"), JOINS)
-def test_system_messages_are_joined(
+def test_several_system_messages_are_joined(
     conversation: Sequence[Message], system: str | None, rest: Sequence[Message]
 ) -> None:
     assert join_system(conversation) == (system, rest)
@@ -277,7 +277,7 @@ def test_loss_warning_reads_as_a_sentence() -> None:
 # --- media -------------------------------------------------------------------------------------
 
 
-def test_image_from_file(tmp_path: Path) -> None:
+def test_image_is_made_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "dot.png"
     path.write_bytes(b"\x89PNG")
     source = Inline(base64.b64encode(b"\x89PNG").decode())
@@ -289,7 +289,7 @@ def test_image_from_file(tmp_path: Path) -> None:
     ("name", "kind"),
     [("a.pdf", "application/pdf"), ("a.txt", "text/plain"), ("a", "application/pdf")],
 )
-def test_document_from_file(tmp_path: Path, name: str, kind: str) -> None:
+def test_document_is_made_from_a_file(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / name).write_bytes(b"x")
     assert Document.from_file(tmp_path / name) == Document(Inline("eA=="), kind, name)
 
@@ -308,7 +308,7 @@ def weather(
     raise AssertionError("a Tool never calls its function")
 
 
-def test_tool_from_function() -> None:
+def test_tool_is_made_from_a_function() -> None:
     tool = Tool.from_function(weather)
     assert (tool.name, tool.description) == ("weather", "Return the weather.")
     assert tool.parameters == {
@@ -324,7 +324,7 @@ def test_tool_from_function() -> None:
     assert weather not in [getattr(tool, name) for name in tool.__struct_fields__]
 
 
-def test_tool_from_function_by_another_name() -> None:
+def test_tool_made_from_a_function_can_have_another_name() -> None:
     def bare() -> None: ...
 
     assert Tool.from_function(bare, name="other") == Tool(
@@ -361,7 +361,7 @@ class Forecast:
         ),
     ],
 )
-def test_partial_or_object_is_described_by_its_function(
+def test_tool_from_a_partial_or_callable_object_is_described_by_its_function(
     function: Any, name: str, description: str, parameters: list[str]
 ) -> None:
     tool = Tool.from_function(function)
@@ -375,7 +375,7 @@ def test_partial_or_object_is_described_by_its_function(
         assert tool.parameters["required"] == ["city"]
 
 
-def test_a_lambda_needs_a_name() -> None:
+def test_tool_from_a_lambda_needs_a_name() -> None:
     with pytest.raises(TypeError, match="a lambda has no name"):
         Tool.from_function(lambda city: city)
     assert Tool.from_function(lambda city: city, name="echo").name == "echo"
@@ -386,7 +386,7 @@ def stars(**kwargs: int) -> None: ...
 
 
 @pytest.mark.parametrize("function", [star, stars])
-def test_positional_parameters_have_no_schema(function: Any) -> None:
+def test_function_with_variable_arguments_cannot_be_a_tool(function: Any) -> None:
     with pytest.raises(TypeError, match=rf"{function.__name__}: \*args and \*\*kwargs"):
         Tool.from_function(function)
 
@@ -442,7 +442,7 @@ PROPERTIES = {
 
 
 @pytest.mark.parametrize("model", [Place, PlaceData])
-def test_tool_from_struct_and_dataclass(model: type) -> None:
+def test_tool_is_made_from_a_struct_or_dataclass(model: type) -> None:
     schema = {
         "title": model.__name__,
         "description": "A place.",
@@ -453,7 +453,7 @@ def test_tool_from_struct_and_dataclass(model: type) -> None:
     assert Tool.from_model(model) == Tool(model.__name__, "A place.", schema)
 
 
-def test_tool_from_typed_dict() -> None:
+def test_tool_is_made_from_a_typed_dict() -> None:
     schema = {
         "title": "PlaceDict",
         "type": "object",
@@ -466,7 +466,7 @@ def test_tool_from_typed_dict() -> None:
     assert Tool.from_model(PlaceDict).description == ""
 
 
-def test_tool_from_pydantic() -> None:
+def test_tool_is_made_from_a_pydantic_model() -> None:
     tool = Tool.from_model(PlaceModel)
     assert (tool.name, tool.description) == ("PlaceModel", "A place.")
     assert tool.parameters == PlaceModel.model_json_schema()
@@ -485,7 +485,7 @@ def namesake(**fields: Any) -> Any:
     return create_model("Leg", to=(create_model("PlaceModel", **fields), ...))
 
 
-def test_tool_from_a_function_of_pydantic_models() -> None:
+def test_tool_is_made_from_a_function_with_pydantic_parameters() -> None:
     def plan(
         place: PlaceModel, legs: list[Leg], last: PlaceModel | None = None, days: int = 1
     ) -> None:
@@ -516,7 +516,7 @@ def test_tool_parameters_may_have_a_model_default_or_a_description() -> None:
     }
 
 
-def test_models_with_the_same_name_keep_their_definitions() -> None:
+def test_pydantic_models_with_the_same_name_keep_their_definitions() -> None:
     def go(a: Any, b: Any, c: Any) -> None: ...
 
     other, third = namesake(zip=(int, ...)), namesake(code=(str, ...))
@@ -531,7 +531,7 @@ def test_models_with_the_same_name_keep_their_definitions() -> None:
         assert definitions[held]["required"] == [field_of]
 
 
-def test_struct_keeps_its_name_when_a_model_has_the_same() -> None:
+def test_struct_keeps_its_definition_when_a_pydantic_model_has_the_same_name() -> None:
     class Holder(BaseModel):
         place: PlaceModel
 
@@ -545,7 +545,7 @@ def test_struct_keeps_its_name_when_a_model_has_the_same() -> None:
     assert len(schema["$defs"]) == 2
 
 
-def test_schema_of_a_container_of_models() -> None:
+def test_schema_of_a_list_of_pydantic_models_is_built() -> None:
     assert schema_of(list[PlaceModel]) == {
         "type": "array",
         "items": PlaceModel.model_json_schema(),
@@ -553,7 +553,7 @@ def test_schema_of_a_container_of_models() -> None:
     assert schema_of(list[Leg])["$defs"].keys() == {"Leg", "PlaceModel"}
 
 
-def test_undescribable_function_is_rejected() -> None:
+def test_function_without_a_json_schema_is_rejected() -> None:
     def go(a: Any) -> None: ...
 
     go.__annotations__ |= {"a": Random}
@@ -561,14 +561,14 @@ def test_undescribable_function_is_rejected() -> None:
         Tool.from_function(go)
 
 
-def test_recursive_model_is_at_the_root() -> None:
+def test_schema_of_a_recursive_model_has_the_model_at_its_root() -> None:
     schema = Tool.from_model(Leg).parameters
     assert (schema["type"], schema["title"]) == ("object", "Leg")
     assert schema["properties"]["then"]["items"] == {"$ref": "#/$defs/Leg"}
     assert schema["$defs"].keys() == {"Leg", "PlaceModel"}
 
 
-def test_schema_of_a_plain_type() -> None:
+def test_schema_of_a_plain_type_is_built() -> None:
     assert schema_of(int) == {"type": "integer"}
     assert schema_of(list[Place])["items"] == {"$ref": "#/$defs/Place"}
 
@@ -588,7 +588,7 @@ def test_schema_of_a_self_referencing_type_keeps_definitions() -> None:
     assert schema["$defs"].keys() == {"Chain"}
 
 
-def test_schema_of_a_nested_type() -> None:
+def test_schema_of_a_nested_type_refers_to_definitions() -> None:
     schema = schema_of(Forest)
     assert schema["$defs"].keys() == {"Tree", "Place"}
     assert schema["properties"]["place"] == {"$ref": "#/$defs/Place"}
@@ -601,7 +601,7 @@ class Odd:
     ref: int = field(default=1)
 
 
-def test_single_definition_is_inlined() -> None:
+def test_schema_with_a_single_definition_is_inlined() -> None:
     assert "$defs" not in schema_of(Odd)
 
 
@@ -617,7 +617,7 @@ def milliseconds(ulid: str) -> int:
     return number
 
 
-def test_ulids_have_26_letters_and_sort_by_time() -> None:
+def test_ulids_have_26_characters_and_sort_by_time() -> None:
     ids = [new_ulid() for _ in range(5000)]
     assert {len(each) for each in ids} == {26}
     assert set("".join(ids)) <= ALPHABET
@@ -654,7 +654,7 @@ def test_next_ulid_of_the_same_millisecond_is_greater(
     assert new_ulid() == following
 
 
-def test_new_millisecond_starts_a_new_ulid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_millisecond_starts_a_new_random_ulid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_last", (5 << 80) + 7)
     monkeypatch.setattr(messages.time, "time_ns", lambda: 6_000_000)
     assert milliseconds(new_ulid()) == 6

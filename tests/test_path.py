@@ -59,7 +59,7 @@ async def walk(stream: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_design_page_lists_the_path_of_a_call(stream: bool) -> None:
+async def test_design_page_lists_the_modules_that_a_call_passes_through(stream: bool) -> None:
     expected = printed_path()
     assert len(expected) > 10
     assert await walk(stream) == [name for name in expected if stream or name != "sse.py"]

@@ -102,11 +102,13 @@ MATCHES = [
 
 
 @pytest.mark.parametrize(("rule", "proposal", "expected"), MATCHES)
-def test_rule_matches_proposals(rule: Rule, proposal: Proposal, expected: bool) -> None:
+def test_permission_rule_matches_the_right_tool_calls(
+    rule: Rule, proposal: Proposal, expected: bool
+) -> None:
     assert rule.matches(proposal) is expected
 
 
-def test_strictest_rule_wins_in_any_order() -> None:
+def test_strictest_permission_rule_wins_in_any_order() -> None:
     rules = [
         Rule("allow", name="all"),
         Rule("ask", "bash", name="shell"),
@@ -119,7 +121,7 @@ def test_strictest_rule_wins_in_any_order() -> None:
         assert policy.judge(edit(".git/x")).action == "deny"
 
 
-def test_unmatched_proposal_needs_approval_or_is_denied() -> None:
+def test_tool_call_that_no_rule_matches_needs_approval_or_is_denied() -> None:
     assert Policy().judge(bash("ls")).action == "ask"
     assert Policy(default="deny").judge(bash("ls")).action == "deny"
 
@@ -194,12 +196,14 @@ def test_path_rules_that_never_match_are_found() -> None:
         ({"action": "allow", "arguments": {"command": ""}}, "arguments.command: is empty"),
     ],
 )
-def test_invalid_rule_is_rejected_by_field(facts: dict[str, Any], complaint: str) -> None:
+def test_invalid_permission_rule_is_rejected_with_its_field(
+    facts: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint):
         Rule(**facts)
 
 
-def test_policy_that_allows_by_default_is_rejected() -> None:
+def test_permission_policy_that_allows_by_default_is_rejected() -> None:
     with pytest.raises(ValueError, match="default: must be ask or deny"):
         Policy(default="allow")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"rules\[0\]: must be a Rule, not str"):
@@ -219,7 +223,7 @@ rules:
 """
 
 
-def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
+def test_permission_rules_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(GOOD)
     policy = Policy.load(path)
@@ -278,14 +282,16 @@ def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
         ("rules: [", ":"),
     ],
 )
-def test_invalid_file_is_rejected_by_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_rule_file_is_rejected_with_the_line_number(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=complaint):
         Policy.load(path)
 
 
-def test_missing_file_is_reported(tmp_path: Path) -> None:
+def test_missing_rule_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         Policy.load(tmp_path / "none.yaml")
 
@@ -298,7 +304,7 @@ async def decide(gate: Gate, proposal: Proposal) -> Decision:
     return decision if decision is not None else await gate.ask(proposal, verdict)
 
 
-async def test_rules_decide_without_asking() -> None:
+async def test_matching_permission_rule_decides_without_the_approver() -> None:
     def never(*_: object) -> bool:
         raise AssertionError("asked")
 
@@ -310,7 +316,7 @@ async def test_rules_decide_without_asking() -> None:
     assert await decide(gate, bash("ls")) == Decision(False, "policy", "no", "d")
 
 
-async def test_missing_approver_denies() -> None:
+async def test_tool_call_is_denied_without_an_approver() -> None:
     assert await decide(Gate(Policy()), bash("ls")) == Decision(
         False, "nobody", "there is no approver to ask"
     )
@@ -335,12 +341,14 @@ ANSWERS: list[tuple[Any, bool, str]] = [
 
 
 @pytest.mark.parametrize(("approve", "allowed", "by"), ANSWERS)
-async def test_only_a_clear_yes_allows(approve: Any, allowed: bool, by: str) -> None:
+async def test_only_an_explicit_approval_allows_a_tool_call(
+    approve: Any, allowed: bool, by: str
+) -> None:
     decision = await decide(Gate(Policy(), approve), bash("ls"))
     assert (decision.allowed, decision.by) == (allowed, by)
 
 
-async def test_session_scope_is_asked_once_and_overrides_no_denial() -> None:
+async def test_approval_for_a_session_is_requested_once_and_overrides_no_deny_rule() -> None:
     asked: list[str] = []
 
     def approve(proposal: Proposal, verdict: Any) -> Decision:

@@ -117,7 +117,7 @@ def shout(text: str) -> str:
 MANY: list[Any] = [shout]
 
 
-def test_builtin_wire_is_not_replaced(
+def test_plugin_cannot_replace_a_builtin_wire(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     offer(monkeypatch, openai="nowhere:Codec")

@@ -106,7 +106,9 @@ def bundled() -> PriceTable:
     return PriceTable.bundled()
 
 
-def test_the_bundled_table_is_dated_versioned_and_unedited(bundled: PriceTable) -> None:
+def test_bundled_price_table_has_a_date_and_the_version_of_its_content(
+    bundled: PriceTable,
+) -> None:
     text = (importlib.resources.files("dragoman") / "catalog" / "prices.json").read_text("utf-8")
     rows = json.loads(text)["rows"]
     digest = hashlib.sha256(
@@ -121,13 +123,13 @@ def test_the_bundled_table_is_dated_versioned_and_unedited(bundled: PriceTable) 
     assert len(bundled.rows) == len(rows) > 1000
 
 
-def test_every_provider_has_rows(bundled: PriceTable) -> None:
+def test_bundled_price_table_has_rows_for_every_provider(bundled: PriceTable) -> None:
     assert sorted({row.provider for row in bundled.rows}) == PROVIDERS
     for provider in PROVIDERS:
         assert any(row.input is not None for row in bundled.rows if row.provider == provider)
 
 
-def test_every_bundled_rate_is_finite_and_not_negative(bundled: PriceTable) -> None:
+def test_every_bundled_price_is_finite_and_not_negative(bundled: PriceTable) -> None:
     count = 0
     for entry in bundled.rows:
         for holder in (entry, *entry.tiers):
@@ -169,12 +171,12 @@ def ambiguous(rows: tuple[PriceRow, ...]) -> list[tuple[PriceRow, PriceRow]]:
     ]
 
 
-def test_no_two_bundled_rows_are_for_the_same_name_at_the_same_time(bundled: PriceTable) -> None:
+def test_no_two_bundled_price_rows_are_valid_for_one_name_at_one_time(bundled: PriceTable) -> None:
     assert ambiguous(bundled.rows) == []
     assert len(ambiguous((*bundled.rows, bundled.rows[0]))) >= 1
 
 
-def test_ambiguity_check_finds_an_ambiguity() -> None:
+def test_check_for_ambiguous_price_rows_finds_ambiguous_rows() -> None:
     first = date(2026, 1, 1)
     later, sooner = (
         row(input="1", output="1", valid_from=first),
@@ -188,7 +190,7 @@ def test_ambiguity_check_finds_an_ambiguity() -> None:
     assert ambiguous((peak, peak_2)) == [(peak, peak_2)]
 
 
-def test_every_bundled_row_is_reached_by_each_of_its_names(bundled: PriceTable) -> None:
+def test_every_bundled_price_row_is_found_by_each_of_its_names(bundled: PriceTable) -> None:
     """No row is dead: each exact name and each prefix finds its own row on its own day
     and hour.
     """
@@ -308,7 +310,7 @@ def test_every_local_server_is_free() -> None:
     }
 
 
-def test_unknown_values_are_none_not_zero() -> None:
+def test_unknown_cost_is_none_and_not_zero() -> None:
     bill = cost(Usage(1, 1), "nobody:knows")
     assert (bill.total, bill.parts, bill.pricing_version, bool(bill)) == (None, None, None, False)
     assert isinstance(bill, Unpriced)
@@ -316,7 +318,7 @@ def test_unknown_values_are_none_not_zero() -> None:
     assert msgspec.to_builtins(bill) == {"type": "unpriced", "reason": bill.reason}
 
 
-def test_table_is_loaded_lazily() -> None:
+def test_price_table_is_loaded_on_first_use() -> None:
     code = """
 import sys
 opened = []
@@ -377,7 +379,7 @@ def test_cached_tokens_are_not_billed_twice() -> None:
     assert plain == D("0.0125") + D("0.00225")
 
 
-def test_counts_that_the_provider_bills_take_precedence() -> None:
+def test_billed_token_counts_take_precedence_over_processed_ones() -> None:
     rates = row(input="2.5", output="10", cache_read="1", reasoning="20")
     processed = Usage(
         1000, 100, 900, reasoning_tokens=60, billed_input_tokens=40, billed_output_tokens=70
@@ -413,7 +415,7 @@ def test_cost_is_itemised() -> None:
     assert bill
 
 
-def test_reasoning_has_its_own_rate_only_where_the_row_has_one() -> None:
+def test_reasoning_tokens_have_their_own_price_only_if_the_row_has_one() -> None:
     usage = Usage(0, 1_000_000, 0, 0, 400_000)
     own = row(input="2", output="8", reasoning="3")
     assert price(usage, own).parts["reasoning"] == D("1.2")
@@ -464,13 +466,13 @@ def test_reasoning_has_its_own_rate_only_where_the_row_has_one() -> None:
         ),
     ],
 )
-def test_assumptions_of_a_price_are_in_its_notes(
+def test_assumptions_about_a_cost_are_in_its_notes(
     usage: Usage, entry: PriceRow, notes: list[str]
 ) -> None:
     assert list(price(usage, entry).notes) == notes
 
 
-def test_a_missing_cache_rate_is_the_input_rate() -> None:
+def test_cached_tokens_cost_the_input_rate_if_no_cache_rate_is_known() -> None:
     assert price(Usage(1_000_000, 0, 400_000, 100_000), BARE).total == D(3)
 
 
@@ -521,11 +523,11 @@ def test_usage_that_cannot_be_billed_is_unpriced(usage: Usage, reason: str) -> N
         ("p:", "not a model of the form provider:name: 'p:'"),
     ],
 )
-def test_unknown_price_has_a_reason_and_is_never_zero(model: str, reason: str) -> None:
+def test_unknown_cost_has_a_reason_and_is_never_zero(model: str, reason: str) -> None:
     assert refusal(Usage(1, 1), PLAIN, model=model) == reason
 
 
-def test_model_is_split_at_the_first_colon_ignoring_case() -> None:
+def test_model_name_is_split_at_the_first_colon_ignoring_case() -> None:
     entry = row("maker/model:free:x", "Router", input="1", output="1")
     assert price(Usage(1, 1), entry, model="router:maker/Model:FREE:x").row is entry
     assert price(Usage(1, 1), entry, model="ROUTER:maker/model:free:x").notes == ()
@@ -550,7 +552,7 @@ TIERED = row(
         (201, ("4", "0.4", "10")),
     ],
 )
-def test_tier_applies_to_the_complete_call(tokens: int, rates: tuple[str, ...]) -> None:
+def test_price_tier_applies_to_all_tokens_of_a_call(tokens: int, rates: tuple[str, ...]) -> None:
     parts = price(Usage(tokens, 7, 50), TIERED).parts
     million = Decimal(10**6)
     assert parts["input"] == (tokens - 50) * D(rates[0]) / million
@@ -571,7 +573,9 @@ def test_tier_applies_to_the_complete_call(tokens: int, rates: tuple[str, ...]) 
         (datetime(2026, 2, 28, 23, 30, tzinfo=timezone(timedelta(hours=-2))), 2),
     ],
 )
-def test_row_valid_at_the_time_is_used(at: date, rate: int | None) -> None:
+def test_price_row_that_is_valid_at_the_time_of_the_call_is_used(
+    at: date, rate: int | None
+) -> None:
     rows = [
         row(input="1", output="1", valid_from=date(2026, 1, 1), valid_until=date(2026, 3, 1)),
         row(input="2", output="2", valid_from=date(2026, 3, 1)),
@@ -582,7 +586,7 @@ def test_row_valid_at_the_time_is_used(at: date, rate: int | None) -> None:
         assert price(Usage(1_000_000, 0), *rows, at=at).total == rate
 
 
-def test_default_time_is_today() -> None:
+def test_call_without_a_date_is_priced_as_of_today() -> None:
     today = datetime.now(UTC).date()
     days = table(
         row(input="1", output="1", valid_until=today - timedelta(days=1)),
@@ -591,7 +595,7 @@ def test_default_time_is_today() -> None:
     assert cost(Usage(1_000_000, 0), "p:m", table=days).total == 2  # type: ignore[union-attr]
 
 
-def test_at_must_be_a_date_or_datetime() -> None:
+def test_time_of_a_call_must_be_a_date_or_datetime() -> None:
     with pytest.raises(TypeError, match=r"at: must be a date or a datetime, not str"):
         cost(Usage(1, 1), "p:m", "2026-01-01", table=table(BARE))  # type: ignore[arg-type]
 
@@ -613,26 +617,26 @@ def hourly(start: int, end: int) -> list[PriceRow]:
         ((22, 2), 2, 1),
     ],
 )
-def test_price_depends_on_the_time_of_day(span: tuple[int, int], hour: int, rate: int) -> None:
+def test_price_can_depend_on_the_time_of_day(span: tuple[int, int], hour: int, rate: int) -> None:
     at = datetime(2026, 6, 1, hour)
     assert price(Usage(1_000_000, 0), *hourly(*span), at=at).total == rate
 
 
-def test_bare_date_does_not_choose_between_hours() -> None:
+def test_date_without_a_time_is_not_enough_for_hourly_prices() -> None:
     assert (
         refusal(Usage(1, 1), *hourly(1, 4))
         == "the price of p:m depends on the hour; give `at` as a datetime"
     )
 
 
-def test_unpriced_row_hides_a_wider_row() -> None:
+def test_row_marked_as_unpriced_takes_precedence_over_a_broader_row() -> None:
     wide = PriceRow("p", Match(starts_with=("m",)), D(1), D(1))
     kept = row("m-image", unpriced="not a text model")
     assert refusal(Usage(1, 1), kept, wide, model="p:m-image") == "p:m-image: not a text model"
     assert price(Usage(1, 1), kept, wide, model="p:m-other").row is wide
 
 
-def test_reseller_falls_back_with_a_note() -> None:
+def test_price_of_a_reseller_falls_back_to_the_makers_price_with_a_note() -> None:
     resold = table(row(provider="maker", input="1", output="1"), fallback={"reseller": ("maker",)})
     bill = cost(Usage(1, 1), "reseller:m", JUNE, table=resold)
     assert isinstance(bill, Cost)
@@ -640,7 +644,7 @@ def test_reseller_falls_back_with_a_note() -> None:
     assert not cost(Usage(1, 1), "stranger:m", JUNE, table=resold)
 
 
-def test_match_clauses_cover_names_without_regard_to_case() -> None:
+def test_price_rows_match_model_names_ignoring_case() -> None:
     match = Match(("Exact",), ("pre-",), ("mid",), ("^a.c$",))
     for name in ("exact", "EXACT", "pre-", "Pre-x", "x-MID-y", "abc", "ABC"):
         assert match.covers(name), name
@@ -686,7 +690,7 @@ def rows(draw: st.DrawFn, *, tiered: bool = True) -> PriceRow:
 
 @settings(deadline=None)
 @given(usages(10**40), rows())
-def test_parts_sum_to_the_total_exactly(usage: Usage, entry: PriceRow) -> None:
+def test_parts_of_a_cost_sum_to_the_total_exactly(usage: Usage, entry: PriceRow) -> None:
     with localcontext(prec=3):  # the caller's own precision must not matter
         bill = price(usage, entry)
     assert list(bill.parts) == PARTS
@@ -696,7 +700,7 @@ def test_parts_sum_to_the_total_exactly(usage: Usage, entry: PriceRow) -> None:
 
 @settings(deadline=None)
 @given(usages(10**40), rows(tiered=False))
-def test_each_part_is_count_times_rate_exactly(usage: Usage, entry: PriceRow) -> None:
+def test_each_part_of_a_cost_is_exactly_tokens_times_rate(usage: Usage, entry: PriceRow) -> None:
     cached, written = usage.cached_input_tokens or 0, usage.cache_creation_input_tokens or 0
     reasoned = usage.reasoning_tokens or 0
     assert usage.input_tokens is not None
@@ -739,7 +743,7 @@ def test_more_tokens_never_cost_less(
 
 @settings(deadline=None)
 @given(usages(), rows(tiered=False))
-def test_cache_read_costs_more_only_if_its_rate_is_higher(usage: Usage, entry: PriceRow) -> None:
+def test_cached_input_costs_more_only_if_its_rate_is_higher(usage: Usage, entry: PriceRow) -> None:
     uncached = msgspec.structs.replace(usage, cached_input_tokens=0)
     hit, miss = price(usage, entry).total, price(uncached, entry).total
     assert entry.input is not None
@@ -766,7 +770,9 @@ def test_billed_tokens_are_input_and_output_tokens(usage: Usage) -> None:
     st.sampled_from([model for model, *_ in RECORDED_BILLS]),
     st.dates(date(2024, 1, 1), date(2027, 1, 1)),
 )
-def test_bundled_table_never_gives_zero_for_tokens(usage: Usage, model: str, day: date) -> None:
+def test_bundled_price_table_never_prices_tokens_at_zero(
+    usage: Usage, model: str, day: date
+) -> None:
     bill = cost(usage, model, day)
     if bill:
         assert (bill.total > 0) == bool(usage.input_tokens or usage.output_tokens)
@@ -791,7 +797,7 @@ rows:
 """
 
 
-def test_yaml_table_is_read(tmp_path: Path) -> None:
+def test_price_table_is_read_from_yaml(tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text(GOOD_YAML)
     mine = PriceTable.load(file)
@@ -804,7 +810,7 @@ def test_yaml_table_is_read(tmp_path: Path) -> None:
     assert free.input == free.output == 0
 
 
-def test_json_table_equals_the_yaml_table(tmp_path: Path) -> None:
+def test_price_tables_from_json_and_yaml_are_equal(tmp_path: Path) -> None:
     yaml_file, json_file = tmp_path / "prices.yml", tmp_path / "prices.json"
     yaml_file.write_text(GOOD_YAML)
     from_yaml = PriceTable.load(yaml_file)
@@ -817,7 +823,9 @@ def test_json_table_equals_the_yaml_table(tmp_path: Path) -> None:
     assert PriceTable.load(str(json_file)).rows[0].input == D("0.100000000000000001")
 
 
-def test_override_wins_and_changes_the_version(tmp_path: Path, bundled: PriceTable) -> None:
+def test_overriding_price_row_wins_and_changes_the_table_version(
+    tmp_path: Path, bundled: PriceTable
+) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text(
         "rows: [{provider: openai, match: {contains: [gpt]}, input: 7, output: 9, valid_from: "
@@ -836,7 +844,7 @@ def test_override_wins_and_changes_the_version(tmp_path: Path, bundled: PriceTab
     assert mine.generated_at == bundled.generated_at
 
 
-def test_other_overrides_have_another_version() -> None:
+def test_different_overriding_rows_give_different_table_versions() -> None:
     base = table(BARE)
     versions = {base.with_overrides(rows).version for rows in ([BARE], [PLAIN], [BARE, PLAIN])}
     assert len(versions) == 3
@@ -901,7 +909,7 @@ BAD_FIELDS = [
 
 
 @pytest.mark.parametrize(("fields", "problem"), BAD_FIELDS, ids=lambda value: str(value)[:50])
-def test_invalid_row_is_rejected_by_file_and_field(
+def test_error_names_file_and_field_of_an_invalid_price_row(
     tmp_path: Path, fields: dict[str, Any], problem: str
 ) -> None:
     good = {"provider": "p", "match": {"equals": ["m"]}, "input": "1", "output": "2"}
@@ -948,7 +956,9 @@ def test_invalid_row_is_rejected_by_file_and_field(
         ("a.json", '{"rows": [], "row": 1}', " Object contains unknown field `row`"),
     ],
 )
-def test_invalid_file_is_rejected(tmp_path: Path, name: str, text: str, problem: str) -> None:
+def test_invalid_price_file_is_rejected(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(ValueError) as caught:
@@ -956,7 +966,7 @@ def test_invalid_file_is_rejected(tmp_path: Path, name: str, text: str, problem:
     assert str(caught.value).startswith(f"{file}:{problem}")
 
 
-def test_row_made_in_code_is_validated() -> None:
+def test_price_row_made_in_code_is_validated() -> None:
     with pytest.raises(ValueError, match="input: must be a Decimal, not float"):
         PriceRow("p", Match(("m",)), 0.1, D(1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"tiers\.above: must be a whole number"):
@@ -966,7 +976,7 @@ def test_row_made_in_code_is_validated() -> None:
 # --- pricing again -----------------------------------------------------------------------------
 
 
-def test_reprice_gives_old_new_and_difference() -> None:
+def test_repricing_gives_old_cost_new_cost_and_difference() -> None:
     old_table, new_table = (
         table(row(input="2", output="2")),
         PriceTable((row(input="3", output="1"),), version="n"),
@@ -1001,7 +1011,7 @@ def test_reprice_gives_old_new_and_difference() -> None:
     assert results[1].use == PricedUse(usage, "p:m", JUNE, D(5))
 
 
-def test_reprice_uses_the_rows_of_the_calls_date() -> None:
+def test_repricing_uses_the_prices_of_the_date_of_the_call() -> None:
     dated = table(
         row(input="1", output="1", valid_until=date(2026, 1, 1)),
         row(input="2", output="2", valid_from=date(2026, 1, 1)),
@@ -1011,7 +1021,7 @@ def test_reprice_uses_the_rows_of_the_calls_date() -> None:
     assert [result.difference for result in reprice(uses, dated)] == [0, 1]
 
 
-def test_reprice_is_lazy() -> None:
+def test_repricing_reads_its_input_lazily() -> None:
     def endless() -> Any:
         while True:
             yield (Usage(1, 1), "p:m", JUNE, None)

@@ -55,7 +55,7 @@ BANNED = {
 
 
 @pytest.mark.parametrize("name", BANNED)
-def test_banned_patterns_are_reported(name: str, prose: ModuleType, tmp_path: Path) -> None:
+def test_banned_phrases_are_reported(name: str, prose: ModuleType, tmp_path: Path) -> None:
     folder = tmp_path / "src"
     folder.mkdir()
     path = folder / "module.py"
@@ -104,7 +104,7 @@ def test_plain_text_passes(prose: ModuleType, tmp_path: Path) -> None:
     assert list(prose.find_violations(path)) == []
 
 
-def test_pages_are_checked_outside_code(prose: ModuleType, tmp_path: Path) -> None:
+def test_pages_are_checked_except_for_code(prose: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text(
         "# Title\n\n```python\nnobody = 1\n```\n\nUse `nobody`.\n\nIt is no\nerror.\n",
@@ -113,7 +113,7 @@ def test_pages_are_checked_outside_code(prose: ModuleType, tmp_path: Path) -> No
     assert [each.split(" ")[:2] for each in prose.find_violations(path)] == [["9:", "[is-no]"]]
 
 
-def test_docstrings_of_tests_need_no_imperative_but_plain_words(
+def test_docstrings_of_tests_need_plain_words_but_no_imperative(
     prose: ModuleType, tmp_path: Path
 ) -> None:
     folder = tmp_path / "tests"

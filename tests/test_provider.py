@@ -75,7 +75,7 @@ def tool_reply(arguments: str, name: str = "weather", finish: str = "tool_calls"
 # --- the two modes -----------------------------------------------------------------------------
 
 
-async def test_complete_and_stream_give_the_same_reply() -> None:
+async def test_completed_and_streamed_calls_give_the_same_reply() -> None:
     async with (
         serve(answering("Hello")) as server,
         connect("m", base_url=server.base_url) as model,
@@ -103,7 +103,7 @@ async def test_complete_and_stream_give_the_same_reply() -> None:
     assert server.requests[1].json["stream_options"] == {"include_usage": True}
 
 
-async def test_call_never_calls_ready_and_never_retries() -> None:
+async def test_call_neither_checks_readiness_nor_retries() -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(500, b"{}")
 
@@ -132,7 +132,7 @@ async def test_two_hundred_concurrent_calls_succeed() -> None:
     assert len({reply.request_id for reply in replies}) == 200
 
 
-async def test_arguments_are_not_mutated() -> None:
+async def test_arguments_of_a_call_are_not_mutated() -> None:
     messages = [
         {"role": "system", "content": "S"},
         {"role": "user", "content": [{"type": "text", "text": "T"}]},
@@ -153,7 +153,7 @@ async def test_arguments_are_not_mutated() -> None:
     assert json.loads(transport.requests[0].body)["stop"] == ["x", "y"]
 
 
-async def test_equal_requests_give_identical_bytes() -> None:
+async def test_equal_requests_are_encoded_as_identical_bytes() -> None:
     model, transport = fixed(completion("ok"), completion("ok"))
     for _ in range(2):
         tool = Tool(
@@ -178,7 +178,9 @@ async def test_equal_requests_give_identical_bytes() -> None:
         (tool_reply(""), "required"),
     ],
 )
-async def test_invalid_calls_raise_with_the_response(reply: bytes, words: str) -> None:
+async def test_invalid_tool_calls_raise_an_error_with_the_response(
+    reply: bytes, words: str
+) -> None:
     model, _ = fixed(reply)
     with pytest.raises(MalformedToolCallError, match=words) as caught:
         await model.complete("Hi", [CITY])
@@ -186,7 +188,7 @@ async def test_invalid_calls_raise_with_the_response(reply: bytes, words: str) -
     assert caught.value.response.finish_reason == "error"
 
 
-async def test_invalid_calls_have_finish_reason_error() -> None:
+async def test_invalid_tool_calls_have_the_finish_reason_error() -> None:
     calls = [
         {"id": "a", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}},
         {"id": "b", "function": {"name": "weather", "arguments": '{"town": 1}'}},
@@ -211,7 +213,7 @@ async def test_invalid_calls_have_finish_reason_error() -> None:
     )
 
 
-async def test_malformed_arguments_in_a_stream_never_become_an_intent() -> None:
+async def test_streamed_tool_call_with_malformed_arguments_never_becomes_an_intent() -> None:
     call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city": '}}
     frames = (
         b"data: " + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode() + b"\n\n"
@@ -227,7 +229,7 @@ async def test_malformed_arguments_in_a_stream_never_become_an_intent() -> None:
     assert caught.value.response.tool_calls[0].arguments is None
 
 
-async def test_forbidden_call_is_reported_not_blocked() -> None:
+async def test_tool_call_that_the_request_forbids_is_reported_but_not_blocked() -> None:
     model, _ = fixed(tool_reply('{"city": "Oslo"}'))
     response = await model.complete("Hi", [CITY], tool_choice="none")
     assert response.finish_reason == "tool_calls"
@@ -245,7 +247,7 @@ class Bridge(pydantic.BaseModel):
     name: str
 
 
-async def test_structured_output_by_schema_and_by_type() -> None:
+async def test_structured_output_can_be_requested_by_schema_or_by_type() -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     for asked, expected in ((schema, {"name": "Po", "km": 652}), (River, River("Po", 652))):
         model, transport = fixed(completion('{"name": "Po", "km": 652}'))
@@ -268,7 +270,7 @@ class Delta(pydantic.BaseModel):
     arms: list[Delta] = []
 
 
-async def test_structured_output_by_a_recursive_type() -> None:
+async def test_structured_output_can_be_of_a_recursive_type() -> None:
     model, transport = fixed(completion('{"arms": [{"arms": []}]}'))
     response = await model.complete("Hi", response_schema=Delta)
     assert response.parsed == Delta(arms=[Delta()])
@@ -296,7 +298,7 @@ async def test_invalid_structured_output_raises(text: str) -> None:
     assert error.response.text == text
 
 
-async def test_value_that_matches_the_schema_but_not_the_type_raises() -> None:
+async def test_structured_value_that_matches_the_schema_but_not_the_type_raises() -> None:
     class Even(pydantic.BaseModel):
         n: int
 
@@ -322,7 +324,7 @@ async def test_value_that_matches_the_schema_but_not_the_type_raises() -> None:
         await anext(stream)
 
 
-async def test_lack_of_response_format_is_remembered_after_one_rejection() -> None:
+async def test_response_format_is_not_sent_again_after_one_rejection() -> None:
     refusal = b'{"error": {"message": "response_format is not supported"}}'
     transport = FixtureTransport(
         (400, {}, [refusal]),
@@ -343,7 +345,7 @@ async def test_lack_of_response_format_is_remembered_after_one_rejection() -> No
     assert messages == [System("Be brief."), User("Hi")]
 
 
-async def test_declared_lack_of_structured_output_uses_the_prompt() -> None:
+async def test_schema_is_put_in_the_prompt_if_structured_output_is_unsupported() -> None:
     model, transport = fixed(
         completion('{"a": 1}'), capabilities={"supports_structured_output": False}
     )
@@ -389,7 +391,7 @@ async def test_rejected_stream_options_are_omitted_from_later_requests() -> None
         (dragoman.ContextOverflowError, {"messages": "long " * 400}, {"max_context_tokens": 50}),
     ],
 )
-async def test_invalid_request_sends_nothing(
+async def test_invalid_request_is_rejected_before_sending(
     kind: type[ProviderError], arguments: Any, capabilities: Any
 ) -> None:
     model, transport = fixed(capabilities=capabilities)
@@ -402,13 +404,15 @@ async def test_invalid_request_sends_nothing(
     assert caught.value.request_id
 
 
-async def test_streaming_known_to_be_unsupported_is_rejected() -> None:
+async def test_streaming_is_rejected_if_the_model_does_not_support_it() -> None:
     model, _ = fixed(capabilities={"supports_streaming": False})
     with pytest.raises(UnsupportedFeatureError, match="complete"):
         model.stream("x")
 
 
-async def test_losses_warn_or_are_rejected(caplog: pytest.LogCaptureFixture) -> None:
+async def test_loss_of_content_gives_a_warning_or_is_rejected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     conversation = [User("a"), Assistant([Thinking("hm"), Text("b")]), User("c")]
     model, transport = fixed(completion())
     with caplog.at_level(logging.WARNING, "dragoman"):
@@ -471,7 +475,7 @@ async def stalled(connection: Connection) -> None:
     await asyncio.Event().wait()
 
 
-async def test_cancelling_a_stream_from_another_task() -> None:
+async def test_stream_can_be_cancelled_from_another_task() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi", [CITY], request_id="r1")
         events: list[Any] = []
@@ -500,7 +504,7 @@ async def test_cancelling_a_stream_from_another_task() -> None:
     assert task.cancelling() == 0
 
 
-async def test_cancelling_a_stream_from_its_own_loop() -> None:
+async def test_stream_can_be_cancelled_inside_its_own_loop() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi", [CITY])
         events: list[Any] = []
@@ -517,7 +521,7 @@ async def test_cancelling_a_stream_from_its_own_loop() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
+async def test_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
     """One success in nine attempts is enough, because a busy machine delays single ones."""
     took: list[float] = []
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
@@ -538,7 +542,7 @@ async def test_a_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
     assert min(took) < 1  # 100 ms are promised on an idle machine; without the cancel it takes 5 s
 
 
-async def test_completed_message_cannot_be_cancelled_and_its_error_is_raised() -> None:
+async def test_completed_stream_cannot_be_cancelled_and_raises_its_error() -> None:
     # The connection ends without an end mark.
     model, _ = fixed(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n')
     stream = model.stream("Hi")
@@ -569,7 +573,7 @@ async def test_stream_can_be_cancelled_before_its_first_event() -> None:
     assert [event.type for event in events] == ["message.start", "message.complete"]
 
 
-async def test_complete_can_be_cancelled() -> None:
+async def test_unstreamed_call_can_be_cancelled() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         task = asyncio.create_task(model.complete("Hi", request_id="r2"))
         while not server.requests:
@@ -583,7 +587,7 @@ async def test_complete_can_be_cancelled() -> None:
         await asyncio.wait_for(server.closed.wait(), 5)
 
 
-async def test_outer_cancellation_propagates() -> None:
+async def test_task_cancellation_propagates_through_a_call() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         for call in (model.complete("Hi"), _drain(model.stream("Hi", [CITY]))):
             server.closed.clear()
@@ -599,7 +603,7 @@ async def test_outer_cancellation_propagates() -> None:
         assert server.open == 0
 
 
-async def test_outer_cancellation_wins_over_a_simultaneous_own_one() -> None:
+async def test_task_cancellation_takes_precedence_over_cancelling_the_call() -> None:
     """The outer cancellation wins: a timeout around the loop must take effect."""
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         task = asyncio.create_task(model.complete("Hi", request_id="r3"))
@@ -612,7 +616,7 @@ async def test_outer_cancellation_wins_over_a_simultaneous_own_one() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_outer_cancellation_just_before_our_own(stream: bool) -> None:
+async def test_task_cancellation_just_before_cancelling_the_call_propagates(stream: bool) -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         call = model.stream("Hi", [CITY], request_id="r4") if stream else None
         task = asyncio.create_task(
@@ -628,7 +632,7 @@ async def test_outer_cancellation_just_before_our_own(stream: bool) -> None:
         assert task.cancelled()
 
 
-async def test_stream_cancelled_from_outside_ends_as_cancelled() -> None:
+async def test_stream_whose_task_is_cancelled_ends_as_cancelled() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi", [CITY], request_id="r5")
         events: list[Any] = []
@@ -643,7 +647,7 @@ async def test_stream_cancelled_from_outside_ends_as_cancelled() -> None:
 
 
 @pytest.mark.parametrize("how", ["aclose", "with", "cancel"])
-async def test_abandoned_stream_has_a_response_and_no_more_events(how: str) -> None:
+async def test_stream_closed_early_has_a_response_and_no_more_events(how: str) -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         async with model.stream("Hi", [CITY]) as stream:
             async for event in stream:
@@ -657,7 +661,7 @@ async def test_abandoned_stream_has_a_response_and_no_more_events(how: str) -> N
         await _until(lambda: server.open == 0)
 
 
-async def test_request_id_is_free_once_the_message_is_complete() -> None:
+async def test_request_id_can_be_reused_once_the_message_is_complete() -> None:
     async with serve(answering("abc")) as server, connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi", request_id="r6")
         async for event in stream:
@@ -691,7 +695,7 @@ async def test_duplicate_request_id_in_flight_is_rejected() -> None:
 # --- nothing is left behind --------------------------------------------------------------------
 
 
-async def test_breaking_out_leaves_no_socket_and_no_task() -> None:
+async def test_breaking_out_of_a_stream_leaves_no_socket_and_no_task() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         before = asyncio.all_tasks()
         async for _ in model.stream("Hi", [CITY]):
@@ -705,7 +709,7 @@ async def test_breaking_out_leaves_no_socket_and_no_task() -> None:
         } == set()
 
 
-async def test_dropping_the_provider_leaves_no_socket(recwarn: pytest.WarningsRecorder) -> None:
+async def test_deleting_a_provider_leaves_no_socket_open(recwarn: pytest.WarningsRecorder) -> None:
     async with serve(answering()) as server:
         model = connect("m", base_url=server.base_url)
         await model.complete("Hi")
@@ -742,7 +746,7 @@ async def _until(holds: Any, seconds: float = 5.0) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_use_after_close_or_from_another_event_loop_raises() -> None:
+async def test_provider_use_after_close_or_from_another_event_loop_raises() -> None:
     async with serve(answering()) as server:
         model = connect("m", base_url=server.base_url)
         await model.complete("Hi")
@@ -770,7 +774,7 @@ async def no_end_mark(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("handler", [cut, no_end_mark])
-async def test_truncated_stream_is_never_a_success(handler: Any) -> None:
+async def test_truncated_stream_never_counts_as_a_success(handler: Any) -> None:
     async with serve(handler) as server, connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi")
         events: list[Any] = []
@@ -801,7 +805,7 @@ def everything_about(error: BaseException) -> str:
     return shown
 
 
-async def test_the_key_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+async def test_api_key_is_sent_but_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     echo = json.dumps({"error": {"message": f"bad key {KEY}", "code": KEY}}).encode()
 
     async def refuse(connection: Connection) -> None:
@@ -907,7 +911,7 @@ class Parrot(Provider):
             yield event
 
 
-async def test_provider_needs_one_method() -> None:
+async def test_custom_provider_needs_only_one_method() -> None:
     async with Parrot() as parrot:
         await parrot.ready()
         response = await parrot.complete("Hello")
@@ -926,7 +930,7 @@ class Mumbler(Parrot):
                 yield event
 
 
-async def test_events_without_an_end_are_an_error() -> None:
+async def test_event_stream_without_an_end_raises_an_error() -> None:
     async with Mumbler() as mumbler:
         with pytest.raises(StreamInterruptedError):
             await mumbler.complete("Hello")
@@ -950,12 +954,12 @@ async def test_events_without_an_end_are_an_error() -> None:
         ({"base_url": "http://x", "on_loss": "shrug"}, "on_loss"),
     ],
 )
-def test_invalid_settings_are_reported_at_once(settings: Any, words: str) -> None:
+def test_invalid_settings_of_connect_are_rejected(settings: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         connect("m", **settings)
 
 
-async def test_error_response_is_parsed_for_any_conversation() -> None:
+async def test_error_response_is_parsed_if_the_conversation_has_turns_without_text() -> None:
     """A conversation may have turns without text, when the prompt is removed from error texts."""
     refusal = (400, {}, [b'{"error": {"message": "tools are not supported here"}}'])
     model = connect("m", base_url="http://x/v1", transport=FixtureTransport(refusal))

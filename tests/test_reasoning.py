@@ -163,7 +163,7 @@ TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
 @pytest.mark.parametrize(
     ("wire", "vendor", "model", "amount", "fields", "approximate"), TRANSLATIONS
 )
-def test_amount_is_translated_for_the_model_family(
+def test_reasoning_amount_is_translated_for_the_model_family(
     wire: str,
     vendor: str | None,
     model: str,
@@ -176,13 +176,13 @@ def test_amount_is_translated_for_the_model_family(
 
 @pytest.mark.parametrize("amount", ["off", "minimal", "low", "medium", "high", 2048])
 @pytest.mark.parametrize("at", range(len(_read_catalogue().families)))
-def test_every_family_accepts_every_portable_amount(amount: Any, at: int) -> None:
+def test_every_model_family_accepts_every_portable_reasoning_amount(amount: Any, at: int) -> None:
     style = _read_catalogue().families[at].style
     fields, _ = translate_reasoning(amount, style, 60000)
     assert isinstance(fields, dict)
 
 
-def test_reasoning_data_is_valid() -> None:
+def test_catalogue_of_reasoning_styles_is_valid() -> None:
     for family in _read_catalogue().families:
         re.compile(family.models)
         assert family.wire in CODECS
@@ -190,12 +190,12 @@ def test_reasoning_data_is_valid() -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [1024, 1100])
-def test_budget_larger_than_the_reply_is_not_sent(max_tokens: int) -> None:
+def test_reasoning_budget_larger_than_max_tokens_is_not_sent(max_tokens: int) -> None:
     found = fields_sent("anthropic", "claude-sonnet-4-5", "high", max_tokens=max_tokens)
     assert found == ({} if max_tokens == 1024 else claude(1024), True)
 
 
-def test_budget_leaves_space_for_the_answer() -> None:
+def test_reasoning_budget_leaves_tokens_for_the_answer() -> None:
     assert fields_sent("anthropic", "claude-sonnet-4-5", "high", max_tokens=8000) == (
         claude(4000),
         True,
@@ -218,7 +218,7 @@ def test_model_without_reasoning_is_sent_no_reasoning_setting(wire: str) -> None
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_endpoint_can_describe_its_own_style(wire: str) -> None:
+def test_endpoint_can_define_its_own_reasoning_fields(wire: str) -> None:
     style = {"budget": "own.tokens", "with_budget": {"own.on": True}, "off": {"own.on": False}}
     assert fields_sent(wire, "m", 700, reasoning=style) == (
         {"own": {"on": True, "tokens": 700}},
@@ -228,19 +228,19 @@ def test_endpoint_can_describe_its_own_style(wire: str) -> None:
 
 
 @pytest.mark.parametrize("amount", [True, "max", "xhigh"])
-def test_invalid_amount_is_rejected(amount: Any) -> None:
+def test_invalid_reasoning_amount_is_rejected(amount: Any) -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
         translate_reasoning(amount, ReasoningStyle(effort="effort"))
     with pytest.raises(InvalidRequestError, match="negative"):
         translate_reasoning(-5, ReasoningStyle(effort="effort"))
 
 
-def test_unknown_effort_is_near_any_number() -> None:
+def test_token_budget_is_translated_to_the_only_supported_effort() -> None:
     style = ReasoningStyle(effort="effort", efforts=("xhigh",), words={"xhigh": "max"})
     assert translate_reasoning(100, style)[0] == {"effort": "max"}
 
 
-def test_extras_are_merged_with_reasoning_fields() -> None:
+def test_extra_fields_are_merged_with_reasoning_fields() -> None:
     codec = CODECS["openai"].connect("m", BASE, None, Capabilities(), vendor="llamacpp")
     extras = {"chat_template_kwargs": {"tools_in_user_message": False}}
     config = RuntimeConfig(reasoning="off", extras=extras)
@@ -256,13 +256,13 @@ def test_extras_are_merged_with_reasoning_fields() -> None:
         codec.encode(Request([User("Hi")], config=contradiction))
 
 
-def test_fields_are_merged_into_the_body() -> None:
+def test_reasoning_fields_are_merged_into_the_body() -> None:
     body: dict[str, Any] = {"a": {"x": 1}, "b": 2}
     merge_fields(body, {"a": {"y": 2}, "b": {"z": 3}})
     assert body == {"a": {"x": 1, "y": 2}, "b": {"z": 3}}
 
 
-def test_an_unknown_model_has_no_style() -> None:
+def test_unknown_model_has_no_reasoning_style() -> None:
     assert find_style("openai", None, "unheard-of") is None
     assert NOT_REASONING.reasons is False
 

@@ -95,7 +95,7 @@ def wire_of(provider: Any) -> tuple[str, str, str]:
     return provider.codec.wire, provider.model, provider.name
 
 
-def test_contract_example_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_file_of_the_contract_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(EXAMPLE)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary-anthropic-1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -117,7 +117,9 @@ def test_contract_example_is_read(file: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "canary" not in shown
 
 
-async def test_contract_example_answers(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_models_of_the_contract_example_answer(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = {
         "type": "message",
         "content": [{"type": "text", "text": "Hi"}],
@@ -167,7 +169,7 @@ async def test_contract_example_answers(file: Path, monkeypatch: pytest.MonkeyPa
         ),
     ],
 )
-def test_name_opens_a_stack_of_layers(
+def test_opening_a_name_builds_the_configured_provider_layers(
     name: str,
     retries: int | None,
     subscribers: list[Any],
@@ -188,7 +190,7 @@ def test_name_opens_a_stack_of_layers(
 
 
 @pytest.mark.parametrize("retries", [None, 0])
-async def test_connect_sends_once_by_default(retries: int | None) -> None:
+async def test_connect_does_not_retry_by_default(retries: int | None) -> None:
     async def fail(connection: Connection) -> None:
         connection.reply(500, b"{}", retry_after="0")
 
@@ -200,7 +202,7 @@ async def test_connect_sends_once_by_default(retries: int | None) -> None:
             assert len(server.requests) == expected
 
 
-def test_connect_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_opens_a_model_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("adapters: {mine: {type: openai-compatible, base_url: 'http://127.0.0.1:9/v1'}}\n"
                     "models: {mine:one: {aliases: [uno]}}\n")  # fmt: skip
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
@@ -218,7 +220,9 @@ def test_connect_by_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert connect("dos").model == "gpt-5"  # a changed file is read again
 
 
-def test_connect_without_a_key_is_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_without_an_api_key_raises_an_error(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
     file.write_text("")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
@@ -231,7 +235,7 @@ def test_connect_without_a_key_is_reported(file: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "nonsense", "nobody:model"])
-def test_unknown_name_of_connect_has_advice(
+def test_error_for_an_unknown_model_name_has_advice(
     name: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text("")
@@ -242,7 +246,9 @@ def test_unknown_name_of_connect_has_advice(
         connect(name)
 
 
-def test_catalogue_works_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_catalogue_works_without_a_configuration_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("GROQ_API_KEY", "k")
@@ -257,7 +263,7 @@ def test_catalogue_works_without_a_file(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert len(registry.names()) > 300
 
 
-def test_near_match_is_suggested(file: Path) -> None:
+def test_similar_model_name_is_suggested(file: Path) -> None:
     file.write_text(EXAMPLE)
     registry = Registry.load(file)
     for wrong, right in (
@@ -285,7 +291,7 @@ def test_near_match_is_suggested(file: Path) -> None:
         ("Gemini-2.5-flsh", "did you mean google:gemini-2.5-flash"),
     ],
 )
-def test_name_without_its_vendor_is_suggested(wrong: str, right: str) -> None:
+def test_model_name_without_vendor_is_suggested_with_its_vendor(wrong: str, right: str) -> None:
     with pytest.raises(InvalidModelError, match=right):
         Registry().find(wrong)
 
@@ -302,7 +308,7 @@ def test_name_without_its_vendor_is_suggested(wrong: str, right: str) -> None:
         ("ollama:anything", None),
     ],
 )
-def test_probable_typo_is_warned_about_once(
+def test_probable_typo_in_a_model_name_is_warned_about_once(
     name: str, meant: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
@@ -315,7 +321,9 @@ def test_probable_typo_is_warned_about_once(
     assert [record.getMessage() for record in caplog.records] == told
 
 
-def test_name_in_the_file_causes_no_warning(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_model_name_listed_in_the_file_causes_no_warning(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file.write_text("adapters: {mine: {type: openai, api_key: k}}\nmodels: {mine:gtp-5-mini: {}}")
     Registry.load(file).provider("mine:gtp-5-mini")
     assert not caplog.records
@@ -464,7 +472,9 @@ def _rewrite(path: Path, text: str) -> None:
         ),
     ],
 )
-def test_every_mistake_is_one_line_with_its_place(file: Path, text: str, words: str) -> None:
+def test_every_mistake_in_the_file_is_reported_in_one_line(
+    file: Path, text: str, words: str
+) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=words) as caught:
         Registry.load(file)
@@ -483,7 +493,9 @@ def test_yaml_booleans_and_numbers_stay_strings(
     assert (entry.tier, entry.wire_name) == ("no", "12:30:45")
 
 
-def test_unreadable_files_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_configuration_files_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cases: dict[str, Any] = {}
     loop = tmp_path / "loop.yaml"
     loop.symlink_to(loop)
@@ -505,7 +517,9 @@ def test_unreadable_files_are_reported(tmp_path: Path, monkeypatch: pytest.Monke
     assert Registry.load(tmp_path / "empty.yaml").names()
 
 
-def test_working_directory_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_in_the_working_directory_is_never_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "models.yaml").write_text("models: {openai:evil: {aliases: [sonnet]}}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
@@ -515,7 +529,7 @@ def test_working_directory_is_never_read(tmp_path: Path, monkeypatch: pytest.Mon
         Registry.load().find("sonnet")
 
 
-def test_all_mistakes_are_found_in_one_reading(file: Path) -> None:
+def test_all_mistakes_in_a_file_are_reported_together(file: Path) -> None:
     file.write_text(
         "adapters:\n  a:\n    type: openia\n    colour: red\n    max_retries: many\n  b:\n   "
         " type: openai\n    base_url: ftp://x\n  c:\n    type: openai\n    quirks: {reediness: "
@@ -529,7 +543,9 @@ def test_all_mistakes_are_found_in_one_reading(file: Path) -> None:
         Registry.load(file)
 
 
-def test_options_belong_to_their_adapter(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_adapter_options_apply_to_their_own_adapter(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file.write_text(
         "adapters:\n  a: {type: openai, api_key: sk-canary, options: {organization: org-1, "
         "on_loss: reject, moon: 1}}\n  b: {type: anthropic, api_key: k, extra_headers: "
@@ -553,7 +569,7 @@ def test_options_belong_to_their_adapter(file: Path, caplog: pytest.LogCaptureFi
             Registry.load(file)
 
 
-def test_file_that_becomes_unreadable_changes_nothing(file: Path) -> None:
+def test_configuration_file_that_becomes_unreadable_changes_nothing(file: Path) -> None:
     file.write_text(EXAMPLE)
     registry = Registry.load(file)
     file.unlink()
@@ -563,7 +579,7 @@ def test_file_that_becomes_unreadable_changes_nothing(file: Path) -> None:
     assert "cannot be read" in registry.problem
 
 
-def test_no_lookup_sees_a_partial_change(file: Path) -> None:
+def test_lookup_never_sees_a_partially_reloaded_file(file: Path) -> None:
     """Each of two files is consistent in itself; a mixture of them is not."""
     texts = [
         f"adapters: {{{name}: {{type: openai, base_url: 'http://{name}/v1', api_key: k}}}}\n"
@@ -637,7 +653,7 @@ def test_tokens_are_estimated_by_the_models_own_tokenizer_family(
     assert provider.plan(said).estimated_tokens == estimate_input_tokens(said, family=family)
 
 
-def test_family_decides_what_exceeds_the_window(
+def test_tokenizer_family_decides_if_a_prompt_exceeds_the_context_window(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = [User("Geschwindigkeitsbegrenzung " * 100)]
@@ -675,7 +691,7 @@ def test_unsupported_request_is_rejected_with_the_contracts_code(
     assert (caught.value.provider_code, caught.value.status) == (reason, None)
 
 
-def test_unknown_family_is_rejected() -> None:
+def test_unknown_tokenizer_family_is_rejected() -> None:
     with pytest.raises(ValueError, match="token_family: 'klingon' is not one of"):
         connect("m", base_url="http://127.0.0.1:9/v1", token_family="klingon")
 
@@ -683,7 +699,7 @@ def test_unknown_family_is_rejected() -> None:
 # --- the catalogue -----------------------------------------------------------------------------
 
 
-def test_compiled_catalogue_is_current() -> None:
+def test_compiled_catalogue_is_up_to_date() -> None:
     kept = vendors_module._folder().joinpath("compiled.json").read_bytes()  # noqa: SLF001 - the compiled file is forged
     assert kept == vendors_module.compile_catalog(), "run: python scripts/compile_catalog.py"
 
@@ -741,7 +757,7 @@ def test_catalogue_has_the_expected_vendors() -> None:
     }  # fmt: skip
 
 
-def test_probed_facts_are_used(tmp_path: Path) -> None:
+def test_probed_capabilities_are_used(tmp_path: Path) -> None:
     """Probed facts override the catalogue and yield to the user's own settings."""
     known = {"supports_tools": False, "supports_images": False, "max_context_tokens": 4096}
     facts = msgspec.to_builtins(
@@ -800,7 +816,7 @@ def test_vendor_key_is_sent_to_the_vendor_only(
     assert found.is_configured
 
 
-def test_an_unknown_type_lists_the_types(file: Path) -> None:
+def test_error_for_an_unknown_adapter_type_lists_the_types(file: Path) -> None:
     file.write_text("adapters: {work: {type: zzz}}\n")
     with pytest.raises(ConfigError, match=r"one of .*openai-compatible"):
         Registry.load(file)
@@ -824,7 +840,7 @@ def test_an_unknown_type_lists_the_types(file: Path) -> None:
         ),
     ],
 )
-def test_vendor_offers_another_wire(
+def test_adapter_can_choose_another_wire_of_its_vendor(
     adapter: str, wire: str, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -842,7 +858,7 @@ def test_vendor_offers_another_wire(
         assert (entry.tokens, entry.capabilities.known("max_context_tokens")) == ("o200k", 400_000)
 
 
-def test_wire_can_be_set_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wire_can_be_chosen_in_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OLLAMA_HOST", "box:7")
     model: Any = connect("openai:gpt-5", wire="responses")
@@ -873,7 +889,7 @@ CONTRACT = Capabilities.__struct_fields__[:13]
 @pytest.mark.parametrize(
     "name", ["openai:gpt-5", "anthropic:claude-sonnet-4-6", "google:gemini-2.5-pro"]
 )
-def test_catalogue_covers_all_facts_of_the_contract(name: str) -> None:
+def test_catalogue_covers_all_capabilities_of_the_contract(name: str) -> None:
     known = Registry().find(name).capabilities
     for fact in CONTRACT:
         found = getattr(known, fact)
@@ -882,7 +898,7 @@ def test_catalogue_covers_all_facts_of_the_contract(name: str) -> None:
         assert found.by
 
 
-def test_facts_can_differ_within_a_vendor() -> None:
+def test_capabilities_can_differ_between_models_of_a_vendor() -> None:
     def known(name: str, fact: str) -> Any:
         return Registry().find(name).capabilities.known(fact)
 

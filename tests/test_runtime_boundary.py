@@ -217,7 +217,7 @@ def reachable(model: Provider, transport: FixtureTransport) -> list[Any]:
     return [value for value in seen.values() if isinstance(value, str | bytes)]
 
 
-async def test_search_for_executables_works() -> None:
+async def test_search_for_retained_conversations_finds_planted_ones() -> None:
     model, transport = provider(ANSWER)
     model.history = [User("a question")]  # type: ignore[attr-defined]
     vars(model)["more"] = {"said": ["a question"]}
@@ -235,7 +235,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize("reply", CUTS)
-async def test_incomplete_call_is_never_proposed(reply: Reply) -> None:
+async def test_incomplete_tool_call_is_never_proposed(reply: Reply) -> None:
     model, _ = provider(reply)
     events = await collect(model, "fix the tests")
     assert not [event for event in events if event.type == "tool_intent.proposed"]
@@ -243,7 +243,7 @@ async def test_incomplete_call_is_never_proposed(reply: Reply) -> None:
 
 
 @pytest.mark.parametrize("cancelled_after", [1, 2, 3])
-async def test_a_cancelled_call_is_never_proposed(cancelled_after: int) -> None:
+async def test_cancelled_tool_call_is_never_proposed(cancelled_after: int) -> None:
     model, _ = provider(WHOLE_CALL)
     events: list[Event] = []
     async with model.stream("fix the tests", TOOLS) as stream:

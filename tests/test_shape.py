@@ -117,7 +117,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_violation_is_found(name: str) -> None:
+def test_size_checks_find_deliberate_violations(name: str) -> None:
     allowed, violating, message = PLANTED[name]
     assert list(find_violations(allowed)) == []
     assert list(find_violations(violating)) == [message]

@@ -37,7 +37,7 @@ def travel(
     )
 
 
-def test_the_constraints_of_fields_are_kept() -> None:
+def test_constraints_of_pydantic_fields_are_kept_in_the_schema() -> None:
     schema = Tool.from_function(travel).parameters
     properties = schema["properties"]
     assert properties["days"] == {
@@ -77,7 +77,7 @@ def test_the_constraints_of_fields_are_kept() -> None:
 GOOD = {"days": 3, "code": "CH", "stops": [1], "places": [{"city": "Basel"}], "name": "x"}
 
 
-async def test_a_function_with_fields_is_called_with_instances_and_defaults() -> None:
+async def test_tool_function_with_pydantic_fields_gets_instances_and_defaults() -> None:
     tool = FunctionTool(travel)
     assert tool.check(GOOD) is None
     assert (await tool.execute(GOOD)).content == "3 CH [1] ['Basel'] 50.0 [] x 1"
@@ -87,7 +87,9 @@ async def test_a_function_with_fields_is_called_with_instances_and_defaults() ->
     ).content == "3 CH [1] ['Basel'] 3.0 ['a'] x 1"
 
 
-def test_pydantic_fields_are_ignored_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pydantic_fields_are_ignored_if_pydantic_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def go(days: Annotated[int, Field(ge=0)]) -> None: ...
 
     go.__annotations__["days"] = Annotated[int, Field(ge=0)]
@@ -170,13 +172,13 @@ def test_three_docstring_styles_are_parsed(style: str) -> None:
         (":param other: x", ["a"], ":param other: x", {}),
     ],
 )
-def test_docstrings_are_parsed(
+def test_docstrings_are_split_into_description_and_parameters(
     text: str, names: list[str], description: str, found: dict[str, str]
 ) -> None:
     assert read_docstring(text, names) == (description, found)
 
 
-def test_docstrings_describe_parameters_and_annotations_win() -> None:
+def test_docstrings_describe_parameters_unless_annotations_do() -> None:
     def go(
         city: str, days: Annotated[int, "by annotation"] = 1, place: Place | None = None
     ) -> None:

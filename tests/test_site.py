@@ -84,7 +84,7 @@ def search(items: list[dict[str, Any]], query: str) -> str:
     return str(max(items, key=share)["location"])
 
 
-def test_site_has_every_page_and_search_finds_them(tmp_path: Path) -> None:
+def test_site_has_every_page_and_search_finds_each_page(tmp_path: Path) -> None:
     """One build for all of it, because a build takes most of the time."""
     pytest.importorskip("zensical")
     site = build(tmp_path)
@@ -158,7 +158,7 @@ FINDINGS = """async () => (await axe.run(document)).violations
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
 @pytest.mark.parametrize("page", LOOKED_AT)
-def test_page_fits_and_is_accessible_in_a_browser(
+def test_page_fits_the_screen_and_is_accessible(
     address: str, browser: Any, axe: str, page: str, width: int, scheme: str
 ) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -187,7 +187,7 @@ RESULTS = """() => { const found = []; const walk = root => { for (const e of ro
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("query", "page"), SEARCHES.items())
-def test_search_box_finds_the_page_first(
+def test_search_box_lists_the_right_page_first(
     address: str, browser: Any, query: str, page: str
 ) -> None:
     opened = browser.new_page(viewport={"width": 1400, "height": 900})

@@ -158,7 +158,7 @@ async def test_invalid_requests_are_rejected_with_their_path(
     assert transport.requests == []
 
 
-async def test_a_signed_empty_text_may_be_sent_back() -> None:
+async def test_empty_text_with_a_signature_may_be_sent_back() -> None:
     signed = Assistant([Text("", Continuity("c2ln", issuer=Issuer("gemini", None, "m")))])
     model, transport = fixed(
         (200, {"candidates": [{"content": {"parts": [{"text": "ok"}]}, "finishReason": "STOP"}]}),
@@ -169,7 +169,7 @@ async def test_a_signed_empty_text_may_be_sent_back() -> None:
     assert sent == [{"text": "", "thoughtSignature": "c2ln"}]
 
 
-async def test_media_type_of_a_url_is_ignored() -> None:
+async def test_media_type_of_an_image_url_is_not_checked() -> None:
     model, _ = fixed((200, answer()), capabilities={"accepted_image_media_types": ["image/png"]})
     assert (await model.complete([User([Image(Url("https://x/a"), "image/jpeg")])])).text == "ok"
 
@@ -177,7 +177,7 @@ async def test_media_type_of_a_url_is_ignored() -> None:
 # --- ids ---------------------------------------------------------------------------------------
 
 
-async def test_ids_of_any_length_are_sent_back_verbatim() -> None:
+async def test_tool_call_ids_of_any_length_are_sent_back_unchanged() -> None:
     made = "chatcmpl-tool-" + "0123456789abcdef" * 8
     model, transport = fixed((200, calls("{}", made)), (200, answer()))
     reply = await model.complete("hi", [Tool("f")])
@@ -186,7 +186,7 @@ async def test_ids_of_any_length_are_sent_back_verbatim() -> None:
     assert [sent[1]["tool_calls"][0]["id"], sent[2]["tool_call_id"]] == [made, made]
 
 
-def test_id_limits_depend_on_the_vendor() -> None:
+def test_tool_call_id_limits_depend_on_the_vendor() -> None:
     for vendor in ("openai", "azure"):
         assert load_vendor(vendor).quirks["id_rule"] == {"max_length": 40, "any_character": True}
 
@@ -203,7 +203,7 @@ def test_id_limits_depend_on_the_vendor() -> None:
         [choice({"content": "y"}, "length", index=1), choice({"content": "x"}, index=0)],
     ],
 )
-async def test_choices_are_read_by_index(choices: list[Any]) -> None:
+async def test_choice_with_index_0_is_read(choices: list[Any]) -> None:
     model, _ = fixed((200, {"choices": choices}))
     reply = await model.complete("hi")
     assert (reply.text, reply.finish_reason) == ("x", "stop")
@@ -213,7 +213,7 @@ async def test_choices_are_read_by_index(choices: list[Any]) -> None:
     ("extras", "indices", "text"),
     [({}, [1, 1], "ab"), ({"n": 2}, [1, 0], "b"), ({}, [None, None], "ab")],
 )
-async def test_choices_of_a_stream_are_read_by_index(
+async def test_choices_of_a_stream_are_selected_by_index(
     extras: Any, indices: list[Any], text: str
 ) -> None:
     chunks = [
@@ -255,7 +255,7 @@ async def test_missing_or_wrong_finish_reason_is_corrected(
         ([{"id": "c", "function": {"name": "f"}}, 5], 1),
     ],
 )
-async def test_invalid_calls_of_a_degraded_reply_do_not_raise(found: Any, count: int) -> None:
+async def test_invalid_tool_calls_of_a_failed_reply_do_not_raise(found: Any, count: int) -> None:
     body = {
         "choices": [
             choice({"role": "assistant", "content": "so far", "tool_calls": found}, "error")
@@ -268,14 +268,16 @@ async def test_invalid_calls_of_a_degraded_reply_do_not_raise(found: Any, count:
 
 
 @pytest.mark.parametrize("finish", ["stop", None])
-async def test_invalid_calls_of_other_replies_raise(finish: str | None) -> None:
+async def test_invalid_tool_calls_of_a_successful_reply_raise(finish: str | None) -> None:
     model, _ = fixed((200, {"choices": [choice({"content": "x", "tool_calls": "x"}, finish)]}))
     with pytest.raises(InvalidResponseError):
         await model.complete("hi", [Tool("f")])
 
 
 @pytest.mark.parametrize("message", [{}, {"message": None}])
-async def test_a_filtered_choice_without_a_message_is_a_reply(message: dict[str, Any]) -> None:
+async def test_filtered_choice_without_a_message_is_an_empty_reply(
+    message: dict[str, Any],
+) -> None:
     filtered = {
         "finish_reason": "content_filter",
         "index": 0,
@@ -344,14 +346,14 @@ NULLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_null_arguments_mean_no_arguments(wire: str) -> None:
+async def test_null_tool_arguments_mean_no_arguments(wire: str) -> None:
     model, _ = fixed((200, NULLS[wire]), wire=wire)
     reply = await model.complete("hi", [Tool("f", "", EMPTY)], max_tokens=9)
     assert [call.arguments for call in reply.tool_calls] == [{}]
     assert reply.finish_reason == "tool_calls"
 
 
-async def test_null_arguments_are_invalid_if_one_is_required() -> None:
+async def test_null_tool_arguments_are_invalid_if_an_argument_is_required() -> None:
     model, _ = fixed((200, NULLS["openai"]))
     needy = Tool("f", "", {"type": "object", "properties": {"a": {}}, "required": ["a"]})
     with pytest.raises(MalformedToolCallError, match="not a JSON object"):
@@ -361,7 +363,7 @@ async def test_null_arguments_are_invalid_if_one_is_required() -> None:
 @pytest.mark.parametrize(
     ("pieces", "sound"), [(["null"], True), (["", "null"], True), (["null", '{"a": 1}'], False)]
 )
-async def test_streamed_null_arguments_mean_no_arguments_only_if_complete(
+async def test_streamed_null_tool_arguments_mean_no_arguments_only_if_complete(
     pieces: list[str], sound: bool
 ) -> None:
     deltas: list[Any] = [{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}]
@@ -430,7 +432,7 @@ async def test_every_wire_keeps_the_body_of_an_error(wire: str) -> None:
     assert (error.body, error.param, error.inner_error) == (body, "p", [{"reason": "WHY"}])
 
 
-async def test_error_bodies_are_limited() -> None:
+async def test_size_of_error_bodies_is_limited() -> None:
     error = await refusal(500, b'{"error": "' + b"x" * 100_000 + b'"}')
     assert isinstance(error.body, str)
     assert len(error.body) <= 16 * 1024
@@ -442,14 +444,14 @@ async def test_error_bodies_are_limited() -> None:
 @pytest.mark.parametrize(
     "body", [b'{"choices": []}', b"[1, 2]", b"<html>hello</html>", b'{"choices": [{}]}']
 )
-async def test_unreadable_reply_is_kept_on_the_error(body: bytes) -> None:
+async def test_body_of_an_unreadable_reply_is_kept_on_the_error(body: bytes) -> None:
     error = await refusal(200, body)
     assert isinstance(error, InvalidResponseError)
     assert error.body_text == body.decode()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_error_inside_a_success_keeps_the_text_beside_it(stream: bool) -> None:
+async def test_error_with_status_200_keeps_the_text_received_with_it(stream: bool) -> None:
     part = {"role": "assistant", "content": "so far"}
     body: Any = {
         "choices": [{"index": 0, "delta" if stream else "message": part}],
@@ -462,7 +464,7 @@ async def test_an_error_inside_a_success_keeps_the_text_beside_it(stream: bool) 
     assert (await refusal(200, empty)).response is None
 
 
-async def test_an_error_inside_a_success_keeps_its_body() -> None:
+async def test_error_with_status_200_keeps_its_body() -> None:
     error = await refusal(200, {"error": {"message": "no", "code": 400, "innererror": {"x": 1}}})
     assert error.inner_error == {"x": 1}
 

@@ -114,13 +114,13 @@ CASES: dict[str, tuple[bytes, list[Frame]]] = {
 
 
 @pytest.mark.parametrize(("body", "frames"), CASES.values(), ids=CASES)
-def test_parsing_rules(body: bytes, frames: list[Frame]) -> None:
+def test_sse_bodies_are_parsed_as_specified(body: bytes, frames: list[Frame]) -> None:
     for chunks in cuts(body):
         assert decode(chunks) == frames, chunks
 
 
 @pytest.mark.parametrize("body", [body for body, _ in CASES.values()], ids=CASES)
-def test_offset_is_that_of_the_first_data_line(body: bytes) -> None:
+def test_frame_offset_is_that_of_its_first_data_line(body: bytes) -> None:
     for frame in decode([body]):
         assert body[frame.offset :].startswith(b"data")
         assert frame.offset in (0, 3) or body[frame.offset - 1] in b"\r\n"
@@ -231,7 +231,7 @@ BOUNDED = {
 
 
 @pytest.mark.parametrize(("body", "limit"), BOUNDED.values(), ids=BOUNDED)
-def test_limits_are_enforced(body: bytes, limit: int) -> None:
+def test_event_size_limit_is_enforced(body: bytes, limit: int) -> None:
     for chunks in cuts(body):
         assert len(decode(chunks, limit)) <= 1
         with pytest.raises(
@@ -240,7 +240,7 @@ def test_limits_are_enforced(body: bytes, limit: int) -> None:
             decode(chunks, limit - 1)
 
 
-def test_limit_applies_to_each_event() -> None:
+def test_size_limit_applies_to_each_event_separately() -> None:
     for line_end in (b"\n", b"\r", b"\r\n"):
         body = b": ping\ndata: 123456\n\n".replace(b"\n", line_end) * 1000
         assert (
@@ -284,7 +284,7 @@ LINES: dict[str, tuple[bytes, list[Frame]]] = {
 
 
 @pytest.mark.parametrize(("body", "frames"), LINES.values(), ids=LINES)
-def test_lines_are_split(body: bytes, frames: list[Frame]) -> None:
+def test_json_lines_are_split(body: bytes, frames: list[Frame]) -> None:
     for chunks in cuts(body):
         assert decode_lines(chunks) == frames, chunks
 
@@ -297,7 +297,7 @@ def test_lines_are_returned_by_the_read_that_ends_them() -> None:
 
 
 @pytest.mark.parametrize("body", [b"x" * 20, b"x" * 20 + b"\n", b"1\n" + b"x" * 20 + b"\n2\n"])
-def test_lines_are_limited(body: bytes) -> None:
+def test_length_of_a_line_is_limited(body: bytes) -> None:
     for chunks in cuts(body):
         assert b"x" * 20 in [frame.data for frame in decode_lines(chunks, 20)]
         with pytest.raises(SseError, match="a line of the stream is longer than 19 bytes"):

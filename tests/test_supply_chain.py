@@ -27,11 +27,11 @@ LOCKS = [path.read_text() for path in sorted(ROOT.glob("requirements/*.lock"))]
     ("override", "day"),
     [("", "2026-11-08"), ("2026-11-14", "2026-11-14"), ("2027-01-01", "2027-01-01")],
 )
-def test_lock_uses_releases_a_week_old_by_default(override: str, day: str) -> None:
+def test_lock_script_uses_releases_at_least_a_week_old_by_default(override: str, day: str) -> None:
     assert LOCK["choose_day"](date(2026, 11, 15), override) == day
 
 
-def test_invalid_date_is_rejected() -> None:
+def test_lock_script_rejects_an_invalid_date() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "scripts/lock.py"],
         env={"LOCK_BEFORE": "now; rm"},
@@ -42,7 +42,7 @@ def test_invalid_date_is_rejected() -> None:
     assert "LOCK_BEFORE must be a day" in done.stderr
 
 
-def test_every_lock_has_hashes_and_the_cool_down() -> None:
+def test_every_lock_file_is_made_with_hashes_and_the_release_date_limit() -> None:
     commands = LOCK["commands"]("2026-11-08")
     assert [command[-1] for command in commands] == [
         "requirements/dev.lock",
@@ -57,7 +57,7 @@ def test_every_lock_has_hashes_and_the_cool_down() -> None:
         assert "--generate-hashes" in command
 
 
-def test_everything_locked_is_pinned_and_hashed() -> None:
+def test_every_locked_package_is_pinned_and_hashed() -> None:
     for text in LOCKS:
         for entry in re.split(r"\n(?=\S)", text.strip()):
             assert re.match(r"[a-z0-9-]+(\[[a-z0-9,-]+\])?==\S+", entry), entry[:100]
@@ -84,7 +84,7 @@ def test_bill_of_materials_lists_every_locked_package(bill: Any) -> None:
     assert len({each["bom-ref"] for each in listed.values()}) == len(listed)
 
 
-def test_scopes_separate_the_core_its_extras_and_development(bill: Any) -> None:
+def test_bill_of_materials_separates_core_extras_and_development(bill: Any) -> None:
     scopes = {each["name"]: each["scope"] for each in bill["components"]}
     shown = [
         scopes[name]
@@ -93,7 +93,7 @@ def test_scopes_separate_the_core_its_extras_and_development(bill: Any) -> None:
     assert shown == ["required", "required", "optional", "optional", "excluded", "excluded"]
 
 
-def test_licences_of_the_core_are_known(bill: Any) -> None:
+def test_licences_of_the_core_packages_are_known(bill: Any) -> None:
     assert bill["metadata"]["component"]["licenses"] == [{"expression": "Apache-2.0"}]
     for each in bill["components"]:
         if each["scope"] == "required" and SBOM["find"](each["name"]) is not None:
@@ -103,7 +103,7 @@ def test_licences_of_the_core_are_known(bill: Any) -> None:
             )
 
 
-def test_dependencies_refer_to_listed_packages(bill: Any) -> None:
+def test_bill_of_materials_dependencies_refer_to_listed_packages(bill: Any) -> None:
     own = bill["metadata"]["component"]["bom-ref"]
     known = {own, *[each["bom-ref"] for each in bill["components"]]}
     edges = {each["ref"]: each["dependsOn"] for each in bill["dependencies"]}
@@ -143,7 +143,9 @@ def test_bill_of_materials_is_deterministic(tmp_path: Path) -> None:
         ("Summary: no licence", []),
     ],
 )
-def test_licences_are_read_from_metadata(fields: str, licenses: list[Any], tmp_path: Path) -> None:
+def test_licences_are_read_from_package_metadata(
+    fields: str, licenses: list[Any], tmp_path: Path
+) -> None:
     folder = tmp_path / "x-1.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: x\nVersion: 1\n{fields}\n")
@@ -153,7 +155,7 @@ def test_licences_are_read_from_metadata(fields: str, licenses: list[Any], tmp_p
 @pytest.mark.parametrize(
     ("target", "script"), [("lock", "scripts/lock.py"), ("sbom", "scripts/sbom.py")]
 )
-def test_make_runs_the_scripts(target: str, script: str) -> None:
+def test_make_targets_run_the_lock_and_bill_of_materials_scripts(target: str, script: str) -> None:
     done = subprocess.run(
         ["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
     )

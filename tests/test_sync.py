@@ -51,7 +51,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def test_blocking_api_is_complete(server: Server) -> None:
+def test_every_method_works_in_the_blocking_api(server: Server) -> None:
     with connect("m", base_url=server.base_url) as model:
         model.ready()
         assert model.complete("Hi").text == "Hello"
@@ -68,7 +68,7 @@ def test_blocking_api_is_complete(server: Server) -> None:
         assert model.provider.model == "m"
 
 
-def test_calls_from_many_threads_succeed(server: Server) -> None:
+def test_blocking_calls_from_many_threads_succeed(server: Server) -> None:
     with connect("m", base_url=server.base_url) as model:
         texts: list[str] = []
         threads = [
@@ -116,7 +116,7 @@ def test_leaving_a_stream_early_closes_it() -> None:
         assert server.open == 0
 
 
-def test_dropping_a_stream_early_closes_it() -> None:
+def test_deleting_an_unfinished_stream_closes_it() -> None:
     with Background(stalled) as server, connect("m", base_url=server.base_url) as model:
         for event in model.stream("Hi"):
             if isinstance(event, TextDelta):
@@ -130,7 +130,7 @@ def test_dropping_a_stream_early_closes_it() -> None:
         assert server.open == 0
 
 
-def test_errors_are_raised_unchanged() -> None:
+def test_blocking_api_raises_errors_unchanged() -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(401, b"{}")
 

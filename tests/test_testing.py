@@ -37,7 +37,7 @@ def create(host: str, port: int) -> None:
 
 @pytest.mark.parametrize(("host", "port"), FAR)
 @pytest.mark.parametrize("reach", [try_connect, send_datagram])
-def test_remote_addresses_are_named(
+def test_error_names_the_forbidden_remote_address(
     host: str, port: int, reach: Callable[[str, int], None]
 ) -> None:
     with forbid_network(), pytest.raises(NetworkForbiddenError, match=f"{host}:{port}"):
@@ -49,7 +49,7 @@ def test_dns_lookups_are_blocked() -> None:
         create("example.org", 80)
 
 
-async def test_remote_provider_is_blocked_and_a_local_one_works() -> None:
+async def test_network_guard_blocks_remote_providers_and_allows_local_ones() -> None:
     async with serve(answering("hello")) as server:
         with forbid_network():
             async with connect("m", base_url=server.base_url) as near:
@@ -60,7 +60,7 @@ async def test_remote_provider_is_blocked_and_a_local_one_works() -> None:
                         await far.complete("hi")
 
 
-def test_other_threads_are_blocked_too() -> None:
+def test_network_guard_blocks_other_threads() -> None:
     caught: list[BaseException] = []
 
     def run() -> None:
@@ -76,7 +76,7 @@ def test_other_threads_are_blocked_too() -> None:
     assert isinstance(caught[0], NetworkForbiddenError)
 
 
-def test_hosts_can_be_allowed_by_name() -> None:
+def test_network_guard_can_allow_hosts_by_name() -> None:
     with forbid_network("192.0.2.1"):
         with pytest.raises(OSError):
             create("192.0.2.1", 9)
@@ -86,7 +86,7 @@ def test_hosts_can_be_allowed_by_name() -> None:
             try_connect("192.0.2.1", 9)
 
 
-def test_guard_is_removed_afterwards() -> None:
+def test_network_guard_is_removed_afterwards() -> None:
     with forbid_network(), pytest.raises(NetworkForbiddenError):
         try_connect("192.0.2.1", 80)
     with pytest.raises(OSError):
@@ -94,7 +94,7 @@ def test_guard_is_removed_afterwards() -> None:
 
 
 @pytest.mark.usefixtures("dragoman_no_network")
-async def test_fixture_blocks_the_network() -> None:
+async def test_pytest_fixture_blocks_the_network() -> None:
     with pytest.raises(NetworkForbiddenError, match=r"192\.0\.2\.1:80"):
         await asyncio.open_connection("192.0.2.1", 80)
     first, second = socket.socketpair()
@@ -103,7 +103,7 @@ async def test_fixture_blocks_the_network() -> None:
         assert second.recv(1) == b"x"
 
 
-def test_event_loop_that_connects_natively_is_blocked() -> None:
+def test_network_guard_blocks_an_event_loop_that_connects_natively() -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def reach() -> None:

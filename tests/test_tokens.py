@@ -176,27 +176,29 @@ def _off(name: str, family: str, count: int) -> float:
 
 
 @pytest.mark.parametrize(("name", "family", "count"), CASES)
-def test_estimates_are_never_far_outside_their_band(name: str, family: str, count: int) -> None:
+def test_token_estimates_are_never_far_outside_their_error_band(
+    name: str, family: str, count: int
+) -> None:
     assert _off(name, family, count) <= 2
 
 
-def test_nine_in_ten_estimates_are_within_their_band() -> None:
+def test_nine_in_ten_token_estimates_are_within_their_error_band() -> None:
     within = [_off(*case) <= 1 for case in CASES]
     assert sum(within) >= 0.9 * len(within)
 
 
-def test_estimates_are_unbiased() -> None:
+def test_token_estimates_are_unbiased() -> None:
     for family, counts in zip(COUNTED, zip(*COUNTS.values(), strict=True), strict=True):
         estimated = sum(estimate_text(TEXTS[name], family).tokens for name in COUNTS)
         assert estimated == pytest.approx(sum(counts), rel=0.06), family
 
 
-def test_default_family_is_in_the_middle() -> None:
+def test_estimate_of_the_default_family_is_between_those_of_the_others() -> None:
     for name, row in COUNTS.items():
         assert min(row) * 0.9 <= estimate_text(TEXTS[name]).tokens <= max(row) * 1.1, name
 
 
-def test_every_family_has_a_measured_band_and_a_frame() -> None:
+def test_every_tokenizer_family_has_an_error_band_and_message_overhead() -> None:
     assert set(FAMILIES) == {"default", *COUNTED}
     table = tokens._table()
     assert tuple(table.costs) == FAMILIES
@@ -206,7 +208,7 @@ def test_every_family_has_a_measured_band_and_a_frame() -> None:
     assert set(media_tokens.RULES) < set(FAMILIES)
 
 
-def test_unknown_family_is_rejected_by_name() -> None:
+def test_error_names_an_unknown_tokenizer_family() -> None:
     with pytest.raises(ValueError, match=r"^family: 'abacus' is not one of default, "):
         estimate_text("x", "abacus")
     with pytest.raises(ValueError, match=r"^family: "):
@@ -246,7 +248,7 @@ _LIKELY_TEXT = st.lists(
 
 
 @given(st.one_of(_ANY_TEXT, _LIKELY_TEXT), st.sampled_from(FAMILIES))
-def test_any_text_has_an_estimate(text: str, family: str) -> None:
+def test_any_text_has_a_token_estimate(text: str, family: str) -> None:
     estimate = estimate_text(text, family)
     assert (estimate.family, estimate.method) == (family, "heuristic")
     assert 0 <= estimate.tokens <= 6 * len(text)
@@ -270,7 +272,7 @@ def test_more_text_has_more_tokens(a: str, b: str, family: str) -> None:
 
 
 @given(_LIKELY_TEXT, st.integers(2, 20), st.sampled_from(FAMILIES))
-def test_repeated_lines_cost_proportionally(text: str, times: int, family: str) -> None:
+def test_repeated_lines_count_proportionally(text: str, times: int, family: str) -> None:
     once = tokens._count([text + ".\n\nx"], family, None)
     repeated = tokens._count([(text + ".\n\nx\n") * times], family, None)
     assert repeated == pytest.approx(times * once, rel=0.25, abs=2 * times)
@@ -292,12 +294,12 @@ def test_repeated_lines_cost_proportionally(text: str, times: int, family: str) 
         "a1",
     ],
 )
-def test_very_long_text_is_counted(unit: str) -> None:
+def test_very_long_text_can_be_counted(unit: str) -> None:
     text = unit * (300_000 // len(unit))
     assert 1 <= estimate_text(text).tokens <= 6 * len(text)
 
 
-def test_no_pattern_has_nested_repetition() -> None:
+def test_no_tokenizer_pattern_has_nested_repetition() -> None:
     """Nested repetition would make a search take exponential or quadratic time."""
     repeats = (re._constants.MAX_REPEAT, re._constants.MIN_REPEAT)  # type: ignore[attr-defined]
 
@@ -315,7 +317,7 @@ def test_no_pattern_has_nested_repetition() -> None:
 
 
 @given(_ANY_TEXT)
-def test_every_character_is_in_one_piece(text: str) -> None:
+def test_tokenizer_patterns_cover_every_character_once(text: str) -> None:
     shape = text.translate(tokens._tables()[0])
     kept = sum(map(len, tokens._WORD.findall(shape)))
     for stretch in tokens._STRETCH.findall(shape):
@@ -325,7 +327,7 @@ def test_every_character_is_in_one_piece(text: str) -> None:
     assert kept - spaces_with_words == len(shape) == len(text.replace("\r", ""))
 
 
-def test_cache_does_not_keep_the_text() -> None:
+def test_token_cache_does_not_keep_the_text() -> None:
     tokens._measure_short.cache_clear()
     seen: list[str] = []
     estimate_text("Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!")
@@ -335,7 +337,7 @@ def test_cache_does_not_keep_the_text() -> None:
     assert not re.search(r"\w", "".join(seen).replace("0", ""))
 
 
-def test_long_pieces_are_not_cached() -> None:
+def test_long_pieces_of_text_are_not_cached() -> None:
     tokens._measure_short.cache_clear()
     estimate_text("漢" * 33)
     assert tokens._measure_short.cache_info().currsize == 0
@@ -343,7 +345,7 @@ def test_long_pieces_are_not_cached() -> None:
     assert tokens._measure_short.cache_info().currsize == 1
 
 
-def test_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_tokens_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a socket was asked for")
 
@@ -361,7 +363,7 @@ def test_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("family", VOCABULARIES)
-def test_reference_counts_are_exact(family: str) -> None:
+def test_exact_token_counts_equal_the_reference_counts(family: str) -> None:
     vocabulary = VOCABULARIES[family]
     for name, row in COUNTS.items():
         count = row[COUNTED.index(family)]
@@ -370,19 +372,19 @@ def test_reference_counts_are_exact(family: str) -> None:
         assert estimate == Estimate(count, f"exact:{vocabulary}", family, 0.0)
 
 
-def test_exact_counts_accept_any_text() -> None:
+def test_exact_token_counting_accepts_any_text() -> None:
     assert exact_text("", "o200k_base") == 0
     assert exact_text("\ud800", "o200k_base") == exact_text("\ufffd", "o200k_base")
     assert exact_text("\ud83d\ude00", "o200k_base") == exact_text("😀", "o200k_base")
     assert exact_text("<|endoftext|>", "o200k_base") > 1
 
 
-def test_unknown_vocabulary_is_rejected_by_name() -> None:
+def test_error_names_an_unknown_tokenizer_vocabulary() -> None:
     with pytest.raises(ValueError, match=r"^vocabulary: .*abacus"):
         exact_text("x", "abacus")
 
 
-def test_without_the_extra_the_error_says_how_to_install_it(
+def test_error_without_the_optional_dependency_explains_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens._vocabulary.cache_clear()
@@ -395,7 +397,7 @@ def test_without_the_extra_the_error_says_how_to_install_it(
     assert estimate_text("x").tokens == 1
 
 
-def test_exactly_counted_request_has_an_uncertain_frame() -> None:
+def test_exactly_counted_request_has_a_small_error_band() -> None:
     messages: list[Message] = [System(TEXTS["instructions"]), User(TEXTS["english"])]
     estimate = estimate_request(messages, family="o200k", vocabulary="o200k_base")
     assert estimate.tokens == COUNTS["instructions"][0] + COUNTS["english"][0] + 3 + 4 + 4
@@ -424,7 +426,7 @@ def _plain(family: str = "o200k") -> int:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_request_is_its_text_plus_a_frame(family: str) -> None:
+def test_request_estimate_is_its_text_plus_message_overhead(family: str) -> None:
     text = TEXTS["english"]
     frame = tokens._FRAMES[family]
     one = estimate_input_tokens([User(text)], family=family)
@@ -435,7 +437,7 @@ def test_request_is_its_text_plus_a_frame(family: str) -> None:
     assert two == pytest.approx(2 * one - frame.request, abs=1)
 
 
-def test_input_tokens_equal_the_estimate() -> None:
+def test_input_token_estimate_equals_the_request_estimate() -> None:
     messages: list[Message] = [System("be brief"), User("hello"), Assistant("hi"), User("bye")]
     for family in FAMILIES:
         estimate = estimate_request(messages, [WEATHER], "and polite", family=family)
@@ -453,7 +455,7 @@ def test_system_prompt_counts_as_a_system_message() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tools_are_counted(family: str) -> None:
+def test_tool_definitions_are_counted(family: str) -> None:
     frame = tokens._FRAMES[family]
     schema = estimate_text(
         tokens._as_json(["get_weather", WEATHER.description, WEATHER.parameters]), family
@@ -465,7 +467,7 @@ def test_tools_are_counted(family: str) -> None:
     assert two - one == pytest.approx(schema * frame.schema + frame.tool, abs=2)
 
 
-def test_json_is_counted_as_sent() -> None:
+def test_non_ascii_tool_arguments_are_counted_as_they_are_sent() -> None:
     text = TEXTS["chinese"]
     call: list[Message] = [User("hello"), Assistant([ToolCall("c1", "find", {"what": text})])]
     bare: list[Message] = [User("hello"), Assistant([ToolCall("c1", "find", {"what": ""})])]
@@ -476,7 +478,7 @@ def test_json_is_counted_as_sent() -> None:
     assert more == pytest.approx(expected, rel=0.1)
 
 
-def test_every_kind_of_block_is_counted() -> None:
+def test_token_estimate_counts_every_kind_of_block() -> None:
     long = " ".join(["tokens are counted here"] * 20)
     question = User("hello")
     plain = estimate_input_tokens([question, Assistant("hi")])
@@ -503,7 +505,7 @@ def test_every_kind_of_block_is_counted() -> None:
         assert estimate_input_tokens([*called, ToolResult("c1", [said])]) > bare + 50, said
 
 
-def test_call_with_unreadable_arguments_is_counted() -> None:
+def test_tool_call_with_unreadable_arguments_is_counted() -> None:
     assert estimate_input_tokens(
         [User("hello"), Assistant([ToolCall("c1", "find", None)])]
     ) > _plain("default")
@@ -532,7 +534,7 @@ def test_thinking_of_earlier_turns_is_not_counted() -> None:
     assert estimate_input_tokens(during) > estimate_input_tokens(without) + 200
 
 
-def test_invalid_message_is_rejected_by_its_position() -> None:
+def test_error_names_the_position_of_an_invalid_message() -> None:
     with pytest.raises(
         TypeError,
         match=r"^messages\[1\]: expected System, User, Assistant or ToolResult, not dict$",
@@ -545,7 +547,7 @@ def test_invalid_message_is_rejected_by_its_position() -> None:
 
 
 @given(st.lists(_ANY_TEXT, max_size=4), st.sampled_from(FAMILIES))
-def test_any_conversation_has_an_estimate(texts: list[str], family: str) -> None:
+def test_any_conversation_has_a_token_estimate(texts: list[str], family: str) -> None:
     messages: list[Message] = [
         message
         for text in texts
@@ -611,7 +613,9 @@ def _picture(source: Inline | Url, family: str, **more: Any) -> int:
         ("default", (0, 0), 0),
     ],
 )
-def test_image_cost_depends_on_its_size(family: str, size: tuple[int, int], expected: int) -> None:
+def test_token_estimate_of_an_image_depends_on_its_size(
+    family: str, size: tuple[int, int], expected: int
+) -> None:
     for make in (_png, _gif, _jpeg):
         picture = _inline(make(*size))
         assert media_tokens.read_size(picture.base64_data) == size, make
@@ -639,13 +643,13 @@ def test_image_of_unknown_size_counts_as_1024_pixels() -> None:
         assert _picture(source, "claude") == expected, source
 
 
-def test_a_data_url_is_read_like_inline_data() -> None:
+def test_image_in_a_data_url_is_counted_like_inline_data() -> None:
     data = base64.b64encode(_png(750, 100)).decode()
     assert _picture(Url(f"data:image/png;base64,{data}"), "claude") == pytest.approx(100, abs=1)
     assert _picture(Url(f"https://example.org/?x=;base64,{data}"), "claude") > 1000
 
 
-def test_low_detail_image_costs_fewer_tokens_if_the_model_is_known() -> None:
+def test_low_detail_image_counts_fewer_tokens_if_the_model_is_known() -> None:
     picture = _inline(_png(1024, 1024))
     assert _picture(picture, "o200k", detail="low") == 85
     assert (
@@ -667,7 +671,7 @@ def _document(source: Inline | Url, media_type: str = "application/pdf") -> int:
     return estimate_input_tokens([message], family="o200k") - _plain()
 
 
-def test_document_cost_depends_on_its_size() -> None:
+def test_token_estimate_of_a_document_depends_on_its_size() -> None:
     assert _document(Inline("A" * 400_000)) == pytest.approx(10_000, abs=1)
     assert _document(Inline("A" * 1000)) == _document(Url("https://example.org/a.pdf")) == 500
 
@@ -684,7 +688,7 @@ def test_text_document_is_counted_as_text() -> None:
     assert _document(Inline("é%"), "text/plain") == 500
 
 
-def test_band_is_wider_for_more_guesses() -> None:
+def test_error_band_is_wider_for_content_that_is_harder_to_estimate() -> None:
     text = [User(TEXTS["english"] * 10)]
     picture = [User([Text(TEXTS["english"] * 10), Image(Url("https://example.org/a.png"))])]
     document = [User([Text("read this"), Document(Inline("A" * 400_000))])]
@@ -730,7 +734,7 @@ def test_reported_usage_corrects_the_next_estimate() -> None:
         ((2000,) * 20 + (1000,) * 7, 2.0),
     ],
 )
-def test_correction_is_a_bounded_median_of_recent_reports(
+def test_estimate_correction_is_a_bounded_median_of_recent_reports(
     reports: tuple[int | None, ...], factor: float
 ) -> None:
     calibration = _taught(*reports)
@@ -738,13 +742,13 @@ def test_correction_is_a_bounded_median_of_recent_reports(
     assert len(calibration.ratios) <= 15
 
 
-def test_few_reports_do_not_change_the_band() -> None:
+def test_few_usage_reports_do_not_change_the_error_band() -> None:
     assert _taught(1300).correct(GUESS).error_band == GUESS.error_band
     assert _taught().correct(GUESS) is GUESS
     assert _taught(1000, 1000, 1000, 1000, 1500).correct(GUESS).error_band == 0.5
 
 
-def test_calibrate_returns_a_new_value() -> None:
+def test_calibration_returns_a_new_object() -> None:
     empty = Calibration()
     assert empty.calibrate(GUESS, 1300) == Calibration((1.3,))
     assert empty == Calibration()
@@ -754,7 +758,7 @@ def test_calibrate_returns_a_new_value() -> None:
     )
 
 
-def test_corrected_estimate_is_not_used_for_calibration() -> None:
+def test_corrected_estimate_is_rejected_for_calibration() -> None:
     corrected = _taught(1300).correct(GUESS)
     with pytest.raises(
         ValueError, match=r"^estimate: calibrate with the estimate as it was before correct\(\)"
@@ -764,7 +768,7 @@ def test_corrected_estimate_is_not_used_for_calibration() -> None:
 
 @given(st.lists(st.integers(0, 10**7)), st.integers(1, 10**6))
 @settings(max_examples=50)
-def test_the_correction_stays_within_its_bounds(reports: list[int], guess: int) -> None:
+def test_estimate_correction_stays_within_its_bounds(reports: list[int], guess: int) -> None:
     calibration = Calibration()
     for reported in reports:
         calibration = calibration.calibrate(Estimate(guess, "heuristic", "glm", 0.1), reported)

@@ -218,7 +218,9 @@ async def replay(log: EventLog, session: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_hostile_exports_raise_log_errors(lines: list[Any], tmp_path: Path, count: Count) -> None:
+def test_damaged_log_exports_raise_only_log_errors(
+    lines: list[Any], tmp_path: Path, count: Count
+) -> None:
     draw, seen = random.Random(4), Counter[str]()
     path, text = tmp_path / "x.jsonl", json.dumps(lines)
     for number in range(4000 if EXHAUSTIVE else 120):
@@ -243,7 +245,7 @@ def test_hostile_exports_raise_log_errors(lines: list[Any], tmp_path: Path, coun
 
 
 @pytest.mark.parametrize("payload", [b"5", b'"x"', b"[]", b"null", b'{"a":\n1}'])
-def test_verify_notices_a_payload_that_is_not_an_object(
+def test_log_verification_finds_a_payload_that_is_not_an_object(
     payload: bytes, lines: list[Any], tmp_path: Path
 ) -> None:
     record = {

@@ -43,22 +43,22 @@ def find_value(name: str) -> Any:
     return getattr(importlib.import_module(".".join(["dragoman", *parts])), last)
 
 
-def test_documentation_has_the_tables_of_limits() -> None:
+def test_limits_page_has_a_table_of_limits() -> None:
     assert len(ROWS) > 40
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_documented_defaults_match_the_code(name: str) -> None:
+def test_documented_default_limits_match_the_code(name: str) -> None:
     assert find_value(name) == read_default(ROWS[name])
 
 
-def test_every_bound_and_deadline_is_documented() -> None:
+def test_every_gateway_bound_and_timeout_is_documented() -> None:
     for place, struct in (("gateway.access.Bounds", Bounds), ("transport.Timeouts", Timeouts)):
         assert {f"{place}.{name}" for name in struct.__struct_fields__} <= set(ROWS)
 
 
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"`(--[a-z-]+)", PAGE))))
-def test_documented_options_exist(option: str) -> None:
+def test_options_on_the_limits_page_exist(option: str) -> None:
     reference = (ROOT / "docs/reference/cli.md").read_text()
     assert re.search(rf"{option}\b", reference) or option in ("--require-hashes",)
 

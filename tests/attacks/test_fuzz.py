@@ -150,7 +150,7 @@ KINDS = ["log", *fuzzers.FILES]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_short_fuzz_run_of_files_raises_only_expected_errors(
+def test_short_fuzz_run_of_input_files_raises_only_expected_errors(
     kind: str, exported: bytes, tmp_path: Path
 ) -> None:
     cases = 50 if kind == "configuration" else 150  # it opens providers
@@ -163,7 +163,7 @@ def test_short_fuzz_run_of_files_raises_only_expected_errors(
 @is_long
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_long_fuzz_run_of_files_raises_only_expected_errors(
+def test_long_fuzz_run_of_input_files_raises_only_expected_errors(
     kind: str, part: int, exported: bytes, tmp_path: Path, count: Callable[[str, int], None]
 ) -> None:
     share = FUZZ // 80
@@ -172,7 +172,7 @@ def test_long_fuzz_run_of_files_raises_only_expected_errors(
 
 
 @pytest.mark.parametrize("kind", fuzzers.FILES)
-def test_unchanged_files_load(kind: str, tmp_path: Path) -> None:
+def test_unchanged_fuzz_input_files_can_be_loaded(kind: str, tmp_path: Path) -> None:
     assert fuzzers.use_file(kind, fuzzers.FILES[kind][0], tmp_path) == "loaded"
 
 
@@ -218,7 +218,7 @@ def _run_found(case: dict[str, Any], body: bytes, folder: Path) -> None:
         run_watched(fuzzers.read_reply(like, status, {}, [body], stream=stream))
 
 
-def test_blocked_event_loop_is_noticed() -> None:
+def test_fuzzer_detects_a_blocked_event_loop() -> None:
     async def spin() -> None:
         until = time.thread_time() + 2 * MOST * cpu.measure_unit()
         while time.thread_time() < until:
@@ -228,7 +228,7 @@ def test_blocked_event_loop_is_noticed() -> None:
         run_watched(spin())
 
 
-def test_broken_guarantee_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzzer_detects_an_unexpected_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: Any, **__: Any) -> Any:
         raise KeyError("x")
 

@@ -33,7 +33,7 @@ def evil(*mode: str, **settings: Any) -> McpServer:
     )
 
 
-async def test_number_of_reported_tool_refusals_is_bounded(
+async def test_number_of_reported_rejected_tools_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dragoman.tools.mcp._MAX_REASONS", 3)
@@ -60,7 +60,9 @@ async def test_tools_with_odd_names_are_rejected_with_a_reason() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at its own files through /proc")
-async def test_standard_error_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stored_standard_error_of_a_server_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept: list[KeptOutput] = []
     monkeypatch.setattr(
         "dragoman.tools.mcp.KeptOutput", lambda limit: kept.append(KeptOutput(limit)) or kept[-1]
@@ -86,7 +88,7 @@ async def test_standard_error_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-async def test_daemons_of_a_server_do_not_outlive_it() -> None:
+async def test_background_processes_of_a_server_do_not_outlive_it() -> None:
     seconds = f"4{os.getpid()}"
     async with evil("daemon", seconds):
         for _ in range(500):  # the fork may become ``sleep`` after the server has answered
@@ -177,7 +179,7 @@ async def test_changed_tool_needs_approval_again(tmp_path: Path) -> None:
     assert asked[3].pinned is None
 
 
-async def test_changed_tool_without_approval_is_omitted(tmp_path: Path) -> None:
+async def test_changed_tool_is_omitted_without_approval(tmp_path: Path) -> None:
     mode, pins = tmp_path / "mode", ToolPins(tmp_path / "tools.json")
     for name, names in (("plain", ["echo", "other"]), ("changed", ["other"])):
         mode.write_text(name)

@@ -16,7 +16,7 @@ PATTERNS = find_patterns()
 ENOUGH = 1_000_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 8_000
 
 
-def test_patterns_in_constants_tables_and_functions_are_found() -> None:
+def test_search_finds_regexes_in_constants_tables_and_functions() -> None:
     places = {found.place for found in PATTERNS}
     assert len(PATTERNS) > 60
     assert {"dragoman.errors._SECRETS", "dragoman.tokens._PIECE"} <= places
@@ -26,7 +26,7 @@ def test_patterns_in_constants_tables_and_functions_are_found() -> None:
     assert any("ROWS[" in place for place in places), "tables"
 
 
-def test_patterns_are_made_at_run_time_only_in_listed_functions() -> None:
+def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
     """Only these functions compile a pattern that the search for patterns cannot see."""
     assert find_made() == {
         "config.py:_loader",  # patterns of YAML scalars; the test reads them as data
@@ -68,7 +68,7 @@ def slow_shape(found: Found, sizes: tuple[int, ...] = SIZES, enough: int = ENOUG
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("found", PATTERNS, ids=[found.place for found in PATTERNS])
-def test_patterns_take_linear_time(found: Found) -> None:
+def test_regexes_take_linear_time(found: Found) -> None:
     assert slow_shape(found) is None
 
 
@@ -81,6 +81,6 @@ def test_patterns_take_linear_time(found: Found) -> None:
         r".*/models/(.+):x",
     ],
 )
-def test_slow_patterns_are_noticed(source: str) -> None:
+def test_regexes_that_take_more_than_linear_time_are_detected(source: str) -> None:
     found = Found("here", re.compile(source, re.DOTALL), True)
     assert slow_shape(found, (100, 400, 1600) if "+)+" not in source else (8, 16, 24)) is not None

@@ -33,13 +33,15 @@ def as_path_expression(pattern: str) -> re.Pattern[str]:
 
 
 @given(st.text("ab *?;.", min_size=1, max_size=8), st.text("ab ;\n.*", max_size=12), st.booleans())
-def test_text_patterns_match_like_the_reference(pattern: str, text: str, wary: bool) -> None:
+def test_text_patterns_match_like_a_reference_implementation(
+    pattern: str, text: str, wary: bool
+) -> None:
     expected = as_expression(pattern, wary=wary).fullmatch(text) is not None
     assert _compile_text("x", pattern, wary=wary).fullmatch(text) is expected
 
 
 @given(st.text("ab/*?.", min_size=1, max_size=9), st.text("ab/.*", max_size=12))
-def test_path_patterns_match_like_the_reference(pattern: str, path: str) -> None:
+def test_path_patterns_match_like_a_reference_implementation(pattern: str, path: str) -> None:
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return
     assert _compile_path(pattern).fullmatch(path) is (
@@ -50,7 +52,7 @@ def test_path_patterns_match_like_the_reference(pattern: str, path: str) -> None
 @pytest.mark.parametrize(
     ("pattern", "unit"), [("git * -m *", " -m"), ("pytest * -k * -x *", " -k"), ("*a*a*a*b", "a")]
 )
-def test_commands_are_matched_in_linear_time(pattern: str, unit: str) -> None:
+def test_command_patterns_are_matched_in_linear_time(pattern: str, unit: str) -> None:
     policy = Policy([Rule("allow", tool="bash", arguments={"command": pattern})])
     start = pattern.partition("*")[0]
 
@@ -61,7 +63,7 @@ def test_commands_are_matched_in_linear_time(pattern: str, unit: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["**/a/**/b/**/c", "**/.git/**", "**a**b**c", "*/*/**/*x"])
-def test_paths_are_matched_in_linear_time(pattern: str) -> None:
+def test_path_patterns_are_matched_in_linear_time(pattern: str) -> None:
     policy = Policy([Rule("deny", path=pattern)])
 
     def run(text: str) -> None:

@@ -27,7 +27,7 @@ PLAIN = "nothing secret. " * 20_000  # scrubbing makes the other one short, but 
 @pytest.mark.parametrize(
     "unit", ["-eyJaaaaaaaaaa", "a-a-", "bearer ", "sk-", "AIza", "a.", "key_a-", "eyJaaaaaaaaaa."]
 )
-def test_scrub_takes_linear_time(unit: str) -> None:
+def test_scrubbing_secrets_takes_linear_time(unit: str) -> None:
     assert (
         grows(lambda text: scrub(text, limit=None), lambda size: unit * (size // len(unit)))
         is None
@@ -36,7 +36,7 @@ def test_scrub_takes_linear_time(unit: str) -> None:
 
 @pytest.mark.parametrize("is_hidden", [False, True])
 @pytest.mark.parametrize("text", [LONG, PLAIN], ids=["like a key", "plain"])
-def test_error_keeps_a_bounded_part_of_every_text(text: str, is_hidden: bool) -> None:
+def test_error_keeps_only_a_limited_part_of_every_text(text: str, is_hidden: bool) -> None:
     headers = {"x-ratelimit-a": text, "x-ratelimit-" + text: "1", "retry-after": "1"}
     error = ProviderError(text, provider_code=text, provider_message=text, headers=headers)
     if is_hidden:
@@ -63,7 +63,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_error_response_quotes_a_bounded_part_of_the_request(name: str) -> None:
+def test_error_response_quotes_only_a_limited_part_of_the_request(name: str) -> None:
     wire, fields = ASKED[name]
     answer = asyncio.run(post(APP, wire, json.dumps({"model": "fast", **fields}).encode()))
     assert answer.status == (200 if name == "unknown field" else 400)
@@ -119,7 +119,7 @@ def test_a_server_cannot_make_an_error_long_or_slow(name: str) -> None:
         assert text.count("nothing secret") < 10
 
 
-def test_echoed_prompt_is_found_in_linear_time() -> None:
+def test_prompt_echoed_by_a_server_is_found_in_linear_time() -> None:
     def run(prompt: str) -> None:
         error = ProviderError("m", provider_message="abcdefghij" * 400)
         error.hide([], [prompt])
@@ -170,7 +170,7 @@ async def drain(provider: dragoman.Provider) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("text", UNREADABLE)
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_error_does_not_contain_what_a_server_echoed(
+async def test_cause_of_an_error_does_not_contain_text_echoed_by_the_server(
     wire: str, text: str, stream: bool
 ) -> None:
     replies = [(200, {}, [text.encode()])] * 2
@@ -187,7 +187,7 @@ async def test_error_does_not_contain_what_a_server_echoed(
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_readiness_error_does_not_contain_what_a_server_echoed(wire: str) -> None:
+async def test_cause_of_a_readiness_error_does_not_contain_echoed_text(wire: str) -> None:
     replies = [(200, {}, [UNREADABLE[0].encode()])] * 2
     transport = FixtureTransport(*replies)
     provider = dragoman.connect(

@@ -42,7 +42,7 @@ async def run(
 
 @pytest.mark.parametrize("path", [".", "secrets", "secrets/deep", "a"])
 @pytest.mark.parametrize("action", ["deny", "ask"])
-async def test_search_omits_paths_that_a_rule_denies_or_asks_about(
+async def test_search_tool_omits_paths_that_are_denied_or_need_approval(
     root: Path, path: str, action: Any
 ) -> None:
     policy = Policy([READING, Rule(action, path="secrets/**"), Rule("deny", path="**/.env")])
@@ -57,7 +57,7 @@ async def test_search_omits_paths_that_a_rule_denies_or_asks_about(
     assert ("a/main.py:1: KEY=1" in str(seen.content)) is (path in (".", "a"))
 
 
-async def test_list_files_omits_paths_that_a_rule_denies(root: Path) -> None:
+async def test_list_files_tool_omits_paths_that_a_rule_denies(root: Path) -> None:
     policy = Policy([READING, Rule("deny", path="secrets/**"), Rule("deny", path="**/.env")])
     seen = await run(root, policy, "list_files")
     # A folder that matches is not entered, so what is in it is not counted.
@@ -68,14 +68,14 @@ async def test_list_files_omits_paths_that_a_rule_denies(root: Path) -> None:
     assert seen.details == {"withheld_paths": 4}
 
 
-async def test_path_that_the_approver_allowed_is_shown(root: Path) -> None:
+async def test_search_tool_shows_a_path_that_the_approver_allowed(root: Path) -> None:
     policy = Policy([READING, Rule("ask", path="**")])
     seen = await run(root, policy, "search", lambda *_: True, text="KEY", path="secrets")
     assert "secrets/prod.env:1" in str(seen.content)
     assert seen.details == {}
 
 
-async def test_rules_for_other_tools_omit_nothing(root: Path) -> None:
+async def test_rules_for_other_tools_do_not_affect_the_search_tool(root: Path) -> None:
     policy = Policy(
         [READING, Rule("deny", "read_file", path="secrets/**"), Rule("deny", path="b/**")]
     )

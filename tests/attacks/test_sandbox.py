@@ -59,7 +59,9 @@ def mounts(argv: list[str]) -> list[tuple[str, str]]:
 # --- arguments: these run everywhere -----------------------------------------------------------
 
 
-def test_home_folder_and_sockets_are_hidden(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_hides_the_home_folder_and_sockets(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = root.parent
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(sys, "prefix", str(home / "venv"))
@@ -87,7 +89,7 @@ def test_home_folder_and_sockets_are_hidden(root: Path, monkeypatch: pytest.Monk
     assert "--seccomp" not in Sandbox("bwrap", "").wrap(["ls"], root)
 
 
-def test_private_folders_are_hidden_when_the_workspace_is_the_home(
+def test_private_folders_are_hidden_if_the_workspace_is_the_home_folder(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = root.parent
@@ -110,7 +112,7 @@ def link_venv(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return target
 
 
-def test_a_link_in_the_workspace_is_not_a_mount_point(
+def test_symbolic_link_in_the_workspace_is_not_a_mount_point(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = link_venv(root, monkeypatch)
@@ -119,7 +121,7 @@ def test_a_link_in_the_workspace_is_not_a_mount_point(
     assert str(root / ".venv") not in [place for _, place in found]
 
 
-def test_name_resolution_works_when_the_network_is_allowed(
+def test_name_resolution_works_if_the_network_is_allowed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = root.parent.parent / "run" / "stub-resolv.conf"
@@ -137,7 +139,7 @@ def test_name_resolution_works_when_the_network_is_allowed(
 
 @pytest.mark.parametrize("name", [".git", ".GIT", "sub/.git", "sub/deep/.Git"])
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_git_folder_is_mounted_read_only(root: Path, name: str, kind: str) -> None:
+def test_git_folder_is_mounted_read_only_in_the_sandbox(root: Path, name: str, kind: str) -> None:
     place = root / name
     place.parent.mkdir(parents=True, exist_ok=True)
     place.mkdir() if kind == "folder" else place.write_text("gitdir: elsewhere\n")
@@ -145,7 +147,7 @@ def test_git_folder_is_mounted_read_only(root: Path, name: str, kind: str) -> No
     assert found[-1] == ("--ro-bind", str(place))
 
 
-def test_link_named_git_does_not_escape_the_workspace(root: Path) -> None:
+def test_symbolic_link_named_git_does_not_escape_the_workspace(root: Path) -> None:
     (root / "real").mkdir()
     (root / "sub").mkdir()
     (root / ".git").symlink_to(root / "real")
@@ -157,7 +159,7 @@ def test_link_named_git_does_not_escape_the_workspace(root: Path) -> None:
 
 
 @LIVE
-async def test_commands_run_where_the_interpreter_is_behind_a_link(
+async def test_commands_run_if_the_interpreter_is_behind_a_symbolic_link(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (link_venv(root, monkeypatch) / "pyvenv.cfg").write_text("it is here")
@@ -165,7 +167,7 @@ async def test_commands_run_where_the_interpreter_is_behind_a_link(
 
 
 @LIVE
-async def test_no_service_below_run_is_reachable(
+async def test_sandboxed_command_cannot_reach_services_in_the_run_folder(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path("/run") if os.access("/run", os.W_OK) else root.parent.parent / "run"
@@ -202,7 +204,7 @@ def _serve(service: socket.socket, heard: list[bytes]) -> None:
 
 
 @LIVE
-async def test_no_file_in_the_home_is_readable(
+async def test_sandboxed_command_cannot_read_files_in_the_home_folder(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = root.parent
@@ -236,7 +238,7 @@ async def test_no_file_in_the_home_is_readable(
 
 @LIVE
 @pytest.mark.parametrize("name", [".git", ".GIT", "sub/.git"])
-async def test_command_cannot_write_the_git_folder(root: Path, name: str) -> None:
+async def test_sandboxed_command_cannot_write_to_the_git_folder(root: Path, name: str) -> None:
     git = root / name
     (git / "hooks").mkdir(parents=True)
     (git / "config").write_text("[core]\n")
@@ -312,7 +314,7 @@ async def test_ordinary_commands_work_in_the_sandbox(root: Path) -> None:
 
 
 @LIVE
-async def test_other_processes_and_namespaces_are_unavailable(root: Path) -> None:
+async def test_sandboxed_command_cannot_access_other_processes_and_namespaces(root: Path) -> None:
     said = await bash(
         root,
         f"ls -d /proc/[0-9]* | wc -l; test -e /proc/{os.getpid()}/environ && echo seen; grep "
@@ -365,7 +367,9 @@ def number() -> Iterator[str]:
 
 @LINUX
 @pytest.mark.parametrize("kind", DAEMONS)
-async def test_daemons_do_not_outlive_the_call(root: Path, kind: str, number: str) -> None:
+async def test_background_processes_do_not_outlive_the_tool_call(
+    root: Path, kind: str, number: str
+) -> None:
     said = await bash(root, DAEMONS[kind].replace("{n}", number), NONE)
     assert said == "exit code: 0\n--- stdout\nstarted\n"
     assert _sleeping(f"3{number}") == []
@@ -373,7 +377,9 @@ async def test_daemons_do_not_outlive_the_call(root: Path, kind: str, number: st
 
 @LINUX
 @pytest.mark.parametrize("way", ["timeout", "cancelled", "stopped"])
-async def test_daemons_do_not_outlive_a_cancelled_call(root: Path, way: str, number: str) -> None:
+async def test_background_processes_do_not_outlive_a_cancelled_tool_call(
+    root: Path, way: str, number: str
+) -> None:
     box = Toolbox(workspace_tools(root, sandbox=NONE, timeout=30 if way == "cancelled" else 0.7))
     # The parent of the command is the supervisor.
     stop = "kill -STOP $PPID;" if way == "stopped" else ""
@@ -391,7 +397,7 @@ async def test_daemons_do_not_outlive_a_cancelled_call(root: Path, way: str, num
 
 
 @LINUX
-async def test_daemons_do_not_outlive_a_killed_agent(root: Path, number: str) -> None:
+async def test_background_processes_do_not_outlive_a_killed_agent(root: Path, number: str) -> None:
     program = (
         "import asyncio; from dragoman.tools.process import run_process;"
         f"asyncio.run(run_process(['sh', '-c', 'setsid sleep 3{number} & sleep 3{number}']))"
@@ -423,13 +429,15 @@ async def test_daemons_do_not_outlive_a_killed_agent(root: Path, number: str) ->
         (["true"], 0),
     ],
 )
-async def test_exit_codes_and_signals_are_reported_unchanged(argv: list[str], code: int) -> None:
+async def test_exit_codes_and_signals_of_commands_are_reported_unchanged(
+    argv: list[str], code: int
+) -> None:
     for supervised in (True, False):
         assert (await run_process(argv, supervised=supervised)).exit_code == code
 
 
 @pytest.mark.parametrize("supervised", [True, False])
-async def test_error_names_the_program_that_does_not_start(
+async def test_error_names_a_program_that_cannot_be_started(
     tmp_path: Path, supervised: bool
 ) -> None:
     (tmp_path / "file").write_text("no program")
@@ -452,7 +460,7 @@ print(subprocess.run(["sh", "-c", tried], capture_output=True, text=True, env={}
 
 
 @LINUX
-def test_memory_of_the_agent_is_not_readable(tmp_path: Path) -> None:
+def test_other_processes_cannot_read_the_memory_of_the_agent(tmp_path: Path) -> None:
     # Root reads every process. Without its capabilities it is like any other user.
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
     if drop and shutil.which(drop[0]) is None:
@@ -472,7 +480,7 @@ def test_memory_of_the_agent_is_not_readable(tmp_path: Path) -> None:
 
 
 @LINUX
-def test_agent_hides_its_memory_at_start() -> None:
+def test_agent_makes_its_memory_unreadable_at_start() -> None:
     prctl = ctypes.CDLL(None).prctl
     prctl(4, 1, 0, 0, 0)
     try:
@@ -511,7 +519,7 @@ def doctor(root: Path, *more: str) -> tuple[int, str]:
 
 
 @pytest.mark.usefixtures("without_bubblewrap")
-def test_doctor_names_what_is_missing_and_how_to_fix_it(root: Path) -> None:
+def test_doctor_command_names_missing_parts_and_how_to_install_them(root: Path) -> None:
     code, said = doctor(root)
     assert code == 1
     assert (
@@ -528,7 +536,9 @@ def test_doctor_names_what_is_missing_and_how_to_fix_it(root: Path) -> None:
 
 
 @LIVE
-def test_doctor_tries_the_sandbox(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_command_tries_to_start_the_sandbox(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / ".git").mkdir()
     (root.parent / "secret").write_text(SECRET)
     monkeypatch.setenv("HOME", str(root.parent))
@@ -552,7 +562,7 @@ def test_doctor_tries_the_sandbox(root: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @LIVE
-def test_doctor_quotes_why_the_sandbox_does_not_start(
+def test_doctor_command_reports_why_the_sandbox_does_not_start(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox_module, "_EMPTY", ())

@@ -325,7 +325,7 @@ def test_bill_of_materials_contains_no_secret(
     search.look("bill", json.dumps(build(locks, distribution("dragoman"))))
 
 
-def test_secret_search_finds_planted_secrets() -> None:
+def test_search_for_secrets_finds_planted_secrets() -> None:
     made = Search()
     error = dragoman.ProviderError("x")
     error.__cause__ = ValueError(KEY)

@@ -58,7 +58,7 @@ async def test_deeply_nested_body_is_rejected(wire: str, levels: int) -> None:
 
 
 @pytest.mark.parametrize("wire", PATHS)
-async def test_numbers_out_of_range_are_rejected(wire: str) -> None:
+async def test_numbers_out_of_range_in_a_request_are_rejected(wire: str) -> None:
     for name in ("temperature", "top_p", "max_tokens", "seed"):
         body = bodies(**{name: 0})[wire].replace(
             f'"{name}": 0'.encode(), f'"{name}": 1{"0" * 400}'.encode()
@@ -81,7 +81,7 @@ CROWDED = {
 
 
 @pytest.mark.parametrize("name", CROWDED)
-async def test_list_lengths_are_limited(name: str) -> None:
+async def test_lengths_of_lists_in_a_request_are_limited(name: str) -> None:
     app = create_app({"fast": ScriptedProvider("Hello.")}, bounds=SMALL)
     answer = await post(app, "openai", bodies(**CROWDED[name])["openai"])
     assert answer.status == 413
@@ -89,7 +89,7 @@ async def test_list_lengths_are_limited(name: str) -> None:
     assert (await post(app, "openai", bodies()["openai"])).status == 200
 
 
-def test_default_body_limits_are_8_and_16_mib() -> None:
+def test_default_limits_for_request_bodies_are_8_and_16_mib() -> None:
     bounds = Bounds()
     assert bounds.body_bytes == 8 * 1024 * 1024
     assert wire_codec.MAX_BODY == 16 * 1024 * 1024
@@ -171,7 +171,7 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("levels", [129, 500, 5000])
-def test_deeply_nested_values_are_rejected_by_name(levels: int) -> None:
+def test_error_names_a_deeply_nested_value(levels: int) -> None:
     provider = dragoman.connect("m", base_url="http://127.0.0.1:9", transport=FixtureTransport())
     call = Assistant([ToolCall("c", "t", {"a": deep(levels)})])
     opaque = Assistant([Opaque({"a": deep(levels)})])
@@ -222,7 +222,7 @@ SHAPES = {
 @pytest.mark.parametrize("items", [MANY, FEW], ids=["many", "few"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("wire", sorted(CODECS))
-async def test_reply_with_many_blocks_takes_little_time(
+async def test_reply_with_many_blocks_is_processed_quickly(
     wire: str, shape: str, items: bytes, status: int
 ) -> None:
     reply = SHAPES[shape].replace(b"%s", items)

@@ -92,7 +92,7 @@ async def test_resuming_a_running_session_is_rejected(open_store: Open) -> None:
     check_evidence(list(log.read("s1")))
 
 
-async def test_session_started_after_it_was_loaded_is_rejected(open_store: Open) -> None:
+async def test_running_a_session_that_another_process_runs_is_rejected(open_store: Open) -> None:
     log, till = open_store(), Till()
     first = Session(Payer(), till.tools, ALL, log, session_id="s1")
     await first._journal.write(STARTED)  # noqa: SLF001 - the fenced process writes without its session
@@ -109,7 +109,7 @@ async def test_session_started_after_it_was_loaded_is_rejected(open_store: Open)
     assert till.payments == 1
 
 
-async def test_taking_over_a_session_stops_the_first_runner(open_store: Open) -> None:
+async def test_takeover_of_a_session_stops_the_first_process(open_store: Open) -> None:
     log, first, second = open_store(), Till(), Till()
     running = asyncio.create_task(
         Session(Payer(), first.tools, ALL, log, session_id="s1").run("Pay 4711.")
@@ -130,7 +130,7 @@ async def test_taking_over_a_session_stops_the_first_runner(open_store: Open) ->
     assert log.verify().ok
 
 
-async def test_fenced_runner_starts_nothing(open_store: Open) -> None:
+async def test_process_that_lost_the_session_starts_no_tool(open_store: Open) -> None:
     """Another process continues the session between the permission and the start of the tool."""
     log, till = open_store(), Till()
     other = open_other(log, open_store)
@@ -146,7 +146,7 @@ async def test_fenced_runner_starts_nothing(open_store: Open) -> None:
     assert "tool.started" not in types(list(log.read("s1")))
 
 
-async def test_every_resumption_has_its_own_epoch(open_store: Open) -> None:
+async def test_every_resumption_of_a_session_has_its_own_epoch(open_store: Open) -> None:
     log, till = open_store(), Till()
     till.let.set()
     await Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711.")

@@ -143,7 +143,7 @@ async def attack(kind: str, folder: Path, number: int, seconds: float, share: fl
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "number", "seconds", "share"), ATTACKS)
-async def test_client_with_a_key_is_served_while_strangers_flood(
+async def test_client_with_a_key_is_served_during_a_flood_without_keys(
     kind: str, number: int, seconds: float, share: float, tmp_path: Path
 ) -> None:
     figures = await attack(kind, tmp_path, number, seconds, share)

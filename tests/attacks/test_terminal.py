@@ -39,7 +39,7 @@ def is_safe(text: str) -> bool:
     )
 
 
-def test_json_at_a_terminal_is_escaped(
+def test_json_printed_at_a_terminal_is_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_json({"x": HOSTILE})
@@ -53,7 +53,7 @@ def test_json_at_a_terminal_is_escaped(
     assert first == json.loads(shown[rest:]) == {"x": HOSTILE}
 
 
-def test_tables_and_lists_at_a_terminal_are_escaped(
+def test_tables_and_lists_printed_at_a_terminal_are_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -67,7 +67,7 @@ def test_tables_and_lists_at_a_terminal_are_escaped(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_report_of_a_check_is_escaped(
+def test_report_of_the_check_command_is_escaped(
     as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -103,14 +103,16 @@ def test_no_command_prints_json_unescaped() -> None:
         ({"command": "ls" + " " * 500 + "; rm HIDDEN"}, ()),
     ],
 )
-def test_every_argument_and_path_is_shown(given: dict[str, str], paths: tuple[str, ...]) -> None:
+def test_approval_question_shows_every_argument_and_path(
+    given: dict[str, str], paths: tuple[str, ...]
+) -> None:
     shown = _show_proposal(Proposal("patch", given, "write", paths))
     assert "HIDDEN" in shown
     for path in paths:
         assert f"path: {path}\n" in shown
 
 
-def test_edit_is_shown_line_by_line() -> None:
+def test_approval_question_shows_an_edit_line_by_line() -> None:
     shown = _show_proposal(
         Proposal("edit", {"old": "one\ntwo\nthree", "new": "one\n2\nthree"}, "write")
     )
@@ -119,7 +121,7 @@ def test_edit_is_shown_line_by_line() -> None:
     assert (long.count("- a"), long.count("+ b")) == (2000, 2000)
 
 
-def test_edit_is_shown_in_bounded_time() -> None:
+def test_approval_question_for_an_edit_is_built_in_bounded_time() -> None:
     def run(lines: int) -> None:
         old = "\n".join([f"    value_{at} = old_name.compute(i, {at})" for at in range(lines)])
         _show_proposal(

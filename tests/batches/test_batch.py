@@ -111,7 +111,7 @@ async def test_every_row_has_a_result_in_the_order_of_the_input(out: Path) -> No
     assert sorted(path.name for path in out.parent.iterdir()) == ["out.jsonl", "out.jsonl.state"]
 
 
-async def test_results_can_be_written_in_order_of_completion(out: Path) -> None:
+async def test_batch_results_can_be_written_in_order_of_completion(out: Path) -> None:
     report = await run(prompts(200), out, Echo(pause=0.005), concurrency=20, order="completed")
     lines = [row["line"] for row in results(out)]
     assert sorted(lines) == list(range(1, 201)) != lines
@@ -135,7 +135,7 @@ async def test_slow_row_does_not_delay_writing_the_others(out: Path) -> None:
     assert not ahead.exists()
 
 
-async def test_finished_rows_are_kept_when_the_order_changes(out: Path) -> None:
+async def test_finished_rows_are_kept_when_the_output_order_changes(out: Path) -> None:
     running = asyncio.create_task(run(prompts(20), out, holding("p0"), concurrency=5))
     ahead = out.with_name("out.jsonl.ahead")
     async with asyncio.timeout(20):
@@ -181,7 +181,7 @@ async def test_failed_rows_are_retried_only_on_request(out: Path) -> None:
     assert (report.rows, report.failed, len(model.requests)) == (3, 0, 1)
 
 
-async def test_bad_rows_are_reported_with_their_line(tmp_path: Path, out: Path) -> None:
+async def test_invalid_rows_are_reported_with_their_line_number(tmp_path: Path, out: Path) -> None:
     source = tmp_path / "in.jsonl"
     lines = [
         b'{"prompt": "a", "id": "x"}',
@@ -209,7 +209,7 @@ async def test_bad_rows_are_reported_with_their_line(tmp_path: Path, out: Path) 
     assert (again.rows, again.resumed, again.bad) == (7, 7, 5)
 
 
-async def test_strict_batch_with_a_bad_row_sends_nothing(tmp_path: Path, out: Path) -> None:
+async def test_strict_batch_with_an_invalid_row_sends_nothing(tmp_path: Path, out: Path) -> None:
     model = Echo()
     with pytest.raises(StrictError, match="line 2: must have either"):
         await run([{"prompt": "a"}, {}], out, model, strict=True)
@@ -218,7 +218,7 @@ async def test_strict_batch_with_a_bad_row_sends_nothing(tmp_path: Path, out: Pa
     assert (await run([{"prompt": "a"}], out, model, strict=True)).rows == 1
 
 
-async def test_structured_output_is_parsed_per_row(out: Path) -> None:
+async def test_structured_output_is_parsed_for_each_row(out: Path) -> None:
     answers = {"p0": '{"n": 3}', "p1": '{"n": "x"}', "p2": '{"n": 4}'}
     report = await run(prompts(3), out, Echo(answers), response_schema=SCHEMA)
     rows = results(out)
@@ -229,7 +229,7 @@ async def test_structured_output_is_parsed_per_row(out: Path) -> None:
     )
 
 
-async def test_tools_are_proposed_and_never_executed(out: Path) -> None:
+async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> None:
     called: list[int] = []
 
     def add(n: int) -> int:
@@ -252,7 +252,7 @@ async def test_tools_are_proposed_and_never_executed(out: Path) -> None:
 # --- money -------------------------------------------------------------------------------------
 
 
-async def test_a_budget_stops_cleanly_and_covers_all_runs(out: Path) -> None:
+async def test_cost_budget_stops_a_batch_and_covers_all_its_runs(out: Path) -> None:
     model = Echo(pause=0.002)
     model.priced_as = "openai:gpt-5"  # 10 input and 5 output tokens a row
     one = dragoman.cost(Usage(10, 5), "openai:gpt-5").total
@@ -282,7 +282,7 @@ async def test_token_and_call_budgets_stop_the_batch(out: Path, budget: str, row
     assert (report.rows, report.stopped) == (rows, None if rows == 20 else "budget")
 
 
-async def test_cost_budget_needs_a_known_price(out: Path) -> None:
+async def test_cost_budget_requires_a_known_price(out: Path) -> None:
     model = Echo()
     with pytest.raises(BatchError, match="a budget in usd cannot hold: no price for listed:m"):
         await run(prompts(3), out, model, budget="usd=5")
@@ -290,12 +290,12 @@ async def test_cost_budget_needs_a_known_price(out: Path) -> None:
 
 
 @pytest.mark.parametrize("budget", ["eur=5", "usd=x", "usd", "usd=-1", "usd=inf"])
-async def test_invalid_budgets_are_rejected(out: Path, budget: str) -> None:
+async def test_invalid_batch_budgets_are_rejected(out: Path, budget: str) -> None:
     with pytest.raises(ValueError, match="budget"):
         await run(prompts(3), out, Echo(), budget=budget)
 
 
-async def test_cost_of_failed_rows_counts_even_after_they_are_dropped(out: Path) -> None:
+async def test_cost_of_failed_rows_counts_even_after_they_are_retried(out: Path) -> None:
     model = Echo({"p0": cut_off()})
     model.priced_as = "openai:gpt-5"
     first = await run(prompts(2), out, model)
@@ -309,7 +309,7 @@ async def test_cost_of_failed_rows_counts_even_after_they_are_dropped(out: Path)
 # --- retries, cache and limits -----------------------------------------------------------------
 
 
-async def test_transient_failures_are_retried(out: Path) -> None:
+async def test_transient_failures_of_rows_are_retried(out: Path) -> None:
     model = Listed(OverloadedError("later", retry_after=0.0), "a")
     report = await batch([{"prompt": "x"}], out, model, retries=1)
     assert (report.failed, len(model.requests)) == (0, 2)
@@ -326,7 +326,7 @@ async def test_identical_rows_are_sent_once_with_a_cache(tmp_path: Path, out: Pa
     assert sum(row.get("cached", False) for row in results(out)) == 27
 
 
-async def test_concurrency_and_rate_limits_hold(out: Path) -> None:
+async def test_batch_keeps_to_concurrency_and_rate_limits(out: Path) -> None:
     model = Echo()
     running = asyncio.create_task(run(prompts(20), out, model, requests_per_minute=6))
     async with asyncio.timeout(20):
@@ -339,7 +339,7 @@ async def test_concurrency_and_rate_limits_hold(out: Path) -> None:
     assert len(results(out)) == 6
 
 
-async def test_progress_is_reported(out: Path) -> None:
+async def test_progress_of_a_batch_is_reported(out: Path) -> None:
     seen: list[BatchProgress] = []
     await run(
         prompts(50),
@@ -356,7 +356,7 @@ async def test_progress_is_reported(out: Path) -> None:
 # --- the output of another batch ---------------------------------------------------------------
 
 
-async def test_output_file_belongs_to_one_batch(out: Path) -> None:
+async def test_output_file_of_a_batch_with_other_settings_is_rejected(out: Path) -> None:
     await run(prompts(3), out, Echo())
     for settings in ({"temperature": 0.5}, {"system": "x"}, {"template": "{prompt}"}):
         with pytest.raises(OutputError, match="another model or other settings"):
@@ -366,7 +366,7 @@ async def test_output_file_belongs_to_one_batch(out: Path) -> None:
     assert (await run(prompts(3), out, Echo(), temperature=0.5, fresh=True)).resumed == 0
 
 
-async def test_different_input_is_rejected_and_a_longer_one_continues(
+async def test_changed_input_is_rejected_and_extended_input_is_continued(
     tmp_path: Path, out: Path
 ) -> None:
     source = tmp_path / "in.jsonl"
@@ -380,7 +380,7 @@ async def test_different_input_is_rejected_and_a_longer_one_continues(
         await run(source, out, Echo())
 
 
-async def test_file_of_another_program_is_never_touched(out: Path) -> None:
+async def test_output_file_of_another_program_is_never_changed(out: Path) -> None:
     out.write_text("precious")
     with pytest.raises(OutputError, match="is not the output of a batch"):
         await run(prompts(3), out, Echo())
@@ -394,7 +394,7 @@ async def test_file_of_another_program_is_never_touched(out: Path) -> None:
 
 
 @pytest.mark.parametrize("rest", ['{"line": 3, "te', "\0" * 100, "\0" * 100 + "\n"])
-async def test_partial_last_line_is_removed(out: Path, rest: str) -> None:
+async def test_incomplete_last_line_of_the_output_is_removed(out: Path, rest: str) -> None:
     await run(prompts(2), out, Echo())
     whole = out.read_bytes()
     with out.open("a") as file:
@@ -406,7 +406,7 @@ async def test_partial_last_line_is_removed(out: Path, rest: str) -> None:
     assert len(results(out)) == 3
 
 
-async def test_two_processes_cannot_write_one_output(out: Path) -> None:
+async def test_two_processes_cannot_write_to_one_output_file(out: Path) -> None:
     model = holding("p0")
     running = asyncio.create_task(run(prompts(1), out, model))
     async with asyncio.timeout(20):

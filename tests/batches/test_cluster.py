@@ -42,7 +42,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-def test_part_files_are_merged_by_line_and_removed(out: Path) -> None:
+def test_part_files_are_merged_by_line_number_and_removed(out: Path) -> None:
     out.write_text(line_of(4, "out"))
     (parts_of(out) / "part-1-a.jsonl").write_text(line_of(3) + line_of(1) + '{"line": 9, "te')
     (parts_of(out) / "part-2-b.jsonl").write_text(line_of(2) + line_of(4, "again"))

@@ -84,7 +84,7 @@ def results(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-async def test_replies_errors_and_bad_rows_are_matched_to_their_rows(
+async def test_replies_errors_and_invalid_rows_are_matched_to_their_input_rows(
     run: Run, out: Path, server: SimServer
 ) -> None:
     rows = [*prompts("a", "limit", "b", "tool"), {"no": 1}, {"messages": []}, {"prompt": "c"}]
@@ -163,7 +163,7 @@ async def test_restart_waits_for_the_submitted_batch(
     assert len(server.batches.batches) == 1
 
 
-async def test_cancelling_fetches_finished_rows_and_a_later_run_finishes_the_others(
+async def test_cancelled_batch_keeps_finished_rows_and_a_later_run_completes_it(
     run: Run, out: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.batches.script = BatchScript(polls=1000)
@@ -198,7 +198,7 @@ async def test_many_rows_are_split_into_batches(
 
 
 @pytest.mark.parametrize("wire", ["openai", "gemini"])
-async def test_batch_that_the_provider_rejects_fails(
+async def test_rows_of_a_batch_that_the_provider_rejects_fail(
     run: Run, out: Path, server: SimServer
 ) -> None:
     server.batches.script = BatchScript(refuse="the file is too strange")
@@ -231,7 +231,9 @@ async def test_models_without_a_batch_api_are_rejected(server: SimServer, out: P
     "settings",
     [{"budget": "usd=1"}, {"cache": "x.db"}, {"via": "post"}, {"via": "model", "cancel": True}],
 )
-async def test_conflicting_settings_are_rejected(out: Path, settings: dict[str, Any]) -> None:
+async def test_conflicting_batch_settings_are_rejected(
+    out: Path, settings: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match="via"):
         await batch(
             prompts("a"),

@@ -158,7 +158,7 @@ RUNS = (
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "order", "kills", "rows", "seed"), RUNS)
-async def test_batch_killed_at_random_points_resumes(
+async def test_batch_killed_at_random_points_can_be_resumed(
     tmp_path: Path,
     kind: str,
     order: str,

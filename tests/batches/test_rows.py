@@ -65,7 +65,7 @@ def test_row_settings_override_batch_settings(shape: str) -> None:
     assert request.tools == (Tool("t"),)
 
 
-def test_rows_of_our_format_have_messages_and_settings() -> None:
+def test_rows_may_contain_messages_tools_and_settings() -> None:
     record = {
         "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}],
         "tools": [{"name": "t"}],
@@ -114,7 +114,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("record", "reason"), BAD)
-def test_bad_row_is_reported_and_does_not_stop_the_others(record: Any, reason: str) -> None:
+def test_invalid_row_is_reported_and_does_not_stop_the_others(record: Any, reason: str) -> None:
     bad, good = parse(record, {"prompt": "x"})
     assert isinstance(bad, BadRow)
     assert reason in bad.reason
@@ -122,7 +122,7 @@ def test_bad_row_is_reported_and_does_not_stop_the_others(record: Any, reason: s
     assert good.line == 2
 
 
-def test_duplicate_ids_are_rejected() -> None:
+def test_duplicate_row_ids_are_rejected() -> None:
     first, again, number, same = parse(
         *[{"id": name, "prompt": "x"} for name in ("a", "a", 7, "7")]
     )
@@ -133,13 +133,13 @@ def test_duplicate_ids_are_rejected() -> None:
     assert str(same) == "line 4: id '7' is already used in line 3"
 
 
-def test_finished_rows_keep_their_ids() -> None:
+def test_id_of_a_finished_row_cannot_be_used_again() -> None:
     rows = [{"id": "a", "prompt": "x"}, {"id": "a", "prompt": "y"}]
     found = list(read_rows(open_source(rows, 1000), RowParser(Defaults(), "m"), {1}))
     assert [type(row).__name__ for row in found] == ["Skipped", "BadRow"]
 
 
-def test_a_template_fills_in_columns() -> None:
+def test_template_is_filled_with_column_values() -> None:
     row = parse_one(
         {"word": "Haus", "n": 3, "x": None, "key": 5},
         template="{{{word}}} {n}{x}",
@@ -158,12 +158,12 @@ def test_invalid_templates_are_rejected(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.__class__", "a[0]", "0"])
-def test_template_can_access_columns_only(name: str) -> None:
+def test_template_can_access_only_columns(name: str) -> None:
     with pytest.raises(ValueError, match="needs a column"):
         Template("{" + name + "}").fill({"a": "x"})
 
 
-def test_strict_finds_rows_that_are_invalid_requests() -> None:
+def test_strict_check_finds_rows_that_are_invalid_requests() -> None:
     rows = [
         {"prompt": "x"},
         {"messages": []},

@@ -44,14 +44,14 @@ JSONL: list[tuple[bytes, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("data", "wanted"), JSONL)
-def test_json_lines_are_read(tmp_path: Path, data: bytes, wanted: list[Any]) -> None:
+def test_rows_are_read_from_json_lines(tmp_path: Path, data: bytes, wanted: list[Any]) -> None:
     found = read(tmp_path / "in.jsonl", data)
     assert [line for line, _ in found] == [line for line, _ in wanted]
     for (_, record), (_, expected) in zip(found, wanted, strict=True):
         assert record.startswith(expected) if isinstance(expected, str) else record == expected
 
 
-def test_deeply_nested_json_is_a_bad_row(tmp_path: Path) -> None:
+def test_deeply_nested_json_is_an_invalid_row(tmp_path: Path) -> None:
     found = read(tmp_path / "in.jsonl", b'{"a": ' + b"[" * 100_000 + b'\n{"a": 1}\n', 1_000_000)
     assert found[0][1].startswith("is not JSON")
     assert found[1] == (2, {"a": 1})
@@ -84,7 +84,9 @@ CSV: list[tuple[str | bytes, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("data", "wanted"), CSV)
-def test_csv_files_are_read(tmp_path: Path, data: str | bytes, wanted: list[Any]) -> None:
+def test_rows_are_read_from_csv_files(
+    tmp_path: Path, data: str | bytes, wanted: list[Any]
+) -> None:
     found = read(tmp_path / "in.csv", data)
     assert [line for line, _ in found] == [line for line, _ in wanted]
     for (_, record), (_, expected) in zip(found, wanted, strict=True):
@@ -100,7 +102,7 @@ def test_tsv_columns_are_separated_by_tabs(tmp_path: Path) -> None:
     assert read(tmp_path / "in.tsv", "a\tb\n1\t2\n") == [(2, {"a": "1", "b": "2"})]
 
 
-def test_parquet_files_are_read(tmp_path: Path) -> None:
+def test_rows_are_read_from_parquet_files(tmp_path: Path) -> None:
     table = pyarrow.table({"word": [f"w{n}" for n in range(2000)], "n": list(range(2000))})
     pyarrow.parquet.write_table(table, tmp_path / "in.parquet")
     source = open_source(tmp_path / "in.parquet", 1000)
@@ -116,7 +118,7 @@ def test_file_that_is_not_parquet_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("data", "count"), [("", 0), ("{}\n", 1), ("{}\n{}", 2)])
-def test_rows_are_counted_for_the_progress(tmp_path: Path, data: str, count: int) -> None:
+def test_rows_are_counted_for_progress_reports(tmp_path: Path, data: str, count: int) -> None:
     (tmp_path / "in.jsonl").write_text(data)
     assert open_source(tmp_path / "in.jsonl", 10).count() == count
 

@@ -109,7 +109,7 @@ def records(workspace: Path) -> list[Any]:
         return list(log.read(entry.session))
 
 
-def test_yes_option_allows_everything(server: Server, workspace: Path) -> None:
+def test_yes_option_allows_every_tool_call(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--yes", DRAGOMAN_API_KEY=KEY)
     assert result.exit_code == 0, result.output
     assert (workspace / "a.txt").read_text() == "two\n"
@@ -133,7 +133,7 @@ def test_yes_option_allows_everything(server: Server, workspace: Path) -> None:
     check_evidence(records(workspace))
 
 
-def test_loss_of_a_wire_is_reported_once(workspace: Path) -> None:
+def test_same_loss_in_several_turns_is_reported_once(workspace: Path) -> None:
     fails = [("", [("bash", {"command": "exit 3"})])] * 3
     with Background(Scripted(*fails, ("So.", []))) as server:
         result = run(server, workspace, "--yes")
@@ -144,7 +144,7 @@ def test_loss_of_a_wire_is_reported_once(workspace: Path) -> None:
     )
 
 
-def test_call_is_denied_without_an_approver(server: Server, workspace: Path) -> None:
+def test_tool_call_is_denied_without_an_approver(server: Server, workspace: Path) -> None:
     result = run(server, workspace)
     assert result.exit_code == 0
     assert (workspace / "a.txt").read_text() == "one\n"
@@ -152,7 +152,7 @@ def test_call_is_denied_without_an_approver(server: Server, workspace: Path) -> 
     assert "   denied  bash, by nobody" in result.stdout
 
 
-def test_rules_are_read_from_the_command_line(server: Server, workspace: Path) -> None:
+def test_permission_rules_are_read_from_the_command_line(server: Server, workspace: Path) -> None:
     result = run(
         server,
         workspace,
@@ -169,7 +169,7 @@ def test_rules_are_read_from_the_command_line(server: Server, workspace: Path) -
 
 
 @pytest.mark.parametrize("rule", ["bash:", "edit_file: ", ":x", " "])
-def test_rules_without_a_required_part_are_rejected(
+def test_incomplete_permission_rules_are_rejected(
     server: Server, workspace: Path, rule: str
 ) -> None:
     result = run(server, workspace, "--allow", rule)
@@ -178,7 +178,9 @@ def test_rules_without_a_required_part_are_rejected(
     assert server.requests == []
 
 
-def test_rules_that_never_match_are_reported_at_the_start(server: Server, workspace: Path) -> None:
+def test_permission_rules_that_never_match_are_reported_at_the_start(
+    server: Server, workspace: Path
+) -> None:
     result = run(
         server,
         workspace,
@@ -200,7 +202,9 @@ def test_rules_that_never_match_are_reported_at_the_start(server: Server, worksp
     assert all(line.startswith("{") for line in result.stdout.splitlines())
 
 
-def test_tools_with_odd_names_are_reported_at_the_start(server: Server, workspace: Path) -> None:
+def test_tools_with_invalid_names_are_reported_at_the_start(
+    server: Server, workspace: Path
+) -> None:
     pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
     program = Path(__file__).parent.parent / "attacks" / "evil_mcp.py"
     result = run(server, workspace, "--mcp", f"{sys.executable} {program} names")
@@ -208,7 +212,7 @@ def test_tools_with_odd_names_are_reported_at_the_start(server: Server, workspac
     assert "with read_file, list_files, search, edit_file, bash, ok-name_1.x\n" in result.stdout
 
 
-def test_changed_tools_of_a_server_are_omitted_until_accepted(workspace: Path) -> None:
+def test_changed_tools_of_an_mcp_server_are_omitted_until_accepted(workspace: Path) -> None:
     pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
     program, mode = (
         Path(__file__).parent.parent / "attacks" / "evil_mcp.py",
@@ -256,7 +260,9 @@ def test_invalid_header_options_are_rejected(
     assert "k-secret-value" not in result.output
 
 
-def test_headers_of_servers_are_bound_to_their_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_for_an_mcp_server_are_sent_to_its_origin_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("A", "key-a")
     monkeypatch.setenv("B", "key-b")
     urls = ["https://a.example/mcp", "https://b.example:8443/x?y"]
@@ -271,7 +277,9 @@ def test_headers_of_servers_are_bound_to_their_origin(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("path", [".git", "sub/.git", ".GIT/config", "sub/.Git/hooks/pre-commit"])
-def test_git_folder_cannot_be_written_with_the_yes_option(workspace: Path, path: str) -> None:
+def test_git_folder_cannot_be_written_even_if_writing_is_allowed(
+    workspace: Path, path: str
+) -> None:
     with Background(
         Scripted(("", [("edit_file", {"path": path, "old": "", "new": "x"})]), ("So.", []))
     ) as server:
@@ -282,7 +290,7 @@ def test_git_folder_cannot_be_written_with_the_yes_option(workspace: Path, path:
     assert [each.name for each in workspace.iterdir()] == ["a.txt"]
 
 
-def test_rules_are_read_from_a_file(server: Server, workspace: Path) -> None:
+def test_permission_rules_are_read_from_a_file(server: Server, workspace: Path) -> None:
     path = workspace.parent / "policy.yaml"
     path.write_text("default: deny\nrules:\n  - {action: allow, tool: bash, name: shell}\n")
     result = run(server, workspace, "--policy", str(path))
@@ -290,7 +298,7 @@ def test_rules_are_read_from_a_file(server: Server, workspace: Path) -> None:
     assert "  allowed  bash, by rule: shell" in result.stdout
 
 
-def test_answers_are_read_from_standard_input(server: Server, workspace: Path) -> None:
+def test_approval_answers_are_read_from_standard_input(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--ask", given="a\nlooks wrong to me\ny\n")
     assert result.exit_code == 0
     granted = [
@@ -306,7 +314,7 @@ def test_answers_are_read_from_standard_input(server: Server, workspace: Path) -
     assert "allow? [y]es" in result.stderr
 
 
-def test_an_answer_may_change_the_input_or_allow_a_path_or_a_prefix(
+def test_approval_answer_may_change_the_input_or_allow_a_path_or_prefix(
     server: Server, workspace: Path
 ) -> None:
     answers = 'p\ne {"path": "a.txt", "old": "one", "new": "three"}\nc cat\n'
@@ -330,7 +338,7 @@ def test_an_answer_may_change_the_input_or_allow_a_path_or_a_prefix(
 @pytest.mark.parametrize(
     "answer", ["c is the wrong language", "e {not json", "elsewhere", "path of no return"]
 )
-def test_answer_in_free_text_is_a_denial_with_a_reason(
+def test_approval_answer_in_free_text_is_a_denial_with_a_reason(
     server: Server, workspace: Path, answer: str
 ) -> None:
     run(server, workspace, "--ask", given=f"y\ny\n{answer}\n")
@@ -340,7 +348,7 @@ def test_answer_in_free_text_is_a_denial_with_a_reason(
     assert [(each.tool_name, each.reason) for each in denied] == [("bash", answer)]
 
 
-def test_hook_decides_before_the_user_is_asked(server: Server, workspace: Path) -> None:
+def test_hook_program_decides_before_the_user_is_asked(server: Server, workspace: Path) -> None:
     program = workspace.parent / "check.py"
     program.write_text(
         "import json, sys\nasked = json.load(sys.stdin)\n"
@@ -352,12 +360,12 @@ def test_hook_decides_before_the_user_is_asked(server: Server, workspace: Path) 
     assert "   denied  bash, by nobody: there is no approver to ask" in result.stdout
 
 
-def test_missing_answer_counts_as_a_denial(server: Server, workspace: Path) -> None:
+def test_missing_approval_answer_counts_as_a_denial(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--ask", given="y\n")
     assert "   denied  edit_file, by nobody: the answer never came" in result.stdout
 
 
-def test_records_are_printed_as_json(server: Server, workspace: Path) -> None:
+def test_session_records_are_printed_as_json(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--yes", "--json")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["type"] for line in lines] == types(records(workspace))
@@ -408,13 +416,13 @@ def test_session_can_be_resumed_at_a_record_or_as_a_fork(workspace: Path) -> Non
 
 
 @pytest.mark.parametrize("wrong", [["--at", "3"], ["--fork", "last", "--resume", "last"]])
-def test_conflicting_options_are_rejected(
+def test_conflicting_options_of_the_agent_command_are_rejected(
     server: Server, workspace: Path, wrong: list[str]
 ) -> None:
     assert run(server, workspace, *wrong).exit_code == 2
 
 
-def test_model_error_sets_the_exit_code(workspace: Path) -> None:
+def test_error_of_the_model_sets_the_exit_code(workspace: Path) -> None:
     with Background(Scripted()) as server:
         result = run(server, workspace)
     assert result.exit_code == EXIT_CODES["provider_unavailable"]
@@ -440,7 +448,7 @@ def test_model_error_sets_the_exit_code(workspace: Path) -> None:
         (["--resume", "nowhere"], "the log has no session 'nowhere'"),
     ],
 )
-def test_invalid_values_are_reported(
+def test_invalid_option_values_are_reported(
     server: Server, workspace: Path, more: list[str], complaint: str
 ) -> None:
     result = run(server, workspace, *more)
@@ -463,7 +471,7 @@ def test_mcp_server_that_does_not_start_is_reported(server: Server, workspace: P
     assert "/no/such/server" in result.stderr
 
 
-def test_git_folder_cannot_be_written(workspace: Path) -> None:
+def test_git_folder_cannot_be_written_with_the_yes_option(workspace: Path) -> None:
     (workspace / ".git").mkdir()
     hook = ("edit_file", {"path": ".git/hooks/pre-commit", "old": "", "new": "#!/bin/sh\n"})
     with Background(Scripted(("", [hook]), ("Oh.", []))) as server:
@@ -495,7 +503,9 @@ def test_user_is_asked_at_the_terminal(server: Server, workspace: Path) -> None:
     assert "\x1b[32m           +two" in terminal.raw  # the diff is coloured in the result
 
 
-def test_interrupt_during_a_question_is_recorded(server: Server, workspace: Path) -> None:
+def test_interrupt_during_an_approval_question_is_recorded(
+    server: Server, workspace: Path
+) -> None:
     with Terminal(*words(server, workspace), columns=120) as terminal:
         terminal.see("or why not: ")
         os.kill(terminal.process.pid, signal.SIGINT)
@@ -554,7 +564,7 @@ def test_once_option_ends_after_the_first_answer(workspace: Path) -> None:
     assert "what next" not in terminal.raw
 
 
-def test_thinking_is_separated_from_text(workspace: Path) -> None:
+def test_thinking_is_printed_separately_from_text(workspace: Path) -> None:
     async def think(connection: Connection) -> None:
         connection.begin_stream()
         for delta in ({"reasoning_content": "I look first."}, {"content": "I looked."}):
@@ -612,7 +622,7 @@ def test_model_without_tool_support_is_rejected(
     assert not (workspace.parent / "log.db").exists()
 
 
-def test_missing_key_is_reported_in_three_lines(settings: Path, workspace: Path) -> None:
+def test_missing_api_key_is_reported_in_three_lines(settings: Path, workspace: Path) -> None:
     result = CliRunner().invoke(
         main, ["agent", "Mend it.", "--model", "groq:llama-3.3-70b-versatile"]
     )
@@ -627,7 +637,7 @@ def test_missing_key_is_reported_in_three_lines(settings: Path, workspace: Path)
     ]
 
 
-def test_rejected_key_prints_no_traceback(settings: Path, workspace: Path) -> None:
+def test_rejected_api_key_prints_no_traceback(settings: Path, workspace: Path) -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(401, b'{"error": {"message": "bad key"}}')
 
@@ -639,7 +649,7 @@ def test_rejected_key_prints_no_traceback(settings: Path, workspace: Path) -> No
     assert isinstance(result.exception, SystemExit)
 
 
-def test_default_model_comes_from_the_settings(settings: Path, workspace: Path) -> None:
+def test_default_model_is_read_from_the_settings(settings: Path, workspace: Path) -> None:
     with Background(Scripted(("Done.", []))) as server:
         settings.write_text(
             "default: box:m\nadapters: {box: {type: openai-compatible, base_url: "

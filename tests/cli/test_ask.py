@@ -82,7 +82,7 @@ def configure(folder: Path, server: Background, default: str = "") -> str:
         (["mine:three", "Hi"], "", "", "three", "Hi"),
     ],
 )
-def test_default_model_is_used(
+def test_ask_command_uses_the_default_model(
     words: list[str],
     default: str,
     variable: str,
@@ -109,7 +109,7 @@ def test_model_without_a_prompt_is_a_usage_error(
     assert "PROMPT" in result.stderr
 
 
-def test_settings_are_sent(server: Background) -> None:
+def test_settings_given_as_options_are_sent(server: Background) -> None:
     result = run(
         "m", "Hi", "--base-url", server.base_url, "--no-stream", "--reasoning", "low",
         "-o", "top_p", "0.5", "-o", "seed", "7", "-o", "stop_sequences", "END", "-o", "top_k",
@@ -131,7 +131,7 @@ def test_settings_are_sent(server: Background) -> None:
         (["-a", "http://x/film.mp4"], "only images and PDFs"),
     ],
 )
-def test_wrong_settings_are_usage_errors(
+def test_invalid_settings_are_usage_errors(
     words: list[str], complaint: str, server: Background
 ) -> None:
     result = run("m", "Hi", "--base-url", server.base_url, *words)
@@ -140,7 +140,7 @@ def test_wrong_settings_are_usage_errors(
     assert server.requests == []
 
 
-def test_attachments_are_sent(tmp_path: Path, server: Background) -> None:
+def test_attached_files_are_sent(tmp_path: Path, server: Background) -> None:
     (tmp_path / "dot.png").write_bytes(b"\x89PNG")
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     (tmp_path / "notes.txt").write_text("seven\n")
@@ -163,14 +163,14 @@ def test_attachments_are_sent(tmp_path: Path, server: Background) -> None:
     assert blocks[4]["image_url"]["url"] == "https://example.org/b.jpg"
 
 
-def test_a_binary_file_is_not_sent_as_text(tmp_path: Path, server: Background) -> None:
+def test_binary_file_is_not_sent_as_text(tmp_path: Path, server: Background) -> None:
     (tmp_path / "program").write_bytes(b"\x7fELF\0\0")
     result = run("m", "Look", "--base-url", server.base_url, "-a", str(tmp_path / "program"))
     assert result.exit_code == 2
     assert "is not an image, a PDF or UTF-8 text" in result.stderr
 
 
-def test_binary_input_is_a_usage_error(server: Background) -> None:
+def test_binary_standard_input_is_a_usage_error(server: Background) -> None:
     result = CliRunner().invoke(
         main, ["ask", "m", "Hi", "--base-url", server.base_url], input=b"\xff\xfe\0"
     )
@@ -198,7 +198,7 @@ def test_json_without_streaming_is_one_object(server: Background) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--no-stream"]])
-def test_errors_are_json_with_the_json_option(words: list[str]) -> None:
+def test_errors_are_printed_as_json_with_the_json_option(words: list[str]) -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(401, b'{"error": {"message": "no"}}')
 

@@ -39,7 +39,7 @@ def results() -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
 
 
-def test_results_and_summary_are_written(server: Background) -> None:
+def test_batch_command_writes_results_and_a_summary(server: Background) -> None:
     done = run(server, "--priced-as", "openai:gpt-5")
     assert done.exit_code == 0, done.output
     assert "3 rows in out.jsonl; 1 failed; 1 of them could not be read; $0.0000" in done.stdout
@@ -50,12 +50,12 @@ def test_results_and_summary_are_written(server: Background) -> None:
     assert len(server.requests) == 2
 
 
-def test_report_is_printed_as_json(server: Background) -> None:
+def test_batch_report_can_be_printed_as_json(server: Background) -> None:
     report = json.loads(run(server, "--json").stdout)
     assert (report["rows"], report["failed"], report["bad"], report["stopped"]) == (3, 1, 1, None)
 
 
-def test_settings_reach_the_wire(server: Background) -> None:
+def test_batch_options_are_sent_to_the_provider(server: Background) -> None:
     Path("words.csv").write_text("word\nHaus\n")
     Path("schema.json").write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
     Path("tool.json").write_text('{"name": "add"}')
@@ -96,7 +96,7 @@ def test_budget_stops_the_batch_with_its_own_exit_code(server: Background) -> No
     assert len(results()) == 1
 
 
-def test_model_names_come_from_models_yaml(
+def test_batch_command_finds_model_names_in_models_yaml(
     server: Background, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     Path("models.yaml").write_text(
@@ -120,7 +120,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "code", "text"), WRONG)
-def test_invalid_usage_is_reported(
+def test_invalid_options_of_the_batch_command_are_reported(
     server: Background, words: list[str], code: int, text: str
 ) -> None:
     done = run(server, *words)

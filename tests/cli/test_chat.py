@@ -90,14 +90,14 @@ def chatting(server: Background, *words: str, **variables: str) -> Iterator[Term
         ("a\\b\r", "a\\b"),
     ],
 )
-def test_several_lines_are_one_message(keys: str, sent: str) -> None:
+def test_several_lines_can_be_entered_as_one_message(keys: str, sent: str) -> None:
     with Background(answering("Hello")) as server, chatting(server) as terminal:
         terminal.type(keys)
         terminal.see("Hello")
     assert heard(server) == [[sent]]
 
 
-def test_history_is_kept_and_private(tmp_path: Path) -> None:
+def test_input_history_is_kept_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     with Background(answering("Hello")) as server:
         with chatting(server, XDG_DATA_HOME=str(tmp_path)) as terminal:
             terminal.type("remember me\r")
@@ -110,7 +110,7 @@ def test_history_is_kept_and_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
-def test_tab_completes_commands() -> None:
+def test_tab_key_completes_commands() -> None:
     with Background(answering("Hello")) as server, chatting(server) as terminal:
         terminal.type("/he\t")
         terminal.see("/help")
@@ -118,7 +118,7 @@ def test_tab_completes_commands() -> None:
         terminal.see("forget the conversation")  # a line of /help
 
 
-def test_a_message_is_written_in_an_editor(tmp_path: Path) -> None:
+def test_message_can_be_written_in_an_editor(tmp_path: Path) -> None:
     editor = tmp_path / "editor.sh"
     editor.write_text('#!/bin/sh\nprintf "from\\nthe editor\\n" >> "$1"\n')
     editor.chmod(0o755)
@@ -175,7 +175,7 @@ def test_reasoning_that_is_not_resent_is_noted_once() -> None:
     assert terminal.raw.rindex("not sent back") > terminal.raw.index("Hello")
 
 
-def test_errors_use_option_names() -> None:
+def test_chat_errors_use_the_names_of_command_line_options() -> None:
     async def handler(connection: Connection) -> None:
         connection.begin_stream()
         connection.chunk(chunk("Half"))
@@ -190,7 +190,7 @@ def test_errors_use_option_names() -> None:
     assert "config." not in setting.stderr
 
 
-def test_markdown_is_rendered_while_streaming_and_an_interrupt_keeps_the_chat() -> None:
+def test_markdown_is_rendered_while_streaming_and_chat_survives_interrupts() -> None:
     async def handler(connection: Connection) -> None:
         question = connection.seen.json["messages"][-1]["content"]
         if question != "slowly":
@@ -345,7 +345,7 @@ def test_chat_is_saved_and_loaded(tmp_path: Path) -> None:
     assert list(parse_messages(kept["messages"]))[3] == User("two")
 
 
-def test_cost_command_prints_the_cost(tmp_path: Path) -> None:
+def test_cost_command_prints_the_cost_of_the_chat(tmp_path: Path) -> None:
     with Background(answering("Hello")) as server:
         config = tmp_path / "models.yaml"
         config.write_text(
@@ -416,7 +416,7 @@ def test_skipped_tool_call_is_marked_as_not_run(tmp_path: Path) -> None:
     assert "Not executed" in server.requests[1].json["messages"][2]["content"]
 
 
-def test_invalid_commands_are_reported(tmp_path: Path) -> None:
+def test_invalid_chat_commands_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "odd.json").write_text('[{"role": "wizard", "content": "x"}]')
     lines = [
@@ -442,7 +442,7 @@ def test_invalid_commands_are_reported(tmp_path: Path) -> None:
     assert "/model NAME" in talk.stderr
 
 
-def test_events_are_printed_as_json() -> None:
+def test_chat_events_are_printed_as_json() -> None:
     with Background(answering("Hello")) as server:
         talk = chat("m", "--base-url", server.base_url, "--json", given="one\n")
     types = [json.loads(line)["type"] for line in talk.stdout.splitlines()]
@@ -463,11 +463,11 @@ def test_events_are_printed_as_json() -> None:
         ("x\n ", ""),
     ],
 )
-def test_only_finished_blocks_are_printed_permanently(text: str, finished: str) -> None:
+def test_only_finished_markdown_blocks_are_printed_permanently(text: str, finished: str) -> None:
     assert text[: find_end(text)] == finished
 
 
-def test_incomplete_tool_call_is_not_kept() -> None:
+def test_incomplete_tool_call_is_removed_from_the_conversation() -> None:
     talk = Conversation(SyncProvider(Listed()), "m", [], lambda *_, **__: SyncProvider(Listed()))
     half = Assistant([Text("I will"), ToolCall("c1", "look", {})])
     talk.ask("Look.")

@@ -42,7 +42,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_model_names_are_completed(config: Path) -> None:
+def test_shell_completion_completes_model_names(config: Path) -> None:
     first = complete("bash", ["ask"], "", config)
     assert {"plain,sonnet", "plain,local", "plain,anthropic:", "plain,groq:"} <= set(first)
     assert len(first) < 30
@@ -55,11 +55,11 @@ def test_model_names_are_completed(config: Path) -> None:
     ]
 
 
-def test_commands_are_completed_without_loading_them(config: Path) -> None:
+def test_shell_completion_of_commands_does_not_import_them(config: Path) -> None:
     assert complete("bash", [], "co", config) == ["plain,config", "plain,cost"]
 
 
-def test_bash_completes_names_with_colons(config: Path) -> None:
+def test_bash_completion_completes_names_with_colons(config: Path) -> None:
     """Bash splits words at colons: it passes ``anthropic:claude-son`` as three words."""
     assert complete("bash", ["ask", "anthropic", ":"], "claude-sonnet-4-6", config) == [
         "plain,claude-sonnet-4-6"
@@ -69,13 +69,13 @@ def test_bash_completes_names_with_colons(config: Path) -> None:
     assert not [line for line in after if "anthropic:" in line]
 
 
-def test_invalid_file_does_not_break_completion(tmp_path: Path) -> None:
+def test_invalid_models_file_does_not_break_shell_completion(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("[")
     assert "plain,groq:" in complete("bash", ["ask"], "gr", tmp_path / "models.yaml")
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_completion_works_in_a_real_bash(config: Path, tmp_path: Path) -> None:
+def test_shell_completion_works_in_a_real_bash(config: Path, tmp_path: Path) -> None:
     program = tmp_path / "dragoman"
     program.write_text(
         f"#!{sys.executable}\nfrom dragoman.cli import main\nmain(prog_name='dragoman')\n"

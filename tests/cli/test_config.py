@@ -17,7 +17,7 @@ def run(*words: str, **variables: str) -> Result:
     return CliRunner().invoke(main, ["config", *words], env=variables)
 
 
-def test_valid_file_passes(tmp_path: Path) -> None:
+def test_valid_configuration_file_passes_the_check(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(
         "adapters: {a: {type: openai, api_key_env: K}, b: {type: azure, api_key_env: K}, c: {type:"
@@ -39,7 +39,7 @@ def test_valid_file_passes(tmp_path: Path) -> None:
     ]
 
 
-def test_every_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
+def test_every_configuration_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(
         "adapters:\n  a:\n    type: openia\n    api_key: sk-canary-1\n    options: {x: 1}\n"
@@ -88,7 +88,7 @@ def bad_files(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_invalid_file_is_reported_in_one_line_by_every_command(tmp_path: Path) -> None:
+def test_every_command_reports_an_invalid_configuration_in_one_line(tmp_path: Path) -> None:
     for name, words in bad_files(tmp_path).items():
         file = tmp_path / name
         checked = run("check", str(file))
@@ -104,14 +104,14 @@ def test_invalid_file_is_reported_in_one_line_by_every_command(tmp_path: Path) -
             assert len(used.stderr.splitlines()) == 1, used.stderr
 
 
-def test_huge_file_is_rejected_unread(tmp_path: Path) -> None:
+def test_huge_configuration_file_is_rejected_without_reading_it(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     with file.open("wb") as sparse:
         sparse.truncate(50 * 1024 * 1024)
     assert "larger than" in run("check", str(file)).stderr
 
 
-def test_missing_default_file_is_fine(tmp_path: Path) -> None:
+def test_missing_default_configuration_file_is_not_an_error(tmp_path: Path) -> None:
     elsewhere = {"DRAGOMAN_CONFIG": "", "XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
     result = run("check", **elsewhere)
     assert (result.exit_code, "none is needed" in result.stdout) == (0, True)
@@ -119,7 +119,9 @@ def test_missing_default_file_is_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["config", "check"], ["ask", "openai:gpt-5", "Hi"], ["models"]])
-def test_missing_explicit_file_is_an_error(words: list[str], tmp_path: Path) -> None:
+def test_missing_configuration_file_is_an_error_if_it_was_named(
+    words: list[str], tmp_path: Path
+) -> None:
     nowhere = str(tmp_path / "models.yaml")
     result = CliRunner().invoke(main, words, env={"DRAGOMAN_CONFIG": nowhere})
     assert result.exit_code == 2
@@ -127,7 +129,7 @@ def test_missing_explicit_file_is_an_error(words: list[str], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_path_is_printed(exists: bool, tmp_path: Path) -> None:
+def test_path_of_the_configuration_file_is_printed(exists: bool, tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     if exists:
         file.write_text("")
@@ -139,7 +141,7 @@ def test_path_is_printed(exists: bool, tmp_path: Path) -> None:
     }
 
 
-def test_show_prints_the_provider_stack_of_a_model(tmp_path: Path) -> None:
+def test_explain_command_prints_the_provider_layers_of_a_model(tmp_path: Path) -> None:
     file = tmp_path / "models.yaml"
     file.write_text(
         "adapters: {a: {type: openai, api_key_env: [K1, K2], rate_limit: {max_concurrency: 2},"

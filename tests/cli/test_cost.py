@@ -33,7 +33,7 @@ def bill(*words: str, given: str | None = None, **variables: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_token_counts_are_priced() -> None:
+def test_cost_command_prices_token_counts() -> None:
     made = bill(
         "--model",
         "openai:gpt-5",
@@ -79,7 +79,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_reply_format_is_read(shape: str, tmp_path: Path) -> None:
+def test_cost_command_reads_every_reply_format(shape: str, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text(json.dumps(SHAPES[shape], indent=2))
     words = ["--model", "openai:gpt-5"] if shape in ("usage", "openai body") else []
@@ -114,12 +114,12 @@ def test_cached_tokens_are_billed_once_on_every_wire() -> None:
     )
 
 
-def test_our_own_reply_as_json_is_priced() -> None:
+def test_cost_command_prices_a_reply_of_this_library_in_json() -> None:
     reply = Response(Assistant("x"), "stop", Usage(1000, 10), model="gpt-5", provider="openai")
     assert bill("-", given=msgspec.json.encode(reply).decode())["total"] == "0.00135"
 
 
-def test_events_of_ask_are_priced(tmp_path: Path) -> None:
+def test_cost_command_prices_the_events_that_ask_prints(tmp_path: Path) -> None:
     with Background(answering("Hello")) as server:
         (tmp_path / "models.yaml").write_text(
             f"adapters: {{mine: {{type: openai, api_key: k, base_url: '{server.base_url}'}}}}\n"
@@ -163,7 +163,7 @@ def test_costs_of_many_calls_are_summed_and_unknown_prices_reported() -> None:
     assert "price unknown, 1 of 4: no price for acme:x" in shown
 
 
-def test_own_price_table_and_date_are_used(tmp_path: Path) -> None:
+def test_price_table_and_date_given_as_options_are_used(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
         'rows: [{provider: openai, match: {equals: [gpt-5]}, input: "2", output: "2", valid_from: '
         "2026-07-01}]"
@@ -214,7 +214,7 @@ def test_invalid_input_is_reported_in_one_line(
     assert said in result.stderr
 
 
-def test_unknown_name_is_reported() -> None:
+def test_unknown_model_name_is_reported() -> None:
     result = run("--model", "gpt5", "--input", "1", "--output", "1")
     assert result.exit_code == 11
     assert "did you mean" in result.stderr

@@ -45,14 +45,14 @@ def run(*words: str, **variables: str) -> Result:
         (NetworkError("gone", advice=""), "gone"),
     ],
 )
-def test_errors_use_option_names(error: ProviderError, shown: str) -> None:
+def test_errors_use_the_names_of_command_line_options(error: ProviderError, shown: str) -> None:
     assert str(name_options(error)).startswith(shown)
     assert "error." not in str(error)
     # Naming the options twice gives the same text.
     assert str(name_options(error)).startswith(shown)
 
 
-def test_stopped_server_is_named_with_a_hint(tmp_path: Path) -> None:
+def test_error_names_a_stopped_local_server_and_gives_a_hint(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("adapters: {}")
     config = str(tmp_path / "models.yaml")
     result = run(
@@ -83,7 +83,7 @@ def test_stopped_server_is_named_with_a_hint(tmp_path: Path) -> None:
     assert "http://127.0.0.1:1" in json.loads(as_json.stdout)["error"]["message"]
 
 
-def test_server_is_named_by_its_address() -> None:
+def test_error_names_a_server_by_its_address() -> None:
     result = run("ask", "m", "Hi", "--base-url", "http://127.0.0.1:1/v1", "--retries", "0")
     assert result.exit_code == 14
     assert "  127.0.0.1:1/m: the server at http://127.0.0.1:1 cannot be reached." in result.stderr
@@ -108,14 +108,14 @@ def test_server_is_named_by_its_address() -> None:
         ("http://[box", "http://[box"),
     ],
 )
-def test_server_address_is_read_from_its_own_variable(
+def test_server_address_is_read_from_the_servers_environment_variable(
     given: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OLLAMA_HOST", given)
     assert load_vendor("ollama").address() == address
 
 
-def test_invalid_address_is_a_usage_error(tmp_path: Path) -> None:
+def test_invalid_server_address_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("adapters: {}")
     config = str(tmp_path / "models.yaml")
     result = run("ask", "ollama:llama3", "Hi", DRAGOMAN_CONFIG=config, OLLAMA_HOST="http://[box")
@@ -123,7 +123,7 @@ def test_invalid_address_is_a_usage_error(tmp_path: Path) -> None:
     assert "base_url must be an http or https URL" in result.stderr
 
 
-def test_vendors_with_a_key_have_no_variable_for_their_address() -> None:
+def test_address_of_a_vendor_with_a_key_cannot_be_set_by_a_variable() -> None:
     """The key would follow the variable to any address."""
     for vendor in map(load_vendor, vendor_names()):
         assert vendor.base_url_env is None or vendor.api_key_env is None

@@ -32,7 +32,7 @@ def find(place: str, key: str) -> Any:
     return ring.find(key)
 
 
-def test_key_is_created_changed_rotated_and_revoked(place: str) -> None:
+def test_gateway_key_is_created_changed_rotated_and_revoked(place: str) -> None:
     limits = [
         "--team",
         "core",
@@ -78,7 +78,7 @@ def test_key_is_created_changed_rotated_and_revoked(place: str) -> None:
     assert not any(each in everything for each in (key, new, "sha256"))
 
 
-def test_keys_are_imported_from_a_file(place: str, tmp_path: Path) -> None:
+def test_gateway_keys_are_imported_from_a_file(place: str, tmp_path: Path) -> None:
     key, digest = new_key()
     file = tmp_path / "keys.yaml"
     file.write_text(
@@ -109,7 +109,7 @@ def test_keys_are_imported_from_a_file(place: str, tmp_path: Path) -> None:
         (["list", "--auth", "postgresql://ann:secret@127.0.0.1:1/x"], "--auth:"),
     ],
 )
-def test_mistakes_are_reported_and_change_nothing(
+def test_invalid_gateway_key_commands_are_reported_and_change_nothing(
     place: str, words: list[str], complaint: str
 ) -> None:
     store = KeyStore(place)

@@ -50,7 +50,7 @@ def run(place: str) -> Run:
     return start
 
 
-def test_keys_are_set_listed_and_removed(run: Run, place: str, tmp_path: Path) -> None:
+def test_api_keys_are_stored_listed_and_removed(run: Run, place: str, tmp_path: Path) -> None:
     outputs = [
         run("keys", "set", "groq", given=f"{KEY}\n"),
         run("keys", "list"),
@@ -99,7 +99,7 @@ def test_key_file_is_readable_by_its_owner_only(run: Run, place: str) -> None:
         (["ollama"], KEY, "needs no key"),
     ],
 )
-def test_invalid_keys_are_not_stored(
+def test_invalid_api_keys_are_not_stored(
     run: Run, words: list[str], given: str, complaint: str
 ) -> None:
     result = run("keys", "set", *words, given=given)
@@ -109,7 +109,7 @@ def test_invalid_keys_are_not_stored(
     assert stored_keys() == {}
 
 
-def test_stored_key_is_sent_to_its_vendor_only(
+def test_stored_api_key_is_sent_to_its_vendor_only(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_key("OPENAI_API_KEY", KEY)
@@ -130,7 +130,7 @@ def test_stored_key_is_sent_to_its_vendor_only(
     assert "canary" not in repr(registry.adapter("own"))
 
 
-def test_damaged_file_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
+def test_damaged_key_file_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
     keys_path().parent.mkdir()
     keys_path().write_text(f"{{'{KEY}")
     result = run("keys", "list")
@@ -140,7 +140,7 @@ def test_damaged_file_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
     assert run("models", "groq:*", "--json").exit_code == 0
 
 
-def test_key_prompt_hides_what_is_typed(place: str) -> None:
+def test_prompt_for_an_api_key_hides_the_typed_text(place: str) -> None:
     with Terminal("keys", "set", "groq") as terminal:
         terminal.see("key for GROQ_API_KEY: ")
         terminal.type(f"{KEY}\n")

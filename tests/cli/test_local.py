@@ -38,7 +38,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(main, ["local", *words])
 
 
-def test_pull_prints_the_path_and_progress_lines(hub: HubServer) -> None:
+def test_pull_command_prints_the_path_and_progress_lines(hub: HubServer) -> None:
     done = run("pull", SPEC)
     assert done.exit_code == 0, done.output
     assert Path(done.stdout.strip()).read_bytes() == CONTENT
@@ -48,14 +48,14 @@ def test_pull_prints_the_path_and_progress_lines(hub: HubServer) -> None:
     assert len(lines) < 10  # one at the beginning and one at the end of each step, and few between
 
 
-def test_pull_as_json_prints_nothing_else(hub: HubServer) -> None:
+def test_pull_command_with_json_prints_only_json(hub: HubServer) -> None:
     done = run("pull", SPEC, "--json", "--name", "tiny")
     assert (done.exit_code, done.stderr) == (0, "")
     facts = json.loads(done.stdout)
     assert (facts["name"], facts["is_present"], facts["source"]) == ("tiny", True, SPEC)
 
 
-def test_errors_are_reported(hub: HubServer) -> None:
+def test_errors_of_the_local_commands_are_reported(hub: HubServer) -> None:
     hub.digest = "0" * 64
     plain, data = run("pull", SPEC), run("pull", SPEC, "--json")
     assert (plain.exit_code, plain.stdout, data.exit_code, data.stderr) == (12, "", 12, "")
@@ -67,7 +67,7 @@ def test_errors_are_reported(hub: HubServer) -> None:
     assert run("rm", "quen").exit_code == 12
 
 
-def test_models_are_listed_and_removed(hub: HubServer) -> None:
+def test_local_models_are_listed_and_removed(hub: HubServer) -> None:
     run("pull", SPEC)
     listed = run("list").stdout.splitlines()
     assert listed[0].split()[:4] == ["name", "pulled", "MB", "tools"]
@@ -82,7 +82,7 @@ def test_models_are_listed_and_removed(hub: HubServer) -> None:
     assert run("rm", "qwen").stdout == "qwen was not pulled\n"
 
 
-def test_progress_bar_is_shown_at_a_terminal(hub: HubServer, tmp_path: Path) -> None:
+def test_download_progress_bar_is_shown_at_a_terminal(hub: HubServer, tmp_path: Path) -> None:
     with Terminal("local", "pull", SPEC, columns=100) as terminal:
         terminal.see("fetching small.gguf")
         terminal.see("small.gguf\r\n")  # the path has a line of its own, after the bar
@@ -111,7 +111,9 @@ def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any, dict[str, st
 
 
 @pytest.mark.parametrize("key", ["", "a-key-of-mine-0123"])
-def test_serve_answers_other_programs_until_it_is_interrupted(tmp_path: Path, key: str) -> None:
+def test_serve_command_answers_other_programs_until_it_is_interrupted(
+    tmp_path: Path, key: str
+) -> None:
     model = write_model(tmp_path / "tiny.gguf")
     command = [
         sys.executable,
@@ -153,7 +155,7 @@ def test_serve_answers_other_programs_until_it_is_interrupted(tmp_path: Path, ke
         process.communicate()
 
 
-def test_serve_requires_its_key() -> None:
+def test_serve_command_requires_its_api_key() -> None:
     done = run("serve", "--api-key-env", "NOT_SET_ANYWHERE")
     assert (done.exit_code, "NOT_SET_ANYWHERE: the variable is not set" in done.stderr) == (
         2,
@@ -180,7 +182,9 @@ def test_unknown_model_is_reported_in_two_lines(
 # --- the first use of the embedded model -------------------------------------------------------
 
 
-def test_the_first_use_shows_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_use_of_a_local_model_shows_the_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every command that opens the embedded model fetches it with progress; without an index this
     fails at once.
     """

@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Any:
     return invoke
 
 
-def test_every_fact_has_a_source(run: Any) -> None:
+def test_models_command_gives_the_source_of_every_capability(run: Any) -> None:
     listed = {entry["id"]: entry for entry in json.loads(run("--json").stdout)}
     assert len(listed) > 500
     five = listed["mine:five"]
@@ -77,7 +77,7 @@ def test_every_fact_has_a_source(run: Any) -> None:
     assert "sk-" not in run("--json").stdout
 
 
-def test_configured_models_are_marked(run: Any) -> None:
+def test_models_command_marks_configured_models(run: Any) -> None:
     names = [
         entry["id"] for entry in json.loads(run("--json", "--configured", "--no-live").stdout)
     ]
@@ -89,7 +89,7 @@ def test_configured_models_are_marked(run: Any) -> None:
     assert json.loads(run("five", "--json", MY_KEY="").stdout)[0]["status"] == "not_configured"
 
 
-def test_facts_of_one_model_are_shown(run: Any) -> None:
+def test_models_command_shows_the_capabilities_of_one_model(run: Any) -> None:
     shown = run("five").stdout
     assert shown.startswith("mine:five: configured\n")
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}
@@ -102,7 +102,7 @@ def test_facts_of_one_model_are_shown(run: Any) -> None:
     assert "free" in run("box:tiny").stdout
 
 
-def test_models_are_filtered_by_a_pattern(run: Any) -> None:
+def test_models_command_filters_models_by_a_pattern(run: Any) -> None:
     for pattern in ("groq:*", "GROQ:"):
         table = run(pattern).stdout.splitlines()
         assert table[0].split()[:3] == ["MODEL", "USE", "CONTEXT"]
@@ -125,7 +125,7 @@ def test_pattern_without_matches_is_reported(run: Any) -> None:
     assert "ollama:any" in run("ollama:any").stdout
 
 
-def test_invalid_file_exits_with_2_and_one_line(run: Any, tmp_path: Path) -> None:
+def test_invalid_models_file_gives_exit_code_2_and_one_line(run: Any, tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("adapters: [1]")
     result = run()
     assert result.exit_code == 2
@@ -133,7 +133,7 @@ def test_invalid_file_exits_with_2_and_one_line(run: Any, tmp_path: Path) -> Non
     assert result.stdout == ""
 
 
-def test_table_is_shown_at_a_terminal(tmp_path: Path) -> None:
+def test_models_are_shown_as_a_table_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text(CONFIG)
     words = ["models", "--configured", "--no-live"]
     for variables in ({}, {"NO_COLOR": "1"}):
@@ -146,7 +146,7 @@ def test_table_is_shown_at_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 100])
-def test_names_are_never_wrapped(tmp_path: Path, columns: int) -> None:
+def test_model_names_in_the_table_are_never_wrapped(tmp_path: Path, columns: int) -> None:
     (tmp_path / "models.yaml").write_text(CONFIG)
     variables = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml"), "PAGER": "cat"}
     with Terminal(
@@ -160,7 +160,7 @@ def test_names_are_never_wrapped(tmp_path: Path, columns: int) -> None:
     assert ("$ OUT" in lines[0]) == (columns > 60)
 
 
-def test_long_lists_are_paged_at_a_terminal(tmp_path: Path) -> None:
+def test_long_model_lists_are_paged_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text(CONFIG)
     pager = tmp_path / "pager"
     pager.write_text("#!/bin/sh\ncat > /dev/null\necho by-my-pager\n")
@@ -178,11 +178,11 @@ def test_long_lists_are_paged_at_a_terminal(tmp_path: Path) -> None:
         assert ("mine:five" in terminal.raw) == (not is_paged), words
 
 
-def test_piped_list_is_not_paged(run: Any) -> None:
+def test_piped_model_list_is_not_paged(run: Any) -> None:
     assert "xai:grok" in run("--no-live", PAGER="false").stdout
 
 
-def test_the_key_variable_is_named(run: Any) -> None:
+def test_models_command_names_the_variable_for_the_api_key(run: Any) -> None:
     shown = run("groq:llama-3.3-70b-versatile").stdout.splitlines()
     assert shown[0].endswith(
         ": not configured; set GROQ_API_KEY, or: dragoman keys set GROQ_API_KEY"
@@ -194,7 +194,7 @@ def test_the_key_variable_is_named(run: Any) -> None:
     )
 
 
-def test_models_that_do_not_chat_are_marked(run: Any) -> None:
+def test_models_command_marks_models_that_cannot_chat(run: Any) -> None:
     assert "mistral-embed" not in run("mistral:*").stdout
     assert "mistral-embed" in run("mistral:*", "--all").stdout
     assert "chats: no; it embeds or transcribes" in run("mistral:mistral-embed").stdout
@@ -207,7 +207,7 @@ def test_models_that_do_not_chat_are_marked(run: Any) -> None:
     assert not any("gpt-5" in name for name in marked)
 
 
-def test_pulled_models_are_listed(run: Any, tmp_path: Path) -> None:
+def test_models_command_lists_downloaded_models(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "tiny.gguf"
     file.write_bytes(b"GGUF" + bytes(100))
     environment = {"DRAGOMAN_CACHE": str(tmp_path)}
@@ -219,7 +219,7 @@ def test_pulled_models_are_listed(run: Any, tmp_path: Path) -> None:
     assert run("local").stdout.startswith("local: configured\n")
 
 
-def test_models_of_local_servers_are_listed(run: Any, tmp_path: Path) -> None:
+def test_models_command_lists_models_of_local_servers(run: Any, tmp_path: Path) -> None:
     async def handle(connection: Connection) -> None:
         served = b'{"object": "list", "data": [{"id": "llama3:8b"}, {"id": "bad\\nname"}, 7]}'
         connection.reply(200, served if connection.seen.path == "/v1/models" else b"{}")
@@ -248,7 +248,7 @@ def test_models_of_local_servers_are_listed(run: Any, tmp_path: Path) -> None:
     ("status", "body", "problem"),
     [(404, b"{}", "HTTP 404"), (200, b"<html>", "cannot be read"), (200, b"[]", "cannot be read")],
 )
-def test_server_without_a_list_is_noted_once(
+def test_local_server_without_a_model_list_is_noted_once(
     run: Any, tmp_path: Path, status: int, body: bytes, problem: str
 ) -> None:
     async def handle(connection: Connection) -> None:

@@ -79,7 +79,7 @@ CALL = [
 
 
 @pytest.mark.parametrize("mode", ["--stream", "--no-stream"])
-def test_ask_is_recorded(place: Path, mode: str) -> None:
+def test_ask_command_is_recorded_in_the_log(place: Path, mode: str) -> None:
     with Background(answering("Paris")) as server:
         words = [
             "ask",
@@ -113,7 +113,7 @@ def test_ask_is_recorded(place: Path, mode: str) -> None:
     assert "!" not in run("replay", "last").stdout  # replay marks no record as inconsistent
 
 
-def test_chat_is_one_session_and_its_text_is_searchable(place: Path) -> None:
+def test_chat_is_recorded_as_one_session_and_its_text_is_searchable(place: Path) -> None:
     with Background(answering("Hello")) as server:
         run("chat", "m", "--base-url", server.base_url, given="one giraffe\ntwo\n/reset\nthree\n")
     sessions = list(read(place).values())
@@ -129,7 +129,7 @@ def test_chat_is_one_session_and_its_text_is_searchable(place: Path) -> None:
     assert run("log", "list", "--kind", "agent").stdout == ""
 
 
-def test_an_empty_chat_leaves_no_session(place: Path) -> None:
+def test_empty_chat_records_no_session(place: Path) -> None:
     with Background(answering("Hello")) as server:
         run("chat", "m", "--base-url", server.base_url, given="/help\n/reset\n")
     assert not place.exists()
@@ -181,7 +181,7 @@ def test_continue_without_a_chat_or_with_an_unknown_id_is_reported(place: Path) 
         assert (found.exit_code, problem in found.stderr) == (2, True)
 
 
-def test_a_swap_is_recorded_and_the_continuation_uses_the_new_model(place: Path) -> None:
+def test_model_swap_is_recorded_and_continuing_uses_the_new_model(place: Path) -> None:
     with Background(answering("A")) as one, Background(answering("B")) as two:
         run(
             "chat",
@@ -195,7 +195,7 @@ def test_a_swap_is_recorded_and_the_continuation_uses_the_new_model(place: Path)
     assert "model.swapped" in types(only(place))
 
 
-def test_proposals_are_recorded_as_not_executed(place: Path, tmp_path: Path) -> None:
+def test_tool_calls_in_a_chat_are_recorded_as_not_executed(place: Path, tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps(TOOL))
     with Background(propose) as server:
         given = f"/tools {tmp_path / 'tools.json'}\nlook\n/result a boat\n"
@@ -261,7 +261,7 @@ def test_ask_interrupted_before_its_reply_is_recorded(place: Path, mode: str) ->
     assert records[-1].data["outcome"] == "cancelled"
 
 
-def test_a_failed_ask_is_recorded(place: Path) -> None:
+def test_failed_ask_command_is_recorded(place: Path) -> None:
     found = run("ask", "m", "Hi", "--base-url", "http://127.0.0.1:9/v1", "--retries", "1")
     assert found.exit_code == EXIT_CODES["provider_unavailable"]
     records = only(place)
@@ -271,7 +271,7 @@ def test_a_failed_ask_is_recorded(place: Path) -> None:
     assert records[-1].data["outcome"] == "failed"
 
 
-def test_unusable_log_prints_one_note_and_does_not_stop_the_reply(place: Path) -> None:
+def test_unusable_log_causes_one_note_and_does_not_stop_the_reply(place: Path) -> None:
     place.parent.mkdir(parents=True)
     with Background(answering("Paris")) as server:
         with SqliteLog(place):
@@ -284,7 +284,7 @@ def test_unusable_log_prints_one_note_and_does_not_stop_the_reply(place: Path) -
         assert found.stderr.count("note: the log is not complete") == 1
 
 
-def test_chat_writes_later_what_it_could_not_write_before(place: Path) -> None:
+def test_chat_records_are_written_later_if_the_log_was_locked(place: Path) -> None:
     place.parent.mkdir(parents=True)
     with Background(answering("Hello")) as server, SqliteLog(place) as other:
         process = subprocess.Popen(
@@ -311,7 +311,7 @@ def test_chat_writes_later_what_it_could_not_write_before(place: Path) -> None:
 # --- on and off --------------------------------------------------------------------------------
 
 
-def test_log_can_be_turned_off(place: Path) -> None:
+def test_recording_can_be_turned_off(place: Path) -> None:
     with Background(answering("Hello")) as server:
         where = ["--base-url", server.base_url]
         run("ask", "m", "one", *where, "--no-log")
@@ -329,7 +329,7 @@ def test_log_can_be_turned_off(place: Path) -> None:
     assert messages(only(place))[0] == User("three")
 
 
-def test_log_location_comes_from_the_variable(
+def test_path_of_the_log_is_read_from_an_environment_variable(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_LOG", str(tmp_path / "mine.db"))

@@ -73,7 +73,7 @@ ANSWERS: list[tuple[str, Any, list[str], list[str]]] = [
 @pytest.mark.parametrize(
     ("answer", "seen", "unseen"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS]
 )
-def test_answers_are_shown(
+def test_answers_of_every_kind_are_printed(
     kind: str, answer: Any, seen: list[str], unseen: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     drawing = Drawing()
@@ -98,7 +98,7 @@ def test_answers_are_shown(
         assert printed.out == "" or printed.out.endswith("\n")
 
 
-def test_losses_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_losses_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     def answer(request: Any) -> Any:
         out = Assembler(
             request_id=request.request_id,
@@ -118,7 +118,7 @@ def test_losses_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "warning: " in capsys.readouterr().err
 
 
-def test_a_long_answer_is_printed_once() -> None:
+def test_paragraphs_of_a_long_answer_are_printed_once() -> None:
     """Finished paragraphs are printed once and never redrawn, however long the answer is."""
     text = "".join(f"Paragraph {number} of many.\n\n" for number in range(60))
     drawing = Drawing()
@@ -132,7 +132,7 @@ def test_a_long_answer_is_printed_once() -> None:
     assert len(drawing.file.getvalue()) < 60 * 60 * 6
 
 
-def test_complete_arguments_are_shown() -> None:
+def test_tool_arguments_are_printed_completely() -> None:
     drawing = Drawing()
     screen = drawing.open()
     arguments = {"path": "a" * 100, "text": "[bold]not markup[/bold]"}

@@ -148,7 +148,9 @@ AGENTS: dict[str, Agent] = {
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("name", AGENTS)
-async def test_an_agent_edits_a_file(name: str, wire: str, tmp_path: Path) -> None:
+async def test_coding_agent_edits_a_file_through_the_gateway(
+    name: str, wire: str, tmp_path: Path
+) -> None:
     repository = await make_repository(tmp_path, {"greet.py": OLD})
     model = script(str(repository / "greet.py"))
     async with gateway(model, tmp_path, "gpt-5.5-") as url:

@@ -72,7 +72,7 @@ async def read_spans(url: str, count: int) -> dict[str, Any]:
             await asyncio.sleep(0.5)
 
 
-async def test_an_agent_is_a_trace_in_phoenix(tmp_path: Path) -> None:
+async def test_agent_run_appears_as_a_trace_in_phoenix(tmp_path: Path) -> None:
     instrument = find_program("phoenix", "bin", "opentelemetry-instrument")
     python = find_program("phoenix", "bin", "python")
     async with phoenix(tmp_path) as url:

@@ -71,13 +71,15 @@ async def run_suite(url: str, model: str, where: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_the_standard_tests_pass(wire: str, tmp_path: Path) -> None:
+async def test_standard_langchain_tests_pass_through_the_gateway(
+    wire: str, tmp_path: Path
+) -> None:
     async with gateway(ScriptedProvider(ScriptRule(answer)), tmp_path) as url:
         found = await run_suite(url, wire, tmp_path)
     assert found.get("skipped", 0) <= MOST_SKIPPED
 
 
-async def test_the_standard_tests_pass_without_the_gateway(tmp_path: Path) -> None:
+async def test_standard_langchain_tests_pass_without_the_gateway(tmp_path: Path) -> None:
     with SimServer(ScriptedProvider(ScriptRule(answer)), models=("sim",)) as upstream:
         found = await run_suite(upstream.url, "sim", tmp_path)
     assert found.get("skipped", 0) <= MOST_SKIPPED

@@ -40,7 +40,9 @@ async def run_list(url: str, name: str, side: str, wire: str, where: Path) -> di
 
 
 @pytest.mark.parametrize(("name", "side"), ROUTES)
-async def test_every_feature_passes(name: str, side: str, tmp_path: Path) -> None:
+async def test_every_feature_of_a_client_library_works_through_the_gateway(
+    name: str, side: str, tmp_path: Path
+) -> None:
     where = tmp_path / "work"
     where.mkdir()
     failed = {}

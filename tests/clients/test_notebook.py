@@ -65,7 +65,7 @@ def check_outputs(outputs: list[Any]) -> None:
     assert "4 pass, 0 fail" in pages[4]
 
 
-def test_notebook_contains_the_outputs_of_a_run() -> None:
+def test_example_notebook_contains_the_outputs_of_a_run() -> None:
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     counts = [cell["execution_count"] for cell in cells if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))
@@ -74,13 +74,13 @@ def test_notebook_contains_the_outputs_of_a_run() -> None:
 
 @in_full_run
 @pytest.mark.exhaustive
-async def test_the_notebook_runs_with_the_embedded_model(tmp_path: Path) -> None:
+async def test_example_notebook_runs_with_the_embedded_model(tmp_path: Path) -> None:
     check_outputs(await run(tmp_path, "execute", str(NOTEBOOK)))
 
 
 @in_full_run
 @pytest.mark.exhaustive
-async def test_a_reply_is_shown_while_it_arrives(tmp_path: Path) -> None:
+async def test_notebook_shows_a_reply_while_it_arrives(tmp_path: Path) -> None:
     found = await run(tmp_path, "show")
     assert found["text"] == "One <b>two</b> three."
     shown = found["shown"]

@@ -50,7 +50,7 @@ async def chat(model: Provider, where: Path) -> dict[str, Any]:
     return found
 
 
-async def test_a_reply_becomes_a_message_with_all_its_parts(tmp_path: Path) -> None:
+async def test_reply_becomes_a_ui_message_with_all_its_parts(tmp_path: Path) -> None:
     call = Call("look", {"place": "far away"}, id="c1")
     found = await chat(
         ScriptedProvider(Answer(thinking="Let me see.", text="I look.", tool_calls=[call])),
@@ -71,7 +71,7 @@ async def test_a_reply_becomes_a_message_with_all_its_parts(tmp_path: Path) -> N
     assert metadata["usage"]["output_tokens"] > 0
 
 
-async def test_blocks_that_only_the_provider_understands_are_data_parts(tmp_path: Path) -> None:
+async def test_opaque_blocks_of_a_provider_become_data_parts(tmp_path: Path) -> None:
     result = {"type": "web_search_tool_result", "content": []}
     blocks = (RedactedThinking("c2VjcmV0"), Opaque(result))
     words = [lambda out, block=block: out.whole(block) for block in blocks]
@@ -84,20 +84,20 @@ async def test_blocks_that_only_the_provider_understands_are_data_parts(tmp_path
     ]
 
 
-async def test_a_tool_call_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+async def test_invalid_tool_call_becomes_an_error_in_the_chat(tmp_path: Path) -> None:
     found = await chat(ScriptedProvider(Answer(tool_calls=[Call("unknown", {})])), tmp_path)
     assert found["status"] == "error"
     assert "no tool of this name" in found["error"]
     assert found["last"]["parts"][-1]["state"] == "output-error"
 
 
-async def test_error_before_the_reply_becomes_the_error_of_the_chat(tmp_path: Path) -> None:
+async def test_error_before_the_reply_is_shown_as_an_error_in_the_chat(tmp_path: Path) -> None:
     found = await chat(Listed(RateLimitError("slow down", status=429)), tmp_path)
     assert (found["status"], found["count"]) == ("error", 1)
     assert json.loads(found["error"])["error"]["message"] == "slow down"
 
 
-async def test_error_during_the_reply_becomes_the_error_of_the_chat(tmp_path: Path) -> None:
+async def test_error_during_the_reply_is_shown_as_an_error_in_the_chat(tmp_path: Path) -> None:
     found = await chat(Listed(broken("Half", UnavailableError("went away"))), tmp_path)
     assert (found["status"], found["error"], found["isError"]) == ("error", "went away", True)
     assert [part.get("text") for part in found["last"]["parts"]] == [None, "Half"]

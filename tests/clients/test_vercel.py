@@ -31,7 +31,9 @@ async def run_list(url: str, side: str, wire: str, where: Path) -> dict[str, str
 
 
 @pytest.mark.parametrize("side", SIDES)
-async def test_every_feature_passes(side: str, tmp_path: Path) -> None:
+async def test_every_feature_of_the_vercel_library_works_through_the_gateway(
+    side: str, tmp_path: Path
+) -> None:
     model = script()
     async with gateway(model, tmp_path) as url:
         failed = {}

@@ -35,7 +35,7 @@ def gateway() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("wire", "path"), [("openai", "/v1"), ("anthropic", ""), ("responses", "/v1")]
 )
-async def test_gateway_passes_the_checks(wire: str, path: str) -> None:
+async def test_gateway_passes_the_server_checks(wire: str, path: str) -> None:
     with gateway() as url:
         report = await check_server(url + path, "m", wire, context=300)
     assert [

@@ -101,7 +101,7 @@ def outcomes(report: Report) -> dict[str, str]:
     return {outcome.name: outcome.status for outcome in report.outcomes}
 
 
-async def test_good_server_without_response_format_passes(dragoman_sim: Sim) -> None:
+async def test_correct_server_without_response_format_passes_the_checks(dragoman_sim: Sim) -> None:
     report = await check_server(
         dragoman_sim(GOOD).base_urls["bedrock"], wire="bedrock", context=300
     )
@@ -113,7 +113,7 @@ async def test_good_server_without_response_format_passes(dragoman_sim: Sim) -> 
 
 
 @pytest.mark.parametrize("wire", sorted(set(SERVER_CODECS) - {"bedrock"}))
-async def test_a_good_server_passes(dragoman_sim: Sim, wire: str) -> None:
+async def test_correct_server_passes_the_checks(dragoman_sim: Sim, wire: str) -> None:
     sim = dragoman_sim(GOOD)
     seen: list[tuple[int, int, str]] = []
     report = await check_server(
@@ -263,7 +263,9 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("habit", HABITS)
-async def test_each_misbehaviour_is_found_by_its_check(dragoman_sim: Sim, habit: str) -> None:
+async def test_each_misbehaviour_of_a_server_is_found_by_its_check(
+    dragoman_sim: Sim, habit: str
+) -> None:
     rule, wanted = HABITS[habit]
     sim = dragoman_sim(Script([rule, *GOOD.rules], model="m", models=["m"]))
     skip = [check.name for check in CHECKS if check.name not in wanted]
@@ -291,7 +293,7 @@ async def test_each_misbehaviour_is_found_by_its_check(dragoman_sim: Sim, habit:
         ),
     ],
 )
-async def test_image_support_needs_the_right_colours(
+async def test_image_support_is_recognised_by_naming_the_right_colours(
     dragoman_sim: Sim, rule: ScriptRule, known: bool | None
 ) -> None:
     sim = dragoman_sim(Script([rule, *GOOD.rules], model="m", models=["m"]))
@@ -304,7 +306,7 @@ async def test_image_support_needs_the_right_colours(
     "wire", sorted({"openai", "anthropic", "responses", "ollama"} & set(SERVER_CODECS))
 )
 @pytest.mark.parametrize("finish", ["stop", "length"])
-async def test_stream_that_ends_at_the_token_limit_passes_the_end_mark_check(
+async def test_end_marker_check_accepts_a_stream_that_ends_at_the_token_limit(
     dragoman_sim: Sim, wire: str, finish: str
 ) -> None:
     sim = dragoman_sim(Script([changed(finish=finish)], model="m", models=["m"]))
@@ -313,7 +315,7 @@ async def test_stream_that_ends_at_the_token_limit_passes_the_end_mark_check(
     assert outcomes(report) == {"stream.end_mark": "pass"}
 
 
-async def test_server_that_is_down_proves_nothing_about_its_model(dragoman_sim: Sim) -> None:
+async def test_check_of_an_unavailable_server_reports_no_capabilities(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule(fault=Fault(status=503)))
     report = await check_server(sim.base_urls["openai"], skip=["[!ti]*"])
     assert report.failed
@@ -321,7 +323,7 @@ async def test_server_that_is_down_proves_nothing_about_its_model(dragoman_sim: 
     assert set(report.probes.values()) == {None}
 
 
-async def test_server_that_accepts_any_model_and_no_messages_is_found() -> None:
+async def test_check_finds_a_server_that_accepts_invalid_requests() -> None:
     async with serve(answering("hello there")) as server:
         report = await check_server(server.base_url, skip=["[!e]*"])
     assert outcomes(report) == {
@@ -332,7 +334,7 @@ async def test_server_that_accepts_any_model_and_no_messages_is_found() -> None:
     }
 
 
-async def test_server_that_keeps_generating_after_hang_up_is_found() -> None:
+async def test_check_finds_a_server_that_keeps_generating_after_disconnection() -> None:
     """Delay the next call until the abandoned one is finished, as a server without cancellation
     does.
     """
@@ -354,7 +356,7 @@ async def test_server_that_keeps_generating_after_hang_up_is_found() -> None:
     assert outcomes(report)["cancel.stops"] == "unsupported"
 
 
-async def test_report_contains_no_key() -> None:
+async def test_check_report_contains_no_api_key() -> None:
     async def repeat(connection: Connection) -> None:
         if connection.seen.method == "GET":
             connection.reply(200, b'{"data": [{"id": "m"}]}')
@@ -376,14 +378,16 @@ async def test_report_contains_no_key() -> None:
     assert outcomes(report)["errors.key"] == "pass"
 
 
-async def test_remaining_checks_are_skipped_when_the_time_is_up(dragoman_sim: Sim) -> None:
+async def test_remaining_checks_are_skipped_when_the_time_limit_is_reached(
+    dragoman_sim: Sim,
+) -> None:
     report = await check_server(dragoman_sim(GOOD).base_urls["openai"], budget=0)
     assert set(outcomes(report).values()) == {"not_applicable"}
     assert not report.failed
     assert report.capabilities == Capabilities()
 
 
-async def test_invalid_arguments_are_rejected(dragoman_sim: Sim) -> None:
+async def test_invalid_arguments_of_a_server_check_are_rejected(dragoman_sim: Sim) -> None:
     url = dragoman_sim(GOOD).base_urls["openai"]
     with pytest.raises(ValueError, match="unknown wire"):
         await check_server(url, wire="morse")
@@ -398,7 +402,7 @@ async def test_invalid_arguments_are_rejected(dragoman_sim: Sim) -> None:
             await check_server(server.url)
 
 
-async def test_wire_is_detected() -> None:
+async def test_wire_of_a_server_is_detected() -> None:
     async def native(connection: Connection) -> None:
         found = {
             "/api/version": b'{"version": "1"}',
@@ -439,7 +443,7 @@ def test_junit_report_is_valid_xml() -> None:
     assert suite.find("testcase/failure") is not None
 
 
-def test_html_report_escapes_markup_of_the_server() -> None:
+def test_html_report_escapes_markup_sent_by_the_server() -> None:
     page = write_html(NASTY)
     tags: list[str] = []
 
@@ -472,7 +476,7 @@ def test_text_report_is_readable_without_colour() -> None:
 # --- the file of facts -------------------------------------------------------------------------
 
 
-def test_saved_facts_are_read_back(tmp_path: Path) -> None:
+def test_saved_capabilities_can_be_loaded_again(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     path.write_bytes(NASTY.to_facts())
     assert Capabilities.read(path) == NASTY.capabilities
@@ -483,7 +487,7 @@ def test_saved_facts_are_read_back(tmp_path: Path) -> None:
 # --- the command -------------------------------------------------------------------------------
 
 
-def test_command_writes_every_format(
+def test_check_command_writes_every_report_format(
     dragoman_sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_API_KEY", KEY)
@@ -499,7 +503,7 @@ def test_command_writes_every_format(
     assert Capabilities.read(files["save"]).supports_images.value is True
 
 
-def test_command_fails_when_a_check_fails(dragoman_sim: Sim) -> None:
+def test_check_command_fails_when_a_check_fails(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule("Blue.", RequestMatch(schema=True)), ScriptRule(obliging))
     result = CliRunner().invoke(
         main, ["check", sim.base_urls["openai"], "--skip", "[!s]*", "--skip", "st*", "--json"]
@@ -522,14 +526,16 @@ MISUSED = [
 
 
 @pytest.mark.parametrize(("words", "code", "complaint"), MISUSED)
-def test_command_reports_invalid_usage(words: list[str], code: int, complaint: str) -> None:
+def test_check_command_reports_invalid_options(
+    words: list[str], code: int, complaint: str
+) -> None:
     result = CliRunner().invoke(main, words)
     assert result.exit_code == code
     assert complaint in result.output
     assert "Traceback" not in result.output
 
 
-def test_documented_report_has_every_check() -> None:
+def test_example_report_in_the_documentation_has_every_check() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/check-llamacpp.md").read_text()
     assert re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE) == [check.name for check in CHECKS]
     assert os.sep + "home" not in page

@@ -130,16 +130,16 @@ class ParrotCodec:
 
 
 @pytest.mark.parametrize("case", suite(wire="parrot", codec=ParrotCodec), ids=str)
-def test_third_party_codec_passes_the_rules(case: CodecCase | CodecRule) -> None:
+def test_third_party_codec_passes_the_conformance_rules(case: CodecCase | CodecRule) -> None:
     case.run()
 
 
 @pytest.mark.parametrize("case", suite(wire="anthropic", skip=["encode.*"])[:20], ids=str)
-def test_bundled_wire_passes(case: CodecCase | CodecRule) -> None:
+def test_bundled_wire_passes_the_conformance_suite(case: CodecCase | CodecRule) -> None:
     case.run()
 
 
-def test_third_party_codec_runs_its_own_cases(tmp_path: Path) -> None:
+def test_third_party_codec_can_be_tested_with_its_own_cases(tmp_path: Path) -> None:
     folder = tmp_path / "parrot"
     folder.mkdir()
     (folder / "hello.reply.sse").write_bytes(
@@ -263,7 +263,7 @@ class Clockwork(Provider):
     ),
     ids=str,
 )
-async def test_third_party_provider_passes_the_contract(case: ProviderCase) -> None:
+async def test_third_party_provider_passes_the_conformance_suite(case: ProviderCase) -> None:
     await case.run()
 
 
@@ -279,5 +279,7 @@ WITHOUT = {
 @pytest.mark.parametrize(
     "case", suite(lambda: Clockwork(known=WITHOUT), capabilities=WITHOUT), ids=str
 )
-def test_missing_features_are_rejected(case: ProviderCase) -> None:
+def test_provider_without_optional_features_passes_the_conformance_suite(
+    case: ProviderCase,
+) -> None:
     case.run_sync()

@@ -383,7 +383,7 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
 
 
 @pytest.mark.parametrize(("name", "factory", "complaint"), WRONG)
-async def test_wrong_provider_is_caught_by_its_case(
+async def test_each_conformance_case_detects_a_faulty_provider(
     name: str, factory: Callable[[], Provider], complaint: str
 ) -> None:
     cases = suite(factory, capabilities={"supports_images": True}, seconds=0.3)
@@ -430,7 +430,7 @@ HOOKS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "hooks", "complaint"), HOOKS)
-def test_declared_capabilities_are_tested(
+def test_conformance_cases_check_declared_capabilities(
     name: str, hooks: dict[str, Any], complaint: str
 ) -> None:
     (case,) = [case for case in suite(Clockwork, **hooks) if str(case) == name]
@@ -438,7 +438,7 @@ def test_declared_capabilities_are_tested(
         case.run_sync()
 
 
-def test_every_case_can_fail() -> None:
+def test_every_conformance_case_has_a_faulty_provider() -> None:
     seen = {name for name, *_ in [*WRONG, *HOOKS]}
     every = {str(case) for case in suite(Clockwork, capabilities={"supports_images": True})}
     assert every <= seen
@@ -485,7 +485,7 @@ def over_http(kind: type[HttpProvider]) -> Callable[[], Provider]:
 
 
 @pytest.mark.parametrize("kind", [Eager, EagerStream])
-async def test_spy_counts_calls_over_http(kind: type[HttpProvider]) -> None:
+async def test_call_counter_counts_calls_of_an_http_provider(kind: type[HttpProvider]) -> None:
     provider = over_http(kind)()
     spy = Spy(provider)
     await provider.complete("Hi")
@@ -504,7 +504,7 @@ async def test_spy_counts_calls_over_http(kind: type[HttpProvider]) -> None:
         ("validation.refuses-what-is-wrong", "no messages: not rejected"),
     ],
 )
-async def test_wrong_provider_over_http_is_caught(
+async def test_conformance_cases_detect_a_faulty_http_provider(
     kind: type[HttpProvider], name: str, complaint: str
 ) -> None:
     (case,) = [case for case in suite(over_http(kind)) if str(case) == name]
@@ -616,26 +616,28 @@ WRONG_CODECS: list[tuple[str, type[ParrotCodec], str]] = [
 
 
 @pytest.mark.parametrize(("name", "kind", "complaint"), WRONG_CODECS)
-def test_wrong_codec_is_caught_by_its_rule(name: str, kind: Any, complaint: str) -> None:
+def test_each_conformance_rule_detects_a_faulty_codec(
+    name: str, kind: Any, complaint: str
+) -> None:
     (case,) = [case for case in suite(wire="parrot", codec=kind) if str(case) == name]
     with pytest.raises(Violation, match=complaint):
         case.run()
 
 
-def test_every_rule_can_fail() -> None:
+def test_every_conformance_rule_has_a_faulty_codec() -> None:
     assert {name for name, *_ in WRONG_CODECS} == {
         str(case) for case in suite(wire="parrot", codec=ParrotCodec)
     }
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_bundled_wires_keep_the_rules(wire: str) -> None:
+def test_bundled_wires_pass_the_conformance_rules(wire: str) -> None:
     for case in suite(wire=wire):
         if "." in str(case):
             case.run()
 
 
-def test_codec_of_another_wire_fails_the_cases() -> None:
+def test_codec_of_another_wire_fails_the_conformance_cases() -> None:
     failed = 0
     for case in suite(wire="openai", codec=CODECS["anthropic"])[20:60]:
         try:
@@ -661,17 +663,19 @@ MISUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "complaint"), MISUSED)
-def test_misuse_of_suite_is_rejected_by_name(given: dict[str, Any], complaint: str) -> None:
+def test_error_names_an_invalid_argument_of_the_conformance_suite(
+    given: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint):
         suite(**given)
 
 
-def test_factory_without_a_provider_is_rejected() -> None:
+def test_factory_that_returns_no_provider_is_rejected() -> None:
     with pytest.raises(Violation, match=r"not a dragoman\.Provider"):
         suite(lambda: "x")[0].run_sync()  # type: ignore[arg-type, return-value]
 
 
-async def test_factory_may_be_async() -> None:
+async def test_provider_factory_may_be_async() -> None:
     async def make() -> Provider:
         return Clockwork()
 

@@ -107,7 +107,7 @@ def replied(heard: DecodedReply) -> Response:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_case_passes(case: Case) -> None:
+def test_conformance_case_passes(case: Case) -> None:
     check_case(case, AnthropicCodec)
 
 
@@ -167,7 +167,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("case", find_cases("anthropic", "wire.json"), ids=str)
-def test_exactly_the_losses_are_reported(case: Case) -> None:
+def test_all_losses_and_nothing_else_are_reported(case: Case) -> None:
     warnings = case.codec(AnthropicCodec).encode(case.request).warnings
     assert [(warning.code, warning.path) for warning in warnings] == LOSSES.get(case.name, [])
 
@@ -186,14 +186,14 @@ def test_exactly_the_losses_are_reported(case: Case) -> None:
         ("choice-without-tools", ["tool_choice_omitted tool_choice"]),
     ],
 )
-def test_lossless_changes_are_noted_without_a_warning(name: str, notes: list[str]) -> None:
+def test_changes_without_loss_are_noted_without_a_warning(name: str, notes: list[str]) -> None:
     case = Case("anthropic", name)
     encoded = case.codec(AnthropicCodec).encode(case.request)
     assert [f"{note.code} {note.path}" for note in encoded.notes] == notes
     assert not encoded.warnings
 
 
-def test_blank_text_is_omitted_without_a_warning() -> None:
+def test_blank_text_blocks_are_omitted_without_a_warning() -> None:
     request = msgspec.structs.replace(
         HELLO, messages=(User("a"), Assistant([Text(" ")]), User("b"))
     )
@@ -204,7 +204,7 @@ def test_blank_text_is_omitted_without_a_warning() -> None:
     ]
 
 
-def test_state_on_a_users_text_is_reported() -> None:
+def test_provider_state_on_a_user_message_is_reported() -> None:
     request = msgspec.structs.replace(HELLO, messages=(User([Text("a", Continuity("s"))]),))
     assert [warning.path for warning in connect().encode(request).warnings] == [
         "messages[0].content[0].continuity"
@@ -348,7 +348,7 @@ TOOLED = msgspec.structs.replace(
 
 
 @given(st.lists(blocks, max_size=5), usages, reasons, st.integers(1, 9))
-def test_body_and_stream_give_the_same_reply(
+def test_streamed_and_unstreamed_reply_are_equal(
     content: list[dict[str, Any]], usage: dict[str, int], reason: str, size: int
 ) -> None:
     for number, block in enumerate(content):
@@ -389,7 +389,7 @@ def test_model_reply_is_sent_back_unchanged(content: list[dict[str, Any]]) -> No
 
 
 @given(objects)
-def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
+def test_tool_arguments_are_sent_back_unchanged(arguments: dict[str, Any]) -> None:
     messages = (User("a"), Assistant([ToolCall("t", "get_time", arguments)]), ToolResult("t", "x"))
     written = sent(msgspec.structs.replace(TOOLED, messages=messages))["messages"][1]["content"]
     heard = hear(json.dumps({"content": written, "stop_reason": "tool_use"}).encode(), TOOLED)
@@ -437,7 +437,7 @@ def mutate(value: Any, draw: Any) -> Any:
 
 
 @given(st.data())
-def test_damaged_reply_raises_a_provider_error(data: st.DataObject) -> None:
+def test_damaged_replies_raise_only_provider_errors(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(FUZZED))
     reply = case.reply or b""
     if case.is_stream:
@@ -458,12 +458,12 @@ def test_damaged_reply_raises_a_provider_error(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_any_bytes_raise_a_provider_error(reply: bytes, stream: bool) -> None:
+def test_random_bytes_raise_a_provider_error(reply: bytes, stream: bool) -> None:
     heard = hear(reply, msgspec.structs.replace(HELLO, stream=stream))
     assert isinstance(heard.error, ProviderError)
 
 
-def test_split_character_and_empty_event_are_tolerated() -> None:
+def test_split_utf8_character_and_empty_event_are_tolerated() -> None:
     """Models emit lone surrogates, which the fast reader refuses; proxies send events
     of nothing.
     """
@@ -581,7 +581,7 @@ def assert_legal(turns: list[dict[str, Any]]) -> None:
 
 
 @given(conversations())
-def test_every_conversation_is_encoded_validly(messages: tuple[Message, ...]) -> None:
+def test_any_conversation_is_encoded_as_a_valid_request(messages: tuple[Message, ...]) -> None:
     request = msgspec.structs.replace(HELLO, messages=messages)
     check_request(request)
     encoded = connect().encode(request)
@@ -607,7 +607,7 @@ def test_every_conversation_is_encoded_validly(messages: tuple[Message, ...]) ->
 
 
 @given(conversations())
-def test_encoding_is_deterministic_and_a_longer_request_extends_it(
+def test_encoding_is_deterministic_and_later_turns_only_append_bytes(
     messages: tuple[Message, ...],
 ) -> None:
     request = msgspec.structs.replace(HELLO, messages=messages)
@@ -625,7 +625,7 @@ def test_encoding_is_deterministic_and_a_longer_request_extends_it(
     [{"x": object()}, {"x": float("nan")} | {"y": {1, object()}}],
     ids=["object", "set of objects"],
 )
-def test_values_that_are_not_json_are_rejected_by_name(value: Any) -> None:
+def test_error_names_the_value_that_is_not_json(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="JSON"):
         connect().encode(
             msgspec.structs.replace(HELLO, config=RuntimeConfig(max_tokens=1, extras=value))
@@ -651,14 +651,14 @@ def test_values_that_are_not_json_are_rejected_by_name(value: Any) -> None:
         ("http://127.0.0.1:8080/v1?tenant=a", "http://127.0.0.1:8080/v1/messages?tenant=a"),
     ],
 )
-def test_api_version_is_never_duplicated(base_url: str, url: str) -> None:
+def test_api_version_occurs_only_once_in_the_url(base_url: str, url: str) -> None:
     codec = connect(base_url=base_url)
     assert codec.encode(HELLO).http.url == url
     assert next(codec.ready()).url == url.replace("/messages", f"/models/{MODEL}")
 
 
 @pytest.mark.parametrize(("stream", "verb"), [(False, "rawPredict"), (True, "streamRawPredict")])
-def test_vertex_has_the_model_in_the_url(stream: bool, verb: str) -> None:
+def test_model_name_is_in_the_url_on_vertex(stream: bool, verb: str) -> None:
     place = "https://host/v1/projects/p/locations/l/publishers/anthropic"
     model = "claude-sonnet-4-5@20250929"
     codec = AnthropicCodec.connect(model, place, {"raw_predict": True}, Capabilities())
@@ -673,7 +673,7 @@ def test_parallel_calls_switch_is_omitted_without_tools(fields: dict[str, Any]) 
     assert "disable_parallel_tool_use" not in body.get("tool_choice", {})
 
 
-def test_headers_are_sent() -> None:
+def test_api_version_content_type_and_key_are_sent_as_headers() -> None:
     codec = connect()
     for request in (codec.encode(HELLO).http, next(codec.ready())):
         assert request.headers["anthropic-version"] == "2023-06-01"
@@ -697,7 +697,7 @@ def test_invalid_base_url_is_rejected() -> None:
         ({"supports_structured_output": False, "supports_tools": False}, "prompt"),
     ],
 )
-def test_capabilities_decide_how_structured_output_is_requested(
+def test_model_capabilities_decide_how_structured_output_is_requested(
     capabilities: dict[str, bool], structured: str
 ) -> None:
     assert connect(**capabilities).quirks.structured == structured
@@ -724,14 +724,16 @@ def test_misspelled_quirk_is_rejected() -> None:
         ),
     ],
 )
-def test_reasoning_is_encoded(reasoning: Any, quirks: Any, fields: dict[str, Any]) -> None:
+def test_reasoning_settings_are_encoded(
+    reasoning: Any, quirks: Any, fields: dict[str, Any]
+) -> None:
     config = RuntimeConfig(max_tokens=64, reasoning=reasoning)
     body = sent(msgspec.structs.replace(HELLO, config=config), connect(quirks))
     assert {name: body[name] for name in ("thinking", "output_config") if name in body} == fields
 
 
 @pytest.mark.parametrize("reasoning", [True, "max"])
-def test_unknown_effort_is_rejected(reasoning: Any) -> None:
+def test_unknown_reasoning_effort_is_rejected(reasoning: Any) -> None:
     request = msgspec.structs.replace(
         HELLO, config=RuntimeConfig(max_tokens=1, reasoning=reasoning)
     )
@@ -748,7 +750,9 @@ def test_unknown_effort_is_rejected(reasoning: Any) -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "prompt"),
     ],
 )
-def test_tool_is_forced_only_where_the_wire_allows_it(extras: dict[str, Any], path: str) -> None:
+def test_tool_is_forced_for_structured_output_only_if_allowed(
+    extras: dict[str, Any], path: str
+) -> None:
     config = RuntimeConfig(max_tokens=64, extras=extras)
     request = msgspec.structs.replace(HELLO, config=config, response_schema=PERSON)
     encoded = connect({"structured": "tool"}).encode(request)
@@ -756,7 +760,7 @@ def test_tool_is_forced_only_where_the_wire_allows_it(extras: dict[str, Any], pa
     assert ("tool_choice" in msgspec.json.decode(encoded.http.body)) == (path == "tool")
 
 
-def test_extras_that_repeat_a_field_are_accepted() -> None:
+def test_extra_fields_that_repeat_a_setting_are_accepted() -> None:
     extras = {"temperature": 1.0, "stream": True, "max_tokens": 64, "system": "Be terse."}
     config = RuntimeConfig(temperature=1, max_tokens=64, extras=extras)
     request = msgspec.structs.replace(
@@ -774,7 +778,7 @@ def test_extras_that_repeat_a_field_are_accepted() -> None:
 # --- state and ids of other issuers ------------------------------------------------------------
 
 
-def test_unreadable_calls_are_omitted_with_their_results() -> None:
+def test_tool_calls_with_unreadable_arguments_are_omitted_with_their_results() -> None:
     messages = (
         User("a"),
         Assistant([Text("b"), ToolCall("t", "f", None)]),
@@ -791,7 +795,7 @@ def test_unreadable_calls_are_omitted_with_their_results() -> None:
     assert codes == ["dangling_call_dropped", "orphan_result_dropped"]
 
 
-def test_compatible_server_accepts_any_id() -> None:
+def test_tool_call_ids_of_any_form_are_sent_without_an_id_rule() -> None:
     messages = (User("a"), Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "x"))
     again = (*messages, Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "y"))
     body = sent(msgspec.structs.replace(HELLO, messages=again), connect({"id_rule": None}))
@@ -870,17 +874,17 @@ def ladder(steps: int) -> dict[str, Any]:
         ({"$ref": "#/$defs/d0", "$defs": {**ladder(60), "d60": {"type": "string"}}}, True),
     ],
 )
-def test_supported_schemas(schema: dict[str, Any], fits: bool) -> None:
+def test_schemas_that_the_api_supports_are_recognised(schema: dict[str, Any], fits: bool) -> None:
     assert fits_format(schema) is fits
 
 
-def test_unused_definitions_are_harmless() -> None:
+def test_unused_schema_definitions_are_accepted() -> None:
     schema = {**PERSON, "$defs": {"Any": True}}
     assert fits_format(schema)
     assert project_format(schema, Notes())["$defs"] == {"Any": True}
 
 
-def test_mixed_union_keeps_one_kind() -> None:
+def test_schema_with_any_of_and_one_of_keeps_only_any_of() -> None:
     notes = Notes()
     schema = {
         "type": "object",
@@ -892,7 +896,7 @@ def test_mixed_union_keeps_one_kind() -> None:
     assert [item.path for item in notes.items] == ["response_schema.properties.a.oneOf"]
 
 
-def test_callers_schema_is_not_changed() -> None:
+def test_schema_of_the_caller_is_not_modified() -> None:
     schema = copy.deepcopy(
         case := Case("anthropic", "structured-projected").request.response_schema
     )
@@ -917,7 +921,7 @@ def provider(
     )
 
 
-async def test_rejected_structured_form_is_learned_once() -> None:
+async def test_rejected_structured_output_methods_are_not_tried_again() -> None:
     model, transport = provider(
         (400, REFUSED_FORMAT), (400, REFUSED_TOOL), (200, ANSWER), (200, ANSWER)
     )
@@ -931,7 +935,7 @@ async def test_rejected_structured_form_is_learned_once() -> None:
     assert ["system" in body for body in bodies] == [False, False, True, True]
 
 
-async def test_rejected_form_with_tools_uses_the_prompt() -> None:
+async def test_rejected_output_format_with_tools_is_replaced_by_a_prompt() -> None:
     model, transport = provider((400, REFUSED_FORMAT), (200, ANSWER))
     reply = await model.complete("Who?", [Tool("f", "", ANY)], LIMIT, PERSON)
     assert reply.structured_path == "prompt"
@@ -942,14 +946,14 @@ async def test_rejected_form_with_tools_uses_the_prompt() -> None:
     ("status", "body", "schema"),
     [(400, REFUSED_FORMAT, None), (429, REFUSED_FORMAT, PERSON), (400, REFUSED_TOOL, PERSON)],
 )
-async def test_other_errors_teach_nothing(status: int, body: bytes, schema: Any) -> None:
+async def test_other_errors_are_not_sent_again(status: int, body: bytes, schema: Any) -> None:
     model, transport = provider((status, body), (200, ANSWER))
     with pytest.raises(ProviderError):
         await model.complete("Who?", config=LIMIT, response_schema=schema)
     assert len(transport.requests) == 1
 
 
-def test_learning_changes_nothing_else() -> None:
+def test_learning_from_a_rejection_keeps_all_other_settings() -> None:
     codec = AnthropicCodec(
         MODEL, BASE_URL, Quirks(effort=True), max_output_tokens=9, vendor="v", keep_raw=False
     )
@@ -963,7 +967,7 @@ def test_learning_changes_nothing_else() -> None:
     assert hear(ANSWER, codec=learned).response.raw is None  # type: ignore[union-attr]
 
 
-async def test_stream_through_the_provider() -> None:
+async def test_provider_streams_thinking_tool_calls_and_text() -> None:
     case = Case("anthropic", "thinking-between-calls")
     chunks = list(bytewise(case.reply or b""))
     transport = FixtureTransport((200, {}, chunks))
@@ -980,7 +984,7 @@ async def test_stream_through_the_provider() -> None:
     assert events[-1].type == "message.complete"
 
 
-async def test_malformed_call_raises_with_the_partial_response() -> None:
+async def test_malformed_tool_call_raises_with_the_partial_response() -> None:
     model, _ = provider((200, Case("anthropic", "cut-in-a-call").reply or b""))
     with pytest.raises(MalformedToolCallError) as caught:
         await model.complete("Go.", TOOLED.tools, LIMIT)
@@ -988,7 +992,7 @@ async def test_malformed_call_raises_with_the_partial_response() -> None:
     assert caught.value.response.tool_calls[0].arguments is None
 
 
-def test_useful_headers_are_kept() -> None:
+def test_error_keeps_only_safe_headers() -> None:
     headers = {
         "request-id": "req_1",
         "retry-after": "3",
@@ -1059,7 +1063,7 @@ def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> Dec
 
 @pytest.mark.no_cover
 @needs_corpus
-def test_every_recorded_reply_is_parsed() -> None:
+def test_every_recorded_reply_can_be_parsed() -> None:
     replies = [record for record in recorded() if record["status"] == 200]
     assert len(replies) > 1000
     for number, record in enumerate(replies):
@@ -1144,7 +1148,7 @@ def test_every_recorded_error_maps_to_its_class() -> None:
 
 
 @needs_corpus
-def test_every_compatible_server_is_parsed() -> None:
+def test_replies_of_every_compatible_server_are_parsed() -> None:
     assert len(served()) > 100
     for record in served():
         status = int(record["status_line"].split()[1])
@@ -1164,7 +1168,7 @@ def test_every_compatible_server_is_parsed() -> None:
             assert isinstance(error, UnavailableError) == (status == 500), record["id"]
 
 
-def test_event_with_a_wrong_type_is_an_invalid_response() -> None:
+def test_event_field_of_the_wrong_type_is_an_invalid_response() -> None:
     data = (
         b'event: content_block_delta\ndata: {"type": "content_block_delta", "index": 0, "delta": '
         b"5}\n\n"

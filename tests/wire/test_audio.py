@@ -48,7 +48,7 @@ def encode(wire: str, *messages: Message) -> tuple[dict[str, Any], list[str]]:
 # --- values ------------------------------------------------------------------------------------
 
 
-def test_audio_and_documents_from_files_and_bytes(tmp_path: Path) -> None:
+def test_audio_and_documents_are_made_from_files_bytes_and_urls(tmp_path: Path) -> None:
     wave = b"RIFF\x04\x00\x00\x00WAVE"
     (tmp_path / "a.wav").write_bytes(wave)
     (tmp_path / "a.mp3").write_bytes(b"ID3")
@@ -77,11 +77,11 @@ def test_audio_and_documents_from_files_and_bytes(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_audio_blocks_are_parsed(record: dict[str, Any], block: Audio) -> None:
+def test_audio_blocks_are_parsed_from_json(record: dict[str, Any], block: Audio) -> None:
     assert parse_messages([{"role": "user", "content": [record]}]) == (User([block]),)
 
 
-def test_speech_record_is_read() -> None:
+def test_speech_of_the_assistant_is_parsed_from_json() -> None:
     record = {
         "type": "audio",
         "source": {"type": "inline", "base64_data": "UklGRg=="},
@@ -105,7 +105,7 @@ def test_invalid_audio_is_rejected(block: Audio, problem: str) -> None:
             check_request(Request(said))
 
 
-def test_audio_tokens_are_counted() -> None:
+def test_estimate_counts_the_tokens_of_audio() -> None:
     second = Audio(Inline("A" * 42_700), "audio/wav")
     assert (
         30
@@ -153,13 +153,13 @@ def test_audio_is_sent_where_supported() -> None:
         ("bedrock", Audio(Url("https://a.test/b.wav"), "audio/wav")),
     ],
 )
-def test_audio_is_rejected_by_path_where_unsupported(wire: str, block: Audio) -> None:
+def test_unsupported_audio_is_rejected_with_its_path(wire: str, block: Audio) -> None:
     with pytest.raises(UnsupportedContentError, match=r"messages\[0\]\.content\[0\]"):
         encode(wire, User([block]))
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_speech_of_the_model_is_sent_back_as_its_transcript(wire: str) -> None:
+def test_speech_of_the_model_is_sent_back_as_a_transcript(wire: str) -> None:
     body, codes = encode(wire, User("x"), Assistant([SPOKEN, Text("!")]), User("y"))
     if wire == "gemini":
         assert body["contents"][1]["parts"][0] == {
@@ -174,7 +174,7 @@ def test_speech_of_the_model_is_sent_back_as_its_transcript(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "responses", "ollama"])
-def test_audio_in_a_result_is_replaced_by_text_where_unsupported(wire: str) -> None:
+def test_unsupported_audio_in_a_tool_result_is_replaced_by_a_note(wire: str) -> None:
     call = Assistant([ToolCall("c", "f", {})])
     body, codes = encode(wire, User("x"), call, ToolResult("c", [WAV]))
     assert "audio (audio/wav, about 6 bytes) left out" in json.dumps(body)
@@ -208,7 +208,7 @@ SPEECH = {"id": "audio_1", "data": "UklG", "transcript": "Hel"}
 EXTRAS = {"audio": {"format": "mp3", "voice": "x"}}
 
 
-def test_speech_in_a_reply_is_read() -> None:
+def test_speech_in_an_unstreamed_reply_is_read() -> None:
     message = {"content": None, "audio": {**SPEECH, "expires_at": 1}}
     body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
     state = Continuity(opaque={"id": "audio_1"}, issuer=Issuer("openai", None, "m"))
@@ -219,7 +219,7 @@ def test_speech_in_a_reply_is_read() -> None:
     assert block.media_type == "audio/wav"
 
 
-def test_speech_in_a_stream_is_read() -> None:
+def test_speech_in_a_streamed_reply_is_read() -> None:
     ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     data = frames(
         delta(audio=SPEECH),
@@ -237,7 +237,7 @@ def test_speech_in_a_stream_is_read() -> None:
     assert fold(hear("openai", frames(delta(content="x", audio=5), ended), True)).text == "x"
 
 
-def test_speech_of_another_wire_is_sent_as_text() -> None:
+def test_speech_from_gemini_is_sent_back_with_its_signature() -> None:
     parts: list[dict[str, Any]] = [
         {"inlineData": {"mimeType": "audio/wav", "data": "UklG"}, "thoughtSignature": "s"},
         {"inlineData": {"mimeType": "audio/wav", "data": "UklG"}},
@@ -280,7 +280,7 @@ def test_gateway_clients_may_send_audio() -> None:
     assert asked.request.messages == (User([Audio(Inline("eA=="), "audio/mp3")]),)
 
 
-def test_speech_at_a_url_is_not_part_of_a_reply() -> None:
+def test_speech_at_a_url_is_not_forwarded_to_gateway_clients() -> None:
     from dragoman.events import MessageComplete, MessageStart
 
     events = [

@@ -92,7 +92,7 @@ END = ({"messageStop": {"stopReason": "end_turn"}}, {"metadata": {"usage": {"inp
 
 
 @pytest.mark.parametrize("case", find_cases("bedrock"), ids=str)
-def test_case(case: Case) -> None:
+def test_conformance_case_passes(case: Case) -> None:
     check_case(case)
 
 
@@ -126,7 +126,7 @@ def test_case(case: Case) -> None:
          UnavailableError),
     ],
 )  # fmt: skip
-def test_unusual_replies_are_read(
+def test_unusual_replies_give_text_or_the_right_error(
     data: Any, text: str | None, kind: type[ProviderError] | None
 ) -> None:
     heard = read(data)
@@ -134,7 +134,7 @@ def test_unusual_replies_are_read(
     assert (None if heard.response is None else heard.response.text) == text
 
 
-def test_damaged_text_is_read() -> None:
+def test_invalid_utf8_in_text_is_replaced() -> None:
     data = frames(delta(0, text="?"), *END)
     payload = b'{"contentBlockIndex":0,"delta":{"text":"\xff"}}'
     broken = encode_message(
@@ -145,7 +145,7 @@ def test_damaged_text_is_read() -> None:
     assert reply.text == "\ufffd?"
 
 
-def test_unusual_calls_are_read() -> None:
+def test_tool_calls_with_missing_or_wrong_fields_are_read() -> None:
     start = {
         "contentBlockStart": {
             "contentBlockIndex": 0,
@@ -197,7 +197,7 @@ def sent(request: Request, model: str = "m", **quirks: Any) -> tuple[dict[str, A
     return json.loads(encoded.http.body), [note.code for note in encoded.notes]
 
 
-def test_the_address_has_the_model_and_the_mode() -> None:
+def test_url_contains_the_model_and_the_streaming_mode() -> None:
     root = "https://bedrock-runtime.us-east-1.amazonaws.com/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0"
     whole = codec(CLAUDE).encode(Request([User("x")])).http
     streamed = codec(CLAUDE).encode(Request([User("x")], stream=True)).http
@@ -210,7 +210,7 @@ def test_the_address_has_the_model_and_the_mode() -> None:
     )
 
 
-def test_unsupported_content_is_noted_or_refused() -> None:
+def test_unsupported_content_is_noted_or_rejected() -> None:
     blocks = [
         Image(Url("data:image/png;base64,aGk="), detail="low"),
         Image(Url("s3://bucket/a.png"), "image/png"),
@@ -248,7 +248,7 @@ def test_unsupported_content_is_noted_or_refused() -> None:
     ] == {"auto": {}}
 
 
-def test_native_blocks_are_sent_back_to_the_service() -> None:
+def test_native_blocks_are_sent_back_to_the_service_that_issued_them() -> None:
     heard = read(frames(
         {"contentBlockStart": {"contentBlockIndex": 0,
                                "start": {"toolUse": {"type": "server_tool_use", "name": "g"}}}},
@@ -269,7 +269,7 @@ def test_native_blocks_are_sent_back_to_the_service() -> None:
     assert body["messages"][1]["content"][0] == {"toolUse": {"name": "g", "input": {"q": 1}}}
 
 
-def test_a_schema_is_asked_for_by_a_tool_unless_the_model_thinks() -> None:
+def test_structured_output_uses_a_tool_unless_the_model_reasons() -> None:
     request = Request(
         [User("x")], config=RuntimeConfig(reasoning=2000, max_tokens=4000), response_schema=SCHEMA
     )
@@ -288,7 +288,7 @@ def test_a_schema_is_asked_for_by_a_tool_unless_the_model_thinks() -> None:
     assert adapted.encode(off).structured_path == "prompt"
 
 
-async def test_rejected_forced_tool_is_requested_in_the_prompt() -> None:
+async def test_schema_is_put_in_the_prompt_after_a_forced_tool_is_rejected() -> None:
     def whole(*content: Any) -> bytes:
         return json.dumps(
             {"output": {"message": {"content": content}}, "stopReason": "end_turn"}
@@ -330,7 +330,7 @@ async def test_rejected_forced_tool_is_requested_in_the_prompt() -> None:
 # --- the server side ---------------------------------------------------------------------------
 
 
-def test_a_request_is_read_as_it_was_written() -> None:
+def test_encoded_request_is_decoded_unchanged() -> None:
     state = Continuity("EuYB", issuer=Issuer("bedrock", None, CLAUDE))
     hidden = Continuity(issuer=Issuer("bedrock", None, CLAUDE))
     cited = Continuity(None, {"citations": [{"title": "t"}]}, Issuer("bedrock", None, CLAUDE))
@@ -451,7 +451,7 @@ LOST: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("body", "codes"), LOST.values(), ids=LOST)
-def test_fields_without_a_place_in_a_request_are_reported(
+def test_fields_that_our_request_cannot_represent_are_reported(
     body: dict[str, Any], codes: list[str]
 ) -> None:
     hi = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
@@ -477,13 +477,15 @@ def test_fields_without_a_place_in_a_request_are_reported(
         ),
     ],
 )
-def test_content_without_a_place_in_a_request_is_refused(block: dict[str, Any], path: str) -> None:
+def test_content_that_our_request_cannot_represent_is_rejected(
+    block: dict[str, Any], path: str
+) -> None:
     with pytest.raises((InvalidRequestError, UnsupportedContentError)) as caught:
         SERVER.decode({"messages": [{"role": "user", "content": [block]}]}, "/model/m/converse")
     assert caught.value.message.startswith(path)
 
 
-def test_tools_of_the_service_have_portable_names() -> None:
+def test_portable_server_tool_names_are_translated() -> None:
     tools = (ServerTool("web_search"), ServerTool("code_execution"), ServerTool("other", {"a": 1}))
     body, codes = sent(Request([User("x")], server_tools=tools))
     names = [
@@ -496,7 +498,7 @@ def test_tools_of_the_service_have_portable_names() -> None:
         sent(Request([User("x")], server_tools=(ServerTool("url_context"),)))
 
 
-def test_audio_in_a_result_is_left_out() -> None:
+def test_audio_in_a_tool_result_is_omitted() -> None:
     call = Assistant([ToolCall("c", "f", {})])
     result = ToolResult("c", [Audio(Inline("aGk="), "audio/wav")])
     body, codes = sent(Request([User("x"), call, result], (Tool("f"),)))
@@ -514,7 +516,7 @@ def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
 
 @pytest.mark.parametrize("case", find_cases("bedrock", "events.jsonl"), ids=str)
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_reply_is_read_as_it_was_written(case: Case, stream: bool) -> None:
+def test_encoded_reply_is_decoded_unchanged(case: Case, stream: bool) -> None:
     heard = decode(case.codec(), case.request, [case.reply or b""], judged=False)
     if heard.response is None:
         return
@@ -537,7 +539,7 @@ def test_a_reply_is_read_as_it_was_written(case: Case, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_speech_and_foreign_state_are_served(stream: bool) -> None:
+def test_gateway_serves_speech_as_text_and_drops_state_of_other_providers(stream: bool) -> None:
     thought = Thinking("t", Continuity("s", issuer=Issuer("gemini")))
     blocks = (
         thought,
@@ -559,7 +561,7 @@ def test_speech_and_foreign_state_are_served(stream: bool) -> None:
     assert reply.text == "asaid"
 
 
-def test_refusals_and_keys() -> None:
+def test_errors_and_keys_round_trip_through_the_server_codec() -> None:
     reply = SERVER.error(RateLimitError("no"))
     assert type(codec().error(reply.status, reply.headers, reply.body)) is RateLimitError
     assert SERVER.key({"authorization": "Bearer k"}) == "k"
@@ -681,7 +683,7 @@ def check_recording(record: Record) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
-def test_every_recording_is_read(count: Any) -> None:
+def test_every_recorded_exchange_is_read(count: Any) -> None:
     for record in RECORDS:
         if record.status >= 300:
             assert (
@@ -765,7 +767,7 @@ def text_of(payloads: list[Any]) -> str:
 
 @pytest.mark.no_cover
 @pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
-def test_recorded_invocations_are_read_by_the_wires_of_their_bodies(count: Any) -> None:
+def test_recorded_native_bodies_are_read_by_the_matching_wire(count: Any) -> None:
     found: Counter[str] = Counter()
     with gzip.open(RECORDED, "rb") as lines:
         records = [
@@ -812,7 +814,7 @@ def test_recorded_invocations_are_read_by_the_wires_of_their_bodies(count: Any) 
         count(f"recorded invocations: {name}", number)
 
 
-def test_raw_shows_a_stream_with_a_wrong_checksum_as_text() -> None:
+def test_raw_reply_shows_an_invalid_event_stream_as_text() -> None:
     data = b"\x00\x00\x00\x10not an event stream"
     assert _decode_stream(EventStreamDecoder, {"seen": 1}, data) == {
         "chunks": [data.decode("utf-8", "replace")],

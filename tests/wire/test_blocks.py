@@ -20,7 +20,7 @@ def test_documented_block_table_matches_the_wires() -> None:
     assert PAGE.read_text() == with_table(PAGE.read_text()), "run: python -m tests.wire.blocks"
 
 
-def test_block_table_is_complete() -> None:
+def test_block_table_has_every_kind_of_block_and_every_wire() -> None:
     assert set(WIRES) == set(CODECS)
     shown = {(type(kind.block), kind.path == MODELS) for kind in KINDS.values()}
     assert shown == {(each, False) for each in get_args(UserBlock)} | {
@@ -29,7 +29,7 @@ def test_block_table_is_complete() -> None:
 
 
 @pytest.mark.parametrize(("name", "wire"), READ)
-def test_reply_contains_the_block(name: str, wire: str) -> None:
+def test_each_kind_of_block_is_read_from_a_reply(name: str, wire: str) -> None:
     blocks = receive(wire, REPLIES[name][wire])
     found: Any = next(block for block in blocks if type(block) is type(KINDS[name].block))
     if name == "text with citations":

@@ -77,7 +77,7 @@ def marks(body: Any, path: str = "") -> list[str]:
 # --- breakpoints -------------------------------------------------------------------------------
 
 
-def test_auto_marks_tools_the_system_prompt_and_the_last_two_turns() -> None:
+def test_automatic_cache_marks_are_on_tools_system_prompt_and_last_two_turns() -> None:
     body, warnings = encode("anthropic", LONG, "auto", TOOLS)
     assert marks(body) == [
         ".tools[1]",
@@ -92,18 +92,18 @@ def test_auto_marks_tools_the_system_prompt_and_the_last_two_turns() -> None:
     assert warnings == ()
 
 
-def test_auto_marks_a_new_conversation() -> None:
+def test_new_conversation_gets_an_automatic_cache_mark() -> None:
     assert marks(encode("anthropic", [User("one")], "auto")[0]) == [".messages[0].content[0]"]
 
 
 @pytest.mark.parametrize("cache", [None, "off"])
-def test_nothing_is_marked_by_default(cache: Any) -> None:
+def test_no_cache_mark_is_sent_by_default(cache: Any) -> None:
     body, _ = encode("anthropic", LONG, cache, TOOLS)
     assert marks(body) == []
     assert body == encode("anthropic", LONG, None, TOOLS)[0]
 
 
-def test_marks_are_sent_where_the_caller_sets_them() -> None:
+def test_cache_marks_are_sent_where_the_caller_sets_them() -> None:
     said: list[Message] = [
         System("Be terse.", cache=True),
         System("Be kind."),
@@ -139,14 +139,14 @@ def test_marks_are_sent_where_the_caller_sets_them() -> None:
         (User([Document(Inline("aGk="), cache=True), Text("b")]), ".messages[0].content[0]"),
     ],
 )
-def test_every_kind_of_mark_is_sent(message: User, place: str) -> None:
+def test_cache_marks_on_messages_and_blocks_are_sent(message: User, place: str) -> None:
     assert marks(encode("anthropic", [message])[0]) == [place]
     assert marks(encode("openai", [message], cache_control=True)[0]) == [place]
     assert marks(encode("openai", [message])[0]) == []
     assert "cache" not in json.dumps(encode("openai", [message])[0])
 
 
-def test_marks_on_replies_and_results_count() -> None:
+def test_cache_marks_on_replies_and_tool_results_are_sent() -> None:
     said: list[Message] = [
         User("a"),
         Assistant([Text("b", cache=True), ToolCall("c", "a", {})]),
@@ -158,7 +158,7 @@ def test_marks_on_replies_and_results_count() -> None:
     ]
 
 
-def test_only_the_last_four_marks_are_sent() -> None:
+def test_only_the_last_four_cache_marks_are_sent() -> None:
     said: list[Message] = [User([Text(f"{at}", cache=True) for at in range(6)])]
     for wire, quirks in (("anthropic", {}), ("openai", {"cache_control": True})):
         body, warnings = encode(wire, said, "auto", TOOLS if wire == "anthropic" else (), **quirks)
@@ -166,7 +166,7 @@ def test_only_the_last_four_marks_are_sent() -> None:
         assert [warning.code for warning in warnings] == ["cache_mark_dropped"] * 2
 
 
-def test_marks_of_the_caller_reduce_automatic_ones() -> None:
+def test_cache_marks_of_the_caller_leave_fewer_automatic_marks() -> None:
     said = [
         System("s", cache=True),
         User([Text("a", cache=True), Text("b", cache=True), Text("c")]),
@@ -186,7 +186,7 @@ def test_cache_lifetime_is_sent(ttl: Any, codes: list[str]) -> None:
     assert [warning.code for warning in warnings] == codes
 
 
-def test_endpoint_can_cache_by_default() -> None:
+def test_cache_setting_of_an_endpoint_is_the_default() -> None:
     codec = CODECS["anthropic"].connect("m", "https://a", {"cache": "auto"}, Capabilities())
     config = RuntimeConfig(max_tokens=9)
     assert len(marks(json.loads(codec.encode(Request(LONG, TOOLS, config)).http.body))) == 4
@@ -194,7 +194,7 @@ def test_endpoint_can_cache_by_default() -> None:
     assert marks(json.loads(codec.encode(Request(LONG, TOOLS, off)).http.body)) == []
 
 
-def test_schema_directive_follows_the_marked_system_prompt() -> None:
+def test_schema_instruction_follows_the_cached_system_prompt() -> None:
     codec = CODECS["anthropic"].connect("m", "https://a", {"structured": "prompt"}, Capabilities())
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
     request = Request(
@@ -205,7 +205,7 @@ def test_schema_directive_follows_the_marked_system_prompt() -> None:
     assert system[1]["text"].startswith("Answer with one JSON value")
 
 
-def test_native_block_is_not_changed() -> None:
+def test_removing_a_cache_mark_does_not_modify_the_callers_block() -> None:
     data = {"type": "server_tool_use", "id": "s", "cache_control": MARK}
     result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     state = Continuity(issuer=Issuer("anthropic"))
@@ -221,7 +221,7 @@ def test_native_block_is_not_changed() -> None:
 # --- a router ----------------------------------------------------------------------------------
 
 
-def test_router_accepts_marks_on_parts() -> None:
+def test_automatic_cache_marks_are_sent_to_routers() -> None:
     body, _ = encode("openai", LONG, "auto", cache_control=True)
     assert marks(body) == [
         ".messages[0].content[0]",
@@ -234,7 +234,7 @@ def test_router_accepts_marks_on_parts() -> None:
     ]
 
 
-def test_router_accepts_marks_of_the_caller() -> None:
+def test_cache_marks_of_the_caller_are_sent_to_routers() -> None:
     said: list[Message] = [
         System("s", cache=True),
         User([Text("a", cache=True)]),
@@ -267,7 +267,7 @@ def test_router_accepts_marks_of_the_caller() -> None:
         (PromptCache(ttl="1h"), None, {}, ["cache_ttl_shortened"]),
     ],
 )  # fmt: skip
-def test_automatic_cache_gets_a_key(
+def test_cache_key_and_retention_are_sent(
     cache: Any, session: Any, sent: dict[str, Any], codes: list[str]
 ) -> None:
     for wire, quirks in (("openai", {"cache_key": True}), ("responses", {})):
@@ -278,7 +278,7 @@ def test_automatic_cache_gets_a_key(
         assert [warning.code for warning in warnings] == codes
 
 
-def test_session_is_not_sent_as_a_key_to_compatible_servers() -> None:
+def test_session_id_is_not_sent_as_a_cache_key_to_compatible_servers() -> None:
     assert "prompt_cache_key" not in encode("openai", [User("u")], "auto", session_id="s")[0]
 
 
@@ -298,7 +298,7 @@ def test_cached_content_is_sent_by_its_handle() -> None:
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "gemini", "ollama"])
-def test_unsupported_marks_are_reported(wire: str) -> None:
+def test_unsupported_cache_marks_are_reported(wire: str) -> None:
     _, warnings = encode(wire, [User("u")], PromptCache(key="k", ttl="1h"))
     expected = {"config.cache.key", "config.cache.ttl"} - (
         {"config.cache.ttl"} if wire == "anthropic" else set()
@@ -309,7 +309,7 @@ def test_unsupported_marks_are_reported(wire: str) -> None:
 # --- records -----------------------------------------------------------------------------------
 
 
-def test_marks_are_read_from_records() -> None:
+def test_cache_marks_are_parsed_from_json_messages() -> None:
     part, source = {"type": "text", "text": "a"}, {"type": "inline", "base64_data": "aGk="}
     said = [
         {"role": "system", "content": "s", "cache": True},
@@ -345,14 +345,14 @@ def test_marks_are_read_from_records() -> None:
 
 
 @pytest.mark.parametrize("mark", [{"type": "forever"}, {"type": "ephemeral", "ttl": "1h"}, {}])
-def test_invalid_marks_are_rejected(mark: dict[str, Any]) -> None:
+def test_invalid_cache_marks_are_rejected(mark: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="cache_control"):
         parse_messages(
             [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]}]
         )
 
 
-def test_cache_setting_of_a_call_is_used() -> None:
+def test_cache_setting_of_a_single_call_is_used() -> None:
     request = build_request("Hi", settings={"cache": "auto"})
     assert request.config.cache == "auto"
     request = build_request("Hi", config={"cache": {"ttl": "1h", "key": "k"}})
@@ -364,7 +364,7 @@ def test_cache_setting_of_a_call_is_used() -> None:
 # --- clients of the gateway --------------------------------------------------------------------
 
 
-def test_marks_of_gateway_clients_are_kept() -> None:
+def test_cache_marks_of_gateway_clients_are_kept() -> None:
     for mark in (MARK, HOUR):
         said = {
             "model": "m",
@@ -409,7 +409,7 @@ def test_marks_of_gateway_clients_are_kept() -> None:
         assert body["system"] == said["system"]
 
 
-def test_mark_at_the_root_means_auto() -> None:
+def test_cache_mark_at_the_root_of_a_request_means_automatic_caching() -> None:
     asked = {
         "model": "m",
         "max_tokens": 9,
@@ -424,7 +424,7 @@ def test_mark_at_the_root_means_auto() -> None:
         )
 
 
-def test_mark_on_a_call_is_reported() -> None:
+def test_cache_mark_on_a_tool_call_is_reported() -> None:
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}, "cache_control": MARK}
     result = {"type": "tool_result", "tool_use_id": "c", "content": "r"}
     turns = [("user", "a"), ("assistant", [call]), ("user", [result])]

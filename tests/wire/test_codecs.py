@@ -12,7 +12,7 @@ from dragoman.wire.codec import Codec
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))
-def test_model_with_single_calls_is_asked_for_one(name: str) -> None:
+def test_model_without_parallel_tool_calls_is_asked_for_one_at_a_time(name: str) -> None:
     def body(known: Capabilities) -> bytes:
         codec = CODECS[name].connect("m", "https://api.example.com", None, known)
         return codec.encode(
@@ -24,7 +24,7 @@ def test_model_with_single_calls_is_asked_for_one(name: str) -> None:
     assert b"parallel" not in body(Capabilities())
 
 
-def test_codec_plugin_is_imported_when_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codec_plugin_is_imported_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     codecs: ByWire[type[Codec]] = ByWire({}, lambda codec: codec)
     monkeypatch.setattr(wire, "_codecs", codecs)
     add_codec("theirs", "dragoman.wire.openai:OpenAICodec")

@@ -95,11 +95,11 @@ END = {"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}
 
 
 @pytest.mark.parametrize("case", find_cases("cohere"), ids=str)
-def test_case(case: Case) -> None:
+def test_conformance_case_passes(case: Case) -> None:
     check_case(case)
 
 
-def test_citations_are_read_with_their_places() -> None:
+def test_citations_are_read_with_their_positions_in_the_text() -> None:
     source = {
         "type": "tool",
         "id": "t:0",
@@ -124,7 +124,7 @@ def test_citations_are_read_with_their_places() -> None:
     )
 
 
-def test_citations_go_to_the_text_that_they_are_about() -> None:
+def test_each_citation_is_attached_to_the_text_that_it_cites() -> None:
     parts = [
         {"type": "text", "text": "a"},
         {"type": "thinking", "thinking": "t"},
@@ -175,7 +175,7 @@ def test_citations_go_to_the_text_that_they_are_about() -> None:
         (b"event: error\ndata: it broke\n\n", None, UnavailableError),
     ],
 )  # fmt: skip
-def test_unusual_replies_are_read(
+def test_unusual_replies_give_text_or_the_right_error(
     data: Any, text: str | None, kind: type[ProviderError] | None
 ) -> None:
     heard = read(data)
@@ -199,7 +199,9 @@ def test_unusual_replies_are_read(
           ("tool-call-end", None)], {}),
     ],
 )  # fmt: skip
-def test_unusual_calls_are_read(calls: list[tuple[str, Any]], expected: dict[str, Any]) -> None:
+def test_tool_calls_with_missing_or_wrong_fields_are_read(
+    calls: list[tuple[str, Any]], expected: dict[str, Any]
+) -> None:
     records = [
         {"type": kind, "index": 0, "delta": {"message": {"tool_calls": call}}}
         for kind, call in calls
@@ -214,7 +216,7 @@ def test_unusual_calls_are_read(calls: list[tuple[str, Any]], expected: dict[str
     )
 
 
-def test_calls_of_the_first_version() -> None:
+def test_tool_calls_of_api_version_1_are_read() -> None:
     body = {
         "text": None,
         "generation_id": "1",
@@ -235,7 +237,7 @@ def sent(request: Request, **quirks: Any) -> tuple[dict[str, Any], list[str]]:
     return json.loads(encoded.http.body), [note.code for note in encoded.notes]
 
 
-def test_what_does_not_fit_is_noted() -> None:
+def test_dropped_and_changed_content_is_noted() -> None:
     messages = [
         User([Text("a", Continuity("s")), Document(Inline("eA=="), "text/markdown")]),
         Assistant([
@@ -275,7 +277,7 @@ def test_what_does_not_fit_is_noted() -> None:
     ]
 
 
-def test_what_the_wire_refuses() -> None:
+def test_unsupported_content_and_settings_are_rejected() -> None:
     for block in (
         Document(Inline("eA=="), "application/pdf"),
         Document(Inline("eA==")),
@@ -295,7 +297,7 @@ def test_what_the_wire_refuses() -> None:
         )
 
 
-def test_a_choice_without_tools_and_tools_of_the_extras() -> None:
+def test_tool_choice_is_sent_only_with_tools() -> None:
     assert sent(Request([User("x")], tool_choice="required"))[1] == ["tool_choice_omitted"]
     body, codes = sent(
         Request([User("x")], config=RuntimeConfig(extras={"tools": [{}]}), tool_choice="none")
@@ -305,7 +307,7 @@ def test_a_choice_without_tools_and_tools_of_the_extras() -> None:
     assert sent(Request([User("x")], (Tool("f"),), tool_choice=ForceTool("f")))[1] == []
 
 
-def test_a_model_that_does_not_reason_is_sent_no_thinking() -> None:
+def test_thinking_is_not_sent_to_a_model_that_does_not_reason() -> None:
     known = Capabilities.of({"supports_thinking": False, "supports_structured_output": False})
     encoded = (
         CODECS["cohere"]
@@ -321,7 +323,7 @@ def test_a_model_that_does_not_reason_is_sent_no_thinking() -> None:
     assert encoded.structured_path == "prompt"
 
 
-async def test_a_refused_schema_is_asked_for_in_words() -> None:
+async def test_schema_is_put_in_the_prompt_after_it_is_rejected() -> None:
     done = json.dumps(
         {
             "message": {"content": [{"type": "text", "text": '{"a": 1}'}]},
@@ -354,7 +356,7 @@ async def test_a_refused_schema_is_asked_for_in_words() -> None:
 # --- the server side ---------------------------------------------------------------------------
 
 
-def test_a_request_is_read_as_it_was_written() -> None:
+def test_encoded_request_is_decoded_unchanged() -> None:
     cited = Continuity(
         None, {"citations": [{"start": 0, "end": 1, "sources": []}]}, Issuer("cohere")
     )
@@ -470,7 +472,7 @@ def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
 
 @pytest.mark.parametrize("case", find_cases("cohere", "events.jsonl"), ids=str)
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_reply_is_read_as_it_was_written(case: Case, stream: bool) -> None:
+def test_encoded_reply_is_decoded_unchanged(case: Case, stream: bool) -> None:
     heard = decode(case.codec(), case.request, [case.reply or b""], judged=False)
     shown = (
         heard.error is None or heard.response is None or heard.response.finish_reason == "length"
@@ -498,7 +500,7 @@ def test_a_reply_is_read_as_it_was_written(case: Case, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_speech_and_foreign_state_are_served(stream: bool) -> None:
+def test_gateway_serves_speech_as_text_and_drops_state_of_other_providers(stream: bool) -> None:
     blocks = (
         Text("a", Continuity("s", issuer=Issuer("gemini"))),
         Audio(Inline("aGk="), "audio/wav", "said"),
@@ -516,7 +518,7 @@ def test_speech_and_foreign_state_are_served(stream: bool) -> None:
     assert reply.text == "asaid"
 
 
-def test_an_error_before_the_end_is_served() -> None:
+def test_error_in_the_middle_of_a_reply_is_sent_to_the_client() -> None:
     encoder = SERVER.encoder(Asked(plain_request(stream=True)))
     pieces = [
         encoder.feed(MessageStart("m", "r", "m", "p")),
@@ -538,7 +540,7 @@ def test_an_error_before_the_end_is_served() -> None:
     )
 
 
-def test_refusals_and_keys() -> None:
+def test_errors_and_keys_round_trip_through_the_server_codec() -> None:
     reply = SERVER.error(UnsupportedContentError("no"))
     assert type(codec().error(reply.status, reply.headers, reply.body)) is UnsupportedContentError
     assert SERVER.key({"authorization": "Bearer k"}) == "k"
@@ -622,7 +624,7 @@ def add_event(said: dict[str, Any], event: dict[str, Any]) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
-def test_every_recording_is_read(count: Any) -> None:
+def test_every_recorded_exchange_is_read(count: Any) -> None:
     priced = 0
     for record in RECORDS:
         if record.status >= 300:

@@ -50,11 +50,11 @@ from .cases import CASES
         ("qwen", "qwen"),
     ],
 )
-def test_model_line_is_derived(model: str, line: str) -> None:
+def test_model_line_is_derived_from_the_model_name(model: str, line: str) -> None:
     assert model_line(model) == line
 
 
-def test_case_files_contain_nothing_of_this_machine() -> None:
+def test_case_files_contain_no_local_path_and_no_key() -> None:
     here = {str(Path.home()), str(Path(__file__).parents[2]), tempfile.gettempdir()}
     private = re.compile(
         "|".join([*map(re.escape, sorted(here)), "/home/", "sk-[A-Za-z0-9]{8}"]).encode()
@@ -83,20 +83,20 @@ HOME = Issuer("w", "v", "m-2025-01-01")
         (None, False, False, False),
     ],
 )
-def test_state_is_sent_to_its_issuer_only(
+def test_provider_state_is_sent_to_its_issuer_only(
     issuer: Issuer | None, replayable: bool, ours: bool, welcome: bool
 ) -> None:
     state = Continuity("s", None, issuer, replayable=replayable)
     assert (is_ours(state, HOME), is_welcome(state, HOME)) == (ours, welcome)
 
 
-def test_nothing_is_sent_without_state() -> None:
+def test_block_without_provider_state_has_no_issuer() -> None:
     assert not is_ours(None, HOME)
     assert not is_welcome(None, HOME)
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_state_on_user_and_tool_messages_is_dropped_and_reported(wire: str) -> None:
+def test_provider_state_on_user_and_tool_messages_is_dropped_and_reported(wire: str) -> None:
     text = Text("hi", Continuity("signature", None, Issuer(wire)))
     messages = (
         User([text, Text("there")]),

@@ -320,7 +320,7 @@ def check_reading(record: Record, heard: DecodedReply) -> None:
         assert reply.usage.total_tokens == usage.get("total_tokens")
 
 
-def test_every_recorded_chat_is_read(count: Callable[[str, int], None]) -> None:
+def test_every_recorded_chat_completion_is_read(count: Callable[[str, int], None]) -> None:
     ends: Counter[str] = Counter()
     for record in CHAT:
         heard = hear(record)
@@ -339,7 +339,7 @@ def test_every_recorded_chat_is_read(count: Callable[[str, int], None]) -> None:
     count("recorded chats held against an independent reading", sum(ends.values()))
 
 
-def test_raw_is_verbatim(count: Callable[[str, int], None]) -> None:
+def test_raw_reply_equals_the_recorded_bodies(count: Callable[[str, int], None]) -> None:
     done = 0
     for record in CHAT[:: 1 if EXHAUSTIVE else 3]:
         reply = hear(record).response
@@ -353,7 +353,7 @@ def test_raw_is_verbatim(count: Callable[[str, int], None]) -> None:
     count("recorded chats whose raw is verbatim", done)
 
 
-def test_recordings_of_every_wire_give_replies_or_provider_errors(
+def test_every_recorded_exchange_gives_a_reply_or_a_provider_error(
     count: Callable[[str, int], None],
 ) -> None:
     """No other exception, no invalid stream, and every event is serialisable."""
@@ -369,7 +369,9 @@ def test_recordings_of_every_wire_give_replies_or_provider_errors(
         count(f"recorded replies of {wire} decoded", sum(ends.values()))
 
 
-def test_recordings_are_read_byte_by_byte(count: Callable[[str, int], None]) -> None:
+def test_reading_recordings_byte_by_byte_gives_the_same_reply(
+    count: Callable[[str, int], None],
+) -> None:
     """The same reply is read for any split of the bytes: one by one, or as the network had cut
     them.
     """
@@ -466,7 +468,7 @@ def class_of(status: int, body: str) -> type[ProviderError]:
 NESTED = {"54a4b85e-bf0debb4"}
 
 
-def test_recorded_chat_errors_map_to_their_class(count: Callable[[str, int], None]) -> None:
+def test_recorded_chat_errors_map_to_the_right_class(count: Callable[[str, int], None]) -> None:
     found: Counter[str] = Counter()
     for record in BAD:
         if record.wire != "openai":
@@ -482,7 +484,7 @@ def test_recorded_chat_errors_map_to_their_class(count: Callable[[str, int], Non
     count("recorded refusals of chats classified", sum(found.values()))
 
 
-def test_recorded_errors_of_every_wire_are_provider_errors() -> None:
+def test_every_recorded_error_becomes_a_provider_error() -> None:
     for record in BAD:
         error = record.codec().error(record.status, record.headers, record.body, 0.0)
         assert type(error) in TREE

@@ -71,7 +71,9 @@ CASES: list[tuple[str, str, str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("wire", "base", "url", "reply", "fields"), CASES)
-def test_a_server_counts(wire: str, base: str, url: str, reply: Any, fields: str) -> None:
+def test_token_count_is_read_from_the_server(
+    wire: str, base: str, url: str, reply: Any, fields: str
+) -> None:
     count, [asked] = run(wire, base, [(200, reply)])
     assert (count, asked.url) == (7, url)
     assert " ".join(sorted(json.loads(asked.body))) == fields
@@ -87,13 +89,13 @@ def test_a_server_counts(wire: str, base: str, url: str, reply: Any, fields: str
         run(wire, base, [(404, {"error": {"message": "no such route"}})])
 
 
-def test_an_envelope_names_the_model() -> None:
+def test_token_counting_request_to_gemini_names_the_model() -> None:
     _, [asked] = run("gemini", "http://a.test", [(200, {"totalTokens": 7})])
     inner = json.loads(asked.body)["generateContentRequest"]
     assert (inner["model"], inner["generationConfig"]["maxOutputTokens"]) == ("models/m", 9)
 
 
-def test_a_template_and_a_tokenizer_count() -> None:
+def test_tokens_are_counted_with_the_servers_template_and_tokenizer() -> None:
     replies: Replies = [(200, {"prompt": "<s>Hi"}), (200, {"tokens": [1, 2, 3]})]
     count, asked = run("openai", "http://a.test/v1", replies, any_model=True)
     assert count == 3
@@ -112,7 +114,7 @@ def test_a_template_and_a_tokenizer_count() -> None:
             run("openai", "http://a.test/v1", wrong, any_model=True)
 
 
-def test_what_cannot_be_counted_is_not_asked_for() -> None:
+def test_no_token_count_is_requested_where_the_server_cannot_count() -> None:
     picture = Request((User((Text("What?"), Image(Inline("aGk="), "image/png"))),), model="m")
     assert run("openai", "http://a.test/v1", [], picture, any_model=True) == (None, [])
     assert run("openai", "http://a.test/v1", []) == (None, [])

@@ -78,7 +78,7 @@ STREAMED = [
 ]
 
 
-def test_every_wire_is_tested() -> None:
+def test_every_wire_has_streams_to_truncate() -> None:
     assert {case.wire for case in STREAMED} == set(CODECS)
     assert {record.wire for record in find_streams()} in (set(CODECS), set())
 
@@ -154,7 +154,9 @@ def check_words(heard: DecodedReply, whole: DecodedReply, *, reread: bool) -> No
 
 @pytest.mark.parametrize("share", range(10 if EXHAUSTIVE else 1))
 @pytest.mark.parametrize("wire", sorted({case.wire for case in STREAMED}))
-def test_cases_cut_at_every_byte(wire: str, share: int, count: Callable[[str, int], None]) -> None:
+def test_case_streams_truncated_at_any_byte_are_handled(
+    wire: str, share: int, count: Callable[[str, int], None]
+) -> None:
     cases = [case for case in STREAMED if case.wire == wire][share :: 10 if EXHAUSTIVE else 1]
     done = 0
     for case in cases:
@@ -178,7 +180,7 @@ def test_cases_cut_at_every_byte(wire: str, share: int, count: Callable[[str, in
 
 
 @pytest.mark.parametrize("case", [case for case in STREAMED if case.wire == "openai"], ids=str)
-def test_end_mark_may_be_missing_after_a_finish_reason(case: Case) -> None:
+def test_done_marker_may_be_missing_after_a_finish_reason(case: Case) -> None:
     data = case.reply or b""
     mark = re.search(rb"data: *\[DONE\] *\r?\n?\r?\n?$", data)
     whole = decode(case.codec(), case.request, [data])
@@ -212,7 +214,9 @@ needs_recordings = pytest.mark.skipif(
 
 @needs_recordings
 @pytest.mark.parametrize("share", SHARES)
-def test_recordings_cut_at_many_bytes(share: int, count: Callable[[str, int], None]) -> None:
+def test_recorded_streams_truncated_at_many_bytes_are_handled(
+    share: int, count: Callable[[str, int], None]
+) -> None:
     for record in recorded_streams(share):
         offsets = record_offsets(record)
         cut_record(record, offsets)
@@ -250,7 +254,9 @@ def cut_record(record: Record, offsets: Sequence[int]) -> None:
 
 @needs_recordings
 @pytest.mark.parametrize("share", SHARES)
-def test_recordings_in_pieces(share: int, count: Callable[[str, int], None]) -> None:
+def test_reply_does_not_depend_on_how_the_recorded_bytes_are_split(
+    share: int, count: Callable[[str, int], None]
+) -> None:
     """Read byte by byte, in random pieces, with CRLF, comments and pings: the reply is
     the same.
     """

@@ -216,7 +216,7 @@ def failure_of(words: str) -> Failure:
 
 
 @pytest.mark.parametrize(("wire", "kind", "status", "words"), FAILURES)
-def test_error_text_decides_the_class(
+def test_text_of_an_error_decides_its_class(
     wire: str, kind: type[ProviderError], status: int, words: str
 ) -> None:
     assert type(build_error(status, {}, failure_of(words), rows_of(wire))) is kind
@@ -269,5 +269,5 @@ def survivors(wire: str) -> list[str]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_every_part_of_a_pattern_is_needed(wire: str) -> None:
+def test_every_alternative_in_an_error_pattern_is_needed(wire: str) -> None:
     assert survivors(wire) == []

@@ -105,13 +105,15 @@ def test_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> 
     assert read_retry_after(headers, EPOCH) == pytest.approx(seconds)
 
 
-def test_date_without_a_clock_is_ignored() -> None:
+def test_retry_after_date_is_ignored_if_the_time_is_unknown() -> None:
     assert read_retry_after({"retry-after": NOON}) is None
     assert read_retry_after({"x-ratelimit-reset": "1445428805000"}) is None
     assert read_retry_after({"retry-after": NOON, "date": NOON}) == 0
 
 
-def test_date_does_not_depend_on_the_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_date_does_not_depend_on_the_local_time_zone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for zone in ("UTC", "Asia/Tokyo", "America/New_York"):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
@@ -128,7 +130,9 @@ names = st.sampled_from(["retry-after", "retry-after-ms", "Date", "x-ratelimit-r
 
 
 @given(st.dictionaries(names, phrases), st.none() | st.just(EPOCH))
-def test_any_header_gives_a_wait_or_none(headers: dict[str, str], now: float | None) -> None:
+def test_any_retry_after_header_gives_a_finite_delay_or_none(
+    headers: dict[str, str], now: float | None
+) -> None:
     wait = read_retry_after(headers, now)
     assert wait is None or 0 <= wait < float("inf")
 
@@ -251,7 +255,7 @@ BODIES: dict[str, tuple[Any, Failure]] = {
 
 
 @pytest.mark.parametrize(("body", "failure"), BODIES.values(), ids=BODIES)
-def test_failure_is_read(body: Any, failure: Failure) -> None:
+def test_error_details_are_read_from_the_body(body: Any, failure: Failure) -> None:
     written = json.dumps(body)
     failure = replace(failure, body=written)
     assert read_failure(written) == read_failure(written.encode()) == failure
@@ -275,12 +279,12 @@ TEXTS: list[tuple[bytes | str, str]] = [
 
 
 @pytest.mark.parametrize(("body", "message"), TEXTS)
-def test_bodies_that_are_not_json_are_read(body: bytes | str, message: str) -> None:
+def test_error_text_is_read_from_bodies_that_are_not_json(body: bytes | str, message: str) -> None:
     kept = body if isinstance(body, str) else body.decode("utf-8", "replace")
     assert read_failure(body) == Failure(message, body=cut(kept, MAX_BODY))
 
 
-def test_long_messages_are_truncated() -> None:
+def test_long_error_messages_are_truncated() -> None:
     assert len(read_failure({"error": {"message": "x" * 9000}}).message) == 4000
     assert len(read_failure({"error": "x" * 9000}).message) == 4000
     assert len(read_failure(json.dumps("x" * 9000)).message) == 4000
@@ -288,7 +292,7 @@ def test_long_messages_are_truncated() -> None:
     assert read_failure({"error": {"message": ["x" * 9000]}}).message.startswith("['xxx")
 
 
-def test_unprintable_values_give_no_text() -> None:
+def test_error_values_too_large_to_print_give_no_text() -> None:
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
@@ -299,7 +303,7 @@ def test_unprintable_values_give_no_text() -> None:
 @pytest.mark.parametrize(
     "body", [b"<script" * 6000, b"<script>" * 5000, b"<" * 40000, b"<p>" + b"<style " * 9000]
 )
-def test_hostile_page_is_read_in_linear_time(body: bytes) -> None:
+def test_hostile_html_error_page_is_read_in_linear_time(body: bytes) -> None:
     with cpu.spending() as spent:
         assert len(read_failure(body).message) <= 500
     assert spent.units < cpu.QUARTER_SECOND
@@ -310,7 +314,7 @@ def test_hostile_page_is_read_in_linear_time(body: bytes) -> None:
     | st.text(max_size=60)
     | some.json_values.map(lambda value: json.dumps(value).encode())
 )
-def test_any_body_is_a_failure(body: bytes | str) -> None:
+def test_any_bytes_can_be_read_as_an_error_body(body: bytes | str) -> None:
     failure = read_failure(body)
     assert all(isinstance(part, str) for part in (failure.message, failure.code, failure.kind))
     assert failure.words == f"{failure.code} {failure.kind} {failure.message}"
@@ -327,7 +331,7 @@ shapes = st.recursive(
 
 
 @given(shapes)
-def test_any_json_is_a_failure(body: Any) -> None:
+def test_any_json_can_be_read_as_an_error_body(body: Any) -> None:
     failure = read_failure(json.dumps(body))
     assert failure.retry_after is None or failure.retry_after >= 0
     assert len(failure.message) <= 4000
@@ -354,7 +358,9 @@ STATUSES: list[tuple[int, type[ProviderError], str]] = [
 
 
 @pytest.mark.parametrize(("status", "kind", "message"), STATUSES)
-def test_status_decides_the_class(status: int, kind: type[ProviderError], message: str) -> None:
+def test_http_status_decides_the_error_class(
+    status: int, kind: type[ProviderError], message: str
+) -> None:
     error = build_error(status, {"X-Request-Id": "r"}, Failure("said"), ())
     assert (type(error), error.message, error.status) == (kind, message, status)
     assert (error.provider_message, error.provider_code, error.headers) == (
@@ -386,13 +392,13 @@ BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
 
 
 @pytest.mark.parametrize(("status", "failure", "kind"), BY_ROWS)
-def test_first_matching_row_decides(
+def test_first_matching_row_of_the_error_table_decides(
     status: int, failure: Failure, kind: type[ProviderError]
 ) -> None:
     assert type(build_error(status, {}, failure, ROWS)) is kind
 
 
-def test_row_sets_its_own_reason() -> None:
+def test_row_of_the_error_table_can_set_the_message() -> None:
     error = build_error(404, {}, Failure("no such model"), ROWS)
     assert error.message == "the provider does not serve this model"
     assert (
@@ -401,13 +407,13 @@ def test_row_sets_its_own_reason() -> None:
     )
 
 
-def test_code_takes_precedence_over_the_text() -> None:
+def test_error_code_takes_precedence_over_the_error_text() -> None:
     assert build_error(400, {}, Failure("m", "c", "k"), ()).provider_code == "c"
     assert build_error(400, {}, Failure("m", "", "k"), ()).provider_code == "k"
     assert build_error(400, {}, Failure(), ()).provider_message is None
 
 
-def test_header_takes_precedence_over_the_body() -> None:
+def test_retry_after_header_takes_precedence_over_the_body() -> None:
     failure = Failure("m", retry_after=9.0)
     assert build_error(429, {"retry-after": "0"}, failure, ()).retry_after == 0
     assert build_error(429, {}, failure, ()).retry_after == 9
@@ -416,7 +422,7 @@ def test_header_takes_precedence_over_the_body() -> None:
 
 
 @pytest.mark.parametrize("kind", [Failure, Row])
-def test_failures_are_immutable(kind: type[msgspec.Struct]) -> None:
+def test_error_details_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
 
 

@@ -48,7 +48,7 @@ def theirs(data: bytes) -> list[tuple[dict[str, Any], bytes]]:
     return [(message.headers, message.payload) for message in buffer]
 
 
-def test_the_vendors_library_reads_what_we_write_and_we_read_the_same() -> None:
+def test_botocore_reads_our_frames_and_we_decode_them_alike() -> None:
     read = theirs(STREAM)
     assert [headers[":event-type"] for headers, _ in read] == [
         "messageStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata",
@@ -65,14 +65,14 @@ def test_the_vendors_library_reads_what_we_write_and_we_read_the_same() -> None:
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_any_pieces_are_the_same_frames(cuts: list[int]) -> None:
+def test_frames_do_not_depend_on_how_the_bytes_are_split(cuts: list[int]) -> None:
     edges = sorted({0, *cuts, len(STREAM)})
     pieces = [STREAM[begin:end] for begin, end in pairwise(edges)]
     assert frames_of(*pieces) == frames_of(STREAM)
 
 
 @pytest.mark.parametrize("first", range(7))
-def test_a_changed_byte_never_passes(first: int) -> None:
+def test_a_changed_byte_is_always_detected(first: int) -> None:
     for at in range(first, len(STREAM), 49):
         check_change(at)
 
@@ -113,7 +113,7 @@ def with_headers(headers: bytes, payload: bytes = b"{}") -> bytes:
     return message + crc32(message).to_bytes(4)
 
 
-def test_headers_of_every_type_are_skipped() -> None:
+def test_headers_of_every_value_type_are_skipped() -> None:
     values = {
         0: b"",
         1: b"",
@@ -137,12 +137,12 @@ def test_headers_of_every_type_are_skipped() -> None:
 @pytest.mark.parametrize(
     "headers", [b"\x01x\x63", b"\x05x", b"\x01x\x07\0\x09ab", b"\x01x\x05123", b"\x01x"]
 )
-def test_headers_that_cannot_be_read(headers: bytes) -> None:
+def test_unreadable_headers_are_rejected(headers: bytes) -> None:
     with pytest.raises(EventStreamError, match="header"):
         frames_of(with_headers(headers))
 
 
-def test_lengths_that_cannot_be() -> None:
+def test_impossible_frame_lengths_are_rejected() -> None:
     for prelude in ((5).to_bytes(4) + (0).to_bytes(4), (2**31).to_bytes(4) + (0).to_bytes(4)):
         with pytest.raises(EventStreamError, match="bytes"):
             frames_of(prelude + crc32(prelude).to_bytes(4))
@@ -152,7 +152,7 @@ def test_lengths_that_cannot_be() -> None:
         frames_of(message + crc32(message).to_bytes(4))
 
 
-def test_a_failure_without_a_payload() -> None:
+def test_error_frame_without_a_payload_is_read() -> None:
     headers = {
         ":message-type": "error",
         ":error-code": "InternalError",

@@ -178,7 +178,7 @@ ENDS: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize(
     ("wire", "word"), [(wire, word) for wire, words in ENDS.items() for word in words]
 )
-def test_a_finish_reason_is_read(wire: str, word: str) -> None:
+def test_finish_reason_of_each_wire_is_read(wire: str, word: str) -> None:
     codec = CODECS[wire].connect(MODEL, BASE_URL, None, Capabilities())
     body = json.dumps(BODIES[wire](word)).encode()
     heard = decode(codec, plain_request(stream=False), [body], judged=False)
@@ -188,6 +188,6 @@ def test_a_finish_reason_is_read(wire: str, word: str) -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_the_table_has_every_finish_reason(wire: str) -> None:
+def test_tested_finish_reasons_equal_those_of_the_codec(wire: str) -> None:
     reply = importlib.import_module(f"dragoman.wire.{wire}.reply")
     assert {**reply.FINISH, **getattr(reply, "_READ", {})} == ENDS[wire]

@@ -125,7 +125,7 @@ def content_of(heard: DecodedReply) -> tuple[Any, ...]:
 
 
 @each_case
-def test_case_passes(case: Case) -> None:
+def test_conformance_case_passes(case: Case) -> None:
     check_case(case, GeminiCodec)
 
 
@@ -139,7 +139,7 @@ def test_the_same_request_gives_the_same_bytes(case: Case) -> None:
 
 @pytest.mark.no_cover
 @each_stream
-def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
+def test_truncated_stream_is_reported_as_interrupted_or_complete(case: Case) -> None:
     whole = hear(case)
     assert whole.response is not None
     intents = [
@@ -165,7 +165,7 @@ def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
 
 
 @each_stream
-def test_body_array_and_stream_give_the_same_reply(case: Case) -> None:
+def test_json_body_json_array_and_stream_give_the_same_reply(case: Case) -> None:
     lines = (case.reply or b"").decode().splitlines()
     chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     assert hear(case, json.dumps(chunks, indent=2).encode()).facts == hear(case).facts
@@ -187,13 +187,13 @@ def merge(chunks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @each_stream
-def test_end_marks_of_compatible_servers_are_accepted(case: Case) -> None:
+def test_done_marker_of_compatible_servers_is_accepted(case: Case) -> None:
     reply = (case.reply or b"") + b"data: [DONE]\n\ndata:\n\n"
     assert hear(case, b"\xef\xbb\xbf" + reply).facts == hear(case).facts
 
 
 @each_stream
-def test_raw_is_verbatim(case: Case) -> None:
+def test_raw_reply_equals_the_received_json(case: Case) -> None:
     heard = hear(case)
     lines = (case.reply or b"").decode().splitlines()
     raw = heard.response.raw if heard.response else None
@@ -202,7 +202,7 @@ def test_raw_is_verbatim(case: Case) -> None:
     assert raw.keys() == {"chunks", "finish_reason", "usage"}
 
 
-def test_complete_chunks_of_a_truncated_array_are_read() -> None:
+def test_complete_chunks_of_a_truncated_json_array_are_read() -> None:
     words = ["one ", "två ", "three"]
     chunks = [
         json.dumps(reply_of({"text": word}, finish=None), indent=1, ensure_ascii=False).encode()
@@ -266,7 +266,7 @@ def test_reply_is_sent_back_unchanged(case: Case) -> None:
 
 
 @given(some.json_objects, st.booleans())
-def test_arguments_round_trip(arguments: dict[str, Any], streamed: bool) -> None:
+def test_tool_arguments_are_sent_back_unchanged(arguments: dict[str, Any], streamed: bool) -> None:
     call = ToolCall("fc-1", "any", arguments, Continuity("c2ln", None, OURS))
     contents = sent([User("Hello"), Assistant([call]), ToolResult("fc-1", "done")])["contents"]
     chunk = {"candidates": [{"content": contents[1], "finishReason": "STOP"}]}
@@ -279,7 +279,7 @@ def test_arguments_round_trip(arguments: dict[str, Any], streamed: bool) -> None
 
 
 @given(st.lists(some.assistant_blocks, max_size=5), some.texts)
-def test_any_message_is_encoded_validly(blocks: list[Any], text: str) -> None:
+def test_any_conversation_is_encoded_as_a_valid_request(blocks: list[Any], text: str) -> None:
     calls = [block for block in blocks if isinstance(block, ToolCall)]
     answered = [ToolResult(call.id, text) for call in calls[::2]]
     encoded = CODEC.encode(
@@ -299,7 +299,7 @@ def test_any_message_is_encoded_validly(blocks: list[Any], text: str) -> None:
     json.dumps(json.loads(encoded.http.body), allow_nan=False)
 
 
-def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one() -> None:
+def test_later_turns_only_append_bytes_to_the_request() -> None:
     messages: list[Message] = [User("Hello")]
     shorter = b""
     for turn in range(3):
@@ -351,7 +351,9 @@ def test_a_longer_conversation_extends_the_bytes_of_a_shorter_one() -> None:
         (BASE, "\ud800", False, f"{BASE}/v1beta/models/%3F:generateContent"),
     ],
 )
-def test_url_is_built(base_url: str, model: str, stream: bool, url: str) -> None:
+def test_url_contains_the_model_and_the_method(
+    base_url: str, model: str, stream: bool, url: str
+) -> None:
     encoded = GeminiCodec(model, base_url).encode(Request([User("Hello")], stream=stream))
     assert encoded.http.url == url
     assert b"model" not in encoded.http.body
@@ -359,7 +361,7 @@ def test_url_is_built(base_url: str, model: str, stream: bool, url: str) -> None
     assert encoded.http.headers["content-type"] == "application/json"
 
 
-def test_model_of_the_request_overrides_the_codecs() -> None:
+def test_model_of_the_request_overrides_the_model_of_the_codec() -> None:
     assert "/models/other:" in CODEC.encode(Request([User("Hello")], model="other")).http.url
 
 
@@ -390,7 +392,7 @@ def test_invalid_base_url_is_rejected_without_repeating_it(base_url: str) -> Non
         ("xhigh", {"effort_budgets": {"xhigh": 32768}}, {"thinkingBudget": 32768}),
     ],
 )
-def test_reasoning_is_encoded(
+def test_reasoning_settings_are_encoded(
     reasoning: Any, quirks: dict[str, Any], written: dict[str, Any]
 ) -> None:
     codec = GeminiCodec.connect(MODEL, BASE, quirks, Capabilities())
@@ -398,7 +400,7 @@ def test_reasoning_is_encoded(
     assert body["generationConfig"]["thinkingConfig"] == written
 
 
-def test_extras_of_another_type_are_rejected() -> None:
+def test_extra_fields_of_the_wrong_type_are_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="thinkingConfig"):
         sent([User("Hello")], config=RuntimeConfig(reasoning="low", extras={"thinkingConfig": 5}))
     body = sent(
@@ -410,13 +412,13 @@ def test_extras_of_another_type_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
-def test_a_choice_without_tools_is_left_out_and_noted(choice: Any) -> None:
+def test_tool_choice_without_tools_is_omitted_and_noted(choice: Any) -> None:
     encoded = CODEC.encode(Request([User("Hello")], tool_choice=choice, model=MODEL))
     assert json.loads(encoded.http.body).keys() == {"contents"}
     assert [(note.code, note.loss) for note in encoded.notes] == [("tool_choice_omitted", False)]
 
 
-def test_root_fields_are_merged_with_those_of_the_caller() -> None:
+def test_configured_body_fields_are_merged_with_those_of_the_call() -> None:
     codec = GeminiCodec(
         MODEL, BASE, Quirks(body={"tools": [{"search": {}}], "cachedContent": "c/1"})
     )
@@ -429,14 +431,14 @@ def test_root_fields_are_merged_with_those_of_the_caller() -> None:
 @pytest.mark.parametrize(
     "name", ["contents", "systemInstruction", "generationConfig", "toolConfig"]
 )
-def test_contradicting_root_fields_are_refused(name: str) -> None:
+def test_contradicting_body_fields_are_rejected(name: str) -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(body={name: {}}))
     messages = [System("Be terse."), User("Hello")]
     with pytest.raises(InvalidRequestError, match=rf"quirks\.body\['{name}'\]"):
         sent(messages, codec, tools=[CLOCK], tool_choice="auto", config=RuntimeConfig(seed=1))
 
 
-def test_what_cannot_be_written_as_json_is_named() -> None:
+def test_values_that_cannot_be_encoded_as_json_are_rejected() -> None:
     for request in (
         Request([User("Hello")], config=RuntimeConfig(extras={"x": object()})),
         Request([User("\ud800")]),
@@ -445,7 +447,7 @@ def test_what_cannot_be_written_as_json_is_named() -> None:
             CODEC.encode(request)
 
 
-def test_calls_without_readable_arguments_and_results_without_calls_are_left_out() -> None:
+def test_unreadable_tool_calls_and_unmatched_tool_results_are_omitted() -> None:
     messages = [
         User("Hello"),
         Assistant([Text("Hm."), ToolCall("a", "clock", None)]),
@@ -466,7 +468,7 @@ def test_calls_without_readable_arguments_and_results_without_calls_are_left_out
     ]
 
 
-def test_reused_id_refers_to_the_latest_call() -> None:
+def test_result_with_a_reused_id_belongs_to_the_latest_tool_call() -> None:
     call = ToolCall("a", "clock", {})
     messages = [
         User("1"),
@@ -481,7 +483,7 @@ def test_reused_id_refers_to_the_latest_call() -> None:
     assert warned(messages) == [("dangling_call_dropped", "messages[1].content[1]")]
 
 
-def test_results_given_later_are_moved_to_their_calls_and_noted() -> None:
+def test_late_tool_results_are_moved_to_their_calls_and_noted() -> None:
     messages = [
         User("1"),
         Assistant([ToolCall("a", "clock", {})]),
@@ -498,7 +500,7 @@ def test_results_given_later_are_moved_to_their_calls_and_noted() -> None:
     ]
 
 
-def test_a_result_in_blocks_of_text_is_one_text() -> None:
+def test_text_blocks_of_a_tool_result_are_joined() -> None:
     result = ToolResult("a", [Text("no"), Text("on")])
     contents = sent([User("1"), Assistant([ToolCall("a", "clock", {})]), result])["contents"]
     assert contents[2]["parts"][0]["functionResponse"] == {
@@ -508,7 +510,7 @@ def test_a_result_in_blocks_of_text_is_one_text() -> None:
     }
 
 
-def test_an_id_rule_projects_call_and_result_alike() -> None:
+def test_id_rule_rewrites_the_ids_of_a_tool_call_and_its_result_alike() -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(id_rule=IdRule(9, exact=True)))
     messages = [
         User("1"),
@@ -525,7 +527,7 @@ def test_an_id_rule_projects_call_and_result_alike() -> None:
     assert [note.code for note in codec.encode(Request(messages)).notes] == ["id_projected"]
 
 
-def test_generated_id_is_not_sent() -> None:
+def test_generated_tool_call_id_is_not_sent() -> None:
     for minted in ["call_" + new_ulid() for _ in range(200)]:
         contents = sent(
             [User("1"), Assistant([ToolCall(minted, "clock", {})]), ToolResult(minted, "noon")]
@@ -539,7 +541,7 @@ def test_generated_id_is_not_sent() -> None:
 @pytest.mark.parametrize(
     "provided", ["call_abc", "call_" + "0" * 25, "call_" + "0" * 27, "call_" + "u" * 26, "x" * 31]
 )
-def test_server_id_that_looks_generated_is_sent(provided: str) -> None:
+def test_tool_call_id_from_the_server_is_sent_even_if_it_looks_generated(provided: str) -> None:
     contents = sent(
         [User("1"), Assistant([ToolCall(provided, "clock", {})]), ToolResult(provided, "noon")]
     )["contents"]
@@ -570,7 +572,9 @@ def test_server_id_that_looks_generated_is_sent(provided: str) -> None:
         (Issuer("anthropic", None, MODEL), False),
     ],
 )
-def test_state_is_sent_back_to_its_model_line(issuer: Issuer | None, goes: bool) -> None:
+def test_provider_state_is_sent_back_to_the_same_model_line_only(
+    issuer: Issuer | None, goes: bool
+) -> None:
     codec = GeminiCodec(MODEL, BASE, vendor="one")
     state = Continuity("c2ln", None, issuer)
     messages = [User("Hello"), Assistant([Text("Hi.", state)]), User("And?")]
@@ -610,7 +614,7 @@ def test_native_blocks_are_sent_to_their_issuer_only(
     assert bool(warned(messages)) == (part is None and block != Text(""))
 
 
-def test_placeholder_signature_is_only_for_turns_without_any() -> None:
+def test_placeholder_signature_is_sent_only_in_turns_without_a_signature() -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(placeholder_signature="skip"))
     signed = Assistant(
         [ToolCall("a", "clock", {}, Continuity("c2ln", None, OURS)), ToolCall("b", "clock", {})]
@@ -682,7 +686,7 @@ def test_placeholder_signature_is_only_for_turns_without_any() -> None:
         ),
     ],
 )
-def test_media_are_encoded(block: Image | Document, part: dict[str, Any]) -> None:
+def test_images_and_documents_are_encoded(block: Image | Document, part: dict[str, Any]) -> None:
     assert sent([User([block])])["contents"][0]["parts"] == [part]
 
 
@@ -694,12 +698,12 @@ def test_media_are_encoded(block: Image | Document, part: dict[str, Any]) -> Non
         Image(Inline("aGk=")),
     ],
 )
-def test_media_of_unknown_type_are_rejected_by_field(block: Image) -> None:
+def test_media_of_unknown_type_are_rejected_with_their_path(block: Image) -> None:
     with pytest.raises(UnsupportedContentError, match=r"messages\[0\]\.content\[0\]\.media_type"):
         sent([User([block])])
 
 
-def test_plan_reports_the_losses() -> None:
+def test_plan_reports_what_encoding_drops() -> None:
     messages = [
         User("Hello"),
         Assistant([Thinking("Hm."), Text("Hi."), ToolCall("a", "clock", {})]),
@@ -801,7 +805,7 @@ FORMATS = [
         ],
     ],
 )
-def test_schema_is_projected(
+def test_schema_is_reduced_to_the_supported_subset(
     schema: dict[str, Any], projected: dict[str, Any], lost: list[str]
 ) -> None:
     notes = Notes()
@@ -809,7 +813,7 @@ def test_schema_is_projected(
     assert [warning.path for warning in notes.warnings] == [f"S.{path}" for path in lost]
 
 
-def test_exponential_references_terminate() -> None:
+def test_exponentially_nested_schema_references_are_cut_off() -> None:
     definitions = {
         f"d{n}": {"properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "ab"}}
         for n in range(30)
@@ -847,7 +851,7 @@ SCHEMAS = st.recursive(
 
 
 @given(st.dictionaries(KEYWORDS, SCHEMAS, max_size=5))
-def test_projected_schema_stays_within_the_subset(schema: dict[str, Any]) -> None:
+def test_reduced_schema_uses_supported_keywords_only(schema: dict[str, Any]) -> None:
     notes = Notes()
     known = {"type", "nullable", "anyOf", "enum", "properties", "items", "format", "title"}
     pending = [project_schema(schema, "S", notes)]
@@ -861,7 +865,7 @@ def test_projected_schema_stays_within_the_subset(schema: dict[str, Any]) -> Non
 # --- decoding --------------------------------------------------------------------------------
 
 
-def test_signature_stays_on_its_part() -> None:
+def test_thought_signature_stays_on_its_part() -> None:
     parts = [
         {"text": "a"},
         {"text": "b", "thoughtSignature": "1"},
@@ -897,14 +901,14 @@ def test_signature_stays_on_its_part() -> None:
         {"executableCode": {}},
     ],
 )
-def test_every_thought_has_our_issuer(between: dict[str, Any]) -> None:
+def test_every_thought_names_this_model_as_its_issuer(between: dict[str, Any]) -> None:
     thought = {"text": "T", "thought": True}
     request = Request((User("Hello"),), [CLOCK], model=MODEL)
     first, _, last = content_of(listen(reply_of(thought, between, thought), request))
     assert first == last == Thinking("T", Continuity(None, None, OURS))
 
 
-def test_unknown_parts_are_kept_and_empty_ones_dropped() -> None:
+def test_unknown_parts_are_kept_and_empty_parts_are_dropped() -> None:
     parts = [
         {},
         None,
@@ -929,7 +933,9 @@ def test_unknown_parts_are_kept_and_empty_ones_dropped() -> None:
         ({}, None),
     ],
 )
-def test_arguments_of_every_type(arguments: Any, problem: str | None) -> None:
+def test_tool_arguments_of_every_json_type_are_checked(
+    arguments: Any, problem: str | None
+) -> None:
     request = Request((User("Hello"),), [Tool("any", "", {"type": "object"})], model=MODEL)
     heard = listen(reply_of({"functionCall": {"name": "any", "args": arguments}}), request)
     (end,) = [event for event in heard.events if isinstance(event, ToolUseEnd)]
@@ -937,7 +943,7 @@ def test_arguments_of_every_type(arguments: Any, problem: str | None) -> None:
     assert isinstance(heard.error, MalformedToolCallError) == (problem is not None)
 
 
-def test_missing_and_repeated_ids_are_generated() -> None:
+def test_missing_and_repeated_tool_call_ids_are_replaced() -> None:
     call = {"functionCall": {"name": "clock", "id": "1"}}
     request = Request((User("Hello"),), [CLOCK], model=MODEL)
     heard = listen(reply_of(call, call, {"functionCall": {"name": "clock", "id": 5}}), request)
@@ -947,7 +953,7 @@ def test_missing_and_repeated_ids_are_generated() -> None:
     assert as_parts(heard)[1:] == [{"functionCall": {"name": "clock", "args": {}}}] * 2
 
 
-def test_call_without_a_name_is_reported_and_an_empty_one_ignored() -> None:
+def test_tool_call_without_a_name_is_reported_and_an_empty_one_is_ignored() -> None:
     heard = listen(
         reply_of(
             {"functionCall": {}},
@@ -980,7 +986,7 @@ def piece(path: str, more: bool = False, last: bool = False, **value: Any) -> di
         {"functionCall": {"name": "any"}},
     ],
 )
-def test_call_that_is_never_continued_makes_no_intent(interloper: dict[str, Any]) -> None:
+def test_unfinished_streamed_tool_call_gives_no_intent(interloper: dict[str, Any]) -> None:
     chunks = [
         reply_of(part, finish=None) for part in (OPEN, piece("$.a", numberValue=1), interloper)
     ]
@@ -990,7 +996,7 @@ def test_call_that_is_never_continued_makes_no_intent(interloper: dict[str, Any]
     assert isinstance(heard.error, MalformedToolCallError)
 
 
-def test_call_in_pieces_tolerates_empty_parts_and_late_signatures() -> None:
+def test_streamed_tool_call_may_contain_empty_parts_and_late_signatures() -> None:
     parts = [
         {"functionCall": {"name": "any", "id": "7", "args": {"begun": 1}, "willContinue": True}},
         {"text": ""},
@@ -1006,7 +1012,7 @@ def test_call_in_pieces_tolerates_empty_parts_and_late_signatures() -> None:
     )
 
 
-def test_a_stream_that_breaks_off_inside_a_call_in_pieces_is_interrupted() -> None:
+def test_stream_that_ends_inside_a_tool_call_is_interrupted() -> None:
     heard = listen(
         stream_of(reply_of(OPEN, finish=None), reply_of(piece("$.a", numberValue=1), finish=None)),
         ANY,
@@ -1035,7 +1041,7 @@ def test_a_stream_that_breaks_off_inside_a_call_in_pieces_is_interrupted() -> No
         "$.a[0][0]",
     ],
 )
-def test_pieces_without_a_path_make_the_call_invalid(path: Any) -> None:
+def test_argument_pieces_without_a_valid_path_make_the_tool_call_invalid(path: Any) -> None:
     arguments = StreamedArguments({"a": [1]})
     with pytest.raises(MalformedToolCallError):
         arguments.add({"jsonPath": path, "numberValue": 1})
@@ -1051,7 +1057,7 @@ def test_pieces_without_a_path_make_the_call_invalid(path: Any) -> None:
 
 
 @given(some.json_objects)
-def test_arguments_in_pieces_are_joined(value: dict[str, Any]) -> None:
+def test_streamed_pieces_of_tool_arguments_are_joined(value: dict[str, Any]) -> None:
     arguments = StreamedArguments({})
     for path, leaf in leaves(value, "$"):
         if isinstance(leaf, str):
@@ -1140,7 +1146,7 @@ def test_finish_reasons_are_mapped(word: Any, reason: str, raw: str | None) -> N
         ("MAX_TOKENS", [{"functionCall": {"name": "clock", "args": {}}}], True),
     ],
 )
-def test_missing_arguments_mean_none_only_at_a_normal_end(
+def test_missing_tool_arguments_mean_no_arguments_only_in_a_complete_call(
     finish: str, after: list[Any], sound: bool
 ) -> None:
     reply = reply_of({"functionCall": {"name": "clock"}}, *after, finish=finish)
@@ -1189,7 +1195,9 @@ def test_numeric_block_reasons_are_mapped(number: int, word: str) -> None:
 
 
 @pytest.mark.parametrize("blocked", [{"blockReason": "SAFETY"}, {"blockReason": 1}])
-def test_safety_block_after_text_ends_the_reply_as_filtered(blocked: dict[str, Any]) -> None:
+def test_safety_block_after_text_sets_the_finish_reason_content_filter(
+    blocked: dict[str, Any],
+) -> None:
     reply = listen(
         stream_of(reply_of({"text": "x"}, finish=None), {"promptFeedback": blocked}), STREAM
     ).response
@@ -1215,12 +1223,12 @@ def test_safety_block_after_text_ends_the_reply_as_filtered(blocked: dict[str, A
         b"{",
     ],
 )
-def test_empty_replies_are_invalid(body: Any) -> None:
+def test_empty_reply_is_an_invalid_response(body: Any) -> None:
     assert type(listen(body).error) is InvalidResponseError
 
 
 @pytest.mark.parametrize("body", [b"", b"[", b"[]", b"data: {}\n\n", b"data: {\n\n"[:-2]])
-def test_empty_streams_are_interrupted(body: bytes) -> None:
+def test_empty_stream_counts_as_interrupted(body: bytes) -> None:
     assert type(listen(body, STREAM).error) is StreamInterruptedError
 
 
@@ -1273,13 +1281,13 @@ def test_empty_streams_are_interrupted(body: bytes) -> None:
         (None, Usage()),
     ],
 )
-def test_usage_is_read(record: Any, usage: Usage) -> None:
+def test_token_usage_is_read(record: Any, usage: Usage) -> None:
     reply = listen(reply_of({"text": "x"}, usageMetadata=record)).response
     assert reply is not None
     assert reply.usage == usage
 
 
-def test_last_usage_counters_are_used() -> None:
+def test_last_token_usage_of_a_stream_is_used() -> None:
     records = [
         {"promptTokenCount": 9, "candidatesTokenCount": 50, "cachedContentTokenCount": 2},
         {"promptTokenCount": 7, "candidatesTokenCount": 3},
@@ -1318,7 +1326,7 @@ def test_last_usage_counters_are_used() -> None:
         ({"unknown": 1}, UnavailableError),
     ],
 )
-def test_error_inside_a_200_is_raised(error: Any, kind: type[ProviderError]) -> None:
+def test_error_in_a_reply_with_status_200_is_raised(error: Any, kind: type[ProviderError]) -> None:
     text = reply_of({"text": "x"}, finish=None)
     for body, request in (
         ({"error": error}, HELLO),
@@ -1333,7 +1341,7 @@ def test_error_inside_a_200_is_raised(error: Any, kind: type[ProviderError]) -> 
         assert not heard.response or heard.response.finish_reason == "error"
 
 
-def test_damaged_text_is_repaired_and_numbers_out_of_range_are_not() -> None:
+def test_invalid_utf8_is_replaced_and_numbers_out_of_range_are_rejected() -> None:
     for body in (
         b'[{"candidates":[{"content":{"parts":[{"text":"a\\ud83d"},{"text":"\xff"}]},"finishReason":"STOP"}]}]',
     ):
@@ -1351,7 +1359,7 @@ def test_damaged_text_is_repaired_and_numbers_out_of_range_are_not() -> None:
         assert isinstance(listen(reply, ANY).error, InvalidResponseError)
 
 
-def test_raw_can_be_turned_off() -> None:
+def test_keeping_the_raw_reply_can_be_turned_off() -> None:
     codec = GeminiCodec(MODEL, BASE, keep_raw=False)
     for body, request in (
         (reply_of({"text": "x"}), HELLO),
@@ -1362,7 +1370,7 @@ def test_raw_can_be_turned_off() -> None:
         assert (reply.text, reply.raw) == ("x", None)
 
 
-def test_answering_model_is_reported() -> None:
+def test_model_that_answered_is_reported() -> None:
     for version, model in (
         ("gemini-3-flash-002", "gemini-3-flash-002"),
         (None, MODEL),
@@ -1414,7 +1422,7 @@ def mutated(draw: st.DrawFn) -> list[Any]:
 
 
 @given(mutated(), st.integers(0, 2), st.booleans())
-def test_mutated_replies_raise_only_provider_errors(
+def test_randomly_changed_replies_raise_only_provider_errors(
     chunks: list[Any], form: int, stream: bool
 ) -> None:
     data = [
@@ -1497,7 +1505,9 @@ TALK = Request(
 
 
 @pytest.mark.parametrize(("message", "learned"), LESSONS)
-def test_rejected_field_is_learned_once(message: str, learned: dict[str, Any]) -> None:
+def test_rejected_field_is_omitted_from_later_requests(
+    message: str, learned: dict[str, Any]
+) -> None:
     status, headers, body = refusal(message)
     error = CODEC.error(status, headers, b"".join(body))
     lesson = CODEC.learn(error, TALK)
@@ -1532,16 +1542,18 @@ def test_rejections_with_different_statuses_are_recognised(status: int) -> None:
         ("Request contains an invalid argument.", 400, TALK),
     ],
 )
-def test_other_errors_teach_nothing(message: str, status: int, request_: Request) -> None:
+def test_nothing_is_learned_from_other_errors(
+    message: str, status: int, request_: Request
+) -> None:
     code, headers, body = refusal(message, status)
     assert CODEC.learn(CODEC.error(code, headers, b"".join(body)), request_) is None
 
 
-def test_error_without_text_teaches_nothing() -> None:
+def test_nothing_is_learned_from_an_error_without_text() -> None:
     assert CODEC.learn(InvalidRequestError("no", status=400), TALK) is None
 
 
-async def test_provider_learns_and_sends_again() -> None:
+async def test_provider_sends_again_without_the_rejected_field() -> None:
     answer = json.dumps(reply_of({"text": '{"a": "b"}'})).encode()
     transport = FixtureTransport(refusal(LESSONS[0][0]), (200, {}, [answer]), (200, {}, [answer]))
     codec = GeminiCodec.connect(MODEL, BASE, None, Capabilities(), vendor="one")
@@ -1562,7 +1574,7 @@ async def test_provider_learns_and_sends_again() -> None:
     )
 
 
-async def test_provider_streams_and_sends_state_back() -> None:
+async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
     case = next(case for case in find_cases("gemini") if case.name == "thinking-with-signature")
     transport = FixtureTransport(
         (200, {}, list(bytewise(case.reply or b""))),
@@ -1589,11 +1601,11 @@ async def test_provider_streams_and_sends_state_back() -> None:
     assert transport.requests[1].url.endswith(":streamGenerateContent?alt=sse")
 
 
-def test_key_is_sent_in_a_header() -> None:
+def test_api_key_is_sent_in_a_header() -> None:
     assert CODEC.authorise("k") == {"x-goog-api-key": "k"}
 
 
-def test_connect_reads_quirks() -> None:
+def test_connect_reads_quirks_and_rejects_misspelled_ones() -> None:
     known = Capabilities.of({"supports_structured_output": False})
     codec = GeminiCodec.connect(
         MODEL, BASE, {"call_ids": False}, known, vendor="one", keep_raw=False
@@ -1604,7 +1616,7 @@ def test_connect_reads_quirks() -> None:
         GeminiCodec.connect(MODEL, BASE, {"cal_ids": False}, Capabilities())
 
 
-def test_unsupported_effort_is_rejected_before_sending() -> None:
+def test_unsupported_reasoning_effort_is_rejected_before_sending() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
         CODEC.encode(Request([User("Hello")], config=RuntimeConfig(reasoning="xhigh")))
 
@@ -1663,7 +1675,7 @@ def test_error_bodies_of_every_form_are_read(
     assert (type(error), error.retry_after) == (kind, wait)
 
 
-def test_retry_after_header_takes_precedence() -> None:
+def test_retry_after_header_takes_precedence_over_the_body() -> None:
     body = b'{"error": {"details": [{"retryDelay": "9s"}]}}'
     assert CODEC.error(429, {"Retry-After": "3"}, body).retry_after == 3
 
@@ -1728,7 +1740,7 @@ def test_every_recorded_reply_is_read() -> None:
 
 
 @needs_corpus
-def test_recorded_usage_adds_up() -> None:
+def test_recorded_input_and_output_tokens_add_up_to_the_total() -> None:
     counted = 0
     for record in recorded():
         if record["status"] != 200 or record["provenance"] != "recorded":
@@ -1747,7 +1759,7 @@ def test_recorded_usage_adds_up() -> None:
 
 @pytest.mark.no_cover
 @needs_corpus
-def test_recorded_streams_are_read_byte_by_byte() -> None:
+def test_reading_recorded_streams_byte_by_byte_gives_the_same_reply() -> None:
     streams = [record for record in recorded() if record["status"] == 200 and record["stream"]]
     for record in streams[::6]:
         data = record["response_body"].encode()[:20000]
@@ -1805,7 +1817,7 @@ def test_recorded_errors_are_read() -> None:
     }
 
 
-def test_event_may_contain_an_array_of_chunks() -> None:
+def test_stream_event_may_contain_an_array_of_chunks() -> None:
     parts = [
         {"candidates": [{"content": {"parts": [{"text": text}]}}]} for text in ("Bon", "jour")
     ]

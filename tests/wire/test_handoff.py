@@ -101,7 +101,7 @@ def visible(body: Any) -> str:
 
 
 @pytest.mark.parametrize(("origin", "target"), PAIRS)
-def test_every_conversation_is_encoded_on_every_wire(origin: str, target: str) -> None:
+def test_conversation_from_any_wire_is_encoded_for_any_other(origin: str, target: str) -> None:
     request = Request(conversation(origin), (WEATHER,), CONFIG, model="model-1")
     encoded = codec(target).encode(request)
     body = json.loads(encoded.http.body)
@@ -123,7 +123,7 @@ def test_every_conversation_is_encoded_on_every_wire(origin: str, target: str) -
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_own_state_is_sent_back(wire: str) -> None:
+def test_provider_state_is_sent_back_on_the_wire_that_issued_it(wire: str) -> None:
     """Opaque state returns byte for byte on the wires that have a field for it."""
     request = Request(conversation(wire), (WEATHER,), CONFIG, model="model-1")
     said = codec(wire).encode(request).http.body.decode()
@@ -323,7 +323,9 @@ def model_on(wire: str, *bodies: Any) -> tuple[dragoman.Provider, Any]:
 @pytest.mark.parametrize(
     "order", list(itertools.permutations(WIRES))[:: math.factorial(len(WIRES)) // 6]
 )
-async def test_six_turns_on_alternating_wires(order: tuple[str, ...]) -> None:
+async def test_conversation_continues_over_six_turns_on_alternating_wires(
+    order: tuple[str, ...],
+) -> None:
     messages: list[Any] = [System("Be brief.")]
     for turn, wire in enumerate(itertools.islice(itertools.cycle(order), 6)):
         messages.append(User(f"question {turn}"))
@@ -468,7 +470,7 @@ async def test_same_condition_gives_the_same_error_class_on_all_wires(
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_second_turn_extends_the_bytes_of_the_first(wire: str) -> None:
+def test_second_turn_only_appends_bytes_to_the_first(wire: str) -> None:
     first = [System("S"), User("one")]
     second = [*first, Assistant("two"), User("three")]
     bodies = [
@@ -483,7 +485,9 @@ def test_second_turn_extends_the_bytes_of_the_first(wire: str) -> None:
 
 
 @pytest.mark.parametrize(("origin", "target"), [pair for pair in PAIRS if pair[0] != pair[1]])
-def test_foreign_blocks_are_dropped_and_reported(origin: str, target: str) -> None:
+def test_native_blocks_of_another_provider_are_dropped_and_reported(
+    origin: str, target: str
+) -> None:
     issuer = Issuer(origin, f"{origin}-vendor", "model-1")
     foreign = [
         RedactedThinking("secret", Continuity(issuer=issuer)),
@@ -500,7 +504,7 @@ def test_foreign_blocks_are_dropped_and_reported(origin: str, target: str) -> No
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_truncated_block_is_never_sent_as_complete(wire: str) -> None:
+def test_truncated_thinking_is_never_sent_back(wire: str) -> None:
     """Thinking from an interrupted stream is not sent, even to its own issuer."""
     issuer = Issuer(wire, f"{wire}-vendor", "model-1")
     cut = Thinking("half a tho", Continuity("half-a-sig", issuer=issuer, replayable=False))

@@ -39,11 +39,11 @@ ALLOWED: list[tuple[IdRule, str, bool]] = [
 
 
 @pytest.mark.parametrize(("rule", "call_id", "allowed"), ALLOWED)
-def test_legal_ids_are_recognised(rule: IdRule, call_id: str, allowed: bool) -> None:
+def test_id_rule_recognises_allowed_ids(rule: IdRule, call_id: str, allowed: bool) -> None:
     assert rule.allows(call_id) is allowed
 
 
-def test_rules_are_immutable() -> None:
+def test_id_rules_are_immutable() -> None:
     assert IdRule.__struct_config__.frozen
 
 
@@ -59,7 +59,9 @@ ids = st.lists(st.text(max_size=12) | st.text("ab1_", max_size=70), max_size=8, 
 
 
 @given(st.sampled_from(RULES), ids)
-def test_ids_stay_distinct_and_legal_ones_unchanged(rule: IdRule, given: list[str]) -> None:
+def test_rewritten_ids_stay_distinct_and_allowed_ids_are_unchanged(
+    rule: IdRule, given: list[str]
+) -> None:
     # the worst there is: ids that are themselves what others become
     given = list(dict.fromkeys([*given, *[rule.fold(each, 0) for each in given[:3]]]))
     projected = IdMap(rule, talk(given))
@@ -71,7 +73,7 @@ def test_ids_stay_distinct_and_legal_ones_unchanged(rule: IdRule, given: list[st
 
 
 @given(st.sampled_from(RULES), ids)
-def test_projections_are_deterministic(rule: IdRule, given: list[str]) -> None:
+def test_rewriting_an_id_is_deterministic(rule: IdRule, given: list[str]) -> None:
     once, again = IdMap(rule, talk(given)), IdMap(rule, iter(talk(given)))
     grown = IdMap(rule, [*talk(given), User("more")])
     assert (
@@ -81,7 +83,7 @@ def test_projections_are_deterministic(rule: IdRule, given: list[str]) -> None:
     )
 
 
-def test_projected_id_is_reserved() -> None:
+def test_rewritten_id_never_equals_an_existing_id() -> None:
     taken = NINE.fold("call_1", 0)
     for order in (["call_1", taken], [taken, "call_1"]):
         projected = IdMap(NINE, talk(order))
@@ -89,7 +91,7 @@ def test_projected_id_is_reserved() -> None:
         assert projected["call_1"] == NINE.fold("call_1", 1)
 
 
-def test_colliding_ids_stay_distinct() -> None:
+def test_ids_with_colliding_rewritten_forms_stay_distinct() -> None:
     """An alphabet of two and a length of two allow only four ids, so collisions are certain."""
     clash = next(
         each for each in map(str, range(99)) if TINY.fold(each, 0) == TINY.fold("first", 0)
@@ -99,30 +101,30 @@ def test_colliding_ids_stay_distinct() -> None:
     assert projected[clash] not in (projected["first"], clash)
 
 
-def test_result_alone_is_projected() -> None:
+def test_id_of_a_tool_result_without_its_call_is_rewritten() -> None:
     projected = IdMap(NINE, [User("u"), ToolResult("call_1", "r")])
     assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
 
 
-def test_call_alone_is_projected() -> None:
+def test_id_of_a_tool_call_without_its_result_is_rewritten() -> None:
     projected = IdMap(NINE, [User("u"), Assistant([Text("t"), ToolCall("call_1", "f", {})])])
     assert projected["call_1"] == IdMap(NINE, talk(["call_1"]))["call_1"] != "call_1"
 
 
-def test_every_id_is_legal_without_a_rule() -> None:
+def test_every_id_is_allowed_without_an_id_rule() -> None:
     projected = IdMap(None, talk(["call/1"]))
     assert projected["call/1"] == "call/1"
     assert "call/1" not in projected
 
 
-def test_unknown_id_is_unchanged() -> None:
+def test_id_that_is_not_in_the_conversation_is_unchanged() -> None:
     assert IdMap(NINE)["call_1"] == "call_1"
 
 
 @pytest.mark.parametrize(
     ("rule", "length"), [(NINE, 9), (FORTY, 32), (DASHED, 32), (LONG, 48), (IdRule(5), 5)]
 )
-def test_length_of_a_projection_is_limited(rule: IdRule, length: int) -> None:
+def test_length_of_a_rewritten_id_is_limited(rule: IdRule, length: int) -> None:
     assert len(rule.fold("call/1", 0)) == length
     assert rule.fold("call/1", 0) != rule.fold("call/1", 1) != rule.fold("call/2", 1)
     assert rule.fold("\ud800", 0).isalnum()

@@ -152,7 +152,7 @@ def hear(wire: str, reply: bytes, *, whole: bool = True) -> DecodedReply:
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_fixture_without_the_error_is_a_valid_reply(wire: str) -> None:
+def test_stream_fixture_without_the_inserted_error_is_a_valid_reply(wire: str) -> None:
     heard = hear(wire, BEFORE[wire] + AFTER[wire])
     assert heard.error is None
     assert heard.response is not None
@@ -168,7 +168,7 @@ def test_fixture_without_the_error_is_a_valid_reply(wire: str) -> None:
         for shape in (LINES if wire == "ollama" else EVENTS)
     ],
 )
-def test_error_in_the_middle_is_raised(wire: str, shape: str, whole: bool) -> None:
+def test_error_in_the_middle_of_a_stream_is_raised(wire: str, shape: str, whole: bool) -> None:
     written, kind = (LINES if wire == "ollama" else EVENTS)[shape]
     end = b"\n" if wire == "ollama" else b"\n\n"
     heard = hear(wire, BEFORE[wire] + written + end + AFTER[wire], whole=whole)
@@ -190,7 +190,7 @@ def test_error_in_the_middle_is_raised(wire: str, shape: str, whole: bool) -> No
         b"error:",
     ],
 )
-def test_frames_without_content_are_ignored(wire: str, aside: bytes) -> None:
+def test_stream_frames_without_content_are_ignored(wire: str, aside: bytes) -> None:
     heard = hear(wire, BEFORE[wire] + aside + b"\n\n" + AFTER[wire])
     assert heard.error is None
     assert heard.response is not None
@@ -198,7 +198,7 @@ def test_frames_without_content_are_ignored(wire: str, aside: bytes) -> None:
 
 
 @pytest.mark.parametrize("wire", NAMED)
-def test_keep_alive_at_the_end_is_ignored(wire: str) -> None:
+def test_keep_alive_event_at_the_end_of_a_stream_is_ignored(wire: str) -> None:
     assert hear(wire, BEFORE[wire] + AFTER[wire] + b"event: ping\ndata: ping").error is None
     assert hear(wire, b": hello\n\nevent: ping\ndata: ping").error is not None
 

@@ -27,12 +27,12 @@ from dragoman.wire.json import merge_extras, put_over, sorted_json, to_bytes
         (float("nan"), "it is nan"),
     ],
 )
-def test_nan_and_infinity_are_rejected_with_their_path(value: Any, place: str) -> None:
+def test_nan_and_infinity_are_rejected_with_their_json_path(value: Any, place: str) -> None:
     with pytest.raises(InvalidRequestError, match=place):
         sorted_json(value)
 
 
-def test_null_is_a_valid_value() -> None:
+def test_null_can_be_encoded_as_json() -> None:
     deep: Any = None
     for _ in range(200):
         deep = {"a": [deep, 1.5, "null"]}
@@ -107,7 +107,7 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
 
 
 @pytest.mark.parametrize(("body", "extras", "settings", "expected"), EXTRAS)
-def test_extras_are_merged(
+def test_extra_fields_are_merged_into_the_body(
     body: dict[str, Any], extras: dict[str, Any], settings: dict[str, Any], expected: Any
 ) -> None:
     assert merged(dict(body), extras, **settings) == expected
@@ -133,7 +133,7 @@ def test_extras_are_merged(
         ("a", ["a"]),
     ],
 )
-def test_contradicting_extras_are_rejected(ours: Any, theirs: Any) -> None:
+def test_extra_fields_that_contradict_the_body_are_rejected(ours: Any, theirs: Any) -> None:
     with pytest.raises(
         InvalidRequestError,
         match=r"^config\.extras\['a'\] contradicts a field that this call sets",
@@ -142,20 +142,20 @@ def test_contradicting_extras_are_rejected(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("theirs", [{"x": 2}, 5, None])
-def test_merged_objects_do_not_contradict(theirs: Any) -> None:
+def test_contradicting_values_inside_merged_objects_are_rejected(theirs: Any) -> None:
     with pytest.raises(
         InvalidRequestError, match="contradicts a field that this call sets by itself"
     ):
         merge_extras({"o": {"x": 1}}, {"o": theirs}, objects=JOINED["objects"])
 
 
-def test_extras_are_sorted_and_keep_the_order_of_their_keys() -> None:
+def test_extra_fields_are_sorted_and_nested_keys_keep_their_order() -> None:
     body: dict[str, Any] = {"z": 1}
     merge_extras(body, {"y": 1, "b": {"d": 1, "c": 2}, "a": 1})
     assert msgspec.json.encode(body) == b'{"z":1,"a":1,"b":{"d":1,"c":2},"y":1}'
 
 
-def test_extras_that_are_not_json_are_rejected() -> None:
+def test_extra_fields_that_are_not_json_are_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="cannot be written as JSON"):
         merge_extras({}, {"a": object()})
 
@@ -183,7 +183,7 @@ def test_bodies_that_are_not_json_are_rejected(value: Any) -> None:
         to_bytes({"a": value})
 
 
-def test_body_keeps_its_order() -> None:
+def test_encoded_body_keeps_its_key_order() -> None:
     assert to_bytes({"b": sorted_json({"z": 1, "a": 2}), "a": {"z": User("u"), "y": None}}) == (
         b'{"b":{"a":2,"z":1},"a":{"z":{"role":"user","content":"u"},"y":null}}'
     )
@@ -193,14 +193,14 @@ inner_objects = st.dictionaries(st.text(max_size=3), st.integers(), max_size=3)
 
 
 @given(st.dictionaries(st.text(max_size=3), inner_objects, max_size=4))
-def test_equal_values_give_equal_bytes(value: dict[str, dict[str, int]]) -> None:
+def test_equal_objects_give_equal_bytes_in_any_key_order(value: dict[str, dict[str, int]]) -> None:
     backwards = {name: dict(reversed(inner.items())) for name, inner in reversed(value.items())}
     assert bytes(sorted_json(value)) == bytes(sorted_json(backwards))
     assert msgspec.json.decode(bytes(sorted_json(value))) == value
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-def test_native_fields_override_the_codecs(wire: str) -> None:
+def test_native_fields_override_the_fields_of_the_codec(wire: str) -> None:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
     native = {wire: {"own": {"deep": 1}, "stream": None}, "another": {"lost": True}}
     made = codec.encode(
@@ -211,7 +211,7 @@ def test_native_fields_override_the_codecs(wire: str) -> None:
     assert not {"stream", "lost"} & set(plain)
 
 
-def test_objects_merge_and_other_values_replace() -> None:
+def test_overriding_merges_objects_and_replaces_other_values() -> None:
     body = {"a": {"x": 1, "y": 2}, "b": [1], "c": 3, "d": 4}
     over = {
         "a": {"y": 5, "z": {"w": 6}},
@@ -224,7 +224,7 @@ def test_objects_merge_and_other_values_replace() -> None:
     assert body["c"] == 3
 
 
-def test_parsed_body_is_not_parsed_again() -> None:
+def test_body_that_is_already_parsed_is_used_unchanged() -> None:
     assert read_body({"model": "m"}).data == {"model": "m"}
 
 

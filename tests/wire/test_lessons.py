@@ -56,7 +56,9 @@ def answer(name: str) -> tuple[int, dict[str, str], list[bytes]]:
     )
 
 
-async def test_rejected_schema_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejection_of_one_schema_does_not_affect_other_schemas(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     transport = FixtureTransport(
         error(REFUSED), error(REFUSED), answer("a"), answer("b"), answer("a")
     )
@@ -85,7 +87,7 @@ async def test_rejected_schema_does_not_affect_others(caplog: pytest.LogCaptureF
     assert describe(model).splitlines()[1:] == [f"  learned: {detail}" for detail in learned]
 
 
-async def test_rejected_field_is_learned_for_every_schema(
+async def test_rejection_of_the_format_field_affects_every_schema(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     transport = FixtureTransport(error(NO_FIELD), answer("a"), answer("b"))
@@ -103,7 +105,7 @@ async def test_rejected_field_is_learned_for_every_schema(
     )
 
 
-def test_nothing_is_learned_at_first() -> None:
+def test_new_provider_has_learned_nothing() -> None:
     model = connect("m", base_url="http://test")
     assert model.lessons == ()
     assert len(describe(model).splitlines()) == 1
@@ -134,7 +136,7 @@ def test_nothing_is_learned_at_first() -> None:
         ("ollama", "format: unsupported", "invalid JSON schema in format"),
     ],
 )
-def test_every_wire_distinguishes_a_schema_from_the_field(
+def test_every_wire_distinguishes_a_rejected_schema_from_a_rejected_field(
     wire: str, message: str, schema_message: str
 ) -> None:
     codec: Any = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
@@ -148,7 +150,7 @@ def test_every_wire_distinguishes_a_schema_from_the_field(
         assert codec.lessons == ()
 
 
-def test_number_of_learned_schemas_is_limited() -> None:
+def test_number_of_remembered_schema_rejections_is_limited() -> None:
     codec: Any = CODECS["openai"].connect("m", "http://127.0.0.1:9", None, Capabilities())
     refusal = InvalidRequestError("", status=400, provider_message=REFUSED)
     for number in range(MAX_LESSONS + 5):
@@ -158,7 +160,7 @@ def test_number_of_learned_schemas_is_limited() -> None:
     assert codec.quirks_for(Request((User("hi"),), model="m")) is codec.quirks
 
 
-def test_concurrent_calls_learn_once() -> None:
+def test_concurrent_rejections_are_remembered_once() -> None:
     request = Request((User("hi"),), response_schema=closed("a"), model="m")
     other = Request((User("hi"),), response_schema=closed("b"), model="m")
     learned = {}

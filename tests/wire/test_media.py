@@ -180,7 +180,7 @@ def called(body: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("wire", WIRES)
 @given(messages=conversations(), sees=st.sampled_from(SEES))
-def test_any_results_and_replies_can_be_sent(
+def test_any_tool_results_and_replies_can_be_encoded(
     wire: str, sees: bool | None, messages: list[Message]
 ) -> None:
     request = Request(tuple(messages), OFFERED, RuntimeConfig(max_tokens=9), model="m")
@@ -206,7 +206,7 @@ def sent(wire: str, messages: list[Message], **settings: Any) -> tuple[str, list
 
 
 @pytest.mark.parametrize("wire", SHOWN)
-def test_image_reaches_a_model_with_vision(wire: str) -> None:
+def test_image_in_a_tool_result_is_sent_to_a_model_with_vision(wire: str) -> None:
     body, codes = sent(wire, use(Text("Look: "), IMAGE), sees=True)
     assert PNG in body
     assert "left out" not in body
@@ -214,7 +214,7 @@ def test_image_reaches_a_model_with_vision(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", SHOWN)
-def test_model_without_vision_gets_a_note_instead(wire: str) -> None:
+def test_model_without_vision_gets_a_note_instead_of_an_image(wire: str) -> None:
     body, codes = sent(wire, use(Text("Look: "), IMAGE), sees=False)
     assert PNG not in body
     assert (
@@ -224,13 +224,13 @@ def test_model_without_vision_gets_a_note_instead(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", SHOWN)
-def test_image_handling_is_configurable(wire: str) -> None:
+def test_images_in_tool_results_can_be_omitted_by_configuration(wire: str) -> None:
     body, codes = sent(wire, use(IMAGE), sees=True, quirks={"result_media": "omit"})
     assert (PNG in body, codes) == (False, ["image_omitted"])
 
 
 @pytest.mark.parametrize("wire", ["cohere", "openai"])
-def test_image_is_moved_or_omitted_by_choice_where_results_are_text(wire: str) -> None:
+def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wire: str) -> None:
     """Cohere's vision models use no tools, so nothing is moved there unless asked for."""
     messages = [*use(Text("Look: "), IMAGE, IMAGE), Assistant("I see."), *use(IMAGE)[1:]]
     body, codes = sent(wire, messages, quirks={"result_media": "after"})
@@ -247,7 +247,7 @@ def test_image_is_moved_or_omitted_by_choice_where_results_are_text(wire: str) -
         assert (PNG in body, codes) == (False, ["document_omitted"])
 
 
-def test_images_follow_their_results() -> None:
+def test_images_of_tool_results_are_sent_after_the_results() -> None:
     calls = [ToolCall(f"c{number}", "look", {}) for number in range(3)]
     messages: list[Message] = [
         User("Go."),
@@ -312,7 +312,7 @@ def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> 
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_name_of_an_unknown_tool_is_sent_in_characters_that_servers_accept(wire: str) -> None:
+def test_characters_that_servers_reject_are_replaced_in_unknown_tool_names(wire: str) -> None:
     """OpenAI's models call ``multi_tool_use.parallel``, and OpenAI's API refuses a conversation
     with that name.
     """

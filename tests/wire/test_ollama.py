@@ -89,7 +89,7 @@ def bytewise(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("case", find_cases("ollama"), ids=str)
-def test_case_passes(case: Case) -> None:
+def test_conformance_case_passes(case: Case) -> None:
     check_case(case)
     reply = case.reply or b""
     whole = decode(case.codec(), case.request, [reply]).facts
@@ -97,7 +97,7 @@ def test_case_passes(case: Case) -> None:
         assert decode(case.codec(), case.request, cut_at_random(data, case.name)).facts == whole
 
 
-def test_text_thinking_and_usage_in_any_pieces() -> None:
+def test_text_thinking_and_usage_do_not_depend_on_how_bytes_are_split() -> None:
     data = line(message={"thinking": "hm"}) + line("Hel") + line("lo") + b"\n" + LAST
     whole = fold(read(data)[0])
     assert whole.message.content == (Thinking("hm"), Text("Hello"))
@@ -120,7 +120,7 @@ def test_text_thinking_and_usage_in_any_pieces() -> None:
     assert len(whole.raw["chunks"]) == 4
 
 
-def test_calls_with_finish_reason_stop_are_tool_calls() -> None:
+def test_reply_with_tool_calls_has_the_finish_reason_tool_calls() -> None:
     calls = [
         {"function": {"name": "weather", "arguments": {"city": name}}} for name in ("Oslo", "Rome")
     ]
@@ -137,7 +137,7 @@ def test_calls_with_finish_reason_stop_are_tool_calls() -> None:
     ("word", "after", "sound"),
     [("stop", b"", True), ("length", b"", False), ("length", line("x"), True)],
 )
-def test_missing_arguments_mean_none_only_at_a_normal_end(
+def test_missing_tool_arguments_mean_no_arguments_only_in_a_complete_call(
     word: str, after: bytes, sound: bool
 ) -> None:
     call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": None}}]})
@@ -147,7 +147,7 @@ def test_missing_arguments_mean_none_only_at_a_normal_end(
     assert isinstance(error, MalformedToolCallError) == (not sound)
 
 
-def test_arguments_as_a_string_are_read() -> None:
+def test_tool_arguments_in_a_json_string_are_read() -> None:
     call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": '{"a": 1}'}}]})
     assert fold(read(call + LAST, tools=(Tool("any"),))[0]).tool_calls[0].arguments == {"a": 1}
 
@@ -175,12 +175,12 @@ def test_finish_reasons_are_mapped(word: Any, reason: str) -> None:
         (b"[1]\n", InvalidResponseError),
     ],
 )
-def test_errors_are_raised(data: bytes, kind: type[ProviderError]) -> None:
+def test_broken_streams_raise_the_right_error(data: bytes, kind: type[ProviderError]) -> None:
     assert type(read(data)[1]) is kind
     assert type(read(*bytewise(data))[1]) is kind
 
 
-def test_stream_cut_at_every_byte() -> None:
+def test_stream_truncated_at_any_byte_is_interrupted() -> None:
     data = line("Hel") + line("lo", message={"thinking": "ü"}) + LAST
     whole = fold(read(data)[0]).text
     for at in range(len(data)):
@@ -196,16 +196,16 @@ def test_stream_cut_at_every_byte() -> None:
        st.lists(inner) | st.dictionaries(st.sampled_from(["message", "done", "error", "content",
                                                           "tool_calls", "x"]),
        inner)).map(lambda value: json.dumps(value).encode() + b"\n"))  # fmt: skip
-def test_only_provider_errors_are_raised(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_provider_errors(data: bytes) -> None:
     read(data)
 
 
-def test_damaged_text_is_repaired() -> None:
+def test_invalid_utf8_in_text_is_replaced() -> None:
     data = b'{"message": {"content": "\\ud83d x \xff", "thinking": 5}, "done": true}\n'
     assert fold(read(data)[0]).text == "� x �"
 
 
-def test_request_is_encoded() -> None:
+def test_request_with_every_setting_is_encoded() -> None:
     config = RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ["a"], "high", {"stop": "b", "mirostat": 1})
     conversation = [
         System("S"),
@@ -249,7 +249,7 @@ def test_request_is_encoded() -> None:
     assert encoded.structured_path == "native"
 
 
-def test_unsupported_content_is_rejected() -> None:
+def test_unsupported_content_is_rejected_or_reported() -> None:
     for blocks in ([Image(Url("https://x"))], [Document(Inline("eA=="))]):
         with pytest.raises(UnsupportedContentError):
             codec().encode(Request([User(blocks)]))
@@ -276,7 +276,7 @@ def test_unsupported_content_is_rejected() -> None:
     ]  # fmt: skip
 
 
-async def test_call_through_a_provider() -> None:
+async def test_rejected_format_is_retried_and_other_errors_are_raised() -> None:
     refusal = b'{"error": "invalid format"}'
     transport = FixtureTransport(
         (400, {}, [refusal]),
@@ -329,7 +329,7 @@ def test_readiness_is_checked() -> None:
             ask(*replies)
 
 
-def test_lines_are_limited() -> None:
+def test_length_of_a_line_is_limited() -> None:
     decoder = LineDecoder(10)
     assert decoder.feed(b"12345\n12345") != []
     with pytest.raises(SseError):

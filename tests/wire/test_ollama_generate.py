@@ -30,7 +30,7 @@ def replied(body: dict[str, Any], *, thinks: bool = False, fails: bool = False) 
     return [msgspec.json.decode(line) for line in data.splitlines()]
 
 
-def test_a_prompt_becomes_a_chat() -> None:
+def test_generate_request_becomes_a_chat_request() -> None:
     body = {
         "model": "m",
         "prompt": "Hi",
@@ -48,7 +48,7 @@ def test_a_prompt_becomes_a_chat() -> None:
     assert SERVER.decode(to_chat({"model": "m", "prompt": "Hi"})).request.messages == (User("Hi"),)
 
 
-def test_replies_are_encoded() -> None:
+def test_replies_are_encoded_for_the_generate_api() -> None:
     *pieces, last = replied({"model": "m", "prompt": "Hi"}, thinks=True)
     assert "".join([piece["response"] for piece in pieces]) == "Hello"
     assert [piece["thinking"] for piece in pieces if "thinking" in piece] == ["Hm."]

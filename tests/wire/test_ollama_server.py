@@ -178,7 +178,7 @@ LEAVES = [getattr(errors, name) for name in errors.__all__ if name.endswith("Err
 
 
 @pytest.mark.parametrize("kind", LEAVES)
-def test_error_keeps_its_class_and_retry_after(kind: type[ProviderError]) -> None:
+def test_error_keeps_its_class_and_retry_delay_over_the_wire(kind: type[ProviderError]) -> None:
     reply = SERVER.error(kind("something happened", retry_after=1.5))
     again = client("ollama").error(reply.status, reply.headers, reply.body)
     assert type(again) is BECOMES.get(kind, kind)
@@ -228,7 +228,7 @@ def test_invalid_fields_are_named(change: dict[str, Any], complaint: str) -> Non
         SERVER.decode(msgspec.json.encode({**PLAIN, **change}))
 
 
-def test_request_conventions_are_accepted() -> None:
+def test_ollama_defaults_and_special_values_are_accepted() -> None:
     asked = SERVER.decode(
         msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True})
     )

@@ -34,7 +34,7 @@ def read(codec: Codec, request: Request, reply: bytes) -> tuple[DecodedReply, An
 
 
 @pytest.mark.parametrize("case", REPLIES, ids=str)
-def test_unstreamed_reply_to_a_stream_is_read(case: Case) -> None:
+def test_unstreamed_body_gives_the_same_reply_as_decoding_in_pieces(case: Case) -> None:
     reply = case.reply or b""
     heard, raw = read(case.codec(), case.request, reply)
     fed = decode(case.codec(), case.request, [reply])

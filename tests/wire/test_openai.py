@@ -136,7 +136,7 @@ def body_of(request: Request, **quirks: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASE_LIST, ids=str)
-def test_case_passes(case: Case) -> None:
+def test_conformance_case_passes(case: Case) -> None:
     check_case(case)
 
 
@@ -164,7 +164,7 @@ def test_every_fixture_and_incident_has_a_case() -> None:
     assert set(ACCIDENTS.split()) <= names
 
 
-def test_every_reply_matches_its_handwritten_fold() -> None:
+def test_every_case_has_an_expected_reply_and_expected_events() -> None:
     assert [case.name for case in REPLIED if case.part("folded.json") is None] == []
     assert [case.name for case in REPLIED if case.part("events.jsonl") is None] == []
 
@@ -200,7 +200,7 @@ def read_plainly(body: bytes) -> Any:
 
 
 @pytest.mark.parametrize("case", REPLIED, ids=str)
-def test_raw_is_verbatim(case: Case) -> None:
+def test_raw_reply_equals_the_received_json(case: Case) -> None:
     data = case.reply or b""
     heard = decode(case.codec(), case.request, [data])
     if heard.response is None:
@@ -217,7 +217,7 @@ def test_raw_is_verbatim(case: Case) -> None:
     assert cut.raw["chunks"][:-1] == chunks_of(data)[: len(cut.raw["chunks"]) - 1]
 
 
-def test_raw_contains_unread_fields() -> None:
+def test_raw_reply_contains_unknown_fields() -> None:
     heard = decode(
         make_codec(), make_request(), [Case("openai", "005-wire-mapping-extension").reply or b""]
     )
@@ -226,7 +226,7 @@ def test_raw_contains_unread_fields() -> None:
     assert heard.response.raw["x_vendor"] == {"seconds": 0.25}
 
 
-def test_raw_of_a_stream_has_the_final_facts() -> None:
+def test_raw_reply_of_a_stream_has_finish_reason_and_usage() -> None:
     heard = decode(
         make_codec(),
         make_request(stream=True),
@@ -242,7 +242,7 @@ def test_raw_of_a_stream_has_the_final_facts() -> None:
 
 
 @pytest.mark.parametrize("case", REPLIED, ids=str)
-def test_raw_can_be_turned_off(case: Case) -> None:
+def test_keeping_the_raw_reply_can_be_turned_off(case: Case) -> None:
     options = case.options
     known = Capabilities.of(options.capabilities)
     codec = OpenAICodec.connect(options.model, BASE_URL, options.quirks, known, keep_raw=False)
@@ -252,7 +252,7 @@ def test_raw_can_be_turned_off(case: Case) -> None:
         assert heard.response is None or heard.response.raw is None
 
 
-def test_many_small_chunks_are_joined() -> None:
+def test_many_small_chunks_are_kept_as_one_piece() -> None:
     codec = OpenAICodec("m", BASE_URL)
     decoder = codec.decoder(plain_request(stream=True), Assembler())
     text = b'data: {"choices": [{"delta": {"content": "Hi "}}]}\n\n'
@@ -266,7 +266,7 @@ def test_many_small_chunks_are_joined() -> None:
     assert len(fold(events).raw["chunks"]) == 51
 
 
-def test_stream_without_raw_keeps_no_bytes() -> None:
+def test_stream_that_keeps_no_raw_reply_stores_no_bytes() -> None:
     codec = OpenAICodec("m", BASE_URL, keep_raw=False)
     decoder = codec.decoder(make_request(stream=True), Assembler())
     for _ in range(3):
@@ -277,7 +277,7 @@ def test_stream_without_raw_keeps_no_bytes() -> None:
 @pytest.mark.parametrize(
     "case", [case for case in REPLIED if not case.name.startswith("coerced")], ids=str
 )
-def test_only_text_moves_under_coercion(case: Case) -> None:
+def test_emulated_tools_change_only_when_text_is_emitted(case: Case) -> None:
     """With ``tools="schema"`` text waits for the end and is one piece; calls, ends, usage and
     errors stay.
     """
@@ -305,7 +305,7 @@ def test_only_text_moves_under_coercion(case: Case) -> None:
 # --- encoding requests -------------------------------------------------------------------------
 
 
-def test_request_is_a_post_without_a_key() -> None:
+def test_request_is_sent_by_post_and_the_key_is_added_separately() -> None:
     http = encode(make_request()).http
     assert (http.method, http.url) == ("POST", "http://127.0.0.1:8080/v1/chat/completions")
     assert http.headers == {
@@ -339,7 +339,7 @@ def test_invalid_base_urls_are_rejected(base_url: str) -> None:
         make_codec(base_url=base_url)
 
 
-def test_model_is_sent() -> None:
+def test_model_of_the_request_overrides_the_model_of_the_codec() -> None:
     assert body_of(make_request(model="other"))["model"] == "other"
     assert body_of(make_request(model=""))["model"] == "m"
 
@@ -370,7 +370,7 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("config", "quirks", "sent"), CONFIGS)
-def test_settings_are_encoded(
+def test_generation_settings_are_encoded(
     config: dict[str, Any], quirks: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     body = body_of(make_request(config=RuntimeConfig(**config)), **quirks)
@@ -474,7 +474,9 @@ COLLISIONS: list[tuple[dict[str, Any], str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("sets", "name", "value", "sent"), COLLISIONS)
-def test_extras_are_merged(sets: dict[str, Any], name: str, value: Any, sent: Any) -> None:
+def test_extra_fields_are_merged_into_the_body(
+    sets: dict[str, Any], name: str, value: Any, sent: Any
+) -> None:
     extras = {name: copy.deepcopy(value)}
     settings_made = {
         key: item for key, item in sets.items() if key in RuntimeConfig.__struct_fields__
@@ -492,7 +494,7 @@ def test_extras_are_merged(sets: dict[str, Any], name: str, value: Any, sent: An
     assert extras == {name: value}
 
 
-def test_extras_are_sorted_and_keep_the_order_of_their_keys() -> None:
+def test_extra_fields_are_sorted_and_nested_keys_keep_their_order() -> None:
     extras = {"z": 1, "a": {"d": 1, "c": {"f": 1, "e": 2}}}
     text = encode(make_request(config=RuntimeConfig(extras=extras))).http.body.decode()
     assert (
@@ -515,7 +517,7 @@ def test_values_that_are_not_json_are_rejected(fields: dict[str, Any], match: st
         encode(make_request(**fields))
 
 
-def test_lone_surrogate_is_rejected() -> None:
+def test_text_with_a_lone_surrogate_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="JSON"):
         encode(make_request(User("a\ud800b")))
     with pytest.raises(InvalidRequestError, match="JSON"):
@@ -528,7 +530,7 @@ def test_lone_surrogate_is_rejected() -> None:
         )
 
 
-def test_deep_nesting_is_rejected() -> None:
+def test_deeply_nested_extra_fields_are_rejected() -> None:
     deep: dict[str, Any] = {}
     for _ in range(10_000):
         deep = {"a": deep}
@@ -536,7 +538,7 @@ def test_deep_nesting_is_rejected() -> None:
         encode(make_request(config=RuntimeConfig(extras={"x": deep})))
 
 
-def test_late_system_message_is_rejected_by_the_codec() -> None:
+def test_system_message_after_the_first_turn_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
         encode(make_request(HELLO, System("Be terse."), HELLO))
 
@@ -653,12 +655,12 @@ def test_every_loss_is_reported(
     assert all(note.detail for note in encoded.notes)
 
 
-def test_paths_count_leading_system_messages() -> None:
+def test_paths_in_notes_count_leading_system_messages() -> None:
     said = [System("a"), System("b"), HELLO, turn(Opaque(1), Text("Hi")), HELLO]
     assert [note.path for note in encode(make_request(*said)).notes] == ["messages[3].content[0]"]
 
 
-def test_dropped_content_is_not_sent() -> None:
+def test_content_that_is_reported_as_dropped_is_not_sent() -> None:
     said = [
         HELLO,
         Assistant([Thinking("Hm", OTHER), RedactedThinking("gone"), Text("Hi", OTHER)]),
@@ -668,7 +670,7 @@ def test_dropped_content_is_not_sent() -> None:
     assert all(word not in text for word in ("Hm", "gone", "sig", "thinking"))
 
 
-def test_thinking_is_removed_under_coercion() -> None:
+def test_emulated_tool_calls_are_sent_as_text_separate_from_thinking() -> None:
     said = [
         HELLO,
         Assistant([Thinking("Hm"), ToolCall("c", "a.b", {"x": '"'})]),
@@ -684,7 +686,7 @@ def test_thinking_is_removed_under_coercion() -> None:
     assert json.loads(sent["content"]) == {"tool": "a_b", "arguments": {"x": '"'}}
 
 
-def test_tool_results_of_blocks_are_joined() -> None:
+def test_text_blocks_of_a_tool_result_are_joined() -> None:
     said = [
         HELLO,
         Assistant(tool_calls=[ToolCall("c", "any", {})]),
@@ -697,7 +699,7 @@ def test_tool_results_of_blocks_are_joined() -> None:
     }
 
 
-def test_quirks_are_read_from_a_mapping_and_typos_are_named() -> None:
+def test_quirks_are_read_from_a_mapping_and_misspelled_ones_are_rejected() -> None:
     known = Capabilities()
     codec = OpenAICodec.connect(
         "m", BASE_URL, {"tools": "schema", "id_rule": {"max_length": 9}}, known, vendor="v"
@@ -783,7 +785,7 @@ def test_reasoning_details_are_sent_to_their_issuer_only(
 
 
 @pytest.mark.parametrize("extras", [{}, {"user": "me"}, {"top_k": 3}])
-def test_messages_are_the_last_field(extras: dict[str, Any]) -> None:
+def test_messages_are_the_last_field_of_the_body(extras: dict[str, Any]) -> None:
     """A longer turn then extends the bytes of the one before, which prompt caches need."""
     body = (
         make_codec()
@@ -793,7 +795,7 @@ def test_messages_are_the_last_field(extras: dict[str, Any]) -> None:
     assert list(json.loads(body))[-1] == "messages"
 
 
-def test_details_count_when_comparing_the_callers_messages() -> None:
+def test_extra_messages_equal_to_the_encoded_messages_are_accepted() -> None:
     said = (
         HELLO,
         turn(Thinking("", Continuity(opaque=DETAILS, issuer=Issuer("openai"))), Text("Yes.")),
@@ -806,7 +808,7 @@ def test_details_count_when_comparing_the_callers_messages() -> None:
     assert json.loads(same.http.body)["messages"] == sent
 
 
-def test_openai_id_rule_limits_only_the_length() -> None:
+def test_id_rule_of_openai_limits_only_the_length() -> None:
     ids = ["call#1", "call@x", "{a}", "呼", "a\nb", "é" * 40, "a" * 41, "\ud800", ""]
     said = (
         turn(*[ToolCall(each, "f", {}) for each in ids]),
@@ -860,7 +862,7 @@ def conversation(turns: Any) -> list[Any]:
 
 @FAST
 @given(turns=TURNS, more=TURNS)
-def test_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any) -> None:
+def test_second_turn_only_appends_bytes_to_the_first(turns: Any, more: Any) -> None:
     def build(said: list[Any], quirks: dict[str, Any]) -> bytes:
         config = RuntimeConfig(temperature=0.5, extras={"user": "u"})
         return encode(
@@ -877,7 +879,7 @@ def test_second_turn_extends_the_bytes_of_the_first(turns: Any, more: Any) -> No
 
 @FAST
 @given(turns=TURNS)
-def test_projected_ids_are_legal_and_distinct(turns: Any) -> None:
+def test_rewritten_tool_call_ids_are_allowed_and_distinct(turns: Any) -> None:
     said = conversation(turns)
     ours = [
         call.id
@@ -911,7 +913,7 @@ def test_encoding_does_not_change_its_input(turns: Any) -> None:
 
 @FAST
 @given(arguments=OBJECTS)
-def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
+def test_tool_arguments_are_sent_back_unchanged(arguments: dict[str, Any]) -> None:
     said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", arguments)]), ToolResult("c", "x")]
     for quirks in WAYS_OUT:
         messages = body_of(make_request(*said, tools=(ANY,)), **quirks)["messages"]
@@ -968,7 +970,7 @@ LESSONS: list[tuple[int, str, dict[str, Any], dict[str, Any], dict[str, Any] | N
 
 
 @pytest.mark.parametrize(("status", "says", "fields", "before", "learned"), LESSONS)
-def test_lessons_are_learned(
+def test_rejected_fields_are_learned_from_error_texts(
     status: int, says: str, fields: Any, before: Any, learned: Any
 ) -> None:
     codec = OpenAICodec("m", BASE_URL, Quirks(**before), vendor="v", keep_raw=False)
@@ -988,7 +990,7 @@ def test_lessons_are_learned(
     )
 
 
-def test_learning_terminates() -> None:
+def test_repeated_rejections_stop_being_learned() -> None:
     codec: OpenAICodec | None = make_codec()
     request = make_request(**NATIVE, **STREAM)
     error = InvalidRequestError(
@@ -1001,7 +1003,7 @@ def test_learning_terminates() -> None:
     assert count == 4
 
 
-async def test_lesson_is_applied_at_once() -> None:
+async def test_rejected_field_is_omitted_when_the_request_is_sent_again() -> None:
     refused = (400, {}, [b'{"error": {"message": "stream_options is not known"}}'])
     answered = (200, {}, [Case("openai", "usage-never").reply or b""])
     transport = FixtureTransport(refused, answered, answered)
@@ -1021,7 +1023,7 @@ async def test_lesson_is_applied_at_once() -> None:
 READY = Case("openai", "007-ready-check").json("ready.json")
 
 
-def test_readiness_outcomes_for_every_kind_of_server() -> None:
+def test_readiness_check_works_for_every_kind_of_server() -> None:
     five = {
         None,
         "ModelNotLoadedError",
@@ -1033,14 +1035,14 @@ def test_readiness_outcomes_for_every_kind_of_server() -> None:
         assert {row["error"] for row in READY if row["quirks"]["readiness"] == kind} >= five
 
 
-async def test_readiness_needs_no_network() -> None:
+async def test_readiness_reports_an_unreachable_server_as_unavailable() -> None:
     provider = HttpProvider(make_codec(), FixtureTransport(), name="n", model="m")
     with pytest.raises(NetworkError) as caught:
         await provider.ready()
     assert caught.value.category == "provider_unavailable"
 
 
-async def test_readiness_sends_only_get_requests() -> None:
+async def test_readiness_check_sends_only_get_requests() -> None:
     listed = json.dumps({"data": [{"id": "m"}]}).encode()
     transport = FixtureTransport((200, {}, [listed]), (200, {}, [b"{}"]))
     await HttpProvider(make_codec(), transport, name="n", model="m").ready()
@@ -1059,7 +1061,7 @@ async def test_readiness_sends_only_get_requests() -> None:
         ("http://h/sub/v1", "resident", ["http://h/sub/v1/models", "http://h/sub/api/ps"]),
     ],
 )
-def test_readiness_requests_go_to_the_same_server(
+def test_readiness_check_sends_requests_below_the_base_url(
     base_url: str, kind: Any, urls: list[str]
 ) -> None:
     questions = make_codec(base_url=base_url, readiness=kind).ready()
@@ -1075,7 +1077,7 @@ def test_readiness_requests_go_to_the_same_server(
 
 @FAST
 @given(body=JSON | st.binary(max_size=30), status=st.sampled_from([200, 204, 404, 503]))
-def test_readiness_raises_only_provider_errors(body: Any, status: int) -> None:
+def test_readiness_check_raises_only_provider_errors(body: Any, status: int) -> None:
     answer = {
         "status": status,
         "body": body.decode("latin-1") if isinstance(body, bytes) else body,
@@ -1157,7 +1159,7 @@ def test_every_row_of_the_error_table_is_needed(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", [at for at, row in enumerate(ROWS) if row.statuses is not None])
-def test_error_rows_apply_to_their_statuses_only(index: int) -> None:
+def test_rows_of_the_error_table_apply_to_their_statuses_only(index: int) -> None:
     _, body, _ = ROW_EXAMPLES[index]
     assert type(make_codec().error(418, {}, body)) is InvalidRequestError
     assert type(make_codec().error(401, {}, body)) is AuthenticationError
@@ -1196,7 +1198,7 @@ def class_of(status: int) -> type[ProviderError]:
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_every_status_has_its_class(body: bytes) -> None:
+def test_every_http_status_maps_to_its_error_class(body: bytes) -> None:
     for status in range(300, 600):
         error = make_codec().error(
             status, {"Content-Type": "text/plain", "Set-Cookie": "secret"}, body
@@ -1251,7 +1253,7 @@ def test_retry_after_in_the_body_is_read() -> None:
     status=st.integers(300, 599),
     body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}),
 )
-def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
+def test_any_error_response_gives_a_provider_error(status: int, body: Any) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     assert type(make_codec().error(status, {}, data)) in TREE
 
@@ -1362,7 +1364,7 @@ def write_stream(reply: dict[str, Any], chance: random.Random) -> bytes:
 
 @FAST
 @given(reply=replies(), seed=st.integers(0, 10**6))
-def test_stream_and_body_fold_to_the_same_reply(reply: dict[str, Any], seed: int) -> None:
+def test_streamed_and_unstreamed_reply_are_equal(reply: dict[str, Any], seed: int) -> None:
     tools = (ANY, Tool("none", "", {"type": "object", "maxProperties": 0}))
     stream = write_stream(reply, random.Random(seed))
     for quirks in WAYS_OUT:
@@ -1381,7 +1383,7 @@ def test_stream_and_body_fold_to_the_same_reply(reply: dict[str, Any], seed: int
 
 @FAST
 @given(reply=replies(), seed=st.integers(0, 10**6))
-def test_only_complete_calls_become_intents(reply: dict[str, Any], seed: int) -> None:
+def test_only_complete_tool_calls_become_intents(reply: dict[str, Any], seed: int) -> None:
     """Wherever the stream is cut, an intent has all the arguments that the model gave."""
     chance = random.Random(seed)
     stream = write_stream(reply, chance)
@@ -1505,7 +1507,7 @@ FUZZED = [make_codec(), make_codec(usage_path="x.usage"), make_codec(tools="sche
 @pytest.mark.parametrize(
     "path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path))
 )
-def test_any_type_at_any_place_of_a_body_is_handled(path: tuple[Any, ...]) -> None:
+def test_values_of_the_wrong_type_anywhere_in_a_body_are_handled(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
         data = json.dumps(changed(RICH_BODY, path, new)).encode()
         for codec in FUZZED:
@@ -1521,7 +1523,7 @@ def test_any_type_at_any_place_of_a_body_is_handled(path: tuple[Any, ...]) -> No
 @pytest.mark.parametrize(
     "path", list(paths_in(RICH_CHUNK)), ids=lambda path: ".".join(map(str, path))
 )
-def test_any_type_at_any_place_of_a_chunk_is_handled(path: tuple[Any, ...]) -> None:
+def test_values_of_the_wrong_type_anywhere_in_a_chunk_are_handled(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
         chunk = event_of(changed(RICH_CHUNK, path, new))
         for frames in (
@@ -1540,7 +1542,7 @@ def test_any_type_at_any_place_of_a_chunk_is_handled(path: tuple[Any, ...]) -> N
 
 
 @pytest.mark.parametrize("new", REPLACEMENTS[1:], ids=repr)
-def test_any_value_instead_of_a_reply_is_handled(new: Any) -> None:
+def test_any_json_value_instead_of_a_reply_is_handled(new: Any) -> None:
     for codec in FUZZED:
         for stream in (True, False):
             request = make_request(tools=(ANY,), stream=stream)
@@ -1554,7 +1556,7 @@ def test_any_value_instead_of_a_reply_is_handled(new: Any) -> None:
 
 @FAST
 @given(value=JSON, values=st.lists(JSON, max_size=4), seed=st.integers(0, 99))
-def test_random_json_is_handled(value: Any, values: list[Any], seed: int) -> None:
+def test_random_json_raises_only_provider_errors(value: Any, values: list[Any], seed: int) -> None:
     for codec in FUZZED:
         for data in (
             json.dumps(value).encode(),
@@ -1568,7 +1570,7 @@ def test_random_json_is_handled(value: Any, values: list[Any], seed: int) -> Non
 
 @FAST
 @given(choices=JSON, part=OBJECTS, more=OBJECTS)
-def test_random_json_in_the_right_places_is_handled(
+def test_random_json_in_known_fields_raises_only_provider_errors(
     choices: Any, part: dict[str, Any], more: dict[str, Any]
 ) -> None:
     for codec in FUZZED:
@@ -1597,7 +1599,7 @@ def test_random_json_in_the_right_places_is_handled(
 
 @FAST
 @given(data=st.binary(max_size=80), stream=st.booleans(), seed=st.integers(0, 99))
-def test_random_bytes_are_handled(data: bytes, stream: bool, seed: int) -> None:
+def test_random_bytes_raise_only_provider_errors(data: bytes, stream: bool, seed: int) -> None:
     for prefix in (
         b"",
         b"data: ",
@@ -1614,7 +1616,7 @@ def test_random_bytes_are_handled(data: bytes, stream: bool, seed: int) -> None:
 
 @settings(FAST, max_examples=5000 if EXHAUSTIVE else 100)
 @given(case=st.sampled_from(REPLIED), seed=st.integers(0, 10**6))
-def test_damaged_cases_are_handled(case: Case, seed: int) -> None:
+def test_randomly_damaged_replies_are_handled(case: Case, seed: int) -> None:
     """Change, remove, duplicate or move some bytes of valid replies."""
     chance = random.Random(seed)
     data = bytearray(case.reply or b"")
@@ -1653,7 +1655,7 @@ DEEP = 10_000
     ],
     ids=["open", "choices", "content", "chunk", "delta"],
 )
-def test_deeply_nested_replies_are_handled(reply: bytes) -> None:
+def test_deeply_nested_replies_are_rejected(reply: bytes) -> None:
     for pieces in ([reply], cut_at_random(reply, 1, 500)):
         assert (
             type(held(decode(make_codec(), make_request(stream=True), pieces)).error)
@@ -1662,7 +1664,7 @@ def test_deeply_nested_replies_are_handled(reply: bytes) -> None:
 
 
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", "length"])
-def test_calls_of_another_type_are_repaired_only_after_an_error(finish: str) -> None:
+def test_malformed_tool_calls_are_tolerated_only_in_a_reply_that_failed(finish: str) -> None:
     case = Case("openai", "error-finish-with-calls-of-other-types")
     reply = (case.reply or b"").replace(
         b'"finish_reason": "error"', f'"finish_reason": "{finish}"'.encode()
@@ -1671,7 +1673,7 @@ def test_calls_of_another_type_are_repaired_only_after_an_error(finish: str) -> 
     assert isinstance(heard.error, InvalidResponseError)
 
 
-def test_deeply_nested_arguments_make_no_intent() -> None:
+def test_deeply_nested_tool_arguments_give_no_intent() -> None:
     arguments = '{"a":' * DEEP + "1" + "}" * DEEP
     call = {"index": 0, "id": "c", "function": {"name": "any", "arguments": arguments}}
     data = event_of(
@@ -1683,7 +1685,7 @@ def test_deeply_nested_arguments_make_no_intent() -> None:
     assert heard.response.tool_calls[0].arguments is None
 
 
-def test_ten_megabytes_are_read() -> None:
+def test_reply_of_ten_megabytes_is_read() -> None:
     text = "Größe " * (10 * 1024 * 1024 // 14)
     body = json.dumps(
         {"choices": [{"index": 0, "message": {"content": text}, "finish_reason": "stop"}]}
@@ -1707,7 +1709,7 @@ def test_ten_megabytes_are_read() -> None:
     assert heard.response.text == text
 
 
-def test_body_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_of_a_reply_body_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_BODY", 1000)
     for filler in (b" ", b"{"):
         heard = decode(make_codec(), make_request(), [filler * 300] * 4)
@@ -1719,7 +1721,7 @@ def test_body_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("piece", [event_of(PLAIN_CHUNK), b": still here\n\n"])
 @pytest.mark.parametrize("keep_raw", [True, False])
-def test_stream_size_is_limited(
+def test_size_of_a_stream_is_limited(
     piece: bytes, keep_raw: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codec_module, "MAX_STREAM", 10 * len(piece))
@@ -1741,7 +1743,9 @@ def test_number_of_stream_events_is_limited(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("piece", [b": still here\n\n", b"\n\n", b"\r\n\r\n"])
-def test_lines_without_events_are_limited(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_stream_lines_without_events_is_limited(
+    piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(codec_module, "MAX_LINES", 10)
     first = event_of(PLAIN_CHUNK)
     assert "lines" not in str(
@@ -1765,7 +1769,9 @@ def test_number_of_objects_in_a_reply_is_limited(
         assert ("more than 10 objects and lists" in str(error)) is (number > 10)
 
 
-def test_event_size_is_limited_and_raw_contains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_event_is_rejected_and_kept_in_the_raw_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(
         OpenAIDecoder, "framing", staticmethod(lambda limit=1000: SseDecoder(limit))
     )
@@ -1786,7 +1792,7 @@ def make_decoder(**fields: Any) -> tuple[Any, Assembler]:
     return make_codec().decoder(make_request(**fields), out), out
 
 
-def test_events_are_emitted_with_their_bytes() -> None:
+def test_events_are_emitted_as_soon_as_their_bytes_arrive() -> None:
     decoder, _ = make_decoder(stream=True)
     data = event_of(PLAIN_CHUNK)
     assert decoder.feed(data[:-1]) == []
@@ -1798,7 +1804,7 @@ def test_events_are_emitted_with_their_bytes() -> None:
     assert decoder.done
 
 
-def test_nothing_is_emitted_after_the_end() -> None:
+def test_no_event_is_emitted_after_the_end() -> None:
     decoder, out = make_decoder(stream=True)
     decoder.feed(event_of(PLAIN_CHUNK) + b"data: [DONE]\n\n")
     assert decoder.feed(event_of(PLAIN_CHUNK)) == []
@@ -1810,7 +1816,7 @@ def test_nothing_is_emitted_after_the_end() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b" ", event_of(PLAIN_CHUNK), b'{"choices": ['])
-def test_external_failure_ends_the_message(said: bytes) -> None:
+def test_failed_connection_ends_the_message(said: bytes) -> None:
     decoder, out = make_decoder(stream=True)
     events = decoder.feed(said)
     error = NetworkError("the connection was reset")
@@ -1827,7 +1833,7 @@ def test_external_failure_ends_the_message(said: bytes) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_started_message_keeps_its_content(stream: bool) -> None:
+def test_interrupted_message_keeps_the_content_received_so_far(stream: bool) -> None:
     heard = decode(
         make_codec(),
         make_request(stream=stream),
@@ -1876,7 +1882,7 @@ class Lines(Echo):
         (Lines, [b"<p>"], "<p>", "<p>"),
     ],
 )
-def test_a_wire_needs_three_methods(
+def test_decoder_of_a_new_wire_needs_only_three_methods(
     kind: type[Decoder], pieces: list[bytes], text: str, raw: Any
 ) -> None:
     decoder = kind(make_request(), Assembler())
@@ -1887,7 +1893,7 @@ def test_a_wire_needs_three_methods(
     assert fold(events).raw == raw
 
 
-def test_bug_in_a_codec_raises_a_provider_error() -> None:
+def test_exception_inside_a_codec_becomes_a_provider_error() -> None:
     class Broken(Echo):
         def at_end(self) -> None:
             raise KeyError("a bug")
@@ -1900,7 +1906,7 @@ def test_bug_in_a_codec_raises_a_provider_error() -> None:
     assert fold(events).text == "a"
 
 
-def test_offsets_locate_a_call_in_raw() -> None:
+def test_offsets_locate_a_tool_call_in_the_raw_bytes() -> None:
     case = Case("openai", "interleaved-parallel-calls")
     data = case.reply or b""
     heard = decode(case.codec(), case.request, cut_at_random(data, 3))
@@ -1923,7 +1929,7 @@ def pieces_of_calls(*calls: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("tail", [{"arguments": ""}, {"arguments": None}, {"arguments": "\n"}, {}])
 @pytest.mark.parametrize("place", [{"index": 0}, {}, {"index": 0, "id": ""}])
-def test_repeated_name_without_arguments_is_the_same_call(
+def test_repeated_tool_name_without_arguments_continues_the_same_call(
     tail: dict[str, Any], place: dict[str, Any]
 ) -> None:
     whole = {"index": 0, "id": "x", "function": {"name": "any", "arguments": '{"a": 1}'}}
@@ -1936,7 +1942,7 @@ def test_repeated_name_without_arguments_is_the_same_call(
 
 
 @pytest.mark.parametrize("place", [{"index": 0}, {}])
-def test_one_id_with_two_names_is_two_calls(place: dict[str, Any]) -> None:
+def test_one_id_with_two_tool_names_means_two_calls(place: dict[str, Any]) -> None:
     calls = [
         {**place, "id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")
     ]
@@ -1952,7 +1958,9 @@ def test_one_id_with_two_names_is_two_calls(place: dict[str, Any]) -> None:
     assert heard.error is None
 
 
-def test_interleaved_calls_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_of_interleaved_tool_calls_are_parsed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     read = 0
     whole = assembler_module.read_object
 
@@ -1974,7 +1982,7 @@ def test_interleaved_calls_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert read < 10
 
 
-def test_documents_and_images_from_files_are_sent(tmp_path: Any) -> None:
+def test_documents_and_images_read_from_files_are_sent(tmp_path: Any) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     blocks = [

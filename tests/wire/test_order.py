@@ -58,7 +58,7 @@ IN_ORDER = [["z", "a"], ["y", "b"]]
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_key_order_of_parameters_arguments_and_extras_is_kept(wire: str) -> None:
+def test_key_order_of_tool_parameters_arguments_and_extra_fields_is_kept(wire: str) -> None:
     body = encode(wire, messages=STATE, tools=(Tool("f", "", SCHEMA),))
     found = orders(body)
     assert len(found) == 6, found
@@ -75,7 +75,7 @@ def test_key_order_of_the_response_schema_is_kept(wire: str, structured: str | N
     assert [order for order in found if order not in IN_ORDER] == []
 
 
-def test_key_order_of_the_answer_tool_is_kept() -> None:
+def test_key_order_of_a_schema_sent_as_a_tool_is_kept() -> None:
     found = orders(
         encode("anthropic", {"structured": "tool"}, messages=(User("hi"),), response_schema=SCHEMA)
     )

@@ -20,7 +20,7 @@ def call(call_id: str, arguments: Any = None) -> ToolCall:
     return ToolCall(call_id, "t", {} if arguments is None else arguments)
 
 
-def test_reused_id_refers_to_the_latest_call() -> None:
+def test_result_with_a_reused_id_belongs_to_the_latest_tool_call() -> None:
     messages = [
         User("a"),
         Assistant([call("1")]),
@@ -37,6 +37,6 @@ def test_reused_id_refers_to_the_latest_call() -> None:
     assert pairs.ids[Call(6, 0)] == "1"
 
 
-def test_unanswered_calls_have_no_id() -> None:
+def test_tool_calls_without_a_result_get_no_id() -> None:
     messages: list[Message] = [Assistant([call("1"), call("2")]), ToolResult("2", "x")]
     assert Pairs(messages, 0, IdRule(9, exact=True)).ids.keys() == {Call(0, 1)}

@@ -86,7 +86,7 @@ def names(pairs: list[tuple[str, Case]]) -> list[str]:
 
 
 @pytest.mark.parametrize(("wire", "case"), REQUESTS, ids=names(REQUESTS))
-def test_request_round_trips(wire: str, case: Case) -> None:
+def test_encoded_request_is_decoded_unchanged(wire: str, case: Case) -> None:
     codec = case.codec()
     encoded = codec.encode(case.request)
     asked = SERVER_CODECS[wire].decode(encoded.http.body, path_of(encoded))
@@ -100,7 +100,7 @@ def test_request_round_trips(wire: str, case: Case) -> None:
 
 @pytest.mark.parametrize(("wire", "case"), REPLIES, ids=names(REPLIES))
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "body"])
-def test_reply_round_trips(wire: str, case: Case, stream: bool) -> None:
+def test_encoded_reply_is_decoded_unchanged(wire: str, case: Case, stream: bool) -> None:
     heard = decode(case.codec(), case.request, [case.reply or b""])
     request = replace(case.request, stream=stream, config=RuntimeConfig(max_tokens=1024))
     check_reply(wire, request, heard)
@@ -279,7 +279,9 @@ LEAVES = [
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("kind", LEAVES)
-def test_error_keeps_its_class_and_retry_after(wire: str, kind: type[ProviderError]) -> None:
+def test_error_keeps_its_class_and_retry_delay_over_the_wire(
+    wire: str, kind: type[ProviderError]
+) -> None:
     error = kind("something happened", retry_after=1.5)
     reply = SERVER_CODECS[wire].error(error)
     again = client(wire).error(reply.status, reply.headers, reply.body)

@@ -136,7 +136,7 @@ READ: dict[str, tuple[str, Any, list[Image]]] = {
 
 
 @pytest.mark.parametrize(("wire", "body", "images"), READ.values(), ids=READ)
-def test_pictures_of_a_reply_are_blocks(wire: str, body: Any, images: list[Image]) -> None:
+def test_images_in_a_reply_become_image_blocks(wire: str, body: Any, images: list[Image]) -> None:
     reply = reply_of(wire, body)
     assert list(reply.images) == images
     blocks = [block for block in reply.message.content if isinstance(block, Image)]
@@ -150,7 +150,7 @@ def test_pictures_of_a_reply_are_blocks(wire: str, body: Any, images: list[Image
 # --- back to the issuer ------------------------------------------------------------------------
 
 
-def test_pictures_are_sent_back_to_their_issuer_unchanged() -> None:
+def test_images_are_sent_back_to_their_issuer_unchanged() -> None:
     body, lost = sent_back("gemini", reply_of("gemini", parts(PART, DRAFT)).message)
     assert (body["contents"][1]["parts"], lost) == ([PART, DRAFT], [])
     body, lost = sent_back("responses", reply_of("responses", output(ITEM)).message)
@@ -168,7 +168,7 @@ def test_pictures_are_sent_back_to_their_issuer_unchanged() -> None:
 @pytest.mark.parametrize(
     "wire", ["openai", "anthropic", "gemini", "responses", "ollama", "cohere"]
 )
-def test_pictures_of_another_issuer_are_reported(wire: str) -> None:
+def test_images_of_another_issuer_are_dropped_and_reported(wire: str) -> None:
     state = Continuity(issuer=Issuer("responses" if wire != "responses" else "gemini"))
     said = Assistant([Text("a"), Image(Inline("aGk="), "image/png", continuity=state)])
     body, lost = sent_back(wire, said)
@@ -176,7 +176,7 @@ def test_pictures_of_another_issuer_are_reported(wire: str) -> None:
     assert "aGk=" not in json.dumps(body)
 
 
-def test_pictures_without_state_count_as_sent_by_the_user() -> None:
+def test_assistant_message_with_an_image_of_unknown_issuer_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match=r"messages\[1\].content\[0\]"):
         check_request(Request((User("hi"), Assistant([PNG]), User("hi"))))
     record = {
@@ -193,7 +193,7 @@ def test_pictures_without_state_count_as_sent_by_the_user() -> None:
     )
 
 
-def test_a_user_may_send_a_picture_of_a_model() -> None:
+def test_user_may_send_an_image_that_a_model_made() -> None:
     reply = reply_of("gemini", parts(PART))
     codec = CODECS["openai"].connect(MODEL, BASE_URL, None, Capabilities())
     again = codec.encode(Request((User([Text("Bluer."), *reply.images]),), model=MODEL))
@@ -244,7 +244,7 @@ def turn_of(wire: str, body: bytes) -> Assistant:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("upstream", UPSTREAM)
 @pytest.mark.parametrize("client", ["openai", "gemini", "responses"])
-def test_clients_receive_the_pictures(client: str, upstream: str, stream: bool) -> None:
+def test_gateway_clients_receive_the_images(client: str, upstream: str, stream: bool) -> None:
     written = serve(client, events_of(upstream, UPSTREAM[upstream]), stream=stream)
     codec = CODECS[client].connect(MODEL, BASE_URL, None, Capabilities())
     request = Request((User("hi"),), model=MODEL, stream=stream)
@@ -254,7 +254,7 @@ def test_clients_receive_the_pictures(client: str, upstream: str, stream: bool) 
 
 @pytest.mark.parametrize("upstream", UPSTREAM)
 @pytest.mark.parametrize("client", ["anthropic", "gemini", "responses"])
-def test_pictures_sent_back_by_a_client_reach_their_issuer(client: str, upstream: str) -> None:
+def test_images_sent_back_by_a_client_reach_their_issuer(client: str, upstream: str) -> None:
     quirks = ROUTER if upstream == "openai" else None
     reply = reply_of(upstream, UPSTREAM[upstream], quirks)
     said = turn_of(client, serve(client, events_of(upstream, UPSTREAM[upstream], quirks)))
@@ -269,7 +269,7 @@ def test_pictures_sent_back_by_a_client_reach_their_issuer(client: str, upstream
     ] or client == upstream
 
 
-def test_sealed_pictures_that_were_changed_are_refused() -> None:
+def test_changed_image_data_of_another_issuer_is_rejected() -> None:
     block = {
         "type": "opaque",
         "issuer": {"wire": "gemini"},
@@ -284,7 +284,9 @@ def test_sealed_pictures_that_were_changed_are_refused() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("client", ["gemini", "responses", "ollama", "cohere"])
-def test_pictures_that_a_client_cannot_receive_are_described(client: str, stream: bool) -> None:
+def test_images_that_a_client_cannot_receive_are_described_in_text(
+    client: str, stream: bool
+) -> None:
     events = events_of("openai", chat(content="a", images=[DATA, {"image_url": {"url": URL}}]))
     written = serve(client, events, stream=stream).decode()
     assert f"![image]({URL})" in written
@@ -293,7 +295,7 @@ def test_pictures_that_a_client_cannot_receive_are_described(client: str, stream
     )
 
 
-def test_pictures_and_speech_of_a_gemini_client_keep_their_issuer() -> None:
+def test_images_and_speech_of_a_gemini_client_keep_their_issuer() -> None:
     signed = {"inlineData": {"mimeType": "audio/wav", "data": "aGk="}, "thoughtSignature": "c2ln"}
     body = parts({"inlineData": {"mimeType": "image/png", "data": "aGk="}}, signed)
     said = turn_of("gemini", json.dumps(body).encode())
@@ -306,7 +308,7 @@ def test_pictures_and_speech_of_a_gemini_client_keep_their_issuer() -> None:
     )
 
 
-def test_pictures_without_an_issuer_are_written_plainly() -> None:
+def test_images_without_an_issuer_are_sent_without_a_signature() -> None:
     plain = Assembler()
     plain.start()
     plain.whole(PNG)

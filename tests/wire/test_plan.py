@@ -68,21 +68,21 @@ def noted(collect: Any) -> tuple[Note, ...]:
 
 
 @pytest.mark.parametrize("kind", [PlanItem, SwapPlan, Note, Encoded, HttpRequest])
-def test_plans_are_immutable(kind: type[msgspec.Struct]) -> None:
+def test_swap_plans_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
 
 
-def test_without_notes_everything_is_kept() -> None:
+def test_plan_without_notes_lists_everything_as_kept() -> None:
     kept = tuple(PlanItem(path, kind, "kept") for path, kind in PARTS)
     assert plan() == SwapPlan("there:m", kept)
     assert plan().losses == ()
 
 
-def test_without_a_codec_everything_is_kept() -> None:
+def test_plan_without_a_codec_lists_everything_as_kept() -> None:
     assert make_plan(None, Request(TALK), "there:m") == plan()
 
 
-def test_notes_replace_the_kept_entries() -> None:
+def test_notes_of_the_codec_replace_the_entries_marked_as_kept() -> None:
     notes = noted(
         lambda notes: (
             notes.drop("messages[3].content[0]", "thinking_dropped", "no place"),
@@ -121,7 +121,7 @@ def test_notes_replace_the_kept_entries() -> None:
     assert made.losses == (dropped, lost, made.items[10])
 
 
-def test_message_is_not_marked_for_its_blocks() -> None:
+def test_note_on_a_block_does_not_change_the_entry_of_its_message() -> None:
     note = Note("dropped", "c", "messages[1].content[0]", "d", loss=True)
     assert PlanItem("messages[1]", "user", "kept") in plan(note).items
     assert plan(note).items[-1] == PlanItem(
@@ -129,7 +129,7 @@ def test_message_is_not_marked_for_its_blocks() -> None:
     )
 
 
-def test_message_is_marked_for_its_fields() -> None:
+def test_note_on_a_field_replaces_the_entry_of_its_message() -> None:
     note = Note("rewritten", "is_error_dropped", "messages[4].is_error", "d", loss=True)
     assert plan(note).items[-1] == PlanItem(
         "messages[4].is_error", "tool", "rewritten", "is_error_dropped", "d", loss=True
@@ -137,7 +137,7 @@ def test_message_is_marked_for_its_fields() -> None:
     assert len(plan(note).items) == len(PARTS)
 
 
-def test_rejection_is_reported_and_not_raised() -> None:
+def test_plan_reports_a_rejection_and_does_not_raise_it() -> None:
     made = plan(error=UnsupportedContentError("messages[2].content[1]: no images"))
     assert made.refused is not None
     # The text goes on with advice.
@@ -146,7 +146,7 @@ def test_rejection_is_reported_and_not_raised() -> None:
     assert plan().refused is None
 
 
-def test_bug_in_a_codec_is_raised() -> None:
+def test_plan_raises_an_unexpected_exception_of_the_codec() -> None:
     with pytest.raises(KeyError):
         plan(error=KeyError("bug"))
 
@@ -162,7 +162,7 @@ def test_bug_in_a_codec_is_raised() -> None:
         (6, 5, False),
     ],
 )
-def test_fits_compares_the_estimate_with_the_window(
+def test_plan_compares_the_estimated_tokens_with_the_context_window(
     estimated: int | None, context: int | None, fits: bool | None
 ) -> None:
     made = plan(estimated_tokens=estimated, context_tokens=context)
@@ -170,7 +170,7 @@ def test_fits_compares_the_estimate_with_the_window(
     assert (made.estimated_tokens, made.context_tokens) == (estimated, context)
 
 
-def test_a_plan_shows_each_item() -> None:
+def test_display_of_a_plan_shows_each_item() -> None:
     items = (
         PlanItem("messages[0]", "user", "kept"),
         PlanItem("messages[1]", "thinking", "dropped", "r", "why", True),

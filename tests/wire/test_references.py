@@ -50,7 +50,7 @@ def deciding_rows(wire: str) -> list[Row]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_every_error_row_is_needed_by_a_case(wire: str) -> None:
+def test_every_row_of_the_error_tables_is_used_by_a_case(wire: str) -> None:
     own = [row for row in rows_of(wire) if wire == "openai" or row not in OPENAI_ROWS]
     decided = deciding_rows(wire)
     assert [row.pattern for row in own if row not in decided] == []
@@ -79,12 +79,12 @@ NAMED = [
 ]
 
 
-def test_comments_name_cases_that_exist() -> None:
+def test_comments_cite_only_existing_cases() -> None:
     missing = [(path, name) for path, name in NAMED if not list(CASES.glob(f"{name}.*.*"))]
     assert missing == []
     assert len(NAMED) > 20
 
 
-def test_comments_name_no_recording_outside_the_repository() -> None:
+def test_comments_cite_no_recording_outside_the_repository() -> None:
     ids = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{8}\b")
     assert [path.name for path in SOURCES if ids.search(path.read_text(encoding="utf-8"))] == []

@@ -175,11 +175,13 @@ UNNAMED = {
 
 
 @pytest.mark.parametrize(("wire", "body", "path"), OWN.values(), ids=OWN)
-def test_requests_are_re_encoded_unchanged(wire: str, body: dict[str, Any], path: str) -> None:
+def test_decoding_and_encoding_a_request_gives_the_same_json(
+    wire: str, body: dict[str, Any], path: str
+) -> None:
     assert compare(wire, body, path) == ("same", ())
 
 
-def test_a_difference_is_found() -> None:
+def test_comparison_finds_a_changed_request() -> None:
     wire, body, path = OWN["messages"]
     changed = {
         **body,
@@ -216,7 +218,7 @@ LEAST = {
 
 @pytest.mark.no_cover
 @pytest.mark.skipif(not RECORDED.exists(), reason="no recordings beside this repository")
-def test_recorded_requests_are_re_encoded_except_for_explained_differences() -> None:
+def test_re_encoded_recorded_requests_differ_only_where_explained() -> None:
     found = report()
     assert set(found) == set(LEAST)
     for wire, share in found.items():

@@ -140,12 +140,12 @@ def events_in(data: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASE_LIST, ids=str)
-def test_case_passes(case: Case) -> None:
+def test_conformance_case_passes(case: Case) -> None:
     check_case(case, ResponsesCodec)
 
 
 @pytest.mark.parametrize("case", REPLIED, ids=str)
-def test_every_reply_matches_its_handwritten_fold(case: Case) -> None:
+def test_every_case_has_an_expected_reply(case: Case) -> None:
     assert case.json("folded.json") is not None
 
 
@@ -153,7 +153,7 @@ KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive","sequence_number":7}\n
 
 
 @pytest.mark.parametrize("case", STREAMED, ids=str)
-def test_keepalives_between_events_change_nothing(case: Case) -> None:
+def test_keep_alive_events_change_nothing(case: Case) -> None:
     codec = case.codec(ResponsesCodec)
     data = case.reply or b""
     if b"event: error\n" in data:  # in an error event the event name carries the meaning
@@ -190,7 +190,7 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("case", [case for case in STREAMED if case.name not in UNLIKE], ids=str)
-def test_stream_folds_to_its_last_event(case: Case) -> None:
+def test_streamed_reply_equals_the_response_in_its_last_event(case: Case) -> None:
     codec = case.codec(ResponsesCodec)
     streamed = decode(codec, case.request, [case.reply or b""])
     ends = [
@@ -205,13 +205,13 @@ def test_stream_folds_to_its_last_event(case: Case) -> None:
     assert body.facts == streamed.facts
 
 
-def test_listed_exceptions_are_existing_cases() -> None:
+def test_cases_listed_as_exceptions_exist() -> None:
     assert set(UNLIKE) <= {case.name for case in STREAMED}
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("case", STREAMED, ids=str)
-def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
+def test_truncated_stream_is_reported_as_interrupted_or_complete(case: Case) -> None:
     codec, data = case.codec(ResponsesCodec), case.reply or b""
     whole = decode(codec, case.request, [data])
     # By position: an id that was used twice is generated again each time.
@@ -238,7 +238,7 @@ def test_stream_cut_anywhere_is_interrupted_or_complete(case: Case) -> None:
                 assert event.final_input == intents[event.content_block_index]
 
 
-def test_raw_is_verbatim() -> None:
+def test_raw_reply_equals_the_received_json() -> None:
     case = Case("responses", "text-stream")
     reply = decode(case.codec(ResponsesCodec), case.request, [case.reply or b""]).response
     assert reply is not None
@@ -271,17 +271,17 @@ def test_base_urls_are_joined(base_url: str, url: str) -> None:
     assert not any("authorization" in name.lower() for name in http.headers)
 
 
-def test_the_key_is_a_bearer_token() -> None:
+def test_api_key_is_sent_as_a_bearer_token() -> None:
     assert make_codec().authorise("k") == {"authorization": "Bearer k"}
 
 
-def test_store_is_always_false() -> None:
+def test_request_never_lets_the_server_store_the_response() -> None:
     for case in find_cases("responses", "wire.json"):
         assert case.json("wire.json")["store"] is False
         assert "previous_response_id" not in case.json("wire.json")
 
 
-def test_quirks_are_read_from_a_mapping_and_typos_are_named() -> None:
+def test_quirks_are_read_from_a_mapping_and_misspelled_ones_are_rejected() -> None:
     codec = ResponsesCodec.connect(
         "m", BASE_URL, {"structured": "prompt"}, Capabilities(), vendor="v"
     )
@@ -409,7 +409,7 @@ def test_losses_of_tool_and_user_messages_are_reported() -> None:
     ]
 
 
-def test_plan_reports_the_same_losses() -> None:
+def test_plan_reports_the_same_losses_as_encoding() -> None:
     plan = make_plan(
         make_codec(), make_request(HELLO, Assistant([Thinking("hm"), Text("x")]), HELLO), "t"
     )
@@ -420,7 +420,7 @@ def test_plan_reports_the_same_losses() -> None:
     ]
 
 
-def test_late_system_message_is_rejected_by_the_codec() -> None:
+def test_system_message_after_the_first_turn_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
         make_codec().encode(make_request(HELLO, System("late")))
 
@@ -428,7 +428,7 @@ def test_late_system_message_is_rejected_by_the_codec() -> None:
 @pytest.mark.parametrize(
     "extras", [{"x": float("nan")}, {"x": object()}, {"x": {1, 2}}], ids=["nan", "object", "set"]
 )
-def test_values_that_are_not_json_are_rejected_or_encoded(extras: dict[str, Any]) -> None:
+def test_extra_values_are_sent_as_json_or_rejected(extras: dict[str, Any]) -> None:
     try:
         sent = body_of(make_request(config=RuntimeConfig(extras=extras)))
     except InvalidRequestError:
@@ -436,7 +436,7 @@ def test_values_that_are_not_json_are_rejected_or_encoded(extras: dict[str, Any]
     assert sent["x"] in (None, [1, 2])
 
 
-def test_lone_surrogate_is_rejected() -> None:
+def test_text_with_a_lone_surrogate_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="JSON"):
         make_codec().encode(make_request(User("\ud800")))
 
@@ -463,7 +463,7 @@ def test_encoding_is_deterministic(arguments: Any, extras: Any, schema: Any) -> 
 
 
 @given(arguments=OBJECTS)
-def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
+def test_tool_arguments_are_sent_back_unchanged(arguments: dict[str, Any]) -> None:
     said = [HELLO, Assistant(tool_calls=[ToolCall("c", "any", arguments)]), ToolResult("c", "x")]
     sent = next(
         item for item in body_of(make_request(*said))["input"] if item["type"] == "function_call"
@@ -476,7 +476,9 @@ def test_arguments_round_trip(arguments: dict[str, Any]) -> None:
 
 
 @given(data=st.text(max_size=40), more=OBJECTS, text=WORDS)
-def test_reasoning_round_trips(data: str, more: dict[str, Any], text: str) -> None:
+def test_reasoning_items_are_sent_back_unchanged(
+    data: str, more: dict[str, Any], text: str
+) -> None:
     summary = [{"type": "summary_text", "text": text}] if text else []
     item = {
         **more,
@@ -544,7 +546,7 @@ MESSAGES = st.lists(
 
 
 @given(messages=MESSAGES, send=st.sampled_from(["encrypted", "all"]))
-def test_any_conversation_gives_a_valid_input(messages: list[Any], send: Any) -> None:
+def test_any_conversation_is_encoded_as_a_valid_request(messages: list[Any], send: Any) -> None:
     """Each call has one later result, ids are unique and short, and output follows each reasoning
     item.
     """
@@ -596,7 +598,9 @@ def test_every_omitted_block_is_noted(messages: list[Any]) -> None:
 
 
 @given(messages=MESSAGES)
-def test_equal_ids_are_made_distinct_and_legal_ones_kept(messages: list[Any]) -> None:
+def test_repeated_tool_call_ids_are_made_distinct_and_allowed_ids_are_kept(
+    messages: list[Any],
+) -> None:
     rule = IdRule(64, also="_-.:|/+= ")
     turns = [HELLO]
     for message in messages:  # every call answered at once, so that ids may come again
@@ -616,7 +620,7 @@ def test_equal_ids_are_made_distinct_and_legal_ones_kept(messages: list[Any]) ->
     assert all(mine == theirs for mine, theirs in firsts.items() if rule.allows(mine))
 
 
-def test_duplicate_ids_are_made_distinct_without_an_id_rule() -> None:
+def test_repeated_tool_call_ids_are_made_distinct_without_an_id_rule() -> None:
     turn = [Assistant([CALL]), ToolResult("c", "x")]
     items = body_of(make_request(HELLO, *turn, *turn), id_rule=None)["input"]
     assert items[1]["call_id"] == items[2]["call_id"] == "c"
@@ -624,7 +628,7 @@ def test_duplicate_ids_are_made_distinct_without_an_id_rule() -> None:
 
 
 @pytest.mark.parametrize("last", "bc")
-def test_generated_id_is_unique(last: str) -> None:
+def test_id_generated_for_a_repeated_id_is_unused(last: str) -> None:
     """Of three possible ids two are taken, so the second call with one id gets the third."""
     said = [
         part
@@ -646,7 +650,7 @@ TURNS = st.lists(
 
 
 @given(turns=TURNS, more=TURNS, structured=st.sampled_from(["native", "prompt"]))
-def test_second_turn_extends_the_bytes_of_the_first(
+def test_second_turn_only_appends_bytes_to_the_first(
     turns: Any, more: Any, structured: Any
 ) -> None:
     def build(turns: Any) -> bytes:
@@ -728,7 +732,7 @@ LESSONS: list[
 
 
 @pytest.mark.parametrize(("status", "says", "code", "fields", "before", "learned"), LESSONS)
-def test_lessons_are_learned(
+def test_rejected_fields_are_learned_from_error_texts(
     status: int, says: str, code: str | None, fields: Any, before: Any, learned: Any
 ) -> None:
     codec = ResponsesCodec(MODEL, BASE_URL, Quirks(**before), vendor="v", keep_raw=False)
@@ -755,7 +759,7 @@ def test_lessons_are_learned(
     )
 
 
-def test_learning_terminates() -> None:
+def test_repeated_rejections_stop_being_learned() -> None:
     codec: ResponsesCodec | None = make_codec()
     says = "unknown include, invalid schema for function, text.format"
     error = InvalidRequestError("", status=400, provider_message=says)
@@ -766,7 +770,7 @@ def test_learning_terminates() -> None:
     assert count == 4
 
 
-async def test_lesson_is_applied_at_once() -> None:
+async def test_rejected_field_is_omitted_when_the_request_is_sent_again() -> None:
     refused = (
         400,
         {},
@@ -785,7 +789,7 @@ async def test_lesson_is_applied_at_once() -> None:
     ]
 
 
-async def test_a_conversation_with_reasoning_through_a_provider() -> None:
+async def test_encrypted_reasoning_is_sent_back_in_the_next_turn() -> None:
     """Streamed encrypted reasoning is sent back unchanged, in its position, and only to its
     issuer.
     """
@@ -822,7 +826,7 @@ async def test_a_conversation_with_reasoning_through_a_provider() -> None:
     assert [warning.code for warning in other.warnings] == ["thinking_dropped"]
 
 
-async def test_a_cancelled_turn_can_be_continued() -> None:
+async def test_conversation_continues_after_a_cancelled_turn() -> None:
     body = Case("responses", "parallel-calls-stream").reply or b""
     cut = body[: body.index(b"function_call_arguments.done")]
     transport = FixtureTransport(
@@ -885,7 +889,7 @@ def test_recorded_errors_are_read() -> None:
     status=st.integers(300, 599),
     body=JSON | st.binary(max_size=60) | OBJECTS.map(lambda inner: {"error": inner}),
 )
-def test_error_responses_give_provider_errors(status: int, body: Any) -> None:
+def test_any_error_response_gives_a_provider_error(status: int, body: Any) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     for prefix in (b"", b"data: "):
         error = make_codec().error(status, {}, prefix + data)
@@ -1021,7 +1025,7 @@ def stream_item(
     indexed=st.booleans(),
     repeated=st.booleans(),
 )
-def test_stream_and_body_fold_to_the_same_reply(
+def test_streamed_and_unstreamed_reply_are_equal(
     made: Any, cut: bool, seed: int, indexed: bool, repeated: bool
 ) -> None:
     chance = random.Random(seed)
@@ -1119,7 +1123,7 @@ def test_events_without_content_are_ignored(idle: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("word", ["created", "queued", "in_progress"])
-def test_message_starts_with_its_first_content(word: str) -> None:
+def test_message_starts_with_the_first_status_event(word: str) -> None:
     decoder = open_decoder(make_codec(), make_request(stream=True))
     events = decoder.feed(
         event_of({"type": f"response.{word}", "response": {"model": "its-name"}})
@@ -1129,7 +1133,7 @@ def test_message_starts_with_its_first_content(word: str) -> None:
     ]
 
 
-def test_arguments_under_a_message_id_are_not_lost() -> None:
+def test_tool_arguments_with_the_id_of_a_message_are_not_lost() -> None:
     where = {"output_index": 0, "item_id": "msg_1"}
     events = [
         {"type": "response.output_text.delta", **where, "delta": "Hi"},
@@ -1144,7 +1148,7 @@ def test_arguments_under_a_message_id_are_not_lost() -> None:
     assert [(call.name, call.arguments) for call in heard.response.tool_calls] == [("", {"a": 1})]
 
 
-def test_late_end_of_an_earlier_part_closes_no_other() -> None:
+def test_late_end_of_one_part_does_not_end_another_part() -> None:
     spot = {"output_index": 0, "item_id": "msg_1"}
     delta, done = "response.output_text.delta", "response.content_part.done"
     part = {"type": "output_text", "text": "One. "}
@@ -1282,7 +1286,7 @@ def held(heard: DecodedReply) -> DecodedReply:
 @pytest.mark.parametrize(
     "path", list(paths_in(RICH_BODY)), ids=lambda path: ".".join(map(str, path))
 )
-def test_any_type_at_any_place_of_a_body_is_handled(path: tuple[Any, ...]) -> None:
+def test_values_of_the_wrong_type_anywhere_in_a_body_are_handled(path: tuple[Any, ...]) -> None:
     for new in REPLACEMENTS:
         data = json.dumps(changed(RICH_BODY, path, new)).encode()
         heard = held(decode(make_codec(), make_request(tools=(ANY,)), [data]))
@@ -1291,7 +1295,7 @@ def test_any_type_at_any_place_of_a_body_is_handled(path: tuple[Any, ...]) -> No
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("at", range(len(RICH_EVENTS)), ids=lambda at: RICH_EVENTS[at]["type"])
-def test_any_type_at_any_place_of_an_event_is_handled(at: int) -> None:
+def test_values_of_the_wrong_type_anywhere_in_an_event_are_handled(at: int) -> None:
     request = make_request(tools=(ANY,), stream=True)
     before, after = (
         b"".join(map(event_of, RICH_EVENTS[:at])),
@@ -1311,7 +1315,9 @@ def test_any_type_at_any_place_of_an_event_is_handled(at: int) -> None:
     at=st.integers(0, len(RICH_EVENTS) - 1),
     seed=st.integers(0, 99),
 )
-def test_random_json_is_handled(value: Any, values: list[Any], at: int, seed: int) -> None:
+def test_random_json_raises_only_provider_errors(
+    value: Any, values: list[Any], at: int, seed: int
+) -> None:
     request = make_request(tools=(ANY,), stream=True)
     for data in (
         json.dumps(value).encode(),
@@ -1351,7 +1357,7 @@ def test_events_in_any_order_are_handled(order: list[int], indices: list[Any]) -
 
 
 @given(data=st.binary(max_size=80), stream=st.booleans(), seed=st.integers(0, 99))
-def test_random_bytes_are_handled(data: bytes, stream: bool, seed: int) -> None:
+def test_random_bytes_raise_only_provider_errors(data: bytes, stream: bool, seed: int) -> None:
     request = make_request(stream=stream)
     for prefix in (b"", b"data: ", b"{", b"\xef\xbb\xbf", event_of(RICH_EVENTS[0]) + b"data:"):
         heard = held(decode(make_codec(), request, [prefix + data]))
@@ -1359,7 +1365,7 @@ def test_random_bytes_are_handled(data: bytes, stream: bool, seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6), at=st.integers(0, len(STREAMED) - 1))
-def test_damaged_cases_are_handled(seed: int, at: int) -> None:
+def test_randomly_damaged_replies_are_handled(seed: int, at: int) -> None:
     case = STREAMED[at]
     chance = random.Random(seed)
     data = bytearray(case.reply or b"")
@@ -1424,7 +1430,7 @@ SHORTENED = {"e04932f6-e76438a6"}
 
 @pytest.mark.no_cover
 @recorded
-def test_every_recording_is_read(count: Callable[[str, int], None]) -> None:
+def test_every_recorded_exchange_is_read(count: Callable[[str, int], None]) -> None:
     ends: Counter[str] = Counter()
     for record in records(good=True):
         heard = held(decode(record.codec(), record.request(), [record.body], judged=False))
@@ -1506,7 +1512,7 @@ def test_recorded_conversations_are_sent_back_unchanged() -> None:
 
 @pytest.mark.no_cover
 @recorded
-def test_recordings_are_read_byte_by_byte() -> None:
+def test_reading_recordings_byte_by_byte_gives_the_same_reply() -> None:
     short = [
         record
         for record in records(good=True)
@@ -1568,7 +1574,7 @@ def test_images_and_documents_are_sent_unchanged() -> None:
     ]
 
 
-def test_generated_ids_come_from_the_assembler() -> None:
+def test_tool_calls_without_an_id_get_a_generated_id() -> None:
     reply = {"output": [{"type": "function_call", "name": "any", "arguments": "{}"}] * 2}
     heard = decode(make_codec(), make_request(tools=(ANY,)), [json.dumps(reply).encode()])
     assert heard.response is not None

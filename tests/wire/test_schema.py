@@ -21,18 +21,18 @@ TITLES = [
 
 
 @pytest.mark.parametrize(("title", "name"), TITLES)
-def test_schema_is_named_by_its_title(title: str, name: str) -> None:
+def test_schema_name_is_derived_from_its_title(title: str, name: str) -> None:
     assert schema_name({"title": title}) == name
 
 
 @pytest.mark.parametrize("title", [None, "", "答え", 5])
-def test_schema_is_named_by_its_digest(title: Any) -> None:
+def test_schema_without_a_usable_title_is_named_by_its_digest(title: Any) -> None:
     name = schema_name({"title": title, "type": "object"})
     assert re.fullmatch(r"schema_[0-9a-f]{12}", name)
     assert name == schema_name({"type": "object", "title": title}) != schema_name({"title": title})
 
 
-def test_a_directive_ends_with_the_schema() -> None:
+def test_schema_instruction_ends_with_the_schema() -> None:
     schema = {"type": "object", "additionalProperties": False}
     directives = [schema_directive(schema, wire) for wire in CODECS]
     assert all(

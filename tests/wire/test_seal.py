@@ -23,7 +23,7 @@ GEMINI = Issuer("gemini", "a-vendor", "a-model")
     st.sampled_from([GEMINI, Issuer("anthropic"), Issuer("responses", None, "m")]),
 )
 @settings(max_examples=30, deadline=None)
-def test_signature_round_trips(signature: str, issuer: Issuer) -> None:
+def test_sealed_signature_is_unsealed_unchanged(signature: str, issuer: Issuer) -> None:
     sealed = seal(signature, issuer, "anthropic")
     if issuer.wire == "anthropic":
         assert sealed == signature
@@ -32,7 +32,7 @@ def test_signature_round_trips(signature: str, issuer: Issuer) -> None:
 
 
 @pytest.mark.parametrize("text", ["abc", "ZHJhZ29tYW46", "ZHJhZ29tYW46e30=", "ZHJhZ29tYW46!"])
-def test_unsealed_value_is_the_wires_own(text: str) -> None:
+def test_value_that_is_not_sealed_belongs_to_the_current_wire(text: str) -> None:
     assert unseal(text, "anthropic") == (text, Issuer("anthropic"))
 
 
@@ -63,7 +63,7 @@ def said_again(wire: str, body: bytes) -> Any:
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "responses"])
-def test_block_of_another_wire_is_sent_back_to_its_issuer(wire: str) -> None:
+def test_block_from_another_wire_keeps_its_issuer_through_the_client(wire: str) -> None:
     message = said_again(wire, answer(wire, False, GEMINI))
     (block,) = [block for block in message.content if isinstance(block, Opaque)]
     assert block.data == {"type": "theirs"}
@@ -71,7 +71,7 @@ def test_block_of_another_wire_is_sent_back_to_its_issuer(wire: str) -> None:
     assert block.continuity.issuer == GEMINI
 
 
-def test_signature_of_another_wire_is_sent_back_to_its_issuer() -> None:
+def test_signature_from_another_wire_keeps_its_issuer_through_the_client() -> None:
     thought = said_again("anthropic", answer("anthropic", False, GEMINI)).content[0]
     assert isinstance(thought, Thinking)
     assert thought.continuity is not None
@@ -84,7 +84,7 @@ def test_signature_of_another_wire_is_sent_back_to_its_issuer() -> None:
     assert b'"signed"' in answer("gemini", True, GEMINI)
 
 
-def test_sealed_state_is_detected_in_the_bytes() -> None:
+def test_sealed_provider_state_is_detected_in_request_bytes() -> None:
     assert holds_sealed(answer("anthropic", False, GEMINI))
     assert holds_sealed(json.dumps({"signature": seal("signed", GEMINI, "anthropic")}).encode())
     assert holds_sealed(b'{"type":"opaque"}')

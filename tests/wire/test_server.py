@@ -42,14 +42,14 @@ def write(wire: str, events: list[Event], *, stream: bool, created: int = 0) -> 
 
 
 @pytest.mark.parametrize("wire", SERVER_CODECS)
-def test_cancelled_reply_is_an_error(wire: str) -> None:
+def test_cancelled_reply_is_sent_to_the_client_as_an_error(wire: str) -> None:
     events = make(finish="cancelled")
     assert b"cancelled" in write(wire, events, stream=True)
     with pytest.raises(CallCancelledError):
         write(wire, events, stream=False)
 
 
-def test_error_types_of_the_messages_api() -> None:
+def test_errors_have_the_types_of_the_messages_api() -> None:
     codec = SERVER_CODECS["anthropic"]
     denied = codec.error(AuthenticationError("no", status=403))
     long = codec.error(InvalidRequestError("too long", status=413))
@@ -70,7 +70,7 @@ def test_empty_thinking_without_a_signature_is_not_sent() -> None:
     assert candidate["content"]["parts"] == [{"text": "Yes."}]
 
 
-def test_ollama_lines_have_timestamps() -> None:
+def test_reply_lines_for_ollama_clients_have_timestamps() -> None:
     body: dict[str, Any] = msgspec.json.decode(
         write("ollama", make(), stream=False, created=1_800_000_000)
     )
@@ -130,7 +130,7 @@ def test_truncated_custom_call_is_incomplete() -> None:
     assert b"custom_tool_call_input.done" not in data
 
 
-def test_response_echoes_the_request() -> None:
+def test_response_object_repeats_settings_of_the_request() -> None:
     asked = Asked(
         Request([User("Hi")], model="m"),
         echo={"text": {"format": {"type": "json_object"}}, "store": True},
@@ -146,14 +146,14 @@ def test_response_echoes_the_request() -> None:
     assert (made["text"], made["store"]) == ({"format": {"type": "json_object"}}, True)
 
 
-def test_unknown_thread_error_lets_a_tool_runner_continue() -> None:
+def test_unsupported_thread_error_has_the_code_that_clients_expect() -> None:
     error = UnsupportedFeatureError("thread: not kept")
     error.provider_code = "thread_unsupported_request"
     reply = msgspec.json.decode(SERVER_CODECS["anthropic"].error(error).body)
     assert reply["error"]["details"] == {"error_code": "thread_unsupported_request"}
 
 
-def test_body_of_a_response_leaves_redacted_thinking_out() -> None:
+def test_response_body_omits_redacted_thinking() -> None:
     body = msgspec.json.decode(
         write("responses", make(input_tokens=1, output_tokens=2), stream=False)
     )
@@ -164,5 +164,5 @@ def test_body_of_a_response_leaves_redacted_thinking_out() -> None:
     ("usage", "total"),
     [(Usage(1, 2), 3), (Usage(1, 2, total_tokens=9), 9), (Usage(1, None), None)],
 )
-def test_total_is_reported_or_the_sum(usage: Usage, total: int | None) -> None:
+def test_total_tokens_are_the_reported_total_or_the_sum(usage: Usage, total: int | None) -> None:
     assert total_tokens(usage) == total

@@ -242,7 +242,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("wire", "fields", "complaint"), REFUSED)
-def test_invalid_field_is_named(wire: str, fields: dict[str, Any], complaint: str) -> None:
+def test_invalid_field_is_named_in_the_error(
+    wire: str, fields: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         decode(wire, **fields)
     assert str(caught.value).startswith(complaint)
@@ -257,7 +259,9 @@ def test_invalid_field_is_named(wire: str, fields: dict[str, Any], complaint: st
         ("responses", {"type": "input_audio", "data": "x"}),
     ],
 )
-def test_unsupported_content_is_rejected(wire: str, block: dict[str, Any]) -> None:
+def test_unsupported_content_of_a_user_message_is_rejected(
+    wire: str, block: dict[str, Any]
+) -> None:
     field = "input" if wire == "responses" else "messages"
     with pytest.raises(UnsupportedContentError):
         decode(wire, **{field: [{"role": "user", "content": [block]}]})
@@ -277,12 +281,12 @@ def test_unsupported_content_of_other_roles_is_rejected() -> None:
 @pytest.mark.parametrize(
     "path", ["", "/v1beta/models/m", "/v1beta/models/:generateContent", "/v1/models/m:embed"]
 )
-def test_path_without_model_and_method_is_rejected(path: str) -> None:
+def test_gemini_url_path_without_model_and_method_is_rejected(path: str) -> None:
     with pytest.raises(InvalidRequestError, match="the path must end with"):
         SERVER_CODECS["gemini"].decode(b'{"contents": []}', path)
 
 
-def test_responses_turns_are_read() -> None:
+def test_turns_of_a_responses_request_are_read() -> None:
     system = [{"type": "input_text", "text": "Be "}, {"type": "input_text", "text": "terse."}]
     request = decode(
         "responses",
@@ -304,7 +308,7 @@ def test_responses_turns_are_read() -> None:
     }
 
 
-def test_messages_turns_are_read() -> None:
+def test_turns_of_a_messages_request_are_read() -> None:
     call = {"type": "tool_use", "id": "t", "name": "a", "input": {}, "caller": {"type": "direct"}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "rain"}
     messages = [
@@ -319,7 +323,7 @@ def test_messages_turns_are_read() -> None:
     assert asked == Assistant([ToolCall("t", "a", {})])
 
 
-def test_gemini_turns_are_read() -> None:
+def test_turns_of_a_gemini_request_are_read() -> None:
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     request = decode(
         "gemini",
@@ -342,7 +346,7 @@ def test_gemini_turns_are_read() -> None:
     assert decode("gemini", contents=again).request.messages[1].content == '{"result":5}'
 
 
-def test_chat_completions_turns_are_read() -> None:
+def test_turns_of_a_chat_completions_request_are_read() -> None:
     image = {
         "type": "image",
         "source": {"type": "inline", "base64_data": "aGk="},
@@ -355,7 +359,7 @@ def test_chat_completions_turns_are_read() -> None:
     assert request.response_schema is None
 
 
-def test_instructions_in_parts_are_joined() -> None:
+def test_system_message_in_several_parts_is_joined() -> None:
     parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
     for role in ("system", "developer"):
         request = decode("openai", messages=[{"role": role, "content": parts}, HELLO]).request
@@ -376,14 +380,14 @@ def test_instructions_in_parts_are_joined() -> None:
         ),
     ],
 )
-def test_reasoning_object_is_read_or_kept(
+def test_reasoning_object_is_translated_or_kept_as_an_extra_field(
     record: Any, reasoning: Any, extras: dict[str, Any]
 ) -> None:
     config = decode("openai", reasoning=record).request.config
     assert (config.reasoning, config.extras) == (reasoning, extras)
 
 
-def test_empty_list_is_not_an_unknown_field() -> None:
+def test_unknown_field_with_an_empty_list_is_ignored() -> None:
     request = decode("gemini", safetySettings=[]).request
     assert (request.messages, request.config.extras) == ((User("Hello"),), {})
 
@@ -396,13 +400,13 @@ def test_empty_list_is_not_an_unknown_field() -> None:
         ("serviceTier", "flex"),
     ],
 )
-def test_gemini_fields_without_a_place_are_extras(name: str, value: Any) -> None:
+def test_gemini_fields_that_our_request_lacks_become_extra_fields(name: str, value: Any) -> None:
     assert decode("gemini", **{name: value, "model": "models/m"}).request.config.extras == {
         name: value
     }
 
 
-def test_fields_that_a_response_repeats_are_read() -> None:
+def test_request_fields_that_the_response_repeats_are_kept() -> None:
     tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
     form = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
     asked = decode("responses", tools=tools, text=form)
@@ -414,7 +418,7 @@ def test_fields_that_a_response_repeats_are_read() -> None:
 @pytest.mark.parametrize(
     ("data", "standard"), [("-_8", "+/8="), ("-_-_", "+/+/"), ("aGk=", "aGk=")]
 )
-def test_gemini_names_and_base64_of_both_styles_are_read(data: str, standard: str) -> None:
+def test_gemini_field_names_and_base64_data_may_use_either_style(data: str, standard: str) -> None:
     picture = [{"inline_data": {"mime_type": "image/png", "data": data}}]
     fields = {
         "contents": [{"role": "user", "parts": picture}],
@@ -453,7 +457,7 @@ KEPT: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("wire", "fields"), KEPT)
-def test_unknown_field_is_kept_for_the_provider(wire: str, fields: dict[str, Any]) -> None:
+def test_unknown_field_is_forwarded_to_the_provider(wire: str, fields: dict[str, Any]) -> None:
     asked = decode(wire, **fields)
     assert asked.request.config.extras == fields
     assert asked.warnings == ()
@@ -492,7 +496,9 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("wire", "fields", "code", "path"), LOST)
-def test_dropped_hint_is_named(wire: str, fields: dict[str, Any], code: str, path: str) -> None:
+def test_dropped_optional_field_is_reported_by_name(
+    wire: str, fields: dict[str, Any], code: str, path: str
+) -> None:
     asked = decode(wire, **fields)
     assert [(warning.code, warning.path) for warning in asked.warnings] == [(code, path)]
     assert asked.request.config.extras == {}
@@ -579,13 +585,13 @@ def test_messages_requests_are_read() -> None:
     assert asked.request.config.extras == {}
 
 
-def test_counting_tokens_needs_no_max_tokens() -> None:
+def test_token_counting_request_needs_no_max_tokens() -> None:
     body = msgspec.json.encode({"model": "m", "messages": [HELLO]})
     asked = SERVER_CODECS["anthropic"].decode(body, "/v1/messages/count_tokens")
     assert asked.request.config.max_tokens is None
 
 
-def test_native_state_of_a_text_is_kept() -> None:
+def test_citations_of_a_sent_back_text_are_kept() -> None:
     cited = {"type": "text", "text": "a", "citations": [{"type": "char_location"}]}
     request = decode(
         "anthropic", messages=[HELLO, {"role": "assistant", "content": [cited]}, HELLO]
@@ -614,7 +620,9 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("wire", "headers", "key"), KEYS)
-def test_client_key_is_read(wire: str, headers: dict[str, str], key: str | None) -> None:
+def test_api_key_of_the_client_is_read_from_the_headers(
+    wire: str, headers: dict[str, str], key: str | None
+) -> None:
     assert SERVER_CODECS[wire].key(headers) == key
 
 
@@ -637,7 +645,9 @@ FIELDS = {
 @pytest.mark.parametrize("wire", FIELDS)
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
-def test_any_json_is_read_or_rejected(wire: str, data: st.DataObject) -> None:
+def test_any_json_request_is_read_or_rejected_with_a_request_error(
+    wire: str, data: st.DataObject
+) -> None:
     names = st.sampled_from(FIELDS[wire].split())
     record = {
         "role": st.sampled_from(["user", "assistant", "tool", "system"]),
@@ -661,7 +671,7 @@ def test_any_json_is_read_or_rejected(wire: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("wire", sorted(SERVER_CODECS))
 @pytest.mark.parametrize(("status", "expected"), [(307, 502), (400, 400), (None, 400)])
-def test_redirect_of_the_provider_is_not_a_client_error(
+def test_redirect_from_the_provider_is_reported_as_a_server_error(
     wire: str, status: int | None, expected: int
 ) -> None:
     assert SERVER_CODECS[wire].error(InvalidRequestError("no", status=status)).status == expected
@@ -698,7 +708,7 @@ def test_participant_names_are_dropped_and_reported() -> None:
     ]
 
 
-def test_gemini_parts_that_are_marked_as_no_thought() -> None:
+def test_gemini_parts_with_thought_false_are_read_as_ordinary_parts() -> None:
     """Some clients write ``thought: false`` on every part."""
     said = {"text": "Hi", "thought": False}
     call = {"functionCall": {"name": "f", "args": {}}, "thought": False}

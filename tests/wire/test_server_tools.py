@@ -59,7 +59,7 @@ WRITTEN: list[tuple[str, ServerTool, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("wire", "tool", "written"), WRITTEN)
-def test_server_tools_are_encoded_natively(
+def test_server_tools_are_encoded_in_the_format_of_each_wire(
     wire: str, tool: ServerTool, written: dict[str, Any]
 ) -> None:
     assert json.loads(encode(wire, tool).body)["tools"] == [written]
@@ -68,7 +68,7 @@ def test_server_tools_are_encoded_natively(
     assert (len(tools), tools[-1]) == (2, written)
 
 
-def test_search_model_has_options() -> None:
+def test_web_search_options_are_sent_on_chat_completions() -> None:
     body = json.loads(
         encode("openai", ServerTool("web_search", {"search_context_size": "low"})).body
     )
@@ -118,14 +118,14 @@ def test_invalid_server_tools_are_rejected(tool: Any) -> None:
     check_request(Request([User("x")], server_tools=(ServerTool("web_search"),)))
 
 
-def test_cassette_key_is_unchanged_without_server_tools() -> None:
+def test_cassette_key_depends_on_server_tools() -> None:
     plain = Request([User("x")], request_id="R")
     assert request_key(plain) != request_key(
         Request([User("x")], request_id="R", server_tools=(ServerTool("a"),))
     )
 
 
-def test_results_are_sent_back_to_their_issuer() -> None:
+def test_results_of_server_tools_are_sent_back_to_their_issuer() -> None:
     used = {
         "type": "server_tool_use",
         "id": "s",
@@ -169,7 +169,7 @@ def test_results_are_sent_back_to_their_issuer() -> None:
         ({"labels": {"a": "b"}}, {"labels": {"a": "b"}}),
     ],
 )  # fmt: skip
-def test_extras_are_placed_at_the_root_or_at_their_path(
+def test_extra_fields_are_placed_at_the_root_or_at_their_path(
     extras: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     body = json.loads(encode("gemini", extras=extras).body)
@@ -189,12 +189,12 @@ def test_extras_are_placed_at_the_root_or_at_their_path(
         {"a.b": 1, "a.b.c": 2},
     ],
 )
-def test_extras_that_contradict_are_rejected(extras: dict[str, Any]) -> None:
+def test_contradicting_extra_fields_are_rejected(extras: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=r"config\.extras"):
         encode("gemini", extras=extras, own=(Tool("f"),))
 
 
-def test_settings_of_clients_keep_their_path() -> None:
+def test_unknown_settings_of_gemini_clients_keep_their_path() -> None:
     body = {"contents": [{"parts": [{"text": "a"}]}], "generationConfig": {"topK": 5, "other": 1}}
     config = (
         SERVER_CODECS["gemini"]
@@ -204,5 +204,5 @@ def test_settings_of_clients_keep_their_path() -> None:
     assert config.extras == {"topK": 5, "generationConfig.other": 1}
 
 
-def test_plain_texts_are_unchanged() -> None:
+def test_message_without_images_has_no_images() -> None:
     assert Assistant([Text("a")]).images == ()

@@ -45,7 +45,7 @@ STRICT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema", STRICT)
-def test_accepted_schemas_are_sent_unchanged(schema: dict[str, Any]) -> None:
+def test_strict_schemas_are_sent_unchanged(schema: dict[str, Any]) -> None:
     assert strict_form(schema) == schema
 
 
@@ -82,11 +82,11 @@ LOOSE: list[Any] = [
 
 
 @pytest.mark.parametrize("schema", LOOSE)
-def test_other_schemas_have_no_strict_form(schema: dict[str, Any]) -> None:
+def test_schemas_that_cannot_be_strict_have_no_strict_form(schema: dict[str, Any]) -> None:
     assert strict_form(schema) is None
 
 
-def test_deep_schema_is_not_strict() -> None:
+def test_deeply_nested_schema_has_no_strict_form() -> None:
     schema: dict[str, Any] = TEXT
     for _ in range(40):
         schema = closed(a=schema)
@@ -118,7 +118,7 @@ class Owner(Closed):
     pet: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
 
 
-def test_discriminated_union_is_sent_as_a_plain_one() -> None:
+def test_discriminated_union_is_sent_as_a_plain_union() -> None:
     schema = schema_of(Owner)
     assert "oneOf" in schema["properties"]["pet"]
     form = strict_form(schema)
@@ -162,7 +162,7 @@ SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = [
 
 
 @pytest.mark.parametrize(("wire", "strict", "parameters", "sent", "loss"), SENT)
-def test_strict_flag_of_a_tool(
+def test_strict_flag_of_a_tool_is_sent_dropped_or_reported(
     wire: str, strict: bool | None, parameters: Any, sent: Any, loss: bool
 ) -> None:
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())

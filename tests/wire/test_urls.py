@@ -25,11 +25,11 @@ JOINED = [
 
 
 @pytest.mark.parametrize(("base", "url"), JOINED)
-def test_urls_are_joined(base: str, url: str) -> None:
+def test_base_urls_are_joined_with_paths(base: str, url: str) -> None:
     assert join_url(base, "/chat", "/v1") == url
 
 
-def test_base_url_without_a_default_path() -> None:
+def test_url_join_works_without_a_default_path() -> None:
     assert join_url("https://x.example", "/health") == "https://x.example/health"
 
 
@@ -64,7 +64,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("base", "message"), REFUSED)
-def test_invalid_addresses_are_rejected(base: str, message: str) -> None:
+def test_invalid_base_urls_are_rejected(base: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         join_url(base, "/chat", "/v1")
     assert str(caught.value) == message
@@ -85,7 +85,7 @@ ROOTS = [
 
 
 @pytest.mark.parametrize(("base", "root"), ROOTS)
-def test_root_of_a_base_url(base: str, root: str) -> None:
+def test_root_of_a_base_url_is_found(base: str, root: str) -> None:
     assert root_of(base) == root
 
 
