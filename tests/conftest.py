@@ -1,7 +1,8 @@
-"""The size of the property tests: a fixed sample by default, more with
-``HYPOTHESIS_PROFILE=exhaustive``.
+"""Settings for all tests: the number of examples in property tests, and counters for a summary.
 
-The numbers that tests ``count`` are added up over all processes and printed at the end.
+Property tests use a fixed sample by default, and more examples with
+``HYPOTHESIS_PROFILE=exhaustive``. The numbers that tests pass to ``count`` are added up over all
+processes and printed at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Derandomised: a run is red or green by the code alone, on every machine.
+# Derandomise hypothesis, so that the result of a run depends only on the code.
 settings.register_profile(
     "default",
     derandomize=True,
@@ -30,39 +31,40 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Keys that the developer has stored must not configure a vendor that a test expects without one.
+# Do not read the developer's stored API keys, because some tests need a vendor without a key.
 os.environ["DRAGOMAN_KEYS"] = os.path.join(os.sep, "nonexistent", "keys.json")  # noqa: PTH118
 
-# Nor may tests write what they observe into the developer's cache folder.
+# Do not store observed capabilities in the developer's cache folder.
 os.environ["DRAGOMAN_OBSERVED"] = "off"
 os.environ["DRAGOMAN_CATALOG"] = os.path.join(os.sep, "nonexistent", "catalog.json")  # noqa: PTH118
 
-# A shell that runs us in the background has interrupts ignored, and so would the programs that
-# tests interrupt.
+# A shell starts background jobs with interrupts ignored, and programs started by the tests would
+# inherit that. Some tests interrupt these programs, so restore the default handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The commands keep their log and the history of chats in the data folder: never in the user's own.
+# The commands keep their log and chat history in the data folder. Use a temporary folder, so that
+# tests do not write to the developer's own.
 _DATA = tempfile.TemporaryDirectory(prefix="dragoman-tests-")
 os.environ["XDG_DATA_HOME"] = _DATA.name
 
 
 @pytest.fixture
 def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
-    """Count things done by a test, such as offsets cut at, for the summary."""
+    """Return a function that adds to a named counter of the test summary."""
     return lambda what, number: request.node.user_properties.append(("counted", [what, number]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Exclude the exhaustive tests from coverage: they cover no lines that others do not."""
+    """Exclude the exhaustive tests from coverage, because they cover no additional lines."""
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.no_cover)
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from scanning ten thousand collected tests."""
+    """Exclude the ten thousand collected tests from later garbage collections."""
     gc.collect()
     gc.freeze()
 

@@ -1,5 +1,5 @@
-"""CPU time in units of a fixed piece of work, so that a slow or busy machine slows both sides of a
-comparison.
+"""Measure CPU time relative to a fixed piece of work, so that limits hold on slow and busy
+machines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def measure_unit() -> float:
 
 @dataclass
 class Spent:
-    """The CPU time of a block of code."""
+    """The CPU time that a block of code used."""
 
     seconds: float = 0.0
 

@@ -1,5 +1,5 @@
-"""A provider that answers from a list, and a manual clock, for tests of everything
-above the wire.
+"""A provider that answers from a list, and a manual clock, for tests of the layers above the
+wires.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Listed(Provider):
     """Answers each call with the next entry of a list.
 
     An entry is text, an error, a list of events that may end with an error, or a function of the
-    request that returns any of these. An ``asyncio.Event`` among the events is waited for. With
-    ``repeat`` the last entry answers all further calls.
+    request that returns any of these. An ``asyncio.Event`` in the list makes the provider wait for
+    it. With ``repeat`` the last entry answers all further calls.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ def reply(text: str, **facts: Any) -> Callable[[Request], list[Event | ProviderE
 
 
 def broken(text: str, error: ProviderError) -> Callable[[Request], list[Event | ProviderError]]:
-    """Return an entry that emits some text and breaks off."""
+    """Return an entry that emits some text and then fails."""
 
     def answer(request: Request) -> list[Event | ProviderError]:
         out = Assembler(request_id=request.request_id, model=request.model, provider="listed")

@@ -1,10 +1,10 @@
-"""The pages of the documentation, and a world in which their examples run.
+"""Run the code examples on the documentation pages in an isolated environment.
 
-A page's blocks run from top to bottom in one namespace and in an empty folder. ``await`` may stand
-at the top. A block in ``yaml`` or ``json`` whose first line is a comment with a file's name, ``#
-models.yaml``, is that file. What an example connects to, under whatever address, is a small server
-that answers everything; beyond it there is no network. Names that are there already: see
-``names``. A page that opens a log ``readonly`` finds ``log.db`` with the session ``fix-tests``.
+The blocks of a page run from top to bottom in one namespace and in an empty folder. ``await`` is
+allowed at the top level. A ``yaml`` or ``json`` block whose first line is a comment with a file
+name, such as ``# models.yaml``, is written to that file. Every connection goes to a small test
+server that answers everything; there is no other network. ``names`` lists the predefined names. A
+page that opens a log ``readonly`` finds ``log.db`` with the session ``fix-tests``.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _responses() -> dict[str, Any]:
 
 
 def example_of(schema: dict[str, Any]) -> Any:
-    """Return some value that fits a simple schema."""
+    """Return an example value that matches a simple schema."""
     for choice in ("anyOf", "oneOf", "allOf"):
         if choice in schema:
             return example_of(schema[choice][0])
@@ -223,7 +223,7 @@ def example_of(schema: dict[str, Any]) -> Any:
 
 @contextmanager
 def redirected(url: str) -> Iterator[None]:
-    """Redirect every connection, also that of ``local``, to this address."""
+    """Redirect every connection, including those of the embedded model, to this address."""
     origin = urlsplit(url)
 
     def elsewhere(request: Any) -> Any:
@@ -255,8 +255,8 @@ def redirected(url: str) -> Iterator[None]:
 
 @contextmanager
 def world(folder: Path) -> Iterator[str]:
-    """Set up an empty folder, a server that answers everything, keys for every vendor,
-    no network.
+    """Set up an empty folder, a test server that answers everything, and keys for every vendor;
+    block the network.
     """
     sold = ("ANTHROPIC", "OPENAI", "GEMINI", "GROQ", "MISTRAL", "COHERE", "DRAGOMAN")
     keys = {f"{name}_API_KEY": "k" for name in sold} | {"AWS_BEARER_TOKEN_BEDROCK": "k"}
@@ -284,11 +284,12 @@ def world(folder: Path) -> Iterator[str]:
 
 
 def run_page(page: Path, folder: Path) -> int:
-    """Run the code blocks of a page; return how many there were."""
+    """Run the code blocks of a page; return the number of blocks."""
     blocks = read_blocks(page)
     with world(folder) as url, asyncio.Runner() as runner:
         scope = names()
-        if "readonly=True" in page.read_text():  # the page reads a log, which must exist
+        # The code on the page reads a log, which must exist.
+        if "readonly=True" in page.read_text():
             with SqliteLog(folder / "log.db") as log:
                 tell(log, "fix-tests")
         for number, block in enumerate(blocks):
@@ -330,7 +331,7 @@ def _run(
 
 
 def _run_tests(block: Block, file: Path, url: str) -> None:
-    """Run a block that defines tests with pytest, as a reader would."""
+    """Run a block that defines tests with pytest."""
     file.write_text(f"from dragoman import *\n{block.text}")
     file.with_name("conftest.py").write_text(
         f"import tests.pages\nchanged = tests.pages.redirected({url!r})\nchanged.__enter__()\n"

@@ -1,6 +1,6 @@
-"""Draw the pictures of the documentation from the real programs: ``python -m tests.pictures``.
+"""Create the pictures of the documentation from the real programs: ``python -m tests.pictures``.
 
-The trace viewer is photographed in Chromium over the log of ``tests/story.py``. The output of
+The trace viewer is captured in Chromium with the log of ``tests/story.py``. The output of
 ``dragoman check`` comes from a run against a small model on llama.cpp's server, which takes some
 minutes.
 """
@@ -59,7 +59,7 @@ SVG = """\
 
 
 def photograph_trace(folder: Path) -> None:
-    """Photograph the trace viewer, light and dark."""
+    """Take screenshots of the trace viewer in light and dark mode."""
     with SqliteLog(folder / "log.db") as log:
         tell(log, "look", LEFT_OPEN)
         tell(log, "fix")
@@ -76,7 +76,7 @@ def photograph_trace(folder: Path) -> None:
 
 
 def draw_check(folder: Path) -> None:
-    """Draw what ``dragoman check`` prints at a terminal of 96 columns."""
+    """Draw the output of ``dragoman check`` at a terminal of 96 columns."""
     server = LocalServer(check_model(find_model("smollm2")))
     try:
         command = f"stty cols 96 rows 60; dragoman check {server.start()}"
@@ -99,7 +99,9 @@ def draw_check(folder: Path) -> None:
 
 
 def write_svg(printed: str, target: Path, command: str) -> None:
-    """Write terminal output as SVG, without the progress bar and after ``command``."""
+    """Write terminal output as SVG, with ``command`` as the first line and without the progress
+    bar.
+    """
     after = printed.replace("\r\n", "\n").split("\n")
     lines = [re.sub(r"\x1b\[\?[0-9;]*[a-zA-Z]", "", line.split("\r")[-1]) for line in after]
     first = next(number for number, line in enumerate(lines) if line.startswith("http"))

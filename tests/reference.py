@@ -135,7 +135,7 @@ _EFFECTS = {"read": "read", "mapped": "mapped", "hint": "left out", "refused": "
 
 
 def write_gateway_fields() -> str:
-    """Return the page that shows the gateway's policy."""
+    """Return the page about the gateway policy for each request field."""
     never = ", ".join([f"`{name}`" for name in NEVER])
     parts = [_FIELDS_HEAD.replace("NEVER", never)]
     for wire, rules in TABLES.items():
@@ -156,7 +156,7 @@ def _place(place: Any) -> str:
 
 
 def write_errors() -> str:
-    """Return the page with the tree of errors, their codes and the exit codes."""
+    """Return the page with the tree of error classes, their codes and the exit codes."""
     tree = list(_walk(ProviderError, 0))
     rows = [
         f"| {'– ' * (depth - 1)}`{kind.__name__}` | {kind.category} | {kind.error_class} | "
@@ -192,7 +192,7 @@ def _first_line(kind: type) -> str:
 
 
 def write_modules() -> dict[str, str]:
-    """Return a page per module; the site build fills it in from the docstrings."""
+    """Return one page per module; the site build adds the docstrings."""
     pages = {f"python/{name}.md": _module(name) for name in MODULES if _file(name) is not None}
     listed = [
         f"| [`dragoman.{name}`](python/{name}.md) | {_about(name)} |"
@@ -247,6 +247,6 @@ _LAYERS = re.compile(r"(<!-- layers -->\n).*(<!-- /layers -->)", re.DOTALL)
 
 
 def write_layers(page: str) -> str:
-    """Return ``docs/design.md`` with its list of layers as ``test_layers`` has it."""
+    """Return ``docs/design.md`` with the current list of layers from ``test_layers``."""
     rows = "".join([f"    {name:<14}{about}\n" for name, about in FLOORS.items()])
     return _LAYERS.sub(lambda found: f"{found[1]}\n{rows}\n{found[2]}", page)

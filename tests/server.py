@@ -1,4 +1,4 @@
-"""A real HTTP server on a real socket, for tests: it follows its script exactly."""
+"""A real HTTP server on a real socket, for tests; a handler controls each reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass
 class Seen:
-    """A received request."""
+    """An HTTP request that the server received."""
 
     method: str
     path: str
@@ -79,7 +79,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serve(handler: Handler) -> AsyncIterator[Server]:
-    """Serve until the context is left; every connection is then closed."""
+    """Serve until the context exits, then close every connection."""
     server = Server()
     tasks: set[asyncio.Task[Any]] = set()
 
@@ -103,7 +103,7 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
                     server.in_flight -= 1
                     for each in (handling, gone):
                         each.cancel()
-                    # A cancellation of this task is passed on.
+                    # If this task itself is cancelled, the cancellation propagates.
                     await asyncio.gather(handling, gone, return_exceptions=True)
                 if seen.headers.get("connection") == "close":
                     return
@@ -128,7 +128,7 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
 
 
 async def _eof(reader: asyncio.StreamReader) -> None:
-    """Return when the client disconnects; leave a following request in the buffer."""
+    """Wait until the client disconnects, and leave a following request in the buffer."""
     # Asyncio cannot wait for data without reading it.
     while not reader.at_eof() and not reader._buffer:  # type: ignore[attr-defined]  # noqa: SLF001
         # Asyncio cannot wait for data without reading it.
@@ -188,7 +188,7 @@ def stream_of(*texts: str) -> bytes:
 
 
 def answering(text: str = "Hello") -> Handler:
-    """Return a handler that answers every call, streamed or complete."""
+    """Return a handler that answers every call, streamed or not."""
 
     async def handler(connection: Connection) -> None:
         if connection.seen.method == "GET":

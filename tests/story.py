@@ -1,6 +1,4 @@
-"""The running example as a session records it: an agent reads a failing test and fixes
-the code.
-"""
+"""The records of an example session: an agent reads a failing test and fixes the code."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def intent(number: int, tool: str, arguments: dict[str, Any]) -> ToolIntent:
 def call(
     number: int, tokens: tuple[int, int, int], cost: str | None, stop: str = "tool_use"
 ) -> list[Payload]:
-    """Return the records of a new turn and its model call."""
+    """Return the records of a new turn and its call to the model."""
     asked: dict[str, Any] = {**MODEL, "request_id": f"r{number}"}
     counts = dict(
         zip(("input_tokens", "output_tokens", "cached_input_tokens"), tokens, strict=True)
@@ -59,7 +57,7 @@ def call(
 
 
 def use(number: int, tool: str, arguments: dict[str, Any], words: str) -> list[Payload]:
-    """Return the records of a message with text and a proposed call."""
+    """Return the records of a message with text and a proposed tool call."""
     said = Assistant(
         [Thinking("Let me see."), Text(words), ToolCall(f"call_{number}", tool, arguments)],
     )
@@ -125,7 +123,7 @@ LEFT_OPEN: list[Payload] = [
 
 
 def tell(log: EventLog, session: str = "fix", story: list[Payload] | None = None) -> None:
-    """Write a story to a log."""
+    """Write the records of the example session to a log."""
     turn = None
     for payload in STORY if story is None else story:
         if isinstance(payload, TurnStarted):

@@ -1,4 +1,6 @@
-"""Hypothesis strategies: messages, events, and the calls that a wire may make to the assembler."""
+"""Hypothesis strategies: messages, events, and the calls that a codec may make to the
+assembler.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +183,7 @@ Verb = tuple[str, tuple[Any, ...]]
 
 @st.composite
 def split(draw: st.DrawFn, text: str) -> list[str]:
-    """Split the text into up to four pieces, none of them empty."""
+    """Split the text into up to four pieces that are not empty."""
     cuts = (
         sorted(draw(st.sets(st.integers(1, len(text) - 1), max_size=3))) if len(text) > 1 else []
     )
@@ -193,10 +195,10 @@ def split(draw: st.DrawFn, text: str) -> list[str]:
 
 
 arguments = st.one_of(
-    json_objects.map(json.dumps),  # valid objects
+    json_objects.map(json.dumps),  # valid JSON objects
     st.sampled_from(["", " ", "{}", '{"city": "Oslo"}', '{"city": 1}']),
-    json_objects.map(lambda value: json.dumps(value)[:-1]),  # truncated objects
-    # Values that are not objects.
+    json_objects.map(lambda value: json.dumps(value)[:-1]),  # truncated JSON objects
+    # JSON values that are not objects.
     st.sampled_from(["[1]", "null", '"text"', "{}{}", "{'a': 1}", "NaN"]),
 )
 
@@ -206,14 +208,14 @@ _VERBS = ["tool", "more", "more", "more", "text", "thinking", "whole", "attach",
 
 @st.composite
 def verbs(draw: st.DrawFn) -> list[Verb]:
-    """Draw what a wire may send between ``start`` and the end: calls whose fragments interleave
-    with everything else.
+    """Draw the calls that a codec may make between ``start`` and the end of a message.
 
-    The keys of calls are numbers, in the order in which the calls begin.
+    The fragments of several tool calls may be interleaved with each other and with other content.
+    The keys of tool calls are numbers, in the order in which the calls begin.
     """
     said: list[Verb] = []
-    waiting: dict[int, list[str]] = {}  # fragments of each call that are not sent yet
-    tail: int | None = None  # the call that the wire opened last, while nothing came after it
+    waiting: dict[int, list[str]] = {}  # the fragments of each tool call that are not sent yet
+    tail: int | None = None  # the tool call that was opened last, until other content follows it
     count = 0
     for _ in range(draw(st.integers(0, 14))):
         verb = draw(

@@ -1,6 +1,4 @@
-"""Any answer of a server, on any wire and with any status, gives a Response or a
-provider error.
-"""
+"""Any server response, on any wire and with any status, gives a reply or a provider error."""
 
 from __future__ import annotations
 

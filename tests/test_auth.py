@@ -1,5 +1,5 @@
-"""Credentials other than a fixed key: functions, expiring tokens, signatures,
-``auth:`` settings.
+"""Credentials other than a fixed key: key functions, expiring tokens, signatures, ``auth:``
+settings.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ async def test_key_function_is_called_for_every_request() -> None:
             await model.complete("Hi")
         async with connect("m", base_url=server.base_url, api_key=later) as model:
             await model.complete("Hi")
-            with contextlib.suppress(ProviderError):  # this server has no list of models
+            # The test server has no list of models, so the readiness check fails.
+            with contextlib.suppress(ProviderError):
                 await model.ready()
     assert [seen.headers["authorization"] for seen in server.requests[:2]] == [
         "Bearer one",
@@ -334,9 +335,9 @@ def test_tokens_come_from_the_vendors_authentication_libraries(
 
     monkeypatch.setattr(azure.identity, "DefaultAzureCredential", Credential)
     monkeypatch.setattr(google.auth, "default", lambda scopes: (Google(), "project"))
-    # The vendors' libraries are called in these functions.
+    # The private function calls the vendor's authentication library.
     assert auth_module._ask_entra("scope") == Token("for scope", 2_000_000_000.0)  # noqa: SLF001
-    # The vendors' libraries are called in these functions.
+    # The private function calls the vendor's authentication library.
     assert auth_module._ask_google("a b").value == "g"  # noqa: SLF001
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -344,7 +345,7 @@ def test_tokens_come_from_the_vendors_authentication_libraries(
         "[work]\naws_access_key_id = AKFILE\naws_secret_access_key = s\n"
     )
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    # The vendors' libraries are called in these functions.
+    # The private function calls the vendor's authentication library.
     assert auth_module._find_access_keys("work").access_key == "AKFILE"  # noqa: SLF001
 
 
@@ -369,7 +370,7 @@ def test_authentication_mistake_in_the_file_is_reported_in_one_line(
 
 
 class _Witness(FixtureTransport):
-    """A transport that keeps the authorisation header of each request."""
+    """A transport that records the authorisation header of each request."""
 
     def __init__(self, *replies: Any) -> None:
         super().__init__(*replies)

@@ -1,4 +1,4 @@
-"""Every field of the call records is written by some run."""
+"""Every field of the call records is written by some call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def completed(**facts: Any) -> Any:
 
 
 async def collect(folder: Path) -> list[Any]:
-    """Run calls of every kind and return their records, from an observer and from a log."""
+    """Make calls of every kind; return their records from an observer and from a log."""
     seen: list[Any] = []
     busy = dragoman.RateLimitError("no", status=429, headers=HEADERS)
     clock = Clock()
@@ -81,8 +81,8 @@ async def collect(folder: Path) -> list[Any]:
 
 
 async def collect_from_retrieval(seen: list[Any]) -> None:
-    """Embed and rank with an observer: calls that succeed, calls that fail, and one that fails
-    after it was billed.
+    """Embed and rank with an observer; return the records of calls that succeed, that fail, and
+    that fail after they were billed.
     """
 
     class Billing(dragoman.Reranker):

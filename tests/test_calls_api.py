@@ -1,5 +1,5 @@
 """Convenience forms of a call: settings as keywords, functions as tools, types as schemas, text
-streams, pictures.
+streams, images.
 """
 
 from __future__ import annotations
@@ -128,20 +128,20 @@ async def test_functions_and_types_can_be_passed_as_tools() -> None:
 
 
 class Item(msgspec.Struct):
-    """A msgspec type."""
+    """A msgspec struct as a response type."""
 
     name: str
 
 
 class Entry(pydantic.BaseModel):
-    """A Pydantic type with a validator of its own."""
+    """A Pydantic model with its own validator."""
 
     count: int
 
     @pydantic.field_validator("count")
     @classmethod
     def check(cls, count: int) -> int:
-        """Refuse odd numbers."""
+        """Reject odd numbers."""
         if count % 2:
             raise ValueError("an odd count was given")
         return count
@@ -265,7 +265,7 @@ def test_missing_image_file_raises_an_error() -> None:
 
 
 class Even(pydantic.BaseModel):
-    """A model with a validator that no JSON Schema expresses."""
+    """A model with a validator that JSON Schema cannot represent."""
 
     number: int
 

@@ -1,4 +1,4 @@
-"""Cancel a stream at each of its events, over a real socket: it ends without an error and leaks
+"""Cancel a stream after each of its events, over a real socket: it ends without an error and leaks
 nothing.
 """
 
@@ -60,7 +60,7 @@ def test_every_wire_has_streams_to_cancel() -> None:
 
 
 def events_of(case: Case) -> int:
-    """Return the number of events of a stream, without its last one."""
+    """Return the number of events of a stream, not counting the last one."""
     decoder = open_decoder(case.codec(), msgspec.structs.replace(case.request, stream=True))
     events = decoder.feed(case.reply or b"")
     return sum(not isinstance(event, MessageComplete) for event in events)
@@ -101,15 +101,15 @@ async def test_stream_can_be_cancelled_after_every_event(
                 await asyncio.wait_for(server.closed.wait(), 5)
                 assert server.open == 0
                 count("streams cancelled over a socket", 1)
-            # The server of the test runs in the same loop; its tasks are its own.
+            # Ignore the tasks of the test server, which runs in the same event loop.
             assert [
                 task for task in asyncio.all_tasks() - tasks if "/tests/" not in repr(task)
             ] == []
 
 
 async def _cancel_at(model: dragoman.Provider, request: Request, at: int) -> list[Any]:
-    """Cancel after ``at`` events and read to the end; 0 cancels from another task
-    during the wait.
+    """Cancel after ``at`` events and read to the end. With 0, cancel from another task while
+    waiting for the first event.
     """
     asked = msgspec.structs.replace(request, request_id=f"r{at}")
     stream = dragoman.EventStream(model.open(asked), asked)
@@ -170,7 +170,7 @@ FORTH: list[Message] = [User("Where?"), Assistant([Thinking("hm"), Text("Well.")
 
 
 async def hear_until(model: dragoman.Provider, text: str) -> dragoman.Response:
-    """Cancel the stream once ``text`` was received."""
+    """Read a stream until ``text`` has arrived, cancel it, and return its response."""
     stream = model.stream(FORTH, [CITY])
     events = []
     async for event in stream:
@@ -215,7 +215,7 @@ async def test_cancelled_reply_has_the_same_fields_as_a_complete_reply() -> None
 async def test_provider_state_of_a_cancelled_reply_is_not_sent(
     wire: str, around: Callable[..., Any]
 ) -> None:
-    """Opaque state goes neither to its issuer nor to another wire, also behind a wrapping
+    """Opaque state is sent neither to its issuer nor to another wire, even through a wrapping
     provider.
     """
     response = await hear_until(around(signed()), "so")

@@ -1,4 +1,4 @@
-"""Facts about models, and which source overrides another."""
+"""Known capabilities of models, and which source overrides another."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_models_are_chosen_by_needs_and_exclusions_have_reasons(
 ) -> None:
     choice = registry.choose(needs=needs, among=OWN)
     assert [entry.id for entry in choice.models] == ["lab:all", "lab:dear"]
-    assert choice.best.id == "lab:all"  # both fit, and this one is cheaper
+    assert choice.best.id == "lab:all"  # the cheaper one of two models that meet the needs
     assert choice.excluded == {
         "lab:blind": ("no_vision_support", "exceeds_context_window"),
         "lab:unknown": (

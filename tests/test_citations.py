@@ -1,4 +1,4 @@
-"""Citations of replies: one value for the forms of all wires."""
+"""Citations of replies: all wires give the same values."""
 
 from __future__ import annotations
 
@@ -244,7 +244,9 @@ def test_responses_api_clients_receive_citations_from_other_wires() -> None:
 
 
 def test_responses_api_stream_contains_the_sources_of_each_text() -> None:
-    """A Claude upstream cites in each text; the first text ends before its sources are known."""
+    """A Claude model cites sources in each text, and the first text ends before its sources are
+    known.
+    """
     texts = [
         {"type": "text", "text": word, "citations": [search(word)]} for word in ("One.", "Two.")
     ]
@@ -294,7 +296,9 @@ def search(title: str) -> dict[str, Any]:
 
 
 def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
-    """The sources arrive while the last text block is open; its done events contain them."""
+    """The sources arrive while the last text block is still open, so its final events contain
+    them.
+    """
     own = {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": 3}
     part = {"type": "output_text", "text": "Yes", "annotations": [own]}
     item = {"type": "message", "role": "assistant", "phase": "final_answer", "content": [part]}
@@ -390,7 +394,7 @@ TWO: dict[str, dict[str, Any]] = {
 def test_unrequested_additional_choices_are_reported(wire: str) -> None:
     reply = reply_of(wire, TWO[wire])
     assert (reply.text, [warning.code for warning in reply.warnings]) == ("a", ["choices_dropped"])
-    # Several choices were requested, which is reported with the request.
+    # If several choices were requested, a warning on the request reports it instead.
     asked = {"openai": {"n": 2}, "gemini": {"candidateCount": 2}}[wire]
     assert reply_of(wire, TWO[wire], config=RuntimeConfig(extras=asked)).warnings == ()
 

@@ -1,4 +1,4 @@
-"""The command as people type it, against a real server."""
+"""The command line, run against a real server."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_chat_command_continues_after_an_error() -> None:
         ]
     assert "attempt 2 failed (provider_unavailable); retrying in" in talk.stderr
     assert sent == [["one"], ["one"], ["one"], ["two"]]
-    # piped, so the exit code is all a script sees
+    # Input is piped, so the script learns about the error from the exit code.
     assert talk.exit_code == EXIT_CODES["provider_unavailable"]
 
 

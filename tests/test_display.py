@@ -1,4 +1,6 @@
-"""Results in notebooks: both forms show every text literally, load nothing and contain no keys."""
+"""Display of results in notebooks: HTML and Markdown escape every text, load nothing and contain
+no keys.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ HARMLESS = {
 
 
 class Page(html.parser.HTMLParser):
-    """The tags, addresses and text of an HTML fragment, as a browser reads them."""
+    """The tags, URLs and text of an HTML fragment, as a browser parses them."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -54,7 +56,7 @@ class Page(html.parser.HTMLParser):
 
 
 def render(markdown: str) -> Page:
-    """Return what a notebook shows of Markdown: HTML in it counts as HTML."""
+    """Return the HTML that a notebook shows for Markdown, including HTML inside it."""
     return Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown))
 
 

@@ -1,4 +1,4 @@
-"""The documentation is correct: blocks run, commands are documented, links resolve."""
+"""The documentation is correct: code blocks run, commands are documented, links resolve."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def _figure(text: str) -> float:
 
 
 def test_figures_on_the_comparison_page_match_the_benchmark() -> None:
-    """The README rounds and the page may be newer, so they agree within a factor of two."""
+    """The README rounds its figures and the page may be newer, so they may differ by a factor of
+    two.
+    """
 
     def rows(text: str) -> dict[str, list[str]]:
         lines = [line.strip("| ").split("|") for line in text.splitlines() if line[:1] == "|"]

@@ -1,4 +1,4 @@
-"""The tree of errors, its three sets of codes, and what error texts never contain."""
+"""The error classes, their three sets of codes, and what error texts never contain."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_table_of_error_classes_is_complete() -> None:
 
 
 def drawn_tree() -> list[tuple[str, str]]:
-    """Return each class of the tree in the docstring with its parent, in order."""
+    """Return each error class of the tree in the docstring with its parent, in order."""
     assert errors.__doc__ is not None
     pairs: list[tuple[str, str]] = []
     above: list[str] = []
@@ -293,7 +293,7 @@ def test_every_error_class_adds_its_advice(kind: type[ProviderError]) -> None:
 
 def test_advice_depends_on_the_error_class() -> None:
     assert [kind for kind in CLASSES if not kind.advice] == [ProviderError]
-    # "" is one, and a class of the tree has that of the one above it
+    # One error class shares the advice of its parent class, so there is one text less.
     assert len({kind.advice for kind in CLASSES}) == len(CLASSES) - 1
     assert all(kind.advice.endswith(".") for kind in CLASSES if kind is not ProviderError)
 
@@ -406,7 +406,7 @@ def test_error_body_is_parsed_if_it_is_json(
 LONG = "The quick brown fox jumps over the lazy dog by the river."
 ECHOES = [
     ("abcd", "you said abcd", True),
-    ("abc", "you said abc", False),  # too short to distinguish from chance
+    ("abc", "you said abc", False),  # a prompt of three letters may occur by chance
     ("  abcd\n", "you said abcd", True),
     ("", "anything", False),
     ("x" * 20, "x" * 20, True),
@@ -414,7 +414,8 @@ ECHOES = [
     (LONG, LONG, True),
     (LONG, LONG[:20], True),
     (LONG[:29], LONG[10:29], False),
-    (LONG, f"refused: {LONG[7:37]}...", True),  # any stretch of 30 is noticed
+    # Any 30 consecutive characters of the prompt are recognised.
+    (LONG, f"refused: {LONG[7:37]}...", True),
     (LONG, f"refused: {LONG[-20:]}", False),
     (LONG, "the quick brown fox", False),
 ]
@@ -425,7 +426,7 @@ def test_echoed_prompts_are_not_quoted(prompt: str, message: str, echoed: bool) 
     error = InvalidRequestError("refused", provider_message=message)
     error.hide([], ["another prompt", prompt])
     assert error.quotable is not echoed
-    assert error.provider_message == message  # the attribute keeps the full message
+    assert error.provider_message == message  # the attribute keeps the complete message
     assert (message in str(error)) is not echoed
     assert (message in repr(error)) is not echoed
 

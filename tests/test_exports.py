@@ -12,8 +12,8 @@ import dragoman
 from dragoman import errors
 
 PACKAGE = Path(dragoman.__file__).parent
-# The public surface is what a package's front or a top-level module lists; files inside a package
-# are its workshop.
+# The public API is what a top-level module or the ``__init__.py`` of a package lists. Other files
+# inside a package are internal.
 MODULES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for path in PACKAGE.rglob("*.py")
@@ -22,7 +22,9 @@ MODULES = sorted(
 
 
 class Names:
-    """The names of a module, read without importing it (some need packages that are optional)."""
+    """The names that a module defines, read without importing it, because some modules need
+    optional packages.
+    """
 
     def __init__(self, source: str) -> None:
         self.listed: list[str] | None = None
@@ -50,7 +52,7 @@ class Names:
         if name == "__all__":
             assert value is not None
             self.listed = list(ast.literal_eval(value))
-        # Limits, loggers and shorthands may stay private to the module.
+        # A module need not export its constants, loggers and type aliases.
         self._bind(name, public=False)
 
     def _bind(self, name: str, *, public: bool) -> None:
@@ -60,7 +62,9 @@ class Names:
 
 
 def is_command(decorator: ast.expr) -> bool:
-    """Return whether a decorator makes a CLI command, which its group finds, not its name."""
+    """Return whether a decorator defines a CLI command, which is used through its group and not by
+    name.
+    """
     return (
         isinstance(decorator, ast.Call)
         and isinstance(decorator.func, ast.Attribute)
@@ -83,7 +87,9 @@ def complaints(source: str) -> list[str]:
 
 
 def order(name: str) -> tuple[int, str]:
-    """Return the sort key of a name: constants, then classes, then others, as the linter sorts."""
+    """Return the sort key of a name, as the linter sorts: constants, then classes, then other
+    names.
+    """
     return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
 
 
@@ -174,7 +180,7 @@ def test_package_exports_its_visible_names() -> None:
         if not name.startswith("_")
         and (not isinstance(value := getattr(dragoman, name), types.ModuleType) or callable(value))
     }
-    # a function may have the name of a module: ``dragoman.plan`` is the function
+    # A function may have the name of a module: ``dragoman.plan`` is a function.
     assert visible == set(dragoman.__all__)
     assert all(getattr(dragoman, name) is not None for name in dragoman.__all__)
 

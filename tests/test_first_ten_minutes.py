@@ -1,8 +1,7 @@
-"""Every line of the README and of "First steps", typed in an environment that holds the built
-package alone.
+"""Run every line of the README and of "First steps" in an environment with only the built package.
 
-The environment borrows the dependencies of this one. In ``make test-exhaustive`` pip installs them
-as a newcomer's would, from the wheel and its extras.
+The environment uses the installed dependencies of this one. In ``make test-exhaustive``, pip
+installs them from the wheel and its extras, as for a new user.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Install:
             self.call([*pip, f"{wheel}[cli,local]", "pydantic"])
 
     def call(self, command: list[str], **variables: str) -> str:
-        """Run a command as a newcomer's shell would, without keys; return what it prints."""
+        """Run a command in the environment of a new user, without keys; return its output."""
         dropped = re.compile(r"_API_KEY$|^DRAGOMAN|^PYTHONPATH$")
         kept = {name: value for name, value in os.environ.items() if not dropped.search(name)}
         home = {
@@ -79,7 +78,7 @@ class Install:
         return done.stdout
 
     def run_python(self, code: str, **variables: str) -> str:
-        """Run a program in which ``await`` may stand at the top; return what it prints."""
+        """Run a program with ``await`` at the top level; return its output."""
         (self.folder / "typed.py").write_text(code)
         (self.folder / "run.py").write_text(RUN_BLOCKS)
         return self.call([str(self.bin / "python"), "run.py", "typed.py"], **variables)
@@ -101,9 +100,7 @@ def server() -> Iterator[str]:
 
 
 def shell_lines(page: Path) -> list[str]:
-    """Return the lines of a page that a reader types in a shell: indented by four, without their
-    comments.
-    """
+    """Return the shell commands of a page: lines indented by four spaces, without comments."""
     fenced = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     lines = [line.strip() for line in fenced.splitlines() if line.startswith("    ")]
     return [re.sub(r"\s+#.*", "", line) for line in lines]

@@ -1,4 +1,4 @@
-"""Groups of models.yaml, what adapters set for their calls, and the life of a registry."""
+"""Model groups, settings of adapters, and the lifetime of providers that a registry opens."""
 
 # ruff: noqa: SLF001 - an HTTP provider does not show its deadlines
 
@@ -132,7 +132,7 @@ async def test_each_candidate_of_a_group_has_its_own_settings(file: Path) -> Non
         assert model.availability.thresholds.failures == 3
         ends: list[Any] = [part for part in walk(model) if isinstance(part, HttpProvider)]
         assert [end._timeouts.total for end in ends] == [5, 7]
-        # a timeout that the candidate does not give is the adapter's
+        # A timeout that the candidate does not set comes from the adapter.
         assert (ends[0]._timeouts.idle, ends[0]._timeouts.connect) == (None, 4)
         entry = registry.find("pair")
         assert (entry.id, entry.status, entry.aliases) == ("both", "configured", ("pair",))
@@ -213,11 +213,11 @@ async def test_adapter_limits_and_timeouts_are_enforced(file: Path) -> None:
             await asyncio.gather(*[model.complete("Hi") for model in models * 4])
             end: Any = list(walk(models[0]))[-1]
             assert (end._timeouts.total, end._timeouts.connect) == (33, 3)
-    assert most == 2  # both models share one limit
+    assert most == 2  # both models share one concurrency limit
 
 
 def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Write a certificate for 127.0.0.1 that signs itself, and its key."""
+    """Write a self-signed certificate for 127.0.0.1 and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)

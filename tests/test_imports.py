@@ -1,4 +1,4 @@
-"""Importing the package is nearly free: what an import loads, reads and opens."""
+"""Importing the package is fast: the tests check what an import loads, reads and opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The direction of imports, and forbidden names, checked for every file of the package."""
+"""The direction of imports and forbidden names, checked for every file of the package."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dragoman.wire import CODECS
 
 PACKAGE = Path(dragoman.__file__).parent
 
-# The one list of layers. A module may import only from lines above its own; a folder is one layer.
-# docs/design.md prints it: ``python -m tests.test_docs`` updates the page.
+# The list of layers. A module may import only from layers above its own in this list; a folder is
+# one layer. docs/design.md contains a copy, which ``python -m tests.test_docs`` updates.
 FLOORS = {
     "errors": "the error tree",
     "display": "results as HTML and Markdown, for notebooks",
@@ -61,12 +61,12 @@ FLOORS = {
     "cli": "the command",
 }
 LAYERS = list(FLOORS)
-# the package itself, and ``python -m``: they stand before all layers
+# The package itself and the file that ``python -m`` runs belong to no layer.
 FRONT = ["__init__", "__main__"]
 NAMELESS = {"utils", "helpers", "common", "base", "types"}
 
-# Vendors are rows of the catalogue. The name of a wire (openai, anthropic, gemini ...) is not a
-# vendor's.
+# Vendor names belong in the catalogue and not in the code. Names of wires (openai, anthropic,
+# gemini and others) are allowed.
 VENDORS = [
     "alibaba",
     "azure",
@@ -102,7 +102,8 @@ VENDORS = [
     "vllm",
     "watsonx",
 ]
-VENDOR_WORDS = ["xai", "zai", "qwen", "kimi"]  # too short to be looked for inside other words
+# Names so short that they are searched for as whole words only.
+VENDOR_WORDS = ["xai", "zai", "qwen", "kimi"]
 _VENDOR = re.compile("|".join(name for name in VENDORS if name not in CODECS))
 _VENDOR_WORD = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(VENDOR_WORDS)})(?![a-z0-9])")
 ALLOWED = {
@@ -110,8 +111,8 @@ ALLOWED = {
     ("registry/auth.py", "azure"): "the package and the extra that tokens of Entra ID come from",
     ("local/server.py", "llamacpp"): "xllamacpp is the package that the server comes in",
 }
-# Below the core's line nothing can run a tool. The log and the cache run SQL, and the name is the
-# database driver's.
+# The layers before ``tools`` must not execute tools. The log and the cache call ``execute`` of a
+# database driver, which runs SQL.
 MAY_EXECUTE = ["log", *LAYERS[LAYERS.index("tools") :]]
 RUNS_SQL = ["middleware/stores.py"]
 
@@ -228,8 +229,8 @@ def wrong_directions(modules: list[Module]) -> list[str]:
 
 
 def cycles(modules: list[Module]) -> list[str]:
-    """Return files that import each other in a cycle; re-exports of a package from its own files
-    do not count.
+    """Return files that import each other in a cycle, ignoring re-exports in the ``__init__.py``
+    of their package.
     """
     known = {module.name for module in modules}
     edges = {
@@ -301,7 +302,7 @@ def event_makers(modules: list[Module]) -> list[str]:
     return found
 
 
-# Private parts of libraries, for which they have no public name.
+# Private attributes of libraries that have no public equivalent.
 PRIVATE_ALLOWED = {
     (
         "transport/aiohttp.py",
@@ -323,12 +324,14 @@ def _private_names(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
             names.add(node.id if isinstance(node, ast.Name) else node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names.add(node.value)  # a name in __slots__
+            names.add(node.value)  # string constants may be names in ``__slots__``
     return {name for name in names if name.startswith("_")}
 
 
 def private_accesses(modules: list[Module]) -> list[str]:
-    """Yield uses of private attributes that another file defines, as far as the source shows."""
+    """Yield uses of private attributes that are defined in another file, as far as the source
+    shows.
+    """
     found: list[str] = []
     for module in modules:
         own = _private_names(module.tree)
@@ -366,7 +369,7 @@ PRESENT = read_package(PACKAGE)
 
 @cache
 def check_present(check: Check) -> list[str]:
-    """Check the package itself, once for all tests."""
+    """Run a check on the package itself; the result is cached."""
     return check(PRESENT)
 
 

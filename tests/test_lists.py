@@ -34,7 +34,7 @@ def test_model_list_as_a_mapping_of_models_is_read() -> None:
     assert known.facts["parallel_tools"] is True
     assert known.prices == {"input": "1.25", "output": "10", "cache_read": "0.125"}
     assert found["groq"]["llama-9-sample"].facts == {"context": 8192}
-    # a model that answers with speech is left out
+    # A model that answers with speech is omitted.
     assert list(found["google"]) == ["gemini-9-pro"]
     long = found["google"]["gemini-9-pro"]
     assert long.tiers == {200_000: {"input": "2.5", "output": "15"}}
@@ -65,8 +65,8 @@ def test_model_list_as_a_mapping_of_vendors_or_as_an_array_is_read() -> None:
         "as_list",
         ["sample/new-model", "sample/free:free", "sample/auto", "sample/bare"],
     )
-    # the price of a router is that of the model that it chooses, and a missing list is not an
-    # empty one
+    # The price of a router depends on the model that it chooses, so it is unknown. A model without
+    # a list of features has unknown features, not none.
     assert found["openrouter"]["sample/auto"].prices == {}
     assert found["openrouter"]["sample/bare"].facts == {"context": 8192}
     model = found["openrouter"]["sample/new-model"]
@@ -207,7 +207,7 @@ def test_new_models_are_added_to_the_catalogue_with_their_source(
     (tmp_path / "openai.yaml").write_text(rows)
     monkeypatch.setitem(build["add_new"].__globals__, "CATALOG", tmp_path)
     records = {
-        "gpt-5": {"context": 9},  # known, and stays as it is
+        "gpt-5": {"context": 9},  # a known model, whose entry must not change
         "gpt-9": {"context": 9, "output": 9, "tools": True},
         "gpt-8": {"context": 9, "output": 3},
         "gpt-gone": {"context": 9},
@@ -246,7 +246,8 @@ def test_catalogue_models_name_the_list_they_come_from() -> None:
     assert found.at is not None
 
 
-CONTRACT = Capabilities.__struct_fields__[:13]  # the rest are for embedding and reranking
+# The other capabilities concern embedding and reranking.
+CONTRACT = Capabilities.__struct_fields__[:13]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +269,7 @@ def test_every_capability_of_a_well_known_model_has_a_source_and_a_date(name: st
 @pytest.mark.parametrize(
     ("name", "fact", "value"),
     [
-        # it calls no tools
+        # Cohere's vision model cannot call tools.
         ("cohere:command-a-vision-07-2025", "supports_parallel_tool_calls", False),
         (
             "cohere:command-a-plus-05-2026",
@@ -321,7 +322,8 @@ def test_model_that_supports_one_wire_is_opened_over_that_wire(
     ] == ["responses"] * 3
     assert [wire_of(f"openai:{name}") for name in ("gpt-5", "gpt-5-mini", "o3")] == ["openai"] * 3
     assert wire_of("work:gpt-5-codex") == "responses"
-    # the user's choice wins, and other servers than the vendor's may not have the wire
+    # The user's setting takes precedence. A server other than the vendor's may not support the
+    # wire.
     assert (
         wire_of("chat:gpt-5-pro")
         == wire_of("proxy:gpt-5-pro")

@@ -1,4 +1,4 @@
-"""``make chat`` passes its prompt on verbatim, and executes nothing in it."""
+"""``make chat`` passes its prompt verbatim, and never executes any part of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# Variables of the ``make test`` that runs this test.
+# Remove the variables that an outer ``make test`` passes to this test.
 _OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 

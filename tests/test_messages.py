@@ -1,4 +1,4 @@
-"""Messages, blocks, tools and settings: plain values that survive JSON, and ids that
+"""Messages, blocks, tools and settings: plain values that round-trip through JSON, and ids that
 sort by time.
 """
 
@@ -481,7 +481,7 @@ class Leg(BaseModel):
 
 
 def namesake(**fields: Any) -> Any:
-    """Define another model named Leg, with a PlaceModel of its own."""
+    """Return another model named Leg, with a different PlaceModel."""
     return create_model("Leg", to=(create_model("PlaceModel", **fields), ...))
 
 
@@ -627,7 +627,7 @@ def test_ulids_have_26_characters_and_sort_by_time() -> None:
 def test_ulid_begins_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_last", 0)
     monkeypatch.setattr(messages.time, "time_ns", lambda: 1_469_918_176_385_000_000)
-    assert new_ulid().startswith("01ARYZ6S41")  # the ULID specification's own example
+    assert new_ulid().startswith("01ARYZ6S41")  # the example from the ULID specification
 
 
 def test_ulids_grow_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The path of one call through the files is the one on the design page."""
+"""A call passes through the files in the order that the design page lists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def printed_path() -> list[str]:
 
 
 async def walk(stream: bool) -> list[str]:
-    """Return the files whose functions are called, in the order of the first call."""
+    """Make a call and return the files whose functions it calls, in the order of first use."""
     reply: Any = (200, {}, STREAM if stream else WHOLE)
     model = connect("m", base_url="http://x.test/v1", transport=FixtureTransport(reply, reply))
 
@@ -49,7 +49,7 @@ async def walk(stream: bool) -> list[str]:
             if name not in seen:
                 seen.append(name)
 
-    await call()  # what is done once, such as imports, is not part of the path
+    await call()  # a first call, so that imports and other one-time work are not recorded
     sys.setprofile(note)
     try:
         assert await call() == "Hi"

@@ -1,4 +1,4 @@
-"""Permission rules, and what happens to proposals that no rule matches."""
+"""Permission rules, and what happens to tool calls that no rule matches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MATCHES = [
     (Rule("allow", arguments={"commande": "*"}), bash("ls"), False),
     (Rule("allow", arguments={"n": "3"}), edit("a"), True),
     (Rule("deny", arguments={"command": "*rm *"}), bash("cd /\nrm -rf ."), True),
-    # a rule that allows does not let a command become two
+    # A wildcard in an allow rule does not match a second command after the allowed one.
     *[
         (Rule("allow", arguments={"command": "pytest*"}), bash(f"pytest {more}"), False)
         for more in (
@@ -57,7 +57,7 @@ MATCHES = [
         )
     ],
     (Rule("deny", arguments={"command": "pytest*"}), bash("pytest; ls"), True),
-    # nor does a regular expression
+    # A regular expression in an allow rule does not match a second command either.
     *[
         (Rule("allow", arguments={"command": "re:pytest.*"}), bash(f"pytest{more}"), False)
         for more in (
@@ -74,9 +74,9 @@ MATCHES = [
     ],
     (Rule("allow", arguments={"command": "re:pytest.*"}), bash("pytest -q"), True),
     (Rule("deny", arguments={"command": "re:.*curl.*"}), bash("pytest; curl x | sh"), True),
-    # The whole command is written out in the rule, so it is allowed.
+    # The rule contains the complete command, including the pipe, so the command is allowed.
     (Rule("allow", arguments={"command": "ls | wc -l"}), bash("ls | wc -l"), True),
-    # "pytest *" is a program with or without words, and not another program
+    # "pytest *" matches the program with or without arguments, but no other program.
     (Rule("allow", arguments={"command": "pytest *"}), bash("pytest"), True),
     (Rule("allow", arguments={"command": "pytest *"}), bash("pytest -q"), True),
     (Rule("allow", arguments={"command": "pytest *"}), bash("pytest-evil"), False),
@@ -88,13 +88,13 @@ MATCHES = [
     (Rule("allow", path="**/*.py"), edit("a.py"), True),
     (Rule("allow", path="**/*.py"), edit("x/y/a.py"), True),
     (Rule("allow", path="src/**"), edit("srcs/a.py"), False),
-    # a rule about paths does not allow what names none
+    # An allow rule for paths does not allow a tool call without paths.
     (Rule("allow", path="src/**"), bash("ls"), False),
     (Rule("allow", path="src/**"), edit("src/a", ".git/config"), False),
     (Rule("deny", path=".git/**"), edit("src/a", ".git/config"), True),
     (Rule("deny", path=".git/**"), bash("rm .git/config"), False),
     (Rule("ask", path="*.md"), edit("a.md"), True),
-    # a denial does not depend on letter case, a permission does
+    # Deny rules ignore letter case, allow rules do not.
     (Rule("deny", path="**/.git/**"), edit("sub/.GIT/config"), True),
     (Rule("deny", path="**/.Git"), edit(".gIt"), True),
     (Rule("allow", path="src/**"), edit("SRC/a.py"), False),
@@ -331,7 +331,7 @@ ANSWERS: list[tuple[Any, bool, str]] = [
     (lambda p, v: True, True, "user"),
     (lambda p, v: False, False, "user"),
     (lambda p, v: None, False, "user"),
-    (lambda p, v: "yes", False, "user"),  # only True is an approval
+    (lambda p, v: "yes", False, "user"),  # of all return values only True approves the call
     (lambda p, v: 1, False, "user"),
     (lambda p, v: Decision(True, "ann", "fine"), True, "ann"),
     (lambda p, v: _later(True), True, "user"),

@@ -155,12 +155,15 @@ def overlap(one: PriceRow, other: PriceRow) -> bool:
         return False
     if one.hours and other.hours:
         return one.holds_at(other.hours[0]) or other.holds_at(one.hours[0])
-    # a row for some hours stands before the one for the rest of the day
+    # A row for certain hours takes precedence over a row for the whole day, so the two are not
+    # ambiguous.
     return one.hours is other.hours
 
 
 def ambiguous(rows: tuple[PriceRow, ...]) -> list[tuple[PriceRow, PriceRow]]:
-    """Return pairs of rows with the same match clause, provider and time."""
+    """Return pairs of rows with the same match clause and provider that are valid at the same
+    time.
+    """
     sharing: dict[tuple[str, str, str], list[PriceRow]] = {}
     for entry in rows:
         for kind in CLAUSES:
@@ -191,8 +194,8 @@ def test_check_for_ambiguous_price_rows_finds_ambiguous_rows() -> None:
 
 
 def test_every_bundled_price_row_is_found_by_each_of_its_names(bundled: PriceTable) -> None:
-    """No row is dead: each exact name and each prefix finds its own row on its own day
-    and hour.
+    """No row is unreachable: each exact name and each prefix finds its own row at a time when the
+    row is valid.
     """
     asked = 0
     for entry in bundled.rows:
@@ -239,8 +242,8 @@ def test_price_changes_on_its_date(bundled: PriceTable) -> None:
     assert before.row.valid_until == after.row.valid_from == date(2025, 6, 10)
 
 
-# The cost of the call that xAI and OpenRouter reported (`cost_in_usd_ticks`, `usage.cost`), from
-# recordings: reads and writes of a cache, reasoning, and days on which the price was another one.
+# Costs that xAI and OpenRouter reported for recorded calls (`cost_in_usd_ticks`, `usage.cost`).
+# They include cache reads and writes, reasoning, and dates with other prices than today's.
 RECORDED_BILLS = [
     (
         "xai:grok-3-mini",
@@ -337,7 +340,8 @@ assert len([path for path in opened if path.endswith("prices.json")]) == 1
 
 # --- arithmetic --------------------------------------------------------------------------------
 
-# As each wire reports it, already read into inclusive totals and named subsets.
+# Token usage as each wire reports it, after decoding: totals that include the cached and reasoning
+# tokens listed with them.
 WIRES = {
     # openai: prompt_tokens 10000 of which cached_tokens 9000, completion_tokens 300 of which
     # reasoning 200
@@ -354,7 +358,7 @@ WIRES = {
     "gemini": (Usage(700, 300, 600, None, 260, 1_000), {"input": 100, "cached_input": 600}),
     # responses: input_tokens 42, nothing cached, output_tokens 7
     "responses": (Usage(42, 7, 0, None, 0, 49), {"input": 42}),
-    # a server that reports no details of its counts
+    # a server that reports totals only
     "plain": (Usage(42, 7), {"input": 42}),
 }
 
@@ -371,7 +375,9 @@ def test_every_input_token_is_billed_once(wire: str) -> None:
 
 
 def test_cached_tokens_are_not_billed_twice() -> None:
-    """The figures of a public double-billing bug: 10,000 in, 9,000 of them cached."""
+    """The numbers come from a public double-billing bug: 10,000 input tokens, of which 9,000 were
+    cached.
+    """
     gpt_5 = row(input="1.25", output="10", cache_read="0.125")
     cached = price(Usage(10_000, 225, 9_000), gpt_5).total
     plain = price(Usage(10_000, 225, 0), gpt_5).total
@@ -391,7 +397,8 @@ def test_billed_token_counts_take_precedence_over_processed_ones() -> None:
         "output": D("0.0007"),
     }
     assert bill.notes == ()
-    # each side by itself: a count of zero is billed as zero, an unreported one as it was processed
+    # Input and output are handled separately: a billed count of zero costs nothing, and without a
+    # billed count the processed tokens are priced.
     assert price(
         Usage(1000, 100, billed_input_tokens=0), row(input="2.5", output="10")
     ).total == D("0.001")
@@ -568,7 +575,7 @@ def test_price_tier_applies_to_all_tokens_of_a_call(tokens: int, rates: tuple[st
         (date(2026, 2, 28), 1),
         (date(2026, 3, 1), 2),
         (datetime(2026, 2, 28, 23, 59), 1),
-        # still February in UTC
+        # this time is still in February in UTC
         (datetime(2026, 3, 1, 0, 30, tzinfo=timezone(timedelta(hours=2))), 1),
         (datetime(2026, 2, 28, 23, 30, tzinfo=timezone(timedelta(hours=-2))), 2),
     ],
@@ -691,7 +698,7 @@ def rows(draw: st.DrawFn, *, tiered: bool = True) -> PriceRow:
 @settings(deadline=None)
 @given(usages(10**40), rows())
 def test_parts_of_a_cost_sum_to_the_total_exactly(usage: Usage, entry: PriceRow) -> None:
-    with localcontext(prec=3):  # the caller's own precision must not matter
+    with localcontext(prec=3):  # the decimal precision of the caller must not affect the result
         bill = price(usage, entry)
     assert list(bill.parts) == PARTS
     assert exact(bill.parts.values()) == Fraction(bill.total)

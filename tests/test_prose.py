@@ -1,4 +1,4 @@
-"""The prose check goes red on each banned pattern, and stays green on plain text."""
+"""The prose check reports each banned pattern and accepts plain text."""
 
 from __future__ import annotations
 

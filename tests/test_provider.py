@@ -1,4 +1,6 @@
-"""The provider on a real socket: both modes, cancellation, leaks, structured output, secrets."""
+"""The provider on a real socket: streamed and complete calls, cancellation, leaks, structured
+output, secrets.
+"""
 
 from __future__ import annotations
 
@@ -461,7 +463,7 @@ async def test_plan_reports_what_sending_would_do() -> None:
 
 
 async def stalled(connection: Connection) -> None:
-    """Emits some text, then stalls."""
+    """Send the beginning of a stream, then stall."""
     if connection.seen.json.get("stream"):
         call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"ci'}}
         delta = (
@@ -522,11 +524,12 @@ async def test_stream_can_be_cancelled_inside_its_own_loop() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
-    """One success in nine attempts is enough, because a busy machine delays single ones."""
+    """One fast attempt of nine is enough, because a busy machine may delay some of them."""
     took: list[float] = []
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         for count in range(1, 10):
-            if stream:  # the one that waits for more of a reply, the other for its beginning
+            # A streamed call waits for more content, an unstreamed call for the first byte.
+            if stream:
                 call = model.stream("Hi", request_id="r")
                 await anext(call)
                 task = asyncio.ensure_future(_drain(call))
@@ -539,11 +542,11 @@ async def test_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
             await asyncio.wait_for(server.closed.wait(), 5)
             took.append(time.perf_counter() - began)
             await asyncio.gather(task, return_exceptions=True)
-    assert min(took) < 1  # 100 ms are promised on an idle machine; without the cancel it takes 5 s
+    assert min(took) < 1  # without cancellation this takes five seconds
 
 
 async def test_completed_stream_cannot_be_cancelled_and_raises_its_error() -> None:
-    # The connection ends without an end mark.
+    # The connection closes without an end marker.
     model, _ = fixed(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n')
     stream = model.stream("Hi")
     while not isinstance(event := await anext(stream), MessageComplete):
@@ -604,7 +607,7 @@ async def test_task_cancellation_propagates_through_a_call() -> None:
 
 
 async def test_task_cancellation_takes_precedence_over_cancelling_the_call() -> None:
-    """The outer cancellation wins: a timeout around the loop must take effect."""
+    """A timeout around the loop must take effect, so cancellation of the task wins."""
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         task = asyncio.create_task(model.complete("Hi", request_id="r3"))
         while not server.requests:
@@ -793,7 +796,9 @@ async def test_truncated_stream_never_counts_as_a_success(handler: Any) -> None:
 
 
 def everything_about(error: BaseException) -> str:
-    """Return the error, its causes, and the locals of their frames, except those of this file."""
+    """Return the error, its causes, and the local variables of their frames, except those of this
+    file.
+    """
     shown, seen = "", set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -960,7 +965,7 @@ def test_invalid_settings_of_connect_are_rejected(settings: Any, words: str) -> 
 
 
 async def test_error_response_is_parsed_if_the_conversation_has_turns_without_text() -> None:
-    """A conversation may have turns without text, when the prompt is removed from error texts."""
+    """The prompt is removed from error texts, which must also work for turns without text."""
     refusal = (400, {}, [b'{"error": {"message": "tools are not supported here"}}'])
     model = connect("m", base_url="http://x/v1", transport=FixtureTransport(refusal))
     talk = [User("go"), Assistant(tool_calls=[ToolCall("a", "f", {})]), ToolResult("a", "done")]

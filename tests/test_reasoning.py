@@ -1,4 +1,4 @@
-"""One amount of reasoning, translated for every family of models that reasons."""
+"""One amount of reasoning is translated for every model family that reasons."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def fields_sent(
     max_tokens: int = 60000,
     **options: Any,
 ) -> tuple[dict[str, Any], bool]:
-    """Return the request fields that express the reasoning, and whether they are approximate."""
+    """Return the request fields for an amount of reasoning, and whether they only approximate
+    it.
+    """
     capabilities = Capabilities.of(options.pop("capabilities", {}))
     codec = CODECS[wire].connect(model, BASE, options or None, capabilities, vendor=vendor)
     bodies = []
@@ -76,9 +78,10 @@ def adaptive(effort: str) -> dict[str, Any]:
 DISABLED = {"thinking": {"type": "disabled"}}
 ENABLED = {"thinking": {"type": "enabled"}}
 
-# The wire, the vendor, the model, the amount; then the fields, and whether they are approximate.
+# Each entry: wire, vendor, model, amount of reasoning, the fields sent, and whether they only
+# approximate the amount.
 TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
-    # Models that take a budget in tokens.
+    # Models with a reasoning budget in tokens.
     ("anthropic", None, "claude-sonnet-4-5", 4096, claude(4096), False),
     ("anthropic", None, "claude-sonnet-4-5", 100, claude(1024), True),
     ("anthropic", None, "claude-3-7-sonnet-20250219", "low", claude(1024), True),
@@ -114,7 +117,7 @@ TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
     ("gemini", None, "gemini-3-pro-preview", "off", thinking(thinkingLevel="low"), True),
     ("gemini", None, "gemini-3.1-pro-preview", "medium", thinking(thinkingLevel="medium"), False),
     ("gemini", None, "gemini-2.0-flash", "high", {}, True),
-    # Models that take an effort.
+    # Models with a reasoning effort.
     ("openai", None, "gpt-5", "minimal", {"reasoning_effort": "minimal"}, False),
     ("openai", None, "gpt-5", "off", {"reasoning_effort": "minimal"}, True),
     ("openai", None, "gpt-5.1", "off", {"reasoning_effort": "none"}, False),
@@ -129,7 +132,7 @@ TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
     ("responses", None, "gpt-5", 900, {"reasoning": {"effort": "low"}}, True),
     ("responses", None, "gpt-5.4", "off", {"reasoning": {"effort": "none"}}, False),
     ("responses", None, "unheard-of", "off", {"reasoning": {"effort": "none"}}, False),
-    # OpenRouter takes an object.
+    # OpenRouter accepts a reasoning object.
     ("openai", "openrouter", "anthropic/claude-sonnet-4.5", "low",
      {"reasoning": {"effort": "low"}}, False),
     ("openai", "openrouter", "anthropic/claude-sonnet-4.5", 2000,
@@ -145,7 +148,7 @@ TRANSLATIONS: list[tuple[str, str | None, str, Any, dict[str, Any], bool]] = [
     ("openai", None, "qwen-plus", "off", {"enable_thinking": False}, False),
     ("openai", None, "glm-4.6", "high", ENABLED, True),
     ("openai", None, "Qwen3-8B-Q4_K_M.gguf", "off", template(enable_thinking=False), False),
-    # Servers that put it into the chat template.
+    # Servers that control reasoning by chat template arguments.
     ("openai", "llamacpp", "any", "off", template(enable_thinking=False), False),
     ("openai", "llamacpp", "any", "medium", template(enable_thinking=True), True),
     ("openai", "llamacpp", "any", 800, template(enable_thinking=True), True),

@@ -1,4 +1,4 @@
-"""Model names and models.yaml: correct files, and the mistakes users make in them."""
+"""Model names and models.yaml: correct files, and typical mistakes."""
 
 from __future__ import annotations
 
@@ -580,7 +580,7 @@ def test_configuration_file_that_becomes_unreadable_changes_nothing(file: Path) 
 
 
 def test_lookup_never_sees_a_partially_reloaded_file(file: Path) -> None:
-    """Each of two files is consistent in itself; a mixture of them is not."""
+    """Each of two files is consistent, but a mixture of both is not."""
     texts = [
         f"adapters: {{{name}: {{type: openai, base_url: 'http://{name}/v1', api_key: k}}}}\n"
         f"models: {{{name}:m: {{adapter: {name}, aliases: [x]}}}}"
@@ -593,7 +593,8 @@ def test_lookup_never_sees_a_partially_reloaded_file(file: Path) -> None:
 
     def look() -> None:
         for _ in range(5 * turns):
-            # lets the writer have its turn: two threads that never wait starve a third
+            # Yield, so that the writing thread can run: two threads that never wait would starve
+            # it.
             time.sleep(0)
             provider: Any = registry.provider("x")
             if provider.name not in provider.codec.base_url:
@@ -713,7 +714,7 @@ def test_compiled_and_parsed_catalogues_are_equal(monkeypatch: pytest.MonkeyPatc
 
 def test_outdated_compiled_catalogue_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = vendors_module._read_compiled()["groq"]  # noqa: SLF001 - the compiled file is forged
-    # The compiled file is forged.
+    # Write a compiled catalogue with wrong content.
     false = vendors_module._Compiled(  # noqa: SLF001
         "0" * 16, vendors_module.msgspec.Raw(b'{"base_url": "https://evil.test"}')
     )
@@ -758,7 +759,7 @@ def test_catalogue_has_the_expected_vendors() -> None:
 
 
 def test_probed_capabilities_are_used(tmp_path: Path) -> None:
-    """Probed facts override the catalogue and yield to the user's own settings."""
+    """Probed capabilities override the catalogue, and the user's own settings override both."""
     known = {"supports_tools": False, "supports_images": False, "max_context_tokens": 4096}
     facts = msgspec.to_builtins(
         Capabilities.of(known, "probed", at="2026-01-01T00:00:00Z", by="dragoman check")
@@ -851,7 +852,8 @@ def test_adapter_can_choose_another_wire_of_its_vendor(
     assert provider.codec.wire == wire
     asked = provider.codec.encode(build_request("Hi", config={"max_tokens": 9}, model="gpt-5"))
     assert asked.http.url == url
-    if "openai" in adapter and "ollama" not in adapter:  # the known facts of the model are kept
+    # The known capabilities of the model are kept.
+    if "openai" in adapter and "ollama" not in adapter:
         entry = registry.find("a:gpt-5")
         assert entry.priced_as.model == "openai:gpt-5"
         assert entry.priced_as.find_problem() is None

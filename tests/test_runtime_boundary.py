@@ -1,6 +1,7 @@
 """A provider only proposes tool calls and never executes them.
 
-The six categories that the article on provider runtimes asks for, by their names.
+The first six tests have the names of the six categories that the article on provider runtimes
+requires.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TOOLS = [Tool.from_function(bash), Tool("ping")]
 
 @pytest.fixture(autouse=True)
 def no_executions() -> Iterator[None]:
-    """Fail the test if it ran the tool."""
+    """Fail the test if the tool was executed."""
     executions.clear()
     yield
     assert executions == []

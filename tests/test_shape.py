@@ -22,8 +22,8 @@ PRAGMA = re.compile(r"  # (noqa|type:|pyright:).*")
 def find_long_lines(source: str, tree: ast.AST) -> Iterator[str]:
     """Yield each line of code or comment that has too many columns.
 
-    Lines within a string may be longer (tables of docstrings, SQL, style sheets), and comments
-    for type checkers and linters are not counted.
+    Lines within a string may be longer (tables in docstrings, SQL, style sheets), and comments for
+    type checkers and linters are not counted.
     """
     inside: set[int] = set()
     for node in ast.walk(tree):

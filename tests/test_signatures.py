@@ -1,4 +1,4 @@
-"""Functions as tools: constraints of Pydantic's ``Field``, and docstrings of three styles."""
+"""Functions as tools: constraints from Pydantic's ``Field``, and docstrings of three styles."""
 
 from __future__ import annotations
 

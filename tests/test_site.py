@@ -1,5 +1,5 @@
-"""The documentation site: built once, searched by its own index, and in the exhaustive suite
-looked at in a browser.
+"""The documentation site: built once, searched with its own index, and checked in a browser in the
+exhaustive run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LOOKED_AT = [
 
 
 def build(folder: Path) -> Path:
-    """Build the site in a folder of its own; return where it is."""
+    """Build the site in a separate folder; return the path of the folder."""
     shutil.copytree(ROOT / "docs", folder / "docs")
     settings = (ROOT / "zensical.toml").read_text()
     (folder / "zensical.toml").write_text(
@@ -73,8 +73,8 @@ def build(folder: Path) -> Path:
 
 
 def search(items: list[dict[str, Any]], query: str) -> str:
-    """Return the location that matches best: the largest share of title words, then the order of
-    the navigation.
+    """Return the URL of the best match: the largest share of title words, then the order of the
+    navigation.
     """
 
     def share(item: dict[str, Any]) -> float:
@@ -85,7 +85,7 @@ def search(items: list[dict[str, Any]], query: str) -> str:
 
 
 def test_site_has_every_page_and_search_finds_each_page(tmp_path: Path) -> None:
-    """One build for all of it, because a build takes most of the time."""
+    """One test checks everything, because building the site takes most of the time."""
     pytest.importorskip("zensical")
     site = build(tmp_path)
     front = (site / "index.html").read_text()
@@ -142,7 +142,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the source of axe-core, which npm fetches."""
+    """Return the source of axe-core, which npm installs."""
     folder = tmp_path_factory.mktemp("axe")
     command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "axe-core@4"]
     subprocess.run(command, check=True, capture_output=True)

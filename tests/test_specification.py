@@ -1,6 +1,4 @@
-"""Rules of the provider specification that are easily broken, at the public API: one test per
-rule.
-"""
+"""Rules of the provider specification that are easily broken, tested through the public API."""
 
 # mypy: disable-error-code="arg-type,list-item"
 

@@ -1,4 +1,4 @@
-"""Server-sent events by the WHATWG rules, for any split of the bytes."""
+"""Server-sent events are parsed by the WHATWG rules, for any split of the bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def decode(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:
 
 
 def cuts(body: bytes) -> Iterable[list[bytes]]:
-    """Yield the body whole, in two parts at every offset, byte by byte, and with empty reads."""
+    """Yield the body complete, in two parts at every offset, byte by byte, and with empty
+    reads.
+    """
     yield [body]
     yield from ([body[:at], body[at:]] for at in range(1, len(body)))
     yield [body[at : at + 1] for at in range(len(body))]
@@ -139,8 +141,8 @@ def test_frames_are_returned_by_the_read_that_completes_them() -> None:
 
 
 def reference(body: str) -> list[Frame]:
-    """Apply the specification's algorithm to the whole text, with a blank line added
-    at the end.
+    """Apply the algorithm of the specification to the complete text, with a blank line added at
+    the end.
     """
     frames: list[Frame] = []
     offset = 0
@@ -256,7 +258,9 @@ def test_frames_are_immutable() -> None:
 
 
 def test_long_line_in_small_reads_takes_linear_time() -> None:
-    """A megabyte in 64-byte reads: joining at each read would move 8 GB."""
+    """A line of one megabyte arrives in reads of 64 bytes; joining at each read would copy 8
+    GB.
+    """
     body = b"data: " + b"x" * 1_000_000 + b"\n\n"
     with cpu.spending() as spent:
         [frame] = decode([body[at : at + 64] for at in range(0, len(body), 64)])

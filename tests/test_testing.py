@@ -1,4 +1,4 @@
-"""The network guard: no connection leaves this machine, and the error names the address."""
+"""The network guard: remote connections are blocked, and the error names the address."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Token estimates, checked against exact counts, against general properties, and with
-bad input.
-"""
+"""Token estimates: compared with exact counts, general properties, and invalid input."""
 
 # ruff: noqa: SLF001 - the fitted tables, the patterns and the cache of shapes are not public
 
@@ -120,7 +118,8 @@ TEXTS = {
     ),
 }
 
-# What these texts are in each family's own vocabulary, without any frame.
+# The exact token counts of these texts in the vocabulary of each tokenizer family, without message
+# overhead.
 COUNTED = (
     "o200k",
     "cl100k",
@@ -217,7 +216,8 @@ def test_error_names_an_unknown_tokenizer_family() -> None:
 
 # --- properties of every estimate --------------------------------------------------------------
 
-_LONE_SURROGATE = st.integers(0xD800, 0xDFFF).map(chr)  # characters() does not generate surrogates
+# By default, characters() generates no surrogates.
+_LONE_SURROGATE = st.integers(0xD800, 0xDFFF).map(chr)
 _ANY_CHARACTER = st.characters() | st.characters(categories=("Cc", "Cf", "Co")) | _LONE_SURROGATE
 _ANY_TEXT = st.text(_ANY_CHARACTER, max_size=300)
 _LIKELY_TEXT = st.lists(

@@ -1,7 +1,7 @@
 """Generate the vendor tables of the documentation from the catalogue; ``python -m
 tests.test_docs`` updates them.
 
-``<!-- vendors -->`` marks the table of names and keys, ``<!-- vendor: ID -->`` the facts about one
+``<!-- vendors -->`` marks the table of names and keys, ``<!-- vendor: ID -->`` the table for one
 vendor.
 """
 
@@ -15,7 +15,7 @@ from .pages import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "providers").glob("*.md"))]
 
-# A model of each hosted vendor as an example, and of self-hosted servers with a well-known name.
+# An example model for each hosted vendor and for well-known self-hosted servers.
 EXAMPLES = {
     "openai": "gpt-5",
     "anthropic": "claude-sonnet-4-6",
@@ -53,7 +53,7 @@ _FACTS = re.compile(r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)", re.DOTAL
 
 
 def write_tables(text: str) -> str:
-    """Return the page with its generated tables of vendors replaced by current ones."""
+    """Return the text of the page with newly generated vendor tables."""
     text = re.sub(
         r"(<!-- vendors -->\n).*?(<!-- /vendors -->)",
         lambda m: m[1] + write_table() + m[2],
@@ -69,7 +69,7 @@ def write_tables(text: str) -> str:
 
 
 def write_table() -> str:
-    """Return the table of names and key variables."""
+    """Return the table of vendor names and key variables."""
     order = [*EXAMPLES, *vendor_names()]
     vendors = sorted(map(load_vendor, vendor_names()), key=lambda vendor: order.index(vendor.id))
     rows = [f"| {v.name} | `{v.id}:{example(v)}` | {_key(v)} |\n" for v in vendors]
@@ -77,7 +77,7 @@ def write_table() -> str:
 
 
 def example(vendor: Vendor) -> str:
-    """Return the name of a model of the vendor, for an example."""
+    """Return the name of an example model of the vendor."""
     return EXAMPLES.get(vendor.id) or next(iter(vendor.models), "MODEL")
 
 
@@ -86,7 +86,7 @@ def _key(vendor: Vendor) -> str:
 
 
 def write_facts(vendor_id: str) -> str:
-    """Return the facts of the catalogue about one vendor, as a table."""
+    """Return a table of what the catalogue contains about one vendor."""
     vendor = load_vendor(vendor_id)
     rows = [("name", f"`{vendor.id}:MODEL`"), ("key", _key(vendor))]
     rows.append(("base URL", f"`{vendor.base_url}`" if vendor.base_url else "your own; see below"))

@@ -1,4 +1,4 @@
-"""Fixtures: the stores of the sessions under attack; PostgreSQL is a real server."""
+"""Fixtures: the logs of the sessions under attack; PostgreSQL is a real server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["conninfo", "open_store", "place", "server"]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the address of a log that several processes open."""
+    """Return the address of a log that several processes can open."""
     if request.param == "postgres":
         found: str = request.getfixturevalue("conninfo")
         return found

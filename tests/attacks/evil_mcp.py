@@ -1,4 +1,4 @@
-"""An MCP server that misbehaves; its first argument selects how."""
+"""An MCP server that misbehaves in the way that its first argument selects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def send(message: Any) -> None:
 
 
 def list_tools(mode: str) -> list[dict[str, Any]]:
-    # a file has the mode, so that the same command can behave in another way
+    # The mode can be read from a file, so that the same command can behave differently later.
     if mode.startswith("@"):
         mode = Path(mode[1:]).read_text()
     if mode == "more":

@@ -1,5 +1,5 @@
-"""Fuzzers: each makes a hostile input from a seed, runs it, and raises if a guarantee
-is broken.
+"""Fuzzers: each makes a hostile input from a seed, processes it, and raises if a guarantee is
+broken.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ async def fuzz_passed_request(rng: Rng) -> str:
 
 
 class _Repeating(Transport):
-    """Answers every request with the same reply."""
+    """A transport that answers every request with the same reply."""
 
     def __init__(self, reply: bytes) -> None:
         self._reply = reply
@@ -153,7 +153,7 @@ async def send_request(
 ) -> None:
     """Send a body to the gateway and check the reply.
 
-    With ``upstream``, the gateway passes the request on to a server of that wire.
+    With ``upstream``, the gateway forwards the request to a server of that wire.
     """
     FAILURES.seen.clear()
     path = PATHS[wire] + ("/count_tokens" if counting else "")
@@ -374,7 +374,7 @@ def _check_outcome(events: list[Any], error: ProviderError | None, status: int) 
 
 
 def fuzz_log(rng: Rng, exported: bytes, folder: Path) -> str:
-    """Read a mutated export; fail on any exception that is not an error of the log."""
+    """Read a mutated log export; raise ``Broken`` on any exception that is not a log error."""
     data = mutate_lines(exported, rng) if rng.random() < 0.8 else mutate_bytes(exported, rng, 3)
     path = folder / "log.jsonl"
     path.write_bytes(data)
@@ -401,7 +401,7 @@ def _read_session(log: Any, session: str) -> None:
         ReplayProvider(log, session)
 
 
-# Each has every key that is read, so that a mutation can reach all of them.
+# Each file contains every key that the program reads, so that fuzzing can change all of them.
 POLICY = b"""
 default: ask
 rules:
@@ -452,7 +452,7 @@ PROPOSAL = Proposal(
 
 
 def use_policy(path: Path) -> None:
-    """Load a permission policy and decide some proposals with it."""
+    """Load a permission policy and apply it to some tool calls."""
     policy = Policy.load(path)
     policy.judge(PROPOSAL)
     policy.find_idle([("bash", "execute", False), ("read_file", "read", True)])
@@ -499,7 +499,9 @@ def fuzz_file(kind: str, rng: Rng, folder: Path) -> str:
 
 
 def use_file(kind: str, data: bytes, folder: Path) -> str:
-    """Load a file of this kind; fail on any exception that is not a configuration error."""
+    """Load a file of this kind; raise ``Broken`` on any exception that is not a configuration
+    error.
+    """
     path = folder / f"{kind}.yaml"
     path.write_bytes(data)
     try:

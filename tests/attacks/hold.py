@@ -22,7 +22,7 @@ class HeldError(AssertionError):
 
 def check_held(seconds: float, what: str, most: float = MOST) -> None:
     """Raise ``HeldError`` if the given CPU time exceeds ``most`` units."""
-    # The unit is measured only where the time is long for every machine.
+    # Measuring the unit costs time, so it is done only after a suspiciously long run.
     if seconds > 0.05 and (units := seconds / cpu.measure_unit()) > most:
         raise HeldError(f"{what} took {units:.0f} units of CPU, and {most:.0f} are the most")
 
@@ -32,8 +32,8 @@ def watching(most: float = MOST) -> Iterator[None]:
     """Raise ``HeldError`` if one step of an event loop in the block took more CPU time than
     ``most``.
 
-    Thread CPU time is measured, in units of the machine's present speed. Every callback of a loop
-    counts, also those of tasks that the work started.
+    Thread CPU time is measured, in units of the machine's current speed. Every callback of the
+    loop counts, including those of other tasks.
     """
     worst = 0.0
     original = asyncio.Handle._run  # noqa: SLF001 - asyncio has no public hook around a callback

@@ -49,15 +49,15 @@ from dragoman.tools import tool
 from ..session.playing import check_evidence, of, types
 
 INVOICES = 9
-REFUSED, FENCED = 3, 4  # exit codes of a life, besides 0 and death by a signal
+REFUSED, FENCED = 3, 4  # exit codes of a process, in addition to 0 and death by a signal
 WINDOW = 3_000  # the model's context window in tokens: a few payments fill it
 RECEIPT = "with a receipt of many words " * 90
-RECORDS = 50  # a session that nothing disturbs has about twice as many
+RECORDS = 50  # an undisturbed session writes about twice as many records
 SETTLED = "settled:"  # each summary that the model writes begins with this
 
 
 class Tally(msgspec.Struct):
-    """The number of kills of all sessions, and what their logs show afterwards."""
+    """The number of kills in all sessions, and what their logs contain afterwards."""
 
     sessions: int = 0
     lives: int = 0
@@ -89,7 +89,9 @@ def open_place(place: str, *, readonly: bool = False) -> EventLog:
 
 
 class Payer(Provider):
-    """Propose the invoices that are not settled yet, one to three at a time; then answer."""
+    """A model that proposes one to three unpaid invoices at a time, and answers when all are
+    paid.
+    """
 
     name, model = "payer", "m"
     capabilities = Capabilities.of({"max_context_tokens": WINDOW})
@@ -142,10 +144,10 @@ class Payer(Provider):
 
 
 def _read_transcript(text: str) -> set[int]:
-    """Return the invoices that a transcript or a summary settles.
+    """Return the invoices that are paid according to a transcript or a summary.
 
-    A transcript does not show which result is of which call, so that one payment settles all calls
-    of its turn.
+    A transcript does not show which result belongs to which call, so one payment counts for all
+    calls of its turn.
     """
     found = {
         int(number)
@@ -181,10 +183,11 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
         return f"paid {memo} " + RECEIPT
 
     def transfer(invoice: int) -> str:
-        """Pay an invoice from a thread; several calls run at once."""
+        """Pay an invoice from a thread; several of these calls run at once."""
         time.sleep(random.uniform(0, 0.002))
         os.write(payments, f"{name}/{invoice}\n".encode())
-        time.sleep(random.uniform(0, 0.01))  # where a kill leaves a payment without a result
+        # A kill during this pause leaves a payment without a result.
+        time.sleep(random.uniform(0, 0.01))
         return "paid " + RECEIPT
 
     def edit(proposal: Proposal, verdict: Verdict) -> Decision:
@@ -221,7 +224,8 @@ def run_child(place: str, folder: Path, name: str, acknowledge: int, *, takeover
     except LogConflictError:
         return FENCED
     except BaseException as error:
-        # Two processes may find an empty log; the second is refused as a session that exists.
+        # Two processes may both find an empty log; the second is rejected because the session
+        # exists by then.
         return REFUSED if "there is a session" in str(error) else _report(error)
     return 0
 
@@ -235,14 +239,14 @@ def _report(error: BaseException) -> int:
 
 
 class World:
-    """Start session processes, kill or pause them, and keep the records they acknowledged."""
+    """Starts session processes, kills or pauses them, and keeps the records they acknowledged."""
 
     def __init__(self, place: str, folder: Path, seed: int, runners: int) -> None:
         self.place, self.folder, self.runners = place, folder, runners
         self.draw = random.Random(seed)
         self.tally = Tally()
         self.acknowledged: list[tuple[str, int, str]] = []
-        # by process: the end to read from, and what came
+        # For each process: the reading end of its pipe, and the bytes received so far.
         self.pipes: dict[int, tuple[int, bytearray]] = {}
         self.stopped: set[int] = set()
         self.silent: set[int] = set()  # processes that closed their pipe and are about to exit
@@ -352,7 +356,7 @@ class World:
         elif code != 0:
             self.tally.problems.append(f"a life ended with {code}")
 
-    # records of the log
+    # The following methods check the records of the log.
 
     def check(self, names: list[str]) -> Tally:
         tally = self.tally

@@ -1,4 +1,4 @@
-"""Mutations that keep the structure of JSON values, YAML, event streams, lines or bytes."""
+"""Mutations of JSON values, YAML, event streams, lines and bytes that keep their structure."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _PIECES = ["\x00", "\ud83d", "{", '"', "\\", "\n\n", "}", "]", "é", ""]
 
 
 def mutate_value(value: Any, rng: Rng, times: int = 1, names: Sequence[str] = _NAMES) -> Any:
-    """Return a changed copy of a JSON value; ``names`` are keys to add."""
+    """Return a randomly changed copy of a JSON value; ``names`` are keys to add."""
     root = json.loads(json.dumps(value))
     for _ in range(times):
         path = rng.choice(list(_paths(root)))
@@ -183,8 +183,8 @@ def _change(root: Any, path: tuple[Any, ...], rng: Rng, names: Sequence[str]) ->
 
 
 def dump(value: Any, rng: Rng) -> bytes:
-    """Write a mutated value as JSON, sometimes with deep nesting, repeated keys or numbers of many
-    digits.
+    """Encode a mutated value as JSON, sometimes with deep nesting, repeated keys or very long
+    numbers.
     """
     text = json.dumps(value, ensure_ascii=rng.random() < 0.5)
     if _DEEP in text:
@@ -224,7 +224,7 @@ _STARTS = [b"\xef\xbb\xbf", b" ", b"\n", b"<", b"[", b"{", b": x\n\n", b"\x1f\x8
 
 
 def mutate_bytes(data: bytes, rng: Rng, times: int = 1) -> bytes:
-    """Return a changed copy of bytes."""
+    """Return a randomly changed copy of a byte string."""
     changed = bytearray(data)
     for _ in range(times):
         if not changed:
@@ -253,7 +253,7 @@ def mutate_bytes(data: bytes, rng: Rng, times: int = 1) -> bytes:
 
 
 def mutate_json(data: bytes, rng: Rng) -> bytes:
-    """Return a changed copy of a JSON text."""
+    """Return a randomly changed copy of a JSON text."""
     try:
         return dump(mutate_value(json.loads(data), rng, rng.choice([1, 1, 2, 5])), rng)
     except (ValueError, RecursionError):
@@ -261,7 +261,7 @@ def mutate_json(data: bytes, rng: Rng) -> bytes:
 
 
 def mutate_lines(data: bytes, rng: Rng) -> bytes:
-    """Return a changed copy of lines of JSON."""
+    """Return a randomly changed copy of JSON lines."""
     lines = data.split(b"\n")
     for _ in range(rng.choice([1, 1, 2, 5])):
         at, kind = rng.randrange(len(lines)), rng.randrange(6)
@@ -315,7 +315,7 @@ _YAML_SCALARS = [
 
 
 def mutate_yaml(data: bytes, rng: Rng) -> bytes:
-    """Return a changed copy of a YAML text: its values, and its notation."""
+    """Return a randomly changed copy of a YAML text: changed values or changed notation."""
     value = yaml.safe_load(data)
     names = [
         *dict.fromkeys(step for path in _paths(value) for step in path if isinstance(step, str)),
@@ -367,7 +367,7 @@ _EVENTS = [
 
 
 def mutate_events(data: bytes, others: list[bytes], rng: Rng) -> bytes:
-    """Return a changed copy of an event stream; some events come from ``others``."""
+    """Return a randomly changed copy of an event stream; some events come from ``others``."""
     frames = data.replace(b"\r\n", b"\n").split(b"\n\n")
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         if not frames:
@@ -397,7 +397,7 @@ def mutate_events(data: bytes, others: list[bytes], rng: Rng) -> bytes:
 
 
 def cut_up(data: bytes, rng: Rng) -> list[bytes]:
-    """Split the bytes at random places, as a network might deliver them."""
+    """Split the bytes at random offsets, as a network might deliver them."""
     kind = rng.randrange(5)
     if kind <= 1 or not data:
         return [data]

@@ -25,8 +25,8 @@ _CALLS = _SEARCHING | {"match", "fullmatch", "compile"}
 
 
 class Found(NamedTuple):
-    """A pattern, where it is defined, and whether it is searched for or must match the
-    whole text.
+    """A regular expression, the place where it is defined, and whether it is searched for or must
+    match the complete text.
     """
 
     place: str
@@ -35,8 +35,8 @@ class Found(NamedTuple):
 
 
 def find_patterns() -> list[Found]:
-    """Return every pattern: compiled in a module, a table or an object, or written as a literal in
-    a function.
+    """Return every regular expression: compiled in a module, table or object, or a literal in a
+    function.
     """
     searched = _searched_names()
     found: dict[tuple[Any, int], Found] = {}
@@ -99,7 +99,7 @@ def _walk(
 
 @cache
 def _trees() -> tuple[tuple[str, ast.Module], ...]:
-    """Return the syntax trees of the modules that define or use patterns."""
+    """Return the syntax trees of the modules that define or use regular expressions."""
     paths = [
         path
         for path in sorted(ROOT.rglob("*.py"))
@@ -109,7 +109,9 @@ def _trees() -> tuple[tuple[str, ast.Module], ...]:
 
 
 def _searched_names() -> set[tuple[str, str]]:
-    """Return how each name is used: ``(name, "search")`` or ``(name, "whole")``."""
+    """Return how each regular expression is used, as ``(name, "search")`` or ``(name,
+    "whole")``.
+    """
     used: set[tuple[str, str]] = set()
     for _, tree in _trees():
         for node in ast.walk(tree):
@@ -123,7 +125,7 @@ def _searched_names() -> set[tuple[str, str]]:
 
 
 def _data() -> Iterator[tuple[str, str]]:
-    """Yield the patterns of data files; date patterns are reduced to one form."""
+    """Yield the regular expressions in data files; date patterns are reduced to one form."""
     for row in PriceTable.default().rows:
         for pattern in row.match.regex:
             yield "prices", re.sub(r"\^.*-\\d", r"^m-\\d", pattern)
@@ -135,9 +137,7 @@ def _data() -> Iterator[tuple[str, str]]:
 
 
 def find_made() -> set[str]:
-    """Return the functions that compile a pattern that is not a literal: from data or from the
-    user.
-    """
+    """Return the functions that compile a regular expression from data or from user input."""
     found = set()
     for place, tree in _trees():
         for function in [
@@ -159,7 +159,7 @@ def find_made() -> set[str]:
 
 
 def _literals() -> Iterator[tuple[str, Any, int, str]]:
-    """Return the patterns written inside calls such as ``re.sub(r"...", ...)``."""
+    """Return the regular expressions in calls such as ``re.sub(r"...", ...)``."""
     for place, tree in _trees():
         for node in ast.walk(tree):
             if (
@@ -252,7 +252,7 @@ _UNITS = [
 
 
 def shapes(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:
-    """Return inputs as (start, repeated unit, end): common ones, and some derived from the
+    """Return test inputs as (start, repeated unit, end): common ones, and some derived from the
     pattern.
     """
     made = [("", unit, "\x00") for unit in _UNITS]
@@ -279,7 +279,7 @@ def shapes(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:
 
 
 def _example(parsed: Any) -> str:
-    """Return a short text that (roughly) matches a parsed pattern."""
+    """Return a short text that approximately matches a parsed pattern."""
     return "".join([_one(op, value) for op, value in parsed])
 
 
@@ -322,8 +322,8 @@ def _in_class(op: Any, value: Any) -> str:
 
 
 def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
-    """For each unbounded repetition of a pattern, return a text that reaches it and a text that it
-    repeats.
+    """Return, for each unbounded repetition of a pattern, a text that leads to it and a text that
+    it repeats.
     """
     for op, value in parsed:
         name = str(op)
@@ -357,8 +357,8 @@ def grows(
 ) -> str | None:
     """Return why ``run`` takes more than linear time on ``make(size)``, or ``None``.
 
-    Sizes go up by four; a shape whose cost per character does not rise is not followed beyond
-    ``enough``.
+    Each size is four times the previous one. Sizes beyond ``enough`` are measured only if the cost
+    per character rises.
     """
     last = _cost(run, make(sizes[0]))
     for size in sizes[1:]:

@@ -1,7 +1,7 @@
-"""Hostile HTTP clients, run in a process of their own: ``python -m tests.attacks.strangers KIND
-PORT NUMBER [KEY]``.
+"""Hostile HTTP clients in a separate process: ``python -m tests.attacks.strangers KIND PORT NUMBER
+[KEY]``.
 
-Each keeps its connection as long as the server lets it and then opens another one.
+Each client keeps its connection open as long as the server allows, and then opens another one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG = (
     b'{"model": "fast", "stream": true, "messages": [{"role": "user", "content": "A long text, '
     b'please."}]}'
 )
-PAUSE = 0.5  # seconds between two bytes, or before the next connection
+PAUSE = 0.5  # seconds that an attacker waits between two bytes or two connections
 
 Send = Callable[[bytes], Awaitable[None]]
 
@@ -47,7 +47,7 @@ def _fast(first: bytes, piece: bytes) -> Callable[[Send], Awaitable[None]]:
 
 
 def kinds(key: str) -> dict[str, Callable[[Send], Awaitable[None]]]:
-    """Return what each kind of client sends on a connection; the name states whether
+    """Return what each kind of client sends on a connection; the name of the kind states whether
     it has a key.
     """
     ours = b"authorization: Bearer " + key.encode() + b"\r\n"
@@ -83,7 +83,7 @@ async def _client(port: int, act: Callable[[Send], Awaitable[None]]) -> None:
 
 
 async def main(kind: str, port: int, number: int, key: str) -> None:
-    """Run this many clients of one kind, or of each, until the process is killed."""
+    """Run this many clients of one kind, or of every kind, until the process is killed."""
     acts = [act for name, act in kinds(key).items() if kind in (name, "each")]
     clients = [_client(port, act) for act in acts for _ in range(number)]
     print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""Damaged logs, and logs forged with valid hashes, raise errors of the log and never crash."""
+"""Damaged logs, and forged logs with valid hashes, raise log errors and never crash."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def nest(depth: int) -> Any:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container of a JSON value with each of its keys."""
+    """Yield every container inside a JSON value with each of its keys."""
     items = (
         value.items()
         if isinstance(value, dict)
@@ -180,7 +180,7 @@ def relink(records: list[Any], draw: random.Random) -> bytes:
 
 
 def damage(records: list[Any], draw: random.Random) -> bytes:
-    """Mutate whole lines without recomputing the hashes."""
+    """Mutate complete lines without recomputing the hashes."""
     for _ in range(draw.choice([1, 1, 3])):
         at = draw.randrange(len(records))
         act = draw.randrange(4)
@@ -211,7 +211,7 @@ def read_everything(log: EventLog, session: str) -> None:
 
 async def replay(log: EventLog, session: str) -> None:
     provider = ReplayProvider(log, session)
-    # Every recorded call is replayed, whichever it is.
+    # Offer every recorded tool, so that every recorded call can be replayed.
     tools = [Tool(name, "", {"type": "object"}) for name in provider._tools]  # noqa: SLF001
     for call in list(provider._recorded):  # noqa: SLF001 - every recorded call is replayed, whichever it is
         await provider.complete(call.complete, tools)
@@ -264,7 +264,7 @@ def test_log_verification_finds_a_payload_that_is_not_an_object(
     with open_log(path, readonly=True) as log:
         report = log.verify()
         assert report.first is not None
-        if b"\n" not in payload:  # else the line that is read back is another one
+        if b"\n" not in payload:  # a payload with a line break would change the line that is read
             assert report.first.problem == "unreadable"
             [found] = log.read(lines[0]["session"])
             for read in (lambda: found.payload, lambda: found.data, lambda: found.line):

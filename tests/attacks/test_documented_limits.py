@@ -27,7 +27,7 @@ _UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 
 def read_default(text: str) -> Any:
-    """Return the number that a table cell such as ``64 KiB`` or ``10,000`` stands for."""
+    """Return the number in a table cell such as ``64 KiB`` or ``10,000``."""
     if text == "allowed":
         return True
     number, _, unit = text.partition(" ")

@@ -1,8 +1,8 @@
-"""Mutated requests, replies, logs, policies and configuration: no traceback, no stray error, no
-held event loop.
+"""Mutated requests, replies, logs, policies and configuration cause no traceback and no unexpected
+error, and never block the event loop.
 
 ``make test`` runs a few thousand cases, ``make test-exhaustive`` 100,000 requests and as many
-replies; ``DRAGOMAN_FUZZ=1000000`` sets another number. A case that was found is kept in
+replies; ``DRAGOMAN_FUZZ=1000000`` sets another number. Inputs that once failed are kept in
 ``corpus/`` and run each time.
 """
 
@@ -32,7 +32,8 @@ from . import fuzzers
 from .fuzzers import CASES, CORPUS, Broken, Fuzzer
 from .hold import MOST, HeldError, check_held, run_watched, watching
 
-# How many requests and how many replies a long run sends; a twentieth as many files of each kind.
+# The number of requests and of replies in a long run. It uses a twentieth of this number of files
+# of each kind.
 FUZZ = int(
     os.environ.get("DRAGOMAN_FUZZ", "100000" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "0")
 )
@@ -118,7 +119,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def fuzz_files(kind: str, cases: int, first: int, exported: bytes, folder: Path) -> Counter[str]:
-    """Load mutated files of a kind; each must load without blocking the event loop."""
+    """Load mutated files of one kind; loading must not block the event loop."""
 
     def run(seed: int) -> str:
         rng = random.Random(seed)
@@ -128,7 +129,7 @@ def fuzz_files(kind: str, cases: int, first: int, exported: bytes, folder: Path)
             else fuzzers.fuzz_file(kind, rng, folder)
         )
 
-    run(first)  # the first one imports, and reads the catalogue
+    run(first)  # the first run is not measured, because it imports modules and loads the catalogue
     ends: Counter[str] = Counter()
     for seed in range(first, first + cases):
         for is_last in (False, True):
@@ -136,7 +137,7 @@ def fuzz_files(kind: str, cases: int, first: int, exported: bytes, folder: Path)
             end = run(seed)
             try:
                 check_held(time.thread_time() - began, f"a file, seed {seed}")
-            # CPU time varies with the neighbours; a real hold is there each time
+            # The CPU time depends on other processes, so only a repeated excess is an error.
             except HeldError:
                 if is_last:
                     raise
@@ -153,7 +154,8 @@ KINDS = ["log", *fuzzers.FILES]
 def test_short_fuzz_run_of_input_files_raises_only_expected_errors(
     kind: str, exported: bytes, tmp_path: Path
 ) -> None:
-    cases = 50 if kind == "configuration" else 150  # it opens providers
+    # Fewer configuration files, because each run opens providers.
+    cases = 50 if kind == "configuration" else 150
     ends = fuzz_files(kind, cases, SEED * 10**6, exported, tmp_path)
     assert sum(ends.values()) == cases
     assert len([end for end, times in ends.items() if times > 2]) >= 2
@@ -197,7 +199,8 @@ def test_earlier_fuzz_findings_stay_fixed(case: dict[str, Any], tmp_path: Path) 
     for tries_left in (2, 1, 0):
         try:
             _run_found(case, body, tmp_path)
-        except HeldError:  # CPU time varies with the neighbours; a real hold is there each time
+        # The CPU time depends on other processes, so only a repeated excess is an error.
+        except HeldError:
             if not tries_left:
                 raise
         else:
@@ -246,13 +249,13 @@ def test_no_conformance_case_blocks_the_event_loop(wire: str) -> None:
             await fuzzers.read_reply(
                 case, case.options.status, case.options.headers, [case.reply], stream=stream
             )
-        if not case.reply:  # the case is about what is sent
+        if not case.reply:  # a case without a reply tests only the request
             with contextlib.suppress(ProviderError):
                 case.codec().encode(case.request)
 
     for case in find_cases(wire):
         run_watched(run(case))
-    if wire not in fuzzers.PATHS:  # the gateway has no route for its clients
+    if wire not in fuzzers.PATHS:  # the gateway does not serve clients of this wire
         return
     sent = fuzzers.request_seeds(wire)
     assert len(sent) > len(find_cases(wire)) * 0.8

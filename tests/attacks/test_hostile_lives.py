@@ -1,4 +1,6 @@
-"""Sessions whose processes are killed, paused or started twice lose nothing and repeat nothing."""
+"""Sessions whose processes are killed, paused or started twice lose no record and repeat no
+payment.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def test_session_killed_at_random_moments_loses_nothing(
     assert tally.kills >= KILLS
     assert min(tally.projections, tally.summaries, tally.edits, tally.rejections) > 0
     if KILLS >= 100:  # a few kills may miss some of these by chance
-        # The rest are projections of the policy that drops tool results.
+        # Some projections only drop tool results and write no summary.
         assert tally.projections > tally.summaries
         assert tally.unknown_outcomes > 0
 

@@ -1,5 +1,5 @@
-"""MCP servers that impersonate tools, change them, flood standard error or leave
-daemons behind.
+"""MCP servers that impersonate tools, change them, flood standard error or leave background
+processes.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ async def test_changed_tool_needs_approval_again(tmp_path: Path) -> None:
     # The changed list was accepted, so its hash is pinned.
     assert await open_as("changed", accept=False) == (["echo", "other"], [])
     assert len(asked) == 2
-    # back is a change as well, and a new tool is another
+    # Changing a tool back counts as a change, and so does adding a tool.
     names, reasons = await open_as("more", accept=False)
     assert (names, len(reasons)) == (["other"], 2)
     assert [each.tool.name for each in asked[2:]] == ["echo", "third"]

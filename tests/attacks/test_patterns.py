@@ -11,8 +11,8 @@ import pytest
 from .patterns import SIZES, Found, find_made, find_patterns, grows, shapes
 
 PATTERNS = find_patterns()
-# How far a shape is followed whose cost per character does not rise; one whose cost rises is
-# followed to the end.
+# The maximum text length for regexes whose cost per character does not rise. If the cost rises,
+# longer texts are measured as well.
 ENOUGH = 1_000_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 8_000
 
 
@@ -27,19 +27,19 @@ def test_search_finds_regexes_in_constants_tables_and_functions() -> None:
 
 
 def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
-    """Only these functions compile a pattern that the search for patterns cannot see."""
+    """The search for regular expressions cannot see those that a function compiles at run time."""
     assert find_made() == {
-        "config.py:_loader",  # patterns of YAML scalars; the test reads them as data
+        "config.py:_loader",  # regexes for YAML scalars, which this test reads as data
         "permission.py:_compile_text",  # a pattern that the operator writes after "re:"
         "prices/rows.py:__post_init__",
-        "prices/rows.py:covers",  # patterns of the price files, or of the user
-        "reasoning.py:find_style",  # patterns of the data files
-        # Patterns of the data files, compared with names of the data files.
+        "prices/rows.py:covers",  # patterns from price files of the package or of the user
+        "reasoning.py:find_style",  # patterns from data files of the package
+        # Patterns from data files, matched against names from data files.
         "registry/vendors.py:_read_rule",
-        "registry/vendors.py:wire_of",  # patterns of the data files
+        "registry/vendors.py:wire_of",  # patterns from data files of the package
         "sim/script.py:__post_init__",
         "sim/script.py:fits",  # a pattern that the author of a script writes
-        "wire/errors.py:compiled",  # patterns of the error tables, tested as data
+        "wire/errors.py:compiled",  # patterns from the error tables, which this test reads as data
     }
 
 

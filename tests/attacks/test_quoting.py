@@ -20,8 +20,9 @@ from .fuzzers import APP
 from .gateway_app import post
 from .patterns import grows
 
-LONG = "-eyJaaaaaaaaaa" * 20_000  # the slowest text for a pattern of secrets that is not linear
-PLAIN = "nothing secret. " * 20_000  # scrubbing makes the other one short, but not this one
+# The slowest text for a key pattern that does not take linear time.
+LONG = "-eyJaaaaaaaaaa" * 20_000
+PLAIN = "nothing secret. " * 20_000  # a text without secrets, which scrubbing does not shorten
 
 
 @pytest.mark.parametrize(
@@ -144,8 +145,8 @@ UNREADABLE = [
 
 
 def reachable(error: BaseException | None, seen: set[int]) -> Any:
-    """Return everything a debugger would show of an error: texts, attributes, causes and the
-    locals of frames.
+    """Yield everything that a debugger shows about an error: texts, attributes, causes and local
+    variables of frames.
     """
     if error is None or id(error) in seen:
         return

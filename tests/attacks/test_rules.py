@@ -1,4 +1,4 @@
-"""Tools that walk folders do not show a model the files that a rule denies."""
+"""Tools that search folders do not show files that a permission rule denies."""
 
 from __future__ import annotations
 

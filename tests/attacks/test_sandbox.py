@@ -103,7 +103,7 @@ def test_private_folders_are_hidden_if_the_workspace_is_the_home_folder(
 
 
 def link_venv(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the interpreter's folder a link in the workspace; return its target."""
+    """Make the interpreter's folder a symbolic link in the workspace; return its target."""
     target = root.parent / "venvs" / "x"
     target.mkdir(parents=True)
     (root / ".venv").symlink_to(target)
@@ -260,8 +260,8 @@ def _tree(root: Path) -> dict[str, str | None]:
     }
 
 
-# Each as (name of the call, arguments); all of them must be refused by the filter, not for a
-# missing privilege.
+# Each entry: the name and arguments of a system call. The filter must reject all of them, and not
+# because of a missing privilege.
 _CALLS = """
 import ctypes, errno, fcntl, os, platform
 from ctypes import c_long
@@ -358,7 +358,7 @@ def _sleeping(number: str) -> list[int]:
 
 @pytest.fixture
 def number() -> Iterator[str]:
-    """Yield a number of seconds for ``sleep`` that identifies this test's processes."""
+    """Yield a number of seconds for ``sleep`` that identifies the processes of this test."""
     chosen = f"{os.getpid()}{threading.get_native_id() % 97}"
     yield chosen
     for pid in _sleeping(f"3{chosen}"):
@@ -461,7 +461,7 @@ print(subprocess.run(["sh", "-c", tried], capture_output=True, text=True, env={}
 
 @LINUX
 def test_other_processes_cannot_read_the_memory_of_the_agent(tmp_path: Path) -> None:
-    # Root reads every process. Without its capabilities it is like any other user.
+    # Root can read every process. Without its capabilities it is like any other user.
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
     if drop and shutil.which(drop[0]) is None:
         pytest.skip("root, and no setpriv to give up its capabilities")
@@ -550,7 +550,7 @@ def test_doctor_command_tries_to_start_the_sandbox(
     )
     assert active["ordinary user"] is (os.geteuid() != 0)
     assert code == (0 if all(active.values()) else 1)
-    # A protection that does not hold is reported, whatever the options of the sandbox promise.
+    # The command tests each protection, and does not rely on the options of the sandbox.
     monkeypatch.setattr(sandbox_module, "_EMPTY", ())
     monkeypatch.setattr(sandbox_module, "list_homes", list)
     monkeypatch.setattr(sandbox_module, "find_version_control", lambda _: [])

@@ -1,7 +1,7 @@
 """Canary keys: a server echoes every request header everywhere, and no output of Dragoman shows
 one.
 
-The canaries have no shape of a key, so no pattern can find them: only the known value can be
+The canaries do not look like keys, so no pattern can find them: only the known value can be
 removed.
 """
 
@@ -64,8 +64,8 @@ class Search:
     def look_at_error(
         self, where: str, error: BaseException | None, seen: set[int] | None = None
     ) -> None:
-        """Search everything an error reporter sends: texts, attributes, causes and locals of
-        frames.
+        """Search everything that an error reporter sends: texts, attributes, causes and local
+        variables of frames.
         """
         seen = set() if seen is None else seen
         if error is None or id(error) in seen:
@@ -107,8 +107,8 @@ ECHOES = ("ok", "401", "400", "500", "html", "headers", "garbage", "stream", "lo
 
 
 async def echo(connection: Connection) -> None:
-    """Answer as the model name or path selects, with all request headers in every part of the
-    reply.
+    """Answer in the way that the model name or URL path selects, with all request headers in every
+    part of the reply.
     """
     heard = "\n".join(f"{name}: {value}" for name, value in connection.seen.headers.items())
     body = connection.seen.body.decode()

@@ -1,5 +1,5 @@
-"""Requests and replies of legal size but illegal shape are rejected before they cost time or
-memory.
+"""Requests and replies with too many or too deeply nested values are rejected before they cost
+time or memory.
 """
 
 from __future__ import annotations

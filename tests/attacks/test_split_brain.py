@@ -1,4 +1,4 @@
-"""When a running session is resumed elsewhere, the invoice is still paid only once."""
+"""If another process resumes a running session, the invoice is still paid only once."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Open = Callable[..., EventLog]
 
 
 class Payer(Provider):
-    """A model that pays until the payment is confirmed, as models do when the outcome
-    is unknown.
+    """A model that repeats a payment until it is confirmed, as models do when the outcome is
+    unknown.
     """
 
     name, model = "payer", "m"
@@ -54,7 +54,7 @@ class Payer(Provider):
 
 
 class Till:
-    """A payment tool that finishes when the test releases it, and counts its payments."""
+    """A payment tool that finishes when the test allows it, and counts its payments."""
 
     def __init__(self) -> None:
         self.payments = 0
@@ -72,8 +72,8 @@ class Till:
 
 
 def open_other(log: EventLog, open_store: Open) -> EventLog:
-    """Return the log as a second runner has it: a new connection to PostgreSQL, else
-    the same log.
+    """Return the log for a second process: a new connection to PostgreSQL, otherwise the same
+    log.
     """
     return open_store() if isinstance(log, PostgresLog) else log
 
@@ -103,7 +103,7 @@ async def test_running_a_session_that_another_process_runs_is_rejected(open_stor
         await second.run()
     till.let.set()
     await running
-    # The state that it loaded is out of date.
+    # The second process loaded a state that is out of date by now.
     with pytest.raises(LogConflictError, match="continued elsewhere"):
         await second.run("Pay 4711.")
     assert till.payments == 1

@@ -1,8 +1,8 @@
 """A client with a key is served while others attack the connection layer of ``dragoman serve``.
 
-The hostile clients, the gateway and the measuring client are processes of their own. All kinds run
-together with a few connections each; ``DRAGOMAN_EXHAUSTIVE=1`` runs each kind with 200. ``pytest
--s`` shows the figures.
+The hostile clients, the gateway and the measuring client are separate processes. By default all
+kinds run together with a few connections each; ``DRAGOMAN_EXHAUSTIVE=1`` runs each kind with 200
+connections. ``pytest -s`` shows the figures.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CALL = (
     + DATA
 )
 MIB = 1024 * 1024
-# Kind, connections, seconds and the share of calls that is measured: the median of a short run,
-# the p99 of a long one.
+# Each entry: kind of attack, number of connections, seconds, and the measured percentile: the
+# median of a short run, the 99th percentile of a long run.
 ATTACKS: list[tuple[str, int, float, float]] = (
     [(kind, 200, 10, 0.99) for kind in kinds("")]
     if os.environ.get("DRAGOMAN_EXHAUSTIVE")
@@ -45,7 +45,7 @@ ATTACKS: list[tuple[str, int, float, float]] = (
 
 
 async def measure(url: str, seconds: float) -> list[float]:
-    """Call the gateway for this long, each time over a new connection; return the sorted
+    """Call the gateway for this many seconds, each time over a new connection; return the sorted
     durations.
     """
     port, took = int(url.rpartition(":")[2]), []
@@ -68,10 +68,10 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[str, psutil.Process]]:
             connection.reply(200, completion())
             return
         link = connection.writer.get_extra_info("socket")
-        # A larger buffer would take all 4 MB at once.
+        # A larger socket buffer would accept all 4 MB at once.
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
         connection.begin_stream()
-        for _ in range(200):  # 4 MB, as fast as the gateway takes it
+        for _ in range(200):  # send 4 MB as fast as the gateway reads
             connection.chunk(chunk("x" * 20_000))
             await connection.writer.drain()
         connection.chunk(chunk(None, "stop") + DONE)
@@ -106,8 +106,8 @@ async def attacked(kind: str, url: str, number: int) -> AsyncIterator[None]:
 
 
 class Figures(NamedTuple):
-    """Call latency at a fixed percentile, calm and under attack, in seconds; peak
-    memory in MiB.
+    """Call latency at a fixed percentile without and with the attack, in seconds; peak memory in
+    MiB.
     """
 
     calm: float

@@ -1,5 +1,5 @@
-"""Terminal output shows a proposal completely, and contains no control sequences from other
-parties.
+"""Terminal output shows a proposed tool call completely, and contains no control sequences from
+other parties.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_json_printed_at_a_terminal_is_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_json({"x": HOSTILE})
-    assert HOSTILE[-3:] in capsys.readouterr().out  # a program gets it unchanged
+    assert HOSTILE[-3:] in capsys.readouterr().out  # output to a pipe is not escaped
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     show_json({"x": HOSTILE})
     echo_json(msgspec.json.encode({"x": HOSTILE}))
@@ -57,7 +57,7 @@ def test_tables_and_lists_printed_at_a_terminal_are_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for terminal in ("xterm", "dumb"):  # a dumb one gets plain lines
+    for terminal in ("xterm", "dumb"):  # a dumb terminal gets plain lines
         monkeypatch.setenv("TERM", terminal)
         show_table(["MODEL"], [[HOSTILE]])
         show_pages([HOSTILE], use_pager=False)
@@ -81,7 +81,9 @@ def test_report_of_the_check_command_is_escaped(
 
 
 def test_no_command_prints_json_unescaped() -> None:
-    """JSON leaves C1 and bidi characters as they are, so ``echo_json`` prints it."""
+    """JSON encoding does not escape C1 and bidi characters, so commands must print JSON with
+    ``echo_json``.
+    """
     raw = re.compile(
         r"click\.echo\((?!.*make_printable).*(?:ensure_ascii=False|json\.encode|encode_event|\.line\b)"
     )

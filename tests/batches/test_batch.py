@@ -33,7 +33,7 @@ TOOL = {"name": "add", "parameters": {"type": "object", "properties": {"n": {"ty
 
 
 class Echo(Listed):
-    """Answers each prompt with its own text, after a delay that differs from call to call."""
+    """Answers each prompt with the prompt's text, after a delay that differs from call to call."""
 
     def __init__(
         self, answers: Mapping[str, Any] | None = None, *, pause: float = 0.0, **settings: Any
@@ -233,7 +233,7 @@ async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> No
     called: list[int] = []
 
     def add(n: int) -> int:
-        """Add."""
+        """Return the number, and record the call."""
         called.append(n)
         return n
 
@@ -254,7 +254,7 @@ async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> No
 
 async def test_cost_budget_stops_a_batch_and_covers_all_its_runs(out: Path) -> None:
     model = Echo(pause=0.002)
-    model.priced_as = "openai:gpt-5"  # 10 input and 5 output tokens a row
+    model.priced_as = "openai:gpt-5"  # each row uses 10 input and 5 output tokens
     one = dragoman.cost(Usage(10, 5), "openai:gpt-5").total
     assert one is not None
     report = await run(prompts(100), out, model, concurrency=10, budget={"usd": one * 30})

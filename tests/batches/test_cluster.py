@@ -1,8 +1,7 @@
-"""Batches on a real local Ray cluster: the same output as locally, even when a worker or the
+"""Batches on a real local Ray cluster give the same output as locally, even if a worker or the
 driver is killed.
 
-Starting Ray takes many seconds, so all but the part files is tested with the exhaustive tests
-only.
+Starting Ray takes many seconds, so only the part files are tested in the default run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """kill -9 at random points: no row is lost, and no acknowledged row is requested again.
 
-Acknowledged is what is on disk: a complete line of the output, or of the rows that finished ahead
-of their turn.
+A row is acknowledged if it is on disk: as a complete line of the output, or among the rows that
+finished ahead of their turn.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def row_of(kind: str, number: int) -> dict[str, Any]:
 
 
 def read_result(kind: str, row: dict[str, Any]) -> tuple[str, str]:
-    """Return the id of a row of the output and the text that was sent for it."""
+    """Return the id of an output row and the text that was sent for it."""
     if kind == "prompt":
         return row["id"], row["text"].removesuffix("!")
     if kind == "input":
@@ -102,8 +102,8 @@ def read_result(kind: str, row: dict[str, Any]) -> tuple[str, str]:
 
 
 async def kill_often(folder: Path, kind: str, order: str, kills: int, rows: int, seed: int) -> int:
-    """Kill a batch this many times, shortly after a request; return how many kills hit
-    it running.
+    """Kill a batch this many times, shortly after a request; return how many kills hit a
+    running process.
     """
     dice = random.Random(seed)
     source, out = folder / "in.jsonl", folder / "out.jsonl"
@@ -143,7 +143,8 @@ async def kill_often(folder: Path, kind: str, order: str, kills: int, rows: int,
 
 
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
-# The field of a row, the order, the number of kills and of rows, and the seed.
+# Each entry: the field of a row, the output order, the number of kills, the number of rows, and
+# the seed.
 RUNS = (
     [
         (kind, order, 12, 600, seed)

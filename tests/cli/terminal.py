@@ -17,7 +17,7 @@ from typing import Self
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
-# what the terminal decides, and not whoever runs the tests
+# Variables that the test terminal sets; the values of the outer environment are removed.
 _ITS_OWN = ("NO_COLOR", "TERM", "COLUMNS", "LINES")
 
 
@@ -45,7 +45,9 @@ class Terminal:
         os.write(self._own, keys.encode())
 
     def see(self, text: str, seconds: float = 20) -> str:
-        """Wait until a text appears after the part already read; return everything up to it."""
+        """Wait until a text appears after the part that is already read; return the output up to
+        it.
+        """
         end = time.monotonic() + seconds
         while (found := self._text().find(text, self._at)) < 0:
             left = end - time.monotonic()

@@ -1,4 +1,4 @@
-"""``dragoman agent`` as people use it: against a real server, with real files, at a pipe and at a
+"""``dragoman agent`` against a real server, with real files, with piped input and at a
 terminal.
 """
 
@@ -29,7 +29,7 @@ KEY = "sk-canary-0123456789abcdef"
 
 
 class Scripted:
-    """A server that answers each request with the next entry: text, and calls as (tool,
+    """A server that answers each request with the next entry: text, and tool calls as (tool,
     arguments).
     """
 
@@ -541,7 +541,7 @@ def test_model_output_cannot_control_the_terminal(workspace: Path) -> None:
 def test_session_continues_at_the_terminal(workspace: Path, ending: str) -> None:
     with Background(Scripted(("**First** answer.", []), ("Second answer.", []))) as server:
         with Terminal(*words(server, workspace), columns=120) as terminal:
-            terminal.see("First answer.")  # Markdown, without its asterisks
+            terminal.see("First answer.")  # the Markdown is rendered without asterisks
             terminal.see("finished  completed")
             terminal.see("what next? ")
             terminal.type("And then?\n")
@@ -668,8 +668,8 @@ def test_base_url_option_needs_a_model(workspace: Path) -> None:
 
 
 def test_long_task_runs_in_a_small_context_window(workspace: Path) -> None:
-    """Forty turns of reading with a window of 16,000 tokens: the agent leaves old results out by
-    default.
+    """The task reads a file in forty turns with a window of 16,000 tokens; by default the agent
+    omits old tool results.
     """
     (workspace / "long.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 90)
     reads = [("", [("read_file", {"path": "long.txt"})])] * 40

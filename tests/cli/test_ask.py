@@ -1,6 +1,4 @@
-"""``dragoman ask`` as people type it: pipes, defaults, attachments and settings, against a real
-server.
-"""
+"""``dragoman ask`` against a real server: piped input, defaults, attachments and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dragoman batch`` as people type it, against a real server."""
+"""``dragoman batch`` against a real server."""
 
 from __future__ import annotations
 

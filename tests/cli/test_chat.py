@@ -57,8 +57,8 @@ async def propose(connection: Connection) -> None:
 
 
 def leave(terminal: Terminal) -> None:
-    """Press Ctrl-D until the program ends: between two prompts the terminal itself consumes the
-    key.
+    """Press Ctrl-D until the program ends, because between two prompts the terminal itself
+    consumes the key.
     """
     for _ in range(40):
         with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def chatting(server: Background, *words: str, **variables: str) -> Iterator[Term
 @pytest.mark.parametrize(
     ("keys", "sent"),
     [
-        # bracketed paste
+        # the terminal pastes several lines (bracketed paste)
         ("\x1b[200~first\nsecond\n\nthird\x1b[201~\r", "first\nsecond\n\nthird"),
         ("one\x1b\rtwo\r", "one\ntwo"),  # Alt-Enter starts a new line
         ("one\\\rtwo\r", "one\ntwo"),  # a backslash before Enter starts a new line
@@ -115,7 +115,7 @@ def test_tab_key_completes_commands() -> None:
         terminal.type("/he\t")
         terminal.see("/help")
         terminal.type("\r")
-        terminal.see("forget the conversation")  # a line of /help
+        terminal.see("forget the conversation")  # a line from the output of /help
 
 
 def test_message_can_be_written_in_an_editor(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_impossible_model_swap_changes_nothing() -> None:
         )
     assert "no model is named 'nobody:x'" in talk.stderr
     assert "ANTHROPIC_API_KEY" in talk.stderr
-    assert "kept" not in talk.stdout  # no plan for a model that is not configured
+    assert "kept" not in talk.stdout  # no plan is printed for a model that is not configured
     assert heard(server)[-1] == ["one", "Hello", "two"]
 
 

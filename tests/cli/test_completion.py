@@ -12,7 +12,7 @@ import pytest
 
 
 def complete(shell: str, words: list[str], current: str, config: Path) -> list[str]:
-    """Return the completions that click's protocol prints for a shell."""
+    """Return the completions that click prints for a shell."""
     variables = {
         "COMP_WORDS": "\n".join(["dragoman", *words, current]),
         "COMP_CWORD": str(len(words) + 1),
@@ -60,7 +60,7 @@ def test_shell_completion_of_commands_does_not_import_them(config: Path) -> None
 
 
 def test_bash_completion_completes_names_with_colons(config: Path) -> None:
-    """Bash splits words at colons: it passes ``anthropic:claude-son`` as three words."""
+    """Bash splits words at colons and passes ``anthropic:claude-son`` as three words."""
     assert complete("bash", ["ask", "anthropic", ":"], "claude-sonnet-4-6", config) == [
         "plain,claude-sonnet-4-6"
     ]

@@ -1,4 +1,6 @@
-"""``dragoman keys gateway``: client keys in a database, shown once, every change audited."""
+"""``dragoman keys gateway``: client keys in a database; each key is shown once, and every change
+is audited.
+"""
 
 from __future__ import annotations
 

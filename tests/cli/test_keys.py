@@ -1,5 +1,5 @@
 """Stored API keys: where they are stored, which vendor receives them, and that no output shows
-one.
+them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Run = Callable[..., Result]
 
 @pytest.fixture(params=["keyring", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Set up one key store: the system keyring (with a file backend), or the file used without
-    one.
+    """Set up a key store: the system keyring with a file backend, or the file that is used without
+    a keyring.
     """
     backend = (
         "tests.file_keyring.FileKeyring"
@@ -38,7 +38,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "models.yaml").write_text("adapters: {}\n")
     for variable in ("OPENAI_API_KEY", "GROQ_API_KEY", "MY_KEY"):
         monkeypatch.delenv(variable, raising=False)
-    keyring.core.init_backend()  # the package reads the variable once, when it is first used
+    # The package reads the environment variable only once, on first use.
+    keyring.core.init_backend()
     return str(request.param)
 
 

@@ -1,4 +1,4 @@
-"""``dragoman local``: what it prints, where, and with which exit code."""
+"""``dragoman local``: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_pull_command_prints_the_path_and_progress_lines(hub: HubServer) -> None
     lines = done.stderr.splitlines()
     assert lines[0].startswith("fetching small.gguf: ")
     assert lines[-1] == "checking small.gguf: 100 % of 0 MB"
-    assert len(lines) < 10  # one at the beginning and one at the end of each step, and few between
+    assert len(lines) < 10  # each step prints a first line, a last line and few between
 
 
 def test_pull_command_with_json_prints_only_json(hub: HubServer) -> None:
@@ -85,7 +85,7 @@ def test_local_models_are_listed_and_removed(hub: HubServer) -> None:
 def test_download_progress_bar_is_shown_at_a_terminal(hub: HubServer, tmp_path: Path) -> None:
     with Terminal("local", "pull", SPEC, columns=100) as terminal:
         terminal.see("fetching small.gguf")
-        terminal.see("small.gguf\r\n")  # the path has a line of its own, after the bar
+        terminal.see("small.gguf\r\n")  # the path is on a separate line after the progress bar
         assert terminal.wait() == 0
 
 
@@ -185,8 +185,8 @@ def test_unknown_model_is_reported_in_two_lines(
 def test_first_use_of_a_local_model_shows_the_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every command that opens the embedded model fetches it with progress; without an index this
-    fails at once.
+    """Every command that opens the embedded model downloads it with a progress display, and fails
+    if the model index is unreachable.
     """
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

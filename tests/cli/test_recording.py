@@ -1,5 +1,5 @@
-"""``ask`` and ``chat`` write to the event log: sessions are found, continued, and never block a
-reply.
+"""``ask`` and ``chat`` write to the event log: sessions can be found and continued, and logging
+never blocks a reply.
 """
 
 from __future__ import annotations

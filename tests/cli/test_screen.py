@@ -36,7 +36,7 @@ def say(text: str) -> Callable[[Assembler], None]:
 
 
 class Drawing:
-    """A terminal that records as text what was drawn."""
+    """A terminal that records its output as text."""
 
     def __init__(self) -> None:
         self.file = io.StringIO()

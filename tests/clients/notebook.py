@@ -1,8 +1,8 @@
-"""Run in an environment with nbclient: execute a notebook, or show streams, and print the outputs
-as JSON.
+"""Execute a notebook or show streams in an environment with nbclient, and print the outputs as
+JSON.
 
 ``python notebook.py execute FILE`` runs every cell in a kernel; ``python notebook.py show`` shows
-one reply that succeeds and one that fails, in IPython alone.
+one reply that succeeds and one that fails, in IPython without a kernel.
 """
 
 import asyncio

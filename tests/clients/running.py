@@ -37,8 +37,8 @@ def find_program(*parts: str) -> str:
 
 @contextlib.asynccontextmanager
 async def gateway(script: ScriptedProvider, kept: Path, *aliases: str) -> AsyncIterator[str]:
-    """Serve a gateway with a store over all wires; ``aliases`` are further names, each with its
-    wire.
+    """Serve a gateway with a store over all wires; ``aliases`` are additional model names, each
+    with its wire.
     """
     with (
         SimServer(script, models=("sim",)) as upstream,
@@ -79,7 +79,7 @@ async def run_program(
 
 
 async def make_repository(folder: Path, files: Mapping[str, str]) -> Path:
-    """Return a new repository that holds these files in one commit."""
+    """Create a git repository with these files in one commit; return its path."""
     repository = folder / "toy"
     repository.mkdir()
     for name, text in files.items():

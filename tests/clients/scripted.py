@@ -27,7 +27,7 @@ def answer_by_tool(request: Request) -> Answer:
 
 
 def script() -> ScriptedProvider:
-    """Return the scripted model."""
+    """Return a scripted model that does what the prompt requests."""
     answers = {
         "CALL": Answer(tool_calls=[PARIS]),
         "BOTH": Answer(tool_calls=[PARIS, ROME]),

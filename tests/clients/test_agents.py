@@ -1,4 +1,4 @@
-"""Coding agents with default settings edit a file of a small repository through the gateway."""
+"""Coding agents with default settings edit a file in a small repository through the gateway."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATCH = f"""*** Begin Patch
 
 
 def script(file: str) -> ScriptedProvider:
-    """Return a model that makes the edit with the tool that an agent offers, or in plain text."""
+    """Return a model that makes the edit with the tool that the agent offers, or in plain text."""
     calls = {
         "apply_patch": {"input": PATCH},
         "exec_command": {"cmd": "sed -i s/world/moon/ greet.py"},
@@ -57,7 +57,7 @@ Agent = Callable[[str, str, Path], Awaitable[tuple[int, str]]]
 
 
 def codex(model: str) -> Agent:
-    """Return a command for a Responses client; with a known ``model`` it edits by free-text
+    """Run the Codex agent against the gateway; with a known ``model`` it edits by free-text
     patches.
     """
 
@@ -81,7 +81,7 @@ def codex(model: str) -> Agent:
 
 
 def opencode(package: str, version: str = "/v1") -> Agent:
-    """Return a command for a client that uses the wire of one of the AI SDK packages."""
+    """Run the opencode agent, which uses the wire of one of the AI SDK packages."""
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:
         provider = {
@@ -114,7 +114,7 @@ async def gemini_cli(url: str, wire: str, where: Path) -> tuple[int, str]:
 
 
 def aider(vendor: str, variable: str, version: str = "") -> Agent:
-    """Return a command for a client that uses a vendor's wire."""
+    """Run the aider agent, which uses the wire of a vendor."""
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:
         program = find_program("aider", "bin", "aider")

@@ -1,8 +1,7 @@
-"""Spans in a real OTLP collector: Phoenix, from the package index, which also converts them for
-its views.
+"""Traces in a real OTLP collector: Phoenix, which also converts them for its views.
 
-The program is started as the recipe has it, with ``opentelemetry-instrument`` and the settings of
-the page.
+The program is started as on the documentation page, with ``opentelemetry-instrument`` and the same
+settings.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PROGRAM = Path(__file__).parent / "traced_agent.py"
 
 @contextlib.asynccontextmanager
 async def phoenix(where: Path) -> AsyncIterator[str]:
-    """Run the server of Phoenix and yield its address."""
+    """Run the Phoenix server and yield its address."""
     python = find_program("phoenix", "bin", "python")
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0))
@@ -62,7 +61,7 @@ async def phoenix(where: Path) -> AsyncIterator[str]:
 
 
 async def read_spans(url: str, count: int) -> dict[str, Any]:
-    """Return the spans received so far, by name, as soon as there are ``count``."""
+    """Return the received spans by name, as soon as there are ``count``."""
     async with asyncio.timeout(60), httpx.AsyncClient() as client:
         while True:
             reply = await client.get(f"{url}/v1/projects/default/spans")
@@ -98,7 +97,7 @@ async def test_agent_run_appears_as_a_trace_in_phoenix(tmp_path: Path) -> None:
     )
     assert (agent["span_kind"], call["span_kind"], used["span_kind"]) == ("AGENT", "LLM", "TOOL")
     assert call["parent_id"] == used["parent_id"] == agent["context"]["span_id"]
-    shown = call["attributes"]  # what Phoenix makes of our names
+    shown = call["attributes"]  # the attributes after Phoenix has translated our names
     assert (shown["llm.model_name"], shown["llm.token_count.prompt"],
             shown["llm.token_count.completion"]) == (
         "sim", 20, 7,

@@ -1,7 +1,7 @@
-"""LangChain's client of Google's API in front of the gateway: its standard tests, over every wire.
+"""LangChain's client for Google's API with the gateway: its standard tests, over every wire.
 
 The clients of the other wires are in ``tests/integrations/test_langchain_clients.py``; this one
-needs an environment of its own.
+needs a separate environment.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ async def run_suite(url: str, model: str, where: Path) -> dict[str, int]:
     """Run the standard tests; return how many passed, failed and were skipped."""
     python = find_program("langchain_google", "bin", "python")
     settings = where / "suite.ini"
-    # One event loop for all: the client keeps its connections from one test to the next.
+    # Use one event loop for all tests, because the client keeps its connections between tests.
     settings.write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_test_loop_scope = session\n"
     )
-    # away from the conftest.py of this repository, whose plugins are not installed
+    # Copy the tests out of this repository, because the plugins of its conftest.py are not
+    # installed there.
     suite = shutil.copy(SUITE, where)
     command = [
         python,

@@ -1,4 +1,4 @@
-"""Client libraries in front of the gateway: a feature list for each, over every wire."""
+"""Client libraries with the gateway: a list of features for each library, over every wire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUTES = [(name, side) for name, (_, sides) in LIBRARIES.items() for side in sid
 
 
 async def run_list(url: str, name: str, side: str, wire: str, where: Path) -> dict[str, str]:
-    """Return the outcome of each feature."""
+    """Run the list of features with a client; return the outcome of each feature."""
     python = find_program(LIBRARIES[name][0], "bin", "python")
     quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
     status, printed = await run_program(

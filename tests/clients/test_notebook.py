@@ -48,7 +48,7 @@ def read_outputs() -> list[Any]:
 
 
 def check_outputs(outputs: list[Any]) -> None:
-    """Check the notebook's outputs, independently of the text that the model generates."""
+    """Check the outputs of the notebook, independently of the text that the model generates."""
     assert [[output["output_type"] for output in each] for each in outputs] == [
         [], ["display_data"], ["execute_result"], ["execute_result"], ["execute_result"],
         ["execute_result"], [],
@@ -59,7 +59,7 @@ def check_outputs(outputs: list[Any]) -> None:
     )
     assert pages[0] == pages[1]  # the last update of ``show`` is the response
     assert "tokens out" in pages[0]
-    assert pages[0].count("</div>") == 3  # a text that is not empty
+    assert pages[0].count("</div>") == 3  # the displayed text is not empty
     assert "What is a dragoman?" in pages[2]
     assert "messages[2]" in pages[3]
     assert "4 pass, 0 fail" in pages[4]
@@ -91,5 +91,5 @@ async def test_notebook_shows_a_reply_while_it_arrives(tmp_path: Path) -> None:
     assert "One &lt;b&gt;two&lt;/b&gt; three." in shown[-1]
     assert "sim:sim" in shown[-1]
     assert found["failure"]
-    assert len(found["kept"]) == 2  # at the beginning, and when the call failed
+    assert len(found["kept"]) == 2  # one display at the beginning and one when the call failed
     assert "receiving" in found["kept"][1]

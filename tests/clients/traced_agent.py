@@ -1,5 +1,5 @@
-"""An agent with telemetry as docs/recipes/opentelemetry.md has it; ``opentelemetry-instrument``
-sets the exporter.
+"""The agent with telemetry from docs/recipes/opentelemetry.md; ``opentelemetry-instrument``
+configures the exporter.
 """
 
 import asyncio

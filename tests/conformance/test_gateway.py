@@ -1,4 +1,4 @@
-"""The gateway passes ``dragoman check``, in front of a model that supports every feature."""
+"""The gateway passes ``dragoman check`` with a model that supports every feature."""
 
 from __future__ import annotations
 

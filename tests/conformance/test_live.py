@@ -1,4 +1,4 @@
-"""``dragoman check``: a good server passes, each misbehaviour is found by its check, keys stay
+"""``dragoman check``: a correct server passes, each misbehaviour is found by its check, keys stay
 secret.
 """
 
@@ -47,11 +47,11 @@ from ..server import Connection, answering, serve
 
 Sim = Callable[..., SimServer]
 TEXT = "The sea is wide and blue and full of fish and ships and songs."
-KEY = "battery.staple.0123456789"  # not shaped like a key: only knowing it can hide it
+KEY = "battery.staple.0123456789"  # does not look like a key, so only an exact match can hide it
 
 
 def look(request: Request) -> str | None:
-    """Return the colour of the picture in a request."""
+    """Return the colour of the image in a request."""
     content = request.messages[-1].content
     shown = (
         [block.source for block in content if isinstance(block, Image)]
@@ -65,7 +65,7 @@ def look(request: Request) -> str | None:
 
 
 def obliging(request: Request) -> Answer:
-    """Answer as a model that does everything the request demands."""
+    """Answer like a model that does everything the request asks for."""
     config, text = request.config, TEXT
     for stop in config.stop_sequences or ():
         text = text.partition(stop)[0]
@@ -335,8 +335,8 @@ async def test_check_finds_a_server_that_accepts_invalid_requests() -> None:
 
 
 async def test_check_finds_a_server_that_keeps_generating_after_disconnection() -> None:
-    """Delay the next call until the abandoned one is finished, as a server without cancellation
-    does.
+    """The test server delays the next call until the abandoned one is finished, as a server
+    without cancellation does.
     """
     free = 0.0
     answer = answering("hello there")

@@ -1,4 +1,4 @@
-"""The conformance kit as an adapter's author uses it: with a new codec and a new provider."""
+"""The conformance kit as the author of an adapter uses it: with a new codec and a new provider."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from dragoman.wire.errors import build_error, read_failure
 
 
 class ParrotDecoder(Decoder):
-    """``data: {"say": "word"}`` and at the end ``data: {"bye": "stop"}``; a body is ``{"all":
-    "words"}``.
+    """Decodes ``data: {"say": "word"}`` events up to ``data: {"bye": "stop"}``, or a body
+    ``{"all": "words"}``.
     """
 
     def frame(self, frame: Frame) -> None:
@@ -61,7 +61,7 @@ class ParrotDecoder(Decoder):
 
 
 class ParrotCodec:
-    """A codec for a wire that carries only text, and declares so."""
+    """A codec for a wire that carries only text, and declares that it supports nothing else."""
 
     wire: ClassVar[str] = "parrot"
 

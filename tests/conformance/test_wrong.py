@@ -1,4 +1,6 @@
-"""The conformance kit can fail: each provider here has one fault, and the named case finds it."""
+"""The conformance kit detects faults: each provider here has one fault, and the named case finds
+it.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ class Talkative(Clockwork):
 
 
 class Locked(Clockwork):
-    """Runs one call at a time: the next call waits for the one before."""
+    """Runs one call at a time: each call waits for the previous one."""
 
     def __init__(self, *args: Any, **facts: Any) -> None:
         super().__init__(*args, **facts)
@@ -155,7 +157,7 @@ class Nameless(Clockwork):
 
 
 class Cancelling(Clockwork):
-    """Cancels itself for no reason."""
+    """Cancels its own call without a reason."""
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         raise CallCancelledError("not now")

@@ -1,7 +1,7 @@
 """Every kind of block on every wire: what happens when it is sent, and which replies contain it.
 
 ``python -m tests.wire.blocks`` writes the table into ``docs/concepts/wires.md``;
-``test_blocks.py`` compares it.
+``test_blocks.py`` checks that the table is up to date.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ START, END = "<!-- blocks -->\n", "<!-- /blocks -->\n"
 WIRES = ("openai", "anthropic", "gemini", "responses", "ollama", "cohere", "bedrock")
 MODEL = "test-model"
 
-WORD = "xylophone"  # occurs nowhere else in a request
+WORD = "xylophone"  # a text that occurs nowhere else in a request
 TOOL = "zither"
 CALL = ToolCall("call_1", TOOL, {})
 DONE = ToolResult("call_1", "done")
@@ -53,13 +53,13 @@ PNG = Image(Inline("aGk="), "image/png")
 
 
 class Kind(NamedTuple):
-    """A kind of block: an example, and where it is in the conversation that holds it."""
+    """A kind of block: an example block, and its path in the test conversation."""
 
     block: Any
     path: str
 
 
-# The blocks of users and of tools' results, then those of models.
+# The paths of blocks in user messages, in tool results and in messages of the model.
 USER, RESULT, MODELS = "messages[0].content[1]", "messages[2].content[0]", "messages[1].content[0]"
 KINDS: dict[str, Kind] = {
     "text of the user": Kind(Text(WORD), USER),
@@ -93,8 +93,8 @@ KINDS: dict[str, Kind] = {
 
 
 def send(wire: str, name: str) -> str:
-    """Return what happens to a block that is sent; a block from the wire's replies is
-    sent back.
+    """Return what happens to a block on this wire, such as sent or dropped. If the wire's replies
+    contain this kind, the block of a reply is sent back.
     """
     kind, reply = KINDS[name], REPLIES.get(name, {}).get(wire)
     blocks = [kind.block]
@@ -121,7 +121,7 @@ def send(wire: str, name: str) -> str:
 
 
 def _marks(value: Any) -> list[str]:
-    """Return the strings of a block that a request must contain: texts, data, addresses, ids."""
+    """Return the strings of a block that must occur in the request: texts, data, URLs and ids."""
     data = msgspec.to_builtins(value)
     left, found = [data], []
     while left:
@@ -140,7 +140,9 @@ def _marks(value: Any) -> list[str]:
 
 
 def send_tool(wire: str, name: str) -> str:
-    """Return what happens to a server-side tool, whose results are provider-specific blocks."""
+    """Return what happens to a server-side tool when a request with it is encoded for this
+    wire.
+    """
     request = Request(
         [User("Go.")],
         config=RuntimeConfig(max_tokens=9),
@@ -167,13 +169,13 @@ def _converse(kind: Kind, blocks: list[Any]) -> list[Message]:
 
 
 def _codec(wire: str, reply: Any) -> Codec:
-    # Only routers have signed reasoning on the openai wire, and only their quirk reads it.
+    # On the openai wire only routers send signed reasoning, and a quirk is needed to read it.
     quirks = {"reasoning_details": True} if "reasoning_details" in str(reply) else None
     return CODECS[wire].connect(MODEL, "http://127.0.0.1:9", quirks, Capabilities())
 
 
 def receive(wire: str, reply: Any) -> list[Any]:
-    """Return the blocks of a reply."""
+    """Decode a reply and return its blocks."""
     request = Request((User("hi"),), config=RuntimeConfig(max_tokens=9), model=MODEL)
     codec = _codec(wire, reply)
     out = Assembler(request_id="r", model=MODEL, provider="p", issuer=Issuer(wire, None, MODEL))
@@ -238,8 +240,8 @@ def _cohere(*content: Any, **message: Any) -> dict[str, Any]:
 _URL = "https://example.test/a"
 _SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 _SUMMARY = [{"type": "summary_text", "text": WORD}]
-# What brings each kind, by wire. A kind without an entry does not exist in the replies of that
-# wire.
+# A reply that contains each kind of block, by wire. If a wire has no entry, its replies never
+# contain that kind.
 REPLIES: dict[str, dict[str, Any]] = {
     "text of the model": {
         "openai": _chat(content=WORD),
@@ -377,8 +379,8 @@ REPLIES: dict[str, dict[str, Any]] = {
 
 
 def write_table() -> str:
-    """Return the table: a row for each kind; a cell for each wire, with what is sent and whether
-    replies bring it.
+    """Return the Markdown table: a row for each kind of block; each cell shows what one wire sends
+    and whether its replies contain the kind.
     """
     lines = [f"| block | {' | '.join(WIRES)} |", "|---" * (len(WIRES) + 1) + "|"]
     for name in KINDS:
@@ -394,7 +396,7 @@ def write_table() -> str:
 
 
 def with_table(page: str) -> str:
-    """Return the page with its table replaced by the current one."""
+    """Return the text of the page with a newly generated table."""
     before, _, rest = page.partition(START)
     return f"{before}{START}\n{write_table()}\n{END}{rest.partition(END)[2]}"
 

@@ -1,4 +1,6 @@
-"""Decode a reply cut at each of its offsets, without starting from the beginning for each cut."""
+"""Decode a reply truncated at each of its offsets, without starting from the beginning each
+time.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ class Snapshot:
 
 
 class _Numbers:
-    """Generate ids like the real ones, but in the same sequence for every branch."""
+    """Generate ids like the real ones, but in the same sequence for every truncation."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -96,11 +98,11 @@ def hear_cuts(
     data: bytes,
     offsets: Sequence[int],
 ) -> Iterator[tuple[int, DecodedReply]]:
-    """Decode ``data`` cut at each of the ``offsets``, in order; equal results of two cuts are one
+    """Decode ``data`` truncated at each of the ``offsets``, in order; equal results share one
     object.
 
-    The decoder is fed event by event, and continues from the last complete event for each cut. The
-    codec must not keep the raw reply. Deltas that arrived before the last complete event are
+    The decoder is fed event by event, and continues from the last complete event for each offset.
+    The codec must not keep the raw reply. Deltas that arrived before the last complete event are
     joined.
     """
     issuer = Issuer(codec.wire, codec.issuer_vendor, request.model)
@@ -122,7 +124,7 @@ def hear_cuts(
 def _branches(
     decoder: Decoder, said: list[Event], data: bytes, begin: int, offsets: Sequence[int]
 ) -> Iterator[tuple[int, DecodedReply]]:
-    """Yield the decoded reply for each cut between two event boundaries."""
+    """Yield the decoded reply for each offset between two event boundaries."""
     snapshot = Snapshot(decoder)
     before: tuple[list[Event], Any] | None = None
     heard = DecodedReply([], None)
@@ -141,7 +143,7 @@ def _branches(
 
 
 def _grow(said: list[Event], events: list[Event]) -> None:
-    """Append events; join a delta to the one before, because long streams would take too long."""
+    """Append events, and join each delta with the previous one so that long streams stay fast."""
     for event in events:
         joined = _join(said[-1], event) if said else None
         if joined is None:
@@ -151,7 +153,7 @@ def _grow(said: list[Event], events: list[Event]) -> None:
 
 
 def _join(last: Event, event: Event) -> Event | None:
-    """Return two deltas of one block as one, or ``None`` if they cannot be joined."""
+    """Join two deltas of one block; return ``None`` if they cannot be joined."""
     match last, event:
         case (TextDelta(), TextDelta()) | (
             ThinkingDelta(signature=None),

@@ -1,4 +1,4 @@
-"""The cases of the conformance kit, and recorded exchanges, for the tests of the wires.
+"""Conformance cases and recorded exchanges, for the tests of the wires.
 
 ``python tests/wire/cases.py --write WIRE [CASE]`` rewrites ``events.jsonl`` for review.
 """
@@ -110,7 +110,7 @@ class Record:
 
 @lru_cache(maxsize=1)
 def find_records() -> dict[str, Record]:
-    """Return every recording of a registered wire by its id; none without recordings."""
+    """Return every recording of a registered wire by its id; empty if there are no recordings."""
     if not RECORDED.exists():
         return {}
     found = {}
@@ -137,14 +137,14 @@ def find_records() -> dict[str, Record]:
 
 @lru_cache(maxsize=1)
 def find_exchanges() -> list[dict[str, Any]]:
-    """Return every exchange recorded with a real server; none without recordings."""
+    """Return every exchange recorded with a real server; empty if there are no recordings."""
     if not SERVERS.exists():
         return []
     with gzip.open(SERVERS, "rb") as lines:
         return [msgspec.json.decode(line) for line in lines]
 
 
-# The paths that real servers were asked at, and the wires they speak there.
+# The URL paths of recorded requests to real servers, and the wire that is used at each.
 PATHS = {
     "/v1/chat/completions": "openai",
     "/v1/messages": "anthropic",
@@ -167,8 +167,8 @@ def _served() -> Iterator[Record]:
         if wire not in CODECS or not status or exchange["method"] != "POST":
             continue
         body = (exchange["response_body"] or "").encode()
-        # The Ollama wire streams unless the request declines it, and the body of a reply does not
-        # show which it is.
+        # An Ollama server streams unless the request declines it, and the reply itself does not
+        # show if it was streamed.
         stream = wire != "ollama" or not re.search(
             r'"stream": ?false', exchange["request_body"] or ""
         )

@@ -1,5 +1,5 @@
-"""Connect the client side and the server side of a wire in memory, and list what each
-wire loses.
+"""Connect the client side and the server side of a wire in memory, and list what each wire
+loses.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _forget(block: Any) -> Any:
 
 
 def merge_turns(request: Request) -> Request:
-    """Return the request with consecutive messages of one role merged; tool results stay apart."""
+    """Return the request with consecutive messages of one role merged, except for tool results."""
     merged: list[Message] = []
     for message in request.messages:
         last = merged[-1] if merged else None
@@ -230,7 +230,7 @@ _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 
 
 def number_minted_ids(request: Request) -> Request:
-    """Map generated ids to their order."""
+    """Replace generated ids by numbers in the order in which they occur."""
     names: dict[str, str] = {}
 
     def name(call_id: str) -> str:
@@ -302,7 +302,7 @@ def known_settings(request: Request) -> Request:
 
 @dataclass(frozen=True)
 class Wire:
-    """The content that a wire cannot express. Each name is explained where it is used."""
+    """The content that a wire cannot represent. The tests explain each name where they use it."""
 
     requests: dict[str, Rule]
     reply_losses: frozenset[str] = frozenset()
@@ -312,7 +312,7 @@ class Wire:
     usage: Callable[[Usage], Usage] = lambda usage: replace(usage, estimated=False)
 
 
-# Classes that a wire cannot distinguish from the one they become.
+# Error classes that a wire cannot represent, and the class that the client gets instead.
 ERRORS: dict[type[ProviderError], type[ProviderError]] = {
     NetworkError: UnavailableError,
     StreamInterruptedError: UnavailableError,
@@ -336,7 +336,8 @@ def _openai_usage(usage: Usage) -> Usage:
         and counts[2]
         and total == sum(count or 0 for count in counts)
     ):
-        # the client side takes such a total for one that counts reasoning apart
+        # From such a total the client codec concludes that reasoning tokens are not part of the
+        # output.
         output = (output or 0) + counts[2]
     return replace(usage, total_tokens=total, output_tokens=output, estimated=False)
 
@@ -356,7 +357,7 @@ def _responses_usage(usage: Usage) -> Usage:
     usage = replace(usage, total_tokens=total, estimated=False)
     if usage == Usage():
         return usage
-    # The vendor's document requires these: one that is not known is zero.
+    # The vendor's specification requires these counts, so an unknown count is sent as zero.
     names = ("cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens")
     return replace(usage, **{name: getattr(usage, name) or 0 for name in names})
 
@@ -395,7 +396,7 @@ WIRES: dict[str, Wire] = {
             **ERRORS,
             ModelNotLoadedError: UnavailableError,
             UnsupportedFeatureError: InvalidRequestError,
-            QuotaExceededError: BillingError,  # the wire has one type for both
+            QuotaExceededError: BillingError,  # the wire has one error type for both classes
         },
         usage=_anthropic_usage,
     ),
@@ -461,7 +462,7 @@ WIRES["responses"] = Wire(
 
 
 def canonical(request: Request, wire: Wire) -> Request:
-    """Return the request with everything normalised that the wire cannot distinguish."""
+    """Return the request after normalising everything that the wire cannot distinguish."""
     request = replace(request, request_id="R", session_id=None, metadata={})
     for rule in wire.requests.values():
         request = rule(request)
@@ -490,27 +491,27 @@ def hear(
 
 
 def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: bool) -> list[Any]:
-    """Return a reply's content without ``losses``; if ``hidden``, an invalid call ends it as an
-    error.
+    """Return the content of a reply without the parts named in ``losses``. With ``hidden``, tool
+    calls have no end.
     """
-    # they come last, and this reply never came so far
+    # Complete blocks come last, and a reply that failed ended before them.
     if "whole_order" in losses and heard.error is not None:
         losses |= {"whole"}
     lines = [line for event in heard.events for line in _line(event, wire, losses)]
     if hidden:
         losses |= {"open_calls"}
         lines = [(*line[:3], None) if line[0] == "end" else line for line in lines]
-    if "deltas" in losses:  # a body has no fragments
+    if "deltas" in losses:  # an unstreamed body has no fragments
         lines = _joined(lines)
-    if "order" in losses:  # texts and calls are apart in a body of this wire
+    if "order" in losses:  # a body of this wire has separate fields for texts and tool calls
         lines = _joined(sorted(lines, key=lambda line: _ORDER.index(line[0])))
-    # no call has an end mark: the last may have been cut
+    # This wire does not mark the end of a tool call, so the last call may be truncated.
     if "open_calls" in losses and heard.error is not None:
         last = max((at for at, line in enumerate(lines) if line[0] == "end"), default=None)
         if last is not None:
             lines[last] = (*lines[last][:2], None, None)
     if "may_be_cut" in losses and _may_be_cut(heard):
-        # A body does not show where a limit or a filter cut its last call.
+        # A body does not show if a token limit or a content filter truncated its last tool call.
         last = max(at for at, line in enumerate(lines) if line[0] == "end")
         lines[last] = (*lines[last][:2], None, None)
         return lines
@@ -532,8 +533,8 @@ _ORDER = ["start", "thinking", "text", "tool", "input", "end", "complete"]
 
 
 def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
-    """Return whether an invalid call would look valid, or could not be expressed; the reply then
-    ends as an error.
+    """Return whether an invalid tool call would look valid or could not be represented, so that
+    the reply must end as an error.
     """
     ended = heard.events[-1]
     if not isinstance(heard.error, MalformedToolCallError) or not isinstance(
@@ -558,7 +559,7 @@ def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
 
 def _class(error: ProviderError, wire: Wire, hidden: bool) -> str:
     if isinstance(error, MalformedToolCallError | StructuredOutputError) and not hidden:
-        return type(error).__name__  # the client codec classifies it again
+        return type(error).__name__  # the client codec determines this error class itself
     return wire.errors.get(type(error), type(error)).__name__
 
 

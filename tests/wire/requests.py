@@ -1,9 +1,9 @@
-"""Read and rewrite recorded requests, and compare them with what the vendor's client sent.
+"""Decode recorded requests, encode them again, and compare the result with what the client sent.
 
-``python -m tests.wire.requests`` prints the share of each wire, and the reasons for the rest;
-``--write`` writes the table into ``docs/concepts/wires.md``, which ``test_request_bytes.py``
-compares. Bodies are compared after the normalisers below, each with its reason: what is left is a
-difference that the server could see.
+``python -m tests.wire.requests`` prints for each wire the share of equal requests and the reasons
+for all others; ``--write`` writes the table into ``docs/concepts/wires.md``, and
+``test_request_bytes.py`` checks it. Bodies are compared after normalisation. Each normaliser below
+documents its reason, so a remaining difference is one that the server could see.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Body = dict[str, Any]
 
 
 class Outcome(NamedTuple):
-    """The outcome of a round trip of a request, and its place or reason.
+    """The result of decoding and encoding a request, with the path of a difference or the reason.
 
-    ``same``; ``differs``; ``reported``: our values have no place for a part of it, and a warning
-    reports that; ``refused``: our values cannot express it.
+    ``same``; ``differs``; ``reported``: our classes cannot represent a part of the request, and a
+    warning reports it; ``refused``: our classes cannot represent the request.
     """
 
     verdict: str
@@ -41,8 +41,8 @@ class Outcome(NamedTuple):
 
 
 def compare(wire: str, asked: Body, path: str = "") -> Outcome:
-    """Read a recorded request as the gateway does, write it again for the same wire, and compare
-    the two bodies.
+    """Decode a recorded request as the gateway does, encode it for the same wire, and compare the
+    bodies.
     """
     try:
         read = _read_request(wire, asked, path)
@@ -63,10 +63,11 @@ def compare(wire: str, asked: Body, path: str = "") -> Outcome:
 
 
 def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
-    """Return the request of a body, or what of the body our values have no place for.
+    """Decode a body; return the request, or an outcome that lists what our classes cannot
+    represent.
 
-    The wire's strict reader comes first; for what it refuses, the gateway's, which knows more
-    spellings.
+    The strict decoder of the wire is tried first. The gateway's decoder, which accepts more
+    spellings, reads what the strict one rejects.
     """
     codec = SERVER_CODECS[wire]
     try:
@@ -87,8 +88,8 @@ def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
 
 
 def _endpoint_of(wire: str, asked: Body) -> dict[str, Any]:
-    """Return the quirks of the client's endpoint: it accepts thinking or cache marks if it got
-    them.
+    """Return the quirks of the client's endpoint. It accepts thinking or cache marks if the
+    recorded request contains them.
     """
     if wire != "openai":
         return {}
@@ -99,7 +100,7 @@ def _endpoint_of(wire: str, asked: Body) -> dict[str, Any]:
     return quirks
 
 
-# What our defaults add, and a client may leave out.
+# Quirks that turn off fields which our codecs add by default and clients may omit.
 QUIRKS: dict[str, Any] = {
     "openai": {"stream_usage": False},
     "responses": {"encrypted_reasoning": False, "strict_tools": False},
@@ -125,13 +126,15 @@ def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
 
 
 def drop_nulls(value: Any) -> Any:
-    """Drop null fields: SDKs write every field, and null means that it is not set."""
+    """Drop fields that are null. SDKs write every field, and null means that the field is not
+    set.
+    """
     if isinstance(value, dict):
         return {name: drop_nulls(each) for name, each in value.items() if each is not None}
     return [drop_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-# A field with the value that its absence has.
+# Fields with their default value: a request with such a field means the same without it.
 _DEFAULTS: tuple[tuple[str, Any], ...] = (
     ("stream", False), ("n", 1), ("tools", []), ("stop", []), ("service_tier", "auto"),
     ("service_tier", "default"),
@@ -168,7 +171,7 @@ def use_old_limit(body: Body) -> Body:
 
 
 def one_text(content: Any) -> Any:
-    """Replace a single text part by its string, and join several texts of a turn."""
+    """Return a list of text parts as one joined string; return other content unchanged."""
     if (
         isinstance(content, list)
         and content
@@ -179,7 +182,7 @@ def one_text(content: Any) -> Any:
 
 
 def join_leading(body: Body) -> Body:
-    """Join leading system messages with a blank line."""
+    """Join the system messages at the start of a conversation with blank lines."""
     messages = body.get("messages", [])
     while len(messages) > 1 and {messages[0]["role"], messages[1]["role"]} <= {
         "system",
@@ -191,7 +194,7 @@ def join_leading(body: Body) -> Body:
 
 
 def plain_chat(body: Body) -> Body:
-    """Normalise chat messages: content, JSON of calls, and the roles of instructions."""
+    """Normalise chat messages: content, arguments of tool calls, and roles of system messages."""
     for message in body.get("messages", ()):
         message["content"] = one_text(message.get("content"))
         if message["role"] == "developer":
@@ -200,12 +203,12 @@ def plain_chat(body: Body) -> Body:
             del message["content"]
         if not message.get("tool_calls"):
             message.pop("tool_calls", None)
-        if not message.get("annotations"):  # the SDK dumped an empty list from a reply
+        if not message.get("annotations"):  # the client SDK copied an empty list from a reply
             message.pop("annotations", None)
         if not message.get("citations"):
             message.pop("citations", None)
         for call in message.get("tool_calls", ()):
-            call.pop("index", None)  # left over from the stream that the client read
+            call.pop("index", None)  # the client copied this index from a streamed reply
             call["function"]["arguments"] = _read(call["function"]["arguments"] or "{}")
         for part in message["content"] if isinstance(message.get("content"), list) else ():
             if isinstance(part.get("image_url"), str):
@@ -213,21 +216,21 @@ def plain_chat(body: Body) -> Body:
     for tool in body.get("tools", ()):
         tool.setdefault("type", "function")
         function = tool.get("function", {})
-        function.pop("type", None)  # it belongs to the tool, not to its function
+        function.pop("type", None)  # the type is a field of the tool, not of its function
         function.setdefault("description", "")
         function.setdefault("parameters", {"type": "object", "properties": {}})
         if function.get("strict") is False:
             del function["strict"]
     thinking = body.get("reasoning")
-    # OpenRouter's form of reasoning_effort.
+    # OpenRouter accepts this object instead of reasoning_effort.
     if isinstance(thinking, dict) and set(thinking) == {"effort"}:
         body["reasoning_effort"] = body.pop("reasoning")["effort"]
     for message in body.get("messages", ()):
-        # Some servers send and accept both names.
+        # Some servers send and accept both names of the reasoning field.
         if message.get("reasoning") == message.get("reasoning_content"):
             message.pop("reasoning", None)
     choice = body.get("tool_choice")
-    # another wire's form, which compatible servers take
+    # Compatible servers also accept the tool choice format of the Anthropic wire.
     if isinstance(choice, dict) and choice.get("type") == "tool":
         body["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
     return _plain_schema(body, body.get("response_format", {}).get("json_schema"))
@@ -252,7 +255,7 @@ def plain_messages(body: Body) -> Body:
         if tool.get("strict") is False:
             del tool["strict"]
     if body.get("thinking") in ({"type": "disabled"}, {"type": "adaptive"}):
-        del body["thinking"]  # the latter goes with an effort, which is compared
+        del body["thinking"]  # adaptive thinking is sent with an effort, which is compared
     if body.get("tool_choice", {}).get("disable_parallel_tool_use") is False:
         del body["tool_choice"]["disable_parallel_tool_use"]
     for marked in _marked(body):
@@ -261,7 +264,7 @@ def plain_messages(body: Body) -> Body:
     return drop_nulls(body)  # type: ignore[no-any-return]
 
 
-# What a caller wrote, whose names are not the wire's.
+# Fields whose content the caller writes: the names inside are not field names of the wire.
 _FREE = frozenset(
     {
         "args",
@@ -311,7 +314,9 @@ def _marked(value: Any) -> Iterator[Body]:
 
 
 def plain_contents(body: Body) -> Body:
-    """Normalise Gemini contents: schema field name, lower-case types, results of one text."""
+    """Normalise Gemini contents: schema field names, lower-case types, tool results with one
+    text.
+    """
     body.pop("model", None)  # the URL names the model
     body.get("systemInstruction", {}).pop("role", None)
     if not "".join(
@@ -365,7 +370,7 @@ def _merge_turns(contents: list[Any]) -> list[Any]:
 
 
 def _result(response: Any) -> Any:
-    """Return the single value of a result under any of its usual keys; else the object itself."""
+    """Return the value of a tool result that has one usual key; otherwise the result itself."""
     if isinstance(response, dict) and len(response) == 1:
         [(name, only)] = response.items()
         if name in ("result", "output", "error"):
@@ -387,7 +392,7 @@ def _lower_types(schema: Any) -> Any:
 def plain_input(body: Body) -> Body:
     """Normalise Responses input: constant fields such as ``store``, texts, and instructions."""
     for name in ("store", "include", "background"):
-        # nothing is stored, and encrypted reasoning is asked for: both by design
+        # By design our requests forbid storing and ask for encrypted reasoning.
         body.pop(name, None)
     if isinstance(body.get("input"), str):
         body["input"] = [{"role": "user", "content": body["input"]}]
@@ -435,7 +440,9 @@ def _join_texts(content: Any) -> Any:
 
 
 def _plain_schema(body: Body, form: Any) -> Body:
-    """Drop a schema's title, which repeats its name, and ``strict``, which the schema decides."""
+    """Drop the title of a schema, which repeats its name, and ``strict``, which follows from the
+    schema.
+    """
     if isinstance(form, dict) and isinstance(form.get("schema"), dict):
         form["schema"].pop("title", None)
         form.pop("strict", None)
@@ -450,9 +457,9 @@ def plain_ollama(body: Body) -> Body:
     for name in ("format", "tools"):
         if body.get(name) in ("", []):
             del body[name]
-    if body.get("format") == "json":  # "json" means any object
+    if body.get("format") == "json":  # the format "json" means any JSON object
         body["format"] = {"type": "object"}
-    if body.get("think") is True:  # the effort that a model has by default
+    if body.get("think") is True:  # the value true means the model's default effort
         body["think"] = "medium"
     for message in body.get("messages", ()):
         message.setdefault("content", "")
@@ -514,7 +521,7 @@ STEPS: dict[str, list[Callable[[Body], Body]]] = {
 
 
 def normalise(wire: str, body: Body) -> Body:
-    """Return a body without the differences that no server can see."""
+    """Return a body without differences that have no effect on any server."""
     plain: Body = json.loads(json.dumps(drop_nulls(body)))
     for step in STEPS[wire]:
         plain = step(plain)
@@ -583,7 +590,7 @@ REASONS: dict[str, str] = {
 
 
 def reason_of(place: str) -> str | None:
-    """Return why the bodies may differ at a path, or ``None`` if nothing explains it."""
+    """Return the documented reason for a difference at a path, or ``None`` if there is none."""
     return next((why for pattern, why in REASONS.items() if re.match(pattern, place)), None)
 
 
@@ -591,8 +598,8 @@ def reason_of(place: str) -> str | None:
 
 
 def recorded() -> Iterator[tuple[str, str, Body, str]]:
-    """Yield the id, the wire, the body and the path of every recorded request that was accepted
-    and is complete.
+    """Yield the id, wire, body and URL path of every complete recorded request that the server
+    accepted.
     """
     with gzip.open(RECORDED, "rb") as lines:
         for line in lines:
@@ -609,7 +616,7 @@ def recorded() -> Iterator[tuple[str, str, Body, str]]:
             if wire == "bedrock":
                 path = f"/model/{data['model'] or 'm'}/converse{'-stream' * data['stream']}"
             elif wire != "gemini":
-                # some clients name it in the address
+                # Some clients name the model only in the URL.
                 body = {"model": data["model"] or "m", **body}
             elif ":" not in path.rpartition("/")[2]:
                 path = f"/v1beta/models/{data['model'] or 'm'}:generateContent"
@@ -618,19 +625,21 @@ def recorded() -> Iterator[tuple[str, str, Body, str]]:
 
 
 class Share(NamedTuple):
-    """Counts for a wire: requests that are expressed, requests that are equal, and the reasons."""
+    """Counts for one wire: requests that our classes represent, equal requests, and the reasons
+    for others.
+    """
 
     expressed: int
     same: int
     differing: Counter[str]
     reported: Counter[str]
     refused: Counter[str]
-    lost: int  # the number of requests, each with one or more reasons
+    lost: int  # the number of requests that were reported or rejected, for one or more reasons
 
 
 def report() -> dict[str, Share]:
-    """Return for each wire how many requests our values express, how many of them are the same,
-    and the reasons.
+    """Return for each wire how many requests our classes represent, how many of them are equal,
+    and why others are not.
     """
     outcomes: dict[str, list[Outcome]] = {}
     for _, wire, body, path in recorded():
@@ -671,9 +680,7 @@ START, END = "<!-- requests -->\n", "<!-- /requests -->\n"
 
 
 def total(shares: Mapping[str, Share]) -> tuple[int, int, int]:
-    """Return the requests of all wires: those that are the same, those that are expressed, and the
-    others.
-    """
+    """Sum over all wires; return the number of equal, represented and not represented requests."""
     found = shares.values()
     return (
         sum([one.same for one in found]),
@@ -683,7 +690,7 @@ def total(shares: Mapping[str, Share]) -> tuple[int, int, int]:
 
 
 def write_table(shares: Mapping[str, Share]) -> str:
-    """Return the table of the page: a row for each wire, and their sum."""
+    """Return the Markdown table of the page: a row for each wire, and a row with the sum."""
     same, expressed, lost = total(shares)
     rows = [(wire, shares[wire].same, shares[wire].expressed, shares[wire].lost) for wire in STEPS]
     lines = [f"{expressed + lost:,} requests were compared:", ""]
@@ -694,7 +701,7 @@ def write_table(shares: Mapping[str, Share]) -> str:
 
 
 def with_table(page: str, shares: Mapping[str, Share]) -> str:
-    """Return the page with its table replaced by the current one."""
+    """Return the text of the page with a newly generated table."""
     before, _, rest = page.partition(START)
     return f"{before}{START}\n{write_table(shares)}\n{END}{rest.partition(END)[2]}"
 

@@ -301,7 +301,7 @@ def pieces(text: str, size: int) -> Iterator[str]:
 
 
 def stream_block(index: int, block: dict[str, Any], size: int) -> Iterator[bytes]:
-    """Return a block as the wire streams it: empty at first, then in fragments."""
+    """Return the events that stream a block: first an empty block, then its fragments."""
     grown = {
         "text": [("text", "text_delta", "text")],
         "thinking": [
@@ -331,7 +331,7 @@ def stream_block(index: int, block: dict[str, Any], size: int) -> Iterator[bytes
 
 
 def as_stream(reply: dict[str, Any], size: int) -> bytes:
-    """Return a complete reply as the stream of the same content."""
+    """Return a complete reply as a stream with the same content."""
     usage = reply["usage"]
     begun = {**reply, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
     made = [line("message_start", message=begun), line("ping")]
@@ -451,7 +451,7 @@ def test_damaged_replies_raise_only_provider_errors(data: st.DataObject) -> None
         reply = "".join(lines).encode()
     else:
         reply = json.dumps(mutate(json.loads(reply), data.draw)).encode()
-    # holds the events against the rules
+    # This function also checks the events against the rules of the event contract.
     heard = decode(case.codec(AnthropicCodec), case.request, [reply])
     assert heard.error is None or isinstance(heard.error, ProviderError)
     assert heard.events or heard.error
@@ -463,9 +463,9 @@ def test_random_bytes_raise_a_provider_error(reply: bytes, stream: bool) -> None
     assert isinstance(heard.error, ProviderError)
 
 
-def test_split_utf8_character_and_empty_event_are_tolerated() -> None:
-    """Models emit lone surrogates, which the fast reader refuses; proxies send events
-    of nothing.
+def test_lone_surrogate_and_empty_event_are_tolerated() -> None:
+    """Models emit lone surrogates, which the fast JSON parser rejects, and proxies send empty
+    events.
     """
     content = [{"type": "text", "text": "HALF"}]
     text = as_stream(
@@ -521,7 +521,9 @@ spoken = st.one_of(
 
 @st.composite
 def conversations(draw: Any) -> tuple[Message, ...]:
-    """Generate valid conversations: calls answered at once, late, out of order or never."""
+    """Generate valid conversations whose tool calls are answered at once, late, out of order or
+    never.
+    """
     messages: list[Message] = [User("Go.")]
     waiting: list[str] = []
     for _ in range(draw(st.integers(1, 4))):
@@ -550,7 +552,7 @@ def conversations(draw: Any) -> tuple[Message, ...]:
 
 
 def assert_legal(turns: list[dict[str, Any]]) -> None:
-    """Assert the rules that the wire's server enforces."""
+    """Assert the rules for messages that the real server enforces."""
     assert [turn["role"] for turn in turns] == [
         role for role, _ in zip(itertools.cycle(["user", "assistant"]), turns)
     ]
@@ -819,8 +821,8 @@ IN_ALL = {
 
 
 def ladder(steps: int) -> dict[str, Any]:
-    """Return definitions that each refer twice to the next: a naive walk takes 2 ** ``steps``
-    steps.
+    """Return schema definitions that each refer twice to the next. A naive traversal takes 2 **
+    ``steps`` steps.
     """
     return {
         f"d{step}": {
@@ -1050,7 +1052,9 @@ def open_request(*, stream: bool) -> Request:
 
 
 def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> DecodedReply:
-    """Decode a reply without checking tool names: recordings were offered other tools."""
+    """Decode a reply without checking tool names, because the recorded requests offered other
+    tools.
+    """
     out = Assembler(request_id="R", model=MODEL, issuer=ISSUER)
     decoder = connect().decoder(open_request(stream=stream), out)
     events = []
@@ -1106,7 +1110,7 @@ def test_every_recorded_reply_is_sent_back_unchanged() -> None:
         results = [ToolResult(call.id, "done") for call in message.tool_calls]
         messages = (User("a"), message, *results, User("b"))
         encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
-        # thinking that was never signed or cut off, or half of a turn that began elsewhere
+        # The reply contains unsigned or truncated thinking, or only the second half of a turn.
         if encoded.notes:
             codes = {note.code for note in encoded.notes}
             assert codes <= {

@@ -1,4 +1,4 @@
-"""Audio and documents: what each wire takes, and speech in replies."""
+"""Audio and documents: what each wire accepts, and speech in replies."""
 
 from __future__ import annotations
 

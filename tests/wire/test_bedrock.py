@@ -1,4 +1,4 @@
-"""The Converse wire: cases, unusual replies, encoding of requests, server side, recordings."""
+"""The wire of the Converse API: cases, unusual replies, requests, server side, recordings."""
 
 from __future__ import annotations
 
@@ -572,7 +572,7 @@ def test_errors_and_keys_round_trip_through_the_server_codec() -> None:
 # --- recordings: an independent reading, by the vendor's own library and the standard one ------
 
 RECORDS = [record for record in find_records().values() if record.wire == "bedrock"]
-# replies of CountTokens, which have no message
+# Replies of the CountTokens operation, which contain no message.
 COUNTED = {"ed7bb220-c5cb0aa4", "b398760b-068a6547"}
 REASONS = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls",
            "max_tokens": "length",
@@ -702,7 +702,7 @@ def test_every_recorded_exchange_is_read(count: Any) -> None:
 
 
 def payloads_of(record: dict[str, Any]) -> list[Any]:
-    """Return the JSON of an invocation: its body, or the chunks of its stream."""
+    """Return the JSON of a recorded model invocation: its body, or the chunks of its stream."""
     if record["response_encoding"] == "utf-8":
         lines = (
             record["response_body"].splitlines() if record["stream"] else [record["response_body"]]
@@ -720,7 +720,7 @@ def wire_of(first: dict[str, Any]) -> str | None:
     if "choices" in first:
         # A legacy text completion, which Dragoman does not decode.
         return None if "text" in first["choices"][0] else "openai"
-    if "text" in first and "finish_reason" in first:  # the first version of Cohere's chat
+    if "text" in first and "finish_reason" in first:  # version 1 of Cohere's chat API
         return "cohere"
     return (
         "bedrock"
@@ -729,8 +729,8 @@ def wire_of(first: dict[str, Any]) -> str | None:
     )
 
 
-# What is left are completions of a prompt, which no wire has, and vectors: the field that
-# identifies each form.
+# Bodies that no wire decodes, prompt completions and embedding vectors, by the field that
+# identifies each kind.
 COMPLETIONS = {
     "completion": "Claude 1 and 2", "results": "Titan", "outputText": "Titan, streamed",
     "generation": "Llama",

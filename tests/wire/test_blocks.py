@@ -1,4 +1,4 @@
-"""The table of blocks in ``docs/concepts/wires.md`` is what the wires do, and has every kind of
+"""The table of blocks in ``docs/concepts/wires.md`` matches the wires and lists every kind of
 block.
 """
 

@@ -1,6 +1,4 @@
-"""Prompt caches: breakpoints, keys and handles, and warnings where a wire has no field
-for them.
-"""
+"""Prompt caching: marks, keys and handles, and warnings where a wire has no field for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs by wire name, including those of plugins, and how each uses known facts of a model."""
+"""Lookup of codecs by wire name, including plugins, and how codecs use known capabilities."""
 
 from __future__ import annotations
 

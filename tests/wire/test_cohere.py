@@ -1,4 +1,4 @@
-"""The v2 chat wire: cases, unusual replies, encoding of requests, server side, recordings."""
+"""The wire of Cohere's v2 chat API: cases, unusual replies, requests, server side, recordings."""
 
 from __future__ import annotations
 

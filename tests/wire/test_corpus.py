@@ -1,7 +1,7 @@
-"""Real recorded replies: each one is decoded, and agrees with an independent reading.
+"""Every recorded reply is decoded and agrees with an independent parser.
 
-These tests use the recordings next to the repository when they are there.
-``DRAGOMAN_EXHAUSTIVE=1`` reads all of them byte by byte; by default only a sample is.
+These tests use the recordings next to the repository if they exist. ``DRAGOMAN_EXHAUSTIVE=1``
+decodes all of them byte by byte; the default run uses a sample.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ TREE = tuple(
 
 pytestmark = [
     pytest.mark.skipif(not find_records(), reason="no recordings beside this repository"),
-    # coverage must not depend on the recordings, and makes these tests three times slower
+    # Coverage must not depend on the recordings, and measuring it makes these tests three times
+    # slower.
     pytest.mark.no_cover,
 ]
 
@@ -66,7 +67,7 @@ GOOD = [record for record in find_records().values() if record.status < 300]
 BAD = [record for record in find_records().values() if record.status >= 300]
 CHAT = [record for record in GOOD if record.wire == "openai"]
 
-# The recordings of the openai wire whose reply is, or holds, an error; and why.
+# The recordings of the openai wire whose reply is or contains an error, with the reason.
 CUT = "the reply was cut at max_tokens inside a call"
 CUT_OFF = """
     c5b42391-268af188 4d5a0b34-f9a047f4 5e3e22d1-f3638067 9d3d25cc-7515848a 2480f27e-fab9b0b6 e7d0b7a8-2dc18bee
@@ -182,7 +183,7 @@ def test_reasoning_details_are_kept_and_sent_back(record: Record) -> None:
 
 def opaque_of(block: Any) -> list[Any]:
     state = block.continuity
-    # citations are a mapping
+    # Citations are stored as a mapping, reasoning details as a list.
     return state.opaque if state is not None and isinstance(state.opaque, list) else []
 
 
@@ -190,7 +191,7 @@ def opaque_of(block: Any) -> list[Any]:
 
 
 def bodies_of(record: Record) -> list[Any]:
-    """Return the JSON values of the reply: the whole body, or the data of each event."""
+    """Return the JSON values of a recorded reply: the body, or the data of each event."""
     text = record.body.decode().strip()
     if not record.is_events:
         return [json.loads(text)]
@@ -221,7 +222,9 @@ def words_of(content: Any, kind: str) -> str:
 
 
 def read_plainly(record: Record) -> dict[str, Any]:
-    """Return text, thinking, calls, usage and finish reason of the first choice."""
+    """Parse a recorded reply independently of our decoder; return text, thinking, tool calls,
+    usage and finish reason of the first choice.
+    """
     text = thinking = refusal = ""
     words: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -254,7 +257,9 @@ def read_plainly(record: Record) -> dict[str, Any]:
 
 
 def end_of(words: list[str], *, called: bool) -> str:
-    """Return the expected finish reason: the first that is not stop, adjusted for calls."""
+    """Return the expected finish reason: the first one other than stop, corrected if tools were
+    called.
+    """
     word = next((word for word in words if word != "stop"), "stop")
     if word in ("length", "content_filter"):
         return word
@@ -289,7 +294,7 @@ def arguments_of(text: str) -> Any:
 
 
 def check_reading(record: Record, heard: DecodedReply) -> None:
-    """Compare our reply with an independent parse."""
+    """Compare the decoded reply of a recording with an independent parse."""
     plain, reply = read_plainly(record), heard.response
     if reply is None:
         assert heard.error is not None
@@ -356,7 +361,9 @@ def test_raw_reply_equals_the_recorded_bodies(count: Callable[[str, int], None])
 def test_every_recorded_exchange_gives_a_reply_or_a_provider_error(
     count: Callable[[str, int], None],
 ) -> None:
-    """No other exception, no invalid stream, and every event is serialisable."""
+    """No other exception is raised, the event stream is valid, and every event can be
+    serialised.
+    """
     found: dict[str, Counter[str]] = {}
     for record in GOOD:
         heard = hear(record)
@@ -372,8 +379,8 @@ def test_every_recorded_exchange_gives_a_reply_or_a_provider_error(
 def test_reading_recordings_byte_by_byte_gives_the_same_reply(
     count: Callable[[str, int], None],
 ) -> None:
-    """The same reply is read for any split of the bytes: one by one, or as the network had cut
-    them.
+    """The reply does not depend on how the bytes are split: one by one, or as the network
+    delivered them.
     """
     longest, step = (50_000, 1) if EXHAUSTIVE else (3_000, 20)
     records = [record for record in GOOD if len(record.body) < longest][::step]
@@ -391,7 +398,8 @@ def test_reading_recordings_byte_by_byte_gives_the_same_reply(
 
 # --- refusals ----------------------------------------------------------------------------------
 
-# What these words in a body mean at these statuses, read by hand; the first that occurs decides.
+# The expected error class for a status and a phrase in the body, determined by hand. The first
+# phrase that occurs decides.
 PHRASES: list[tuple[str, str, type[ProviderError]]] = [
     ("400", "maximum context length", ContextOverflowError),
     ("400", "max context length", ContextOverflowError),
@@ -463,8 +471,8 @@ def class_of(status: int, body: str) -> type[ProviderError]:
     return STATUSES.get(status) or (UnavailableError if status >= 500 else InvalidRequestError)
 
 
-# Refusals whose cause stands in a nested ``details``, which is not looked at: they get the class
-# of their status.
+# Errors whose cause is in a nested ``details`` field. The codec does not read that field, so the
+# status decides the class.
 NESTED = {"54a4b85e-bf0debb4"}
 
 
@@ -493,7 +501,7 @@ def test_every_recorded_error_becomes_a_provider_error() -> None:
 
 # --- real servers ------------------------------------------------------------------------------
 
-# Bodies with a success status that are not replies, and why.
+# Bodies with a success status that are not replies, with the reason.
 NO_ANSWER = {
     "llamacpppython_smollm2__err_context_too_long_stream": (
         "200 and not a byte, when the prompt is too long"

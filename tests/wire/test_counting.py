@@ -1,4 +1,4 @@
-"""Requests that make a server count tokens, and the counts read from its answers."""
+"""Requests that ask a server to count tokens, and the counts read from its replies."""
 
 from __future__ import annotations
 

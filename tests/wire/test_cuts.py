@@ -1,9 +1,8 @@
-"""A stream may end at any byte. The events of a cut stream are valid, and contain nothing that did
-not arrive.
+"""A stream may end at any byte: its events are valid and contain nothing that did not arrive.
 
-Every streamed case of every wire, and every recorded stream where recordings are at hand. A sample
-by default; ``DRAGOMAN_EXHAUSTIVE=1`` cuts all of them at every offset, but for the middle of
-events of many kilobytes.
+The tests truncate every streamed case of every wire, and every recorded stream if recordings
+exist. The default run uses a sample of offsets; ``DRAGOMAN_EXHAUSTIVE=1`` tests every offset,
+except in the middle of very large events.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from .cases import (
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 CASE_OFFSETS = 10**9 if EXHAUSTIVE else 40
-RECORD_OFFSETS = 4  # offsets per recording, unless all are tested
-# A partial event is parsed again for each cut: a complete image, cut at every byte, would take
-# minutes.
+RECORD_OFFSETS = 4  # the number of offsets tested per recording, unless all are tested
+# A partial event is parsed again at each offset, so truncating a large image at every byte would
+# take minutes.
 LONG_EVENT = 8192
 ENDS_OF_EVENT = 1024
 EVERY_NTH = 1 if EXHAUSTIVE else 12  # test every twelfth recording
@@ -55,8 +54,8 @@ SHARES = range(120 if EXHAUSTIVE else 1)
 
 pytestmark = pytest.mark.exhaustive
 
-# What must have arrived before a stream may end without an error: the wire's end mark, or a finish
-# reason. For a wire that is not in this table, the complete stream.
+# The bytes that must have arrived before a stream may end without an error: the end marker of the
+# wire, or a finish reason. A wire that is not listed needs the complete stream.
 ENDS = {
     "openai": re.compile(rb'"finish_reason"\s*:\s*("[^"]+"|\{)|\[DONE\]'),
     "anthropic": re.compile(rb"message_stop|\[DONE\]"),
@@ -65,7 +64,7 @@ ENDS = {
     "bedrock": re.compile(rb"messageStop"),
 }
 
-# Cases in which a cut changes what the text means, and why.
+# Cases in which truncation changes the meaning of the text, with the reason.
 REREAD = {
     "coerced-text-after-finish": "text that becomes an answer only once all of it is there",
 }
@@ -84,7 +83,9 @@ def test_every_wire_has_streams_to_truncate() -> None:
 
 
 def offsets_of(wire: str, data: bytes, most: int, seed: object) -> Sequence[int]:
-    """Return all offsets of ``data``, or a sample with both ends and some event boundaries."""
+    """Return all offsets of ``data``, or a sample that includes both ends and some event
+    boundaries.
+    """
     size = len(data)
     if size + 1 <= most:
         return range(size + 1)
@@ -98,8 +99,8 @@ def offsets_of(wire: str, data: bytes, most: int, seed: object) -> Sequence[int]
 
 
 def record_offsets(record: Record) -> Sequence[int]:
-    """Return the offsets to cut a recording at: all; in long events only both ends and 200 random
-    places.
+    """Return the offsets at which to truncate a recording: all of them, but in long events only
+    both ends and 200 random offsets.
     """
     if not EXHAUSTIVE:
         return offsets_of(record.wire, record.body, RECORD_OFFSETS, record.id)
@@ -119,7 +120,9 @@ def record_offsets(record: Record) -> Sequence[int]:
 def check_cut(
     wire: str, cut: bytes, whole: DecodedReply, heard: DecodedReply, *, stream: bool, reread: bool
 ) -> None:
-    """Check ``heard``, decoded from the prefix ``cut`` of a reply that decodes to ``whole``."""
+    """Check ``heard``, the result of decoding the truncated bytes ``cut``, against ``whole``, the
+    result for all bytes.
+    """
     error = heard.error
     if isinstance(error, StreamInterruptedError):
         assert error.response is None or error.response.finish_reason == "error"
@@ -130,7 +133,7 @@ def check_cut(
         assert type(error) is type(whole.error) or (
             blank and type(error) is InvalidResponseError
         ), repr(error)
-    else:  # it ended normally, or with a complete but invalid message
+    else:  # the stream ended normally, or with a complete but invalid message
         assert heard.response is not None
         ended = ENDS[wire].search(cut) if wire in ENDS else heard.facts == whole.facts
         assert ended, "ended well before anything said that it had ended"
@@ -185,7 +188,7 @@ def test_done_marker_may_be_missing_after_a_finish_reason(case: Case) -> None:
     mark = re.search(rb"data: *\[DONE\] *\r?\n?\r?\n?$", data)
     whole = decode(case.codec(), case.request, [data])
     if mark is None or whole.error is not None or whole.response is None:
-        return  # it has no end mark, or ended before it
+        return  # the stream has no end marker, or failed before it
     heard = decode(case.codec(), case.request, [data[: mark.start()]])
     if whole.response.finish_raw is None:
         assert type(heard.error) is StreamInterruptedError
@@ -197,7 +200,7 @@ def test_done_marker_may_be_missing_after_a_finish_reason(case: Case) -> None:
 
 
 def recorded_streams(share: int, longest: int = 10**9) -> list[Record]:
-    # Of each wire in turn, so that a sample has something of all of them.
+    # Sort by wire, so that a sample of every nth recording contains all wires.
     streams = sorted(find_streams(), key=lambda record: record.wire)
     return [
         record
@@ -233,13 +236,13 @@ def test_recorded_streams_truncated_at_many_bytes_are_handled(
 def cut_record(record: Record, offsets: Sequence[int]) -> None:
     codec, request, data = record.codec(keep_raw=False), record.request(), record.body
     whole = decode(codec, request, [data], judged=False)
-    # What goes on from the last event must be what is read from the beginning: held against each
-    # other at some.
+    # Decoding that continues from the last event must give the same result as decoding from the
+    # beginning. Compare both at some offsets.
     again = set(random.Random(record.id).sample(offsets, min(len(offsets), 8)))
     done, last = 0, None
     for offset, heard in hear_cuts(codec, request, data, offsets):
         try:
-            if heard is not last:  # otherwise it equals the result of the previous, shorter cut
+            if heard is not last:  # an unchanged result was checked at the previous offset
                 check_events(heard.events)
                 check_cut(record.wire, data[:offset], whole, heard, stream=True, reread=False)
             if offset in again:
@@ -257,8 +260,8 @@ def cut_record(record: Record, offsets: Sequence[int]) -> None:
 def test_reply_does_not_depend_on_how_the_recorded_bytes_are_split(
     share: int, count: Callable[[str, int], None]
 ) -> None:
-    """Read byte by byte, in random pieces, with CRLF, comments and pings: the reply is
-    the same.
+    """Decoding byte by byte, in random pieces, or with CRLF, comments and pings gives the same
+    reply.
     """
     for record in recorded_streams(share, 10**9 if EXHAUSTIVE else 20_000):
         codec, request, data = record.codec(), record.request(), record.body
@@ -267,7 +270,7 @@ def test_reply_does_not_depend_on_how_the_recorded_bytes_are_split(
             "at random": cut_at_random(data, record.id),
             "crlf": cut_at_random(with_crlf(data), record.id, 200),
         }
-        if record.wire == "bedrock":  # frames, in which nothing can be put between two events
+        if record.wire == "bedrock":  # binary frames allow nothing between two events
             del ways["crlf"]
         elif record.is_events:
             ways["comments"] = cut_at_random(with_between(data, COMMENT), record.id, 200)

@@ -29,8 +29,8 @@ from dragoman.wire.openai.errors import ROWS as OPENAI_ROWS
 from .cases import find_cases
 from .test_references import READERS, WIRES, rows_of
 
-# The class, the status and the text of a refusal, for what no case of the wire contains. A word
-# before a bar is the ``type`` of the error.
+# The class, status and text of errors that occur in no conformance case of the wire. A word before
+# a vertical bar is the ``type`` of the error.
 EXAMPLES: dict[str, list[tuple[type[ProviderError], int, str]]] = {
     "bedrock": [
         (QuotaExceededError, 429, "Too many tokens per day, please wait"),
@@ -210,7 +210,7 @@ FAILURES = [(wire, *example) for wire, examples in EXAMPLES.items() for example 
 
 def failure_of(words: str) -> Failure:
     kind, bar, message = words.rpartition("|")
-    if not bar and "_" in message and " " not in message:  # the message is a code without any text
+    if not bar and "_" in message and " " not in message:  # the message is only an error code
         return Failure(code=message)
     return Failure(message, kind=kind)
 
@@ -231,7 +231,7 @@ def failures_of(wire: str) -> list[tuple[int, Failure]]:
 
 
 def without_one_alternative(pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield each alternative of a pattern, with the pattern in which it never matches."""
+    """Yield each alternative of a pattern, with a copy of the pattern that lacks it."""
     stack: list[list[int]] = [[0]]
     spans: list[tuple[int, int]] = []
     for at, sign in enumerate(pattern):

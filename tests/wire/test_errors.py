@@ -1,4 +1,4 @@
-"""Error bodies and waiting times as servers write them."""
+"""Decoding of error bodies and of retry delays in the forms that servers send."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WAITS: list[tuple[dict[str, str], float | None]] = [
     ({"Retry-After-Ms": "12.5"}, 0.0125),
     ({"retry-after": "60", "retry-after-ms": "1500"}, 1.5),
     ({"retry-after": "60", "retry-after-ms": "soon"}, 60),
-    # dates, measured by the server's own clock if it sends a date
+    # Dates; the delay is relative to the server's own clock if the server sends a date.
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "date": NOON}, 10),
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "Date": "Wed, 21 Oct 2015 12:00:04 GMT"}, 6),
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT"}, 10),
@@ -386,7 +386,7 @@ BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
     (500, Failure("no such model"), InvalidModelError),
     (429, Failure("slow"), RateLimitError),
     (429, Failure("no quota"), QuotaExceededError),
-    # the status is exact: waiting for the quota does not help
+    # Status 402 always means a billing error, because waiting for the quota does not help.
     (402, Failure("no quota"), BillingError),
 ]
 

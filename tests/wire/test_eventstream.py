@@ -1,4 +1,4 @@
-"""Binary event streams: read in any pieces, verified, and bounded."""
+"""Binary event streams: decoding in any pieces, checksums, and limits."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def check_cut(at: int) -> None:
     )
     decoder.feed(STREAM[:at])
     decoder.end()
-    if len(frames_of(STREAM[:at])) >= 4:  # the stop reason is there; only the counts are not
+    # The stop reason has arrived and only the token counts are missing.
+    if len(frames_of(STREAM[:at])) >= 4:
         assert decoder.error is None
     else:
         assert isinstance(decoder.error, StreamInterruptedError)

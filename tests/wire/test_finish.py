@@ -1,4 +1,6 @@
-"""Each finish reason of a wire is decoded from a reply made here, independently of recordings."""
+"""Each finish reason of a wire is decoded from a reply written by hand, independently of
+recordings.
+"""
 
 from __future__ import annotations
 

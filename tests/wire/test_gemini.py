@@ -1,4 +1,4 @@
-"""The gemini wire: cases, every cut of them, mutations, and recordings of real servers."""
+"""The gemini wire: cases, truncated and mutated replies, and recordings of real servers."""
 
 from __future__ import annotations
 
@@ -148,7 +148,8 @@ def test_truncated_stream_is_reported_as_interrupted_or_complete(case: Case) -> 
         if isinstance(event, ToolUseEnd) and event.intent
     ]
     reply = case.reply or b""
-    for end in range(0, len(reply), 7):  # every seventh offset; test_cuts tests all
+    # Test every seventh offset; test_cuts.py tests all offsets.
+    for end in range(0, len(reply), 7):
         cut = hear(case, reply[:end])
         text = cut.response.text if cut.response else ""
         made = [
@@ -158,7 +159,7 @@ def test_truncated_stream_is_reported_as_interrupted_or_complete(case: Case) -> 
         ]
         assert whole.response.text.startswith(text)
         assert made == intents[: len(made)]
-        # Otherwise the finish reason had already arrived.
+        # If the stream is not reported as interrupted, the finish reason had already arrived.
         if not isinstance(cut.error, StreamInterruptedError):
             assert type(cut.error) is type(whole.error)
             assert cut.error or (cut.response and cut.response.finish_raw)
@@ -174,7 +175,7 @@ def test_json_body_json_array_and_stream_give_the_same_reply(case: Case) -> None
 
 
 def merge(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the single body with the content of these chunks."""
+    """Return one unstreamed body with the content of these chunks."""
     whole: dict[str, Any] = {}
     for chunk in chunks:
         whole |= {key: value for key, value in chunk.items() if key != "candidates"}
@@ -221,7 +222,7 @@ def test_complete_chunks_of_a_truncated_json_array_are_read() -> None:
 
 
 def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
-    """Return the reply as the next request sends it back."""
+    """Encode a reply for the next request and return its parts."""
     message = heard.response.message if heard.response else Assistant()
     results = [
         ToolResult(call.id, "done") for call in message.tool_calls if call.arguments is not None
@@ -261,7 +262,7 @@ def test_reply_is_sent_back_unchanged(case: Case) -> None:
     ]
     parts = [part for item in candidates for part in item.get("content", {}).get("parts", ())]
     if case.name.startswith("arguments-"):
-        return  # their calls go back whole, not in pieces; the case itself holds them
+        return  # these calls arrive in pieces and are sent back complete, as the case files show
     assert joined(as_parts(hear(case))) == joined(parts)
 
 
@@ -1001,7 +1002,7 @@ def test_streamed_tool_call_may_contain_empty_parts_and_late_signatures() -> Non
         {"functionCall": {"name": "any", "id": "7", "args": {"begun": 1}, "willContinue": True}},
         {"text": ""},
         {**piece("$.a", more=True, stringValue="x"), "thoughtSignature": "late"},
-        piece("$.a"),  # the end of a value that never came
+        piece("$.a"),  # a piece that ends a value without content
         piece("$.b", last=True, stringValue="y"),
     ]
     heard = listen(stream_of(*[reply_of(part, finish=None) for part in parts], reply_of()), ANY)
@@ -1086,7 +1087,9 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def without_empty(value: Any) -> Any:
-    """Return a value without empty containers, which pieces cannot express."""
+    """Return a value without empty containers, which streamed pieces of arguments cannot
+    represent.
+    """
     if isinstance(value, dict):
         made = {key: without_empty(item) for key, item in value.items()}
         return {key: item for key, item in made.items() if item not in ({}, [])}
@@ -1395,7 +1398,7 @@ def chunks_of(reply: bytes) -> list[Any]:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container of a JSON value with each of its keys."""
+    """Yield every container inside a JSON value with each of its keys."""
     for key in (
         value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     ):
@@ -1687,9 +1690,9 @@ needs_corpus = pytest.mark.skipif(
     not CORPUS.exists(), reason="the recorded exchanges are not beside the repository"
 )
 
-# Recordings that hold no end: fixtures other projects wrote to see how they cope.
+# Recordings of streams without an end, which other projects wrote as test fixtures.
 ENDLESS = {"fc8f7735-e2d65ddb", "38b00d21-bfaef39f", "5adeac1a-5e1c75b6"}
-CANCELLED = {"6681045c-f405b842"}  # by the server, in a bare object after a finish reason
+CANCELLED = {"6681045c-f405b842"}  # the server cancelled this reply after its finish reason
 
 
 @lru_cache(maxsize=1)
@@ -1711,7 +1714,7 @@ def recorded_chunks(record: dict[str, Any]) -> list[Any]:
 
 def hear_recorded(record: dict[str, Any], pieces: Sequence[bytes] | None = None) -> DecodedReply:
     request = Request((User("Hello"),), model=MODEL, stream=record["stream"])
-    # The recording does not contain the tools.
+    # The decoder gets no tool definitions, because the recording does not contain them.
     decoder = CODEC.decoder(request, Assembler(model=MODEL, issuer=OURS))
     events: list[Event] = []
     for piece_ in pieces or [record["response_body"].encode()]:

@@ -1,4 +1,4 @@
-"""A conversation made on one wire can be continued on every other, and every loss is listed."""
+"""A conversation from one wire can be continued on every other, and every loss is listed."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def state(wire: str, signature: str) -> Continuity:
 
 
 def conversation(wire: str) -> list[Any]:
-    """Return a conversation of ``wire`` with thinking, parallel calls, a tool error, an image and
-    a truncated turn.
+    """Return a conversation from ``wire`` with thinking, parallel calls, a tool error, an image
+    and a truncated turn.
     """
     thought = {
         "anthropic": Thinking("let me see", state("anthropic", "sig-a")),
@@ -90,7 +90,7 @@ def conversation(wire: str) -> list[Any]:
         ToolResult("call|2 ø", "no such city", is_error=True),
         Assistant([Text("Rain in Oslo.", signed)]),
         User("And tomorrow?"),
-        # cancelled: never answered
+        # This turn was cancelled, so its tool call has no result.
         Assistant([Text("Let me"), ToolCall("call_3", "weather", {"city": "Oslo"})]),
         User("Never mind. Thanks."),
     ]
@@ -124,7 +124,7 @@ def test_conversation_from_any_wire_is_encoded_for_any_other(origin: str, target
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_provider_state_is_sent_back_on_the_wire_that_issued_it(wire: str) -> None:
-    """Opaque state returns byte for byte on the wires that have a field for it."""
+    """Opaque state is sent back byte for byte on the wires that have a field for it."""
     request = Request(conversation(wire), (WEATHER,), CONFIG, model="model-1")
     said = codec(wire).encode(request).http.body.decode()
     expected = {
@@ -137,7 +137,7 @@ def test_provider_state_is_sent_back_on_the_wire_that_issued_it(wire: str) -> No
 
 
 def check_valid(wire: str, body: Any) -> None:
-    """Assert the documented rules of the wire."""
+    """Assert that a body follows the documented rules of the wire."""
     {
         "anthropic": check_anthropic,
         "bedrock": check_bedrock,

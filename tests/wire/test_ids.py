@@ -48,7 +48,7 @@ def test_id_rules_are_immutable() -> None:
 
 
 def talk(ids: list[str]) -> list[Message]:
-    """Return a conversation that calls and answers each id in turn."""
+    """Return a conversation with a tool call and a result for each id."""
     messages: list[Message] = [User("u")]
     for call_id in ids:
         messages += [Assistant([Text("t"), ToolCall(call_id, "f", {})]), ToolResult(call_id, "r")]
@@ -62,7 +62,7 @@ ids = st.lists(st.text(max_size=12) | st.text("ab1_", max_size=70), max_size=8, 
 def test_rewritten_ids_stay_distinct_and_allowed_ids_are_unchanged(
     rule: IdRule, given: list[str]
 ) -> None:
-    # the worst there is: ids that are themselves what others become
+    # The worst case: some ids equal the rewritten form of other ids.
     given = list(dict.fromkeys([*given, *[rule.fold(each, 0) for each in given[:3]]]))
     projected = IdMap(rule, talk(given))
     assert len({projected[each] for each in given}) == len(given)
@@ -92,7 +92,9 @@ def test_rewritten_id_never_equals_an_existing_id() -> None:
 
 
 def test_ids_with_colliding_rewritten_forms_stay_distinct() -> None:
-    """An alphabet of two and a length of two allow only four ids, so collisions are certain."""
+    """An alphabet of two letters and a length of two allow only four ids, so collisions are
+    certain.
+    """
     clash = next(
         each for each in map(str, range(99)) if TINY.fold(each, 0) == TINY.fold("first", 0)
     )

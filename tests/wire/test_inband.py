@@ -1,6 +1,4 @@
-"""An error inside a response with status 200 is raised as an error, in every form and on every
-wire.
-"""
+"""An error inside a response with status 200 is raised, in every form and on every wire."""
 
 from __future__ import annotations
 
@@ -30,7 +28,8 @@ def said(*records: dict[str, Any]) -> bytes:
     return b"".join([b"data: " + json.dumps(record).encode() + b"\n\n" for record in records])
 
 
-# What each wire sends before the error, and how it would end normally.
+# The bytes that each wire sends before the error, and the bytes that would end the stream
+# normally.
 BEFORE = {
     "openai": said(
         {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": "stop"}]}
@@ -93,7 +92,7 @@ AFTER = {
         b'{"messageStop":{"stopReason":"end_turn"}}\n{"metadata":{"usage":{"inputTokens":1}}}'
     ),
 }
-EVENTS = {  # those of a stream of events, with their class; a wire may have a more specific one
+EVENTS = {  # errors in a stream of server-sent events, with their class
     "error of a status": (
         b'data: {"error": {"code": 429, "message": "slow down"}}',
         RateLimitError,
@@ -140,7 +139,7 @@ LINES = {
 }
 
 
-NAMED = sorted(set(CODECS) - {"ollama", "bedrock"})  # the wires of server-sent events
+NAMED = sorted(set(CODECS) - {"ollama", "bedrock"})  # the wires that use server-sent events
 
 
 def hear(wire: str, reply: bytes, *, whole: bool = True) -> DecodedReply:

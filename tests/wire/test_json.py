@@ -1,4 +1,6 @@
-"""JSON of requests: equal values give equal bytes; extras merge with what a codec wrote."""
+"""JSON of requests: equal values give equal bytes, and extra fields are merged with the codec's
+fields.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
         {},
         {"b": {"a": [2, {"x": 2, "y": 1}], "z": 1}},
     ),
-    # one of our fields: an equal value is redundant
+    # An extra field that equals the value which the codec sets is redundant.
     ({"a": 1}, {"a": 1.0}, {}, {"a": 1}),
     ({"a": True}, {"a": True}, {}, {"a": True}),
     ({"a": None}, {"a": None}, {}, {"a": None}),
@@ -89,16 +91,16 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
         {"a": {"role": "user", "content": "u"}},
     ),
     ({"a": msgspec.Raw(b'{"x":1}')}, {"a": {"x": 1}}, {}, {"a": {"x": 1}}),
-    # lists that merge, ours first
+    # Lists that are merged; the codec's own items come first.
     ({"stop": ["a"]}, {"stop": ["b", "a", "c"]}, STOP, {"stop": ["a", "b", "c"]}),
     ({"stop": ["a"]}, {"stop": ("b",)}, STOP, {"stop": ["a", "b"]}),
     ({"stop": ["a"]}, {"stop": []}, STOP, {"stop": ["a"]}),
     ({"stop": ["a"]}, {"stop": "b"}, {**STOP, "coerce": True}, {"stop": ["a", "b"]}),
     ({}, {"stop": "b"}, {**STOP, "coerce": True}, {"stop": "b"}),
-    # objects that merge by field
+    # Objects that are merged field by field.
     ({"o": {"x": 1}}, {"o": {"y": 2, "x": 1.0}}, JOINED, {"o": {"x": 1, "y": 2}}),
     ({}, {"o": {"y": 2}}, JOINED, {"o": {"y": 2}}),
-    # an extra of the wrong type is not merged; the setting is kept
+    # An extra field of the wrong type is not merged, and the value of the codec is kept.
     ({"stop": ["a"]}, {"stop": "b"}, STOP, {"stop": ["a"]}),
     ({"stop": ["a"]}, {"stop": ["b", 5]}, STOP, {"stop": ["a"]}),
     ({"stop": ["a"]}, {"stop": None}, STOP, {"stop": ["a"]}),
@@ -232,7 +234,7 @@ def test_body_that_is_already_parsed_is_used_unchanged() -> None:
     ("depth", "is_read"), [(MAX_DEPTH - 1, True), (MAX_DEPTH, False), (MAX_DEPTH * 2, False)]
 )
 def test_deeply_nested_bodies_are_rejected(depth: int, is_read: bool) -> None:
-    """The object of the body is one level; many lists next to each other are not deep."""
+    """The body itself counts as one level. Many lists next to each other do not count as deep."""
     body = (
         b'{"wide": ['
         + b"[]," * MAX_DEPTH

@@ -1,4 +1,6 @@
-"""A rejection is remembered: for the endpoint if it names a field, else for one schema."""
+"""A rejection is remembered: for the endpoint if it names a request field, otherwise for one
+schema.
+"""
 
 from __future__ import annotations
 
@@ -168,8 +170,8 @@ def test_concurrent_rejections_are_remembered_once() -> None:
         model = connect("m", base_url="http://test", transport=FixtureTransport(answer("a")))
         assert isinstance(model, HttpProvider)
         first = model.codec
-        for each in (request, other):  # both were sent before anything was learned
-            # A lesson is learned from an error alone.
+        for each in (request, other):  # both requests were sent before the first rejection
+            # Passing the error directly simulates two concurrent rejections.
             model._learn(  # noqa: SLF001
                 first, InvalidRequestError("", status=400, provider_message=message), each
             )

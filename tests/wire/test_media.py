@@ -1,4 +1,4 @@
-"""Any results of tools and any replies of models can be sent in the next request."""
+"""Any tool results and any replies of models can be encoded in the next request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from dragoman.validate import check_request
 from dragoman.wire import CODECS
 
 WIRES = sorted(CODECS)
-# the wires that take a picture in a tool's result
+# The wires that accept an image in a tool result.
 SHOWN = [wire for wire in WIRES if wire != "cohere"]
 SEES: list[bool | None] = [None, True, False]
 PNG = base64.b64encode(b"\x89PNG picture").decode()
@@ -57,7 +57,7 @@ def ask(*messages: Message) -> Request:
 
 
 def use(*content: Any) -> list[Message]:
-    """Return a conversation in which a tool returned this value."""
+    """Return a conversation in which a tool returned this content."""
     call = ToolCall("call_1", "look", {})
     return [User("Go."), Assistant([call]), ToolResult("call_1", content)]
 
@@ -132,7 +132,7 @@ SAID = (
     | st.builds(RedactedThinking, TEXTS, STATES)
     | st.builds(Opaque, st.dictionaries(st.text(max_size=5), JSON, max_size=3), STATES)
 )
-# Models call tools that are not offered, by names that servers refuse.
+# Models also call tools that were not offered, with names that servers reject.
 NAMES = st.sampled_from(
     [
         "look",
@@ -150,8 +150,8 @@ OFFERED = (Tool("look"), Tool("a.b"))
 
 @st.composite
 def conversations(draw: Any) -> list[Message]:
-    """Turns of a session: replies with calls, and the results of the tools, as the session stores
-    them.
+    """Generate the turns of a session: replies with tool calls, and tool results, as the session
+    stores them.
     """
     messages: list[Message] = [User("Go.")]
     for turn in range(draw(st.integers(1, 3))):
@@ -167,7 +167,7 @@ def conversations(draw: Any) -> list[Message]:
 
 
 def called(body: Any) -> Iterator[str]:
-    """Return the name of each call in a body."""
+    """Return the tool name of each call in a body."""
     if isinstance(body, dict):
         if "name" in body and {"arguments", "args", "input"} & set(body):
             yield body["name"]
@@ -231,7 +231,7 @@ def test_images_in_tool_results_can_be_omitted_by_configuration(wire: str) -> No
 
 @pytest.mark.parametrize("wire", ["cohere", "openai"])
 def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wire: str) -> None:
-    """Cohere's vision models use no tools, so nothing is moved there unless asked for."""
+    """Cohere's vision models use no tools, so images are moved there only if configured."""
     messages = [*use(Text("Look: "), IMAGE, IMAGE), Assistant("I see."), *use(IMAGE)[1:]]
     body, codes = sent(wire, messages, quirks={"result_media": "after"})
     assert (body.count(PNG), body.count("[image 1]"), body.count("[image 2]")) == (3, 2, 1)
@@ -240,7 +240,7 @@ def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wir
     assert roles == ["user", "assistant", "tool", "user", "assistant", "assistant", "tool", "user"]
     body, codes = sent(wire, messages, quirks={"result_media": "omit"})
     assert (PNG in body, codes, body.count("left out: this")) == (False, ["image_omitted"] * 3, 3)
-    if wire == "cohere":  # whose documents are part of the request
+    if wire == "cohere":  # Cohere's wire has documents in the request
         body, codes = sent(
             wire, use(Document(Inline(PNG), "text/plain")), quirks={"result_media": "after"}
         )
@@ -313,7 +313,7 @@ def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_characters_that_servers_reject_are_replaced_in_unknown_tool_names(wire: str) -> None:
-    """OpenAI's models call ``multi_tool_use.parallel``, and OpenAI's API refuses a conversation
+    """OpenAI's models call ``multi_tool_use.parallel``, but OpenAI's API rejects a conversation
     with that name.
     """
     calls = [
@@ -331,4 +331,5 @@ def test_characters_that_servers_reject_are_replaced_in_unknown_tool_names(wire:
     assert list(called(json.loads(encoded.http.body))) == ["multi_tool_use_parallel", "_9", "a.b"]
     renamed = [(note.path, note.loss) for note in encoded.notes if note.code == "name_projected"]
     assert renamed == [("messages[1].content[0]", False), ("messages[1].content[1]", False)]
-    assert b"multi_tool_use.parallel" not in encoded.http.body  # nor in the results
+    # The name must not occur in the tool results either.
+    assert b"multi_tool_use.parallel" not in encoded.http.body

@@ -1,4 +1,4 @@
-"""The native wire of JSON lines."""
+"""Ollama's native wire, which uses JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The server side of the Ollama wire with its client side, and rejected requests."""
+"""Round trips between the server side and the client side of the Ollama wire, and rejected
+requests.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,7 @@ def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool
     raised: list[ProviderError] = []
     try:
         again = hear("ollama", request, serve("ollama", request, heard.events, heard.error))
-    except ProviderError as error:  # a complete body cannot express this error
+    except ProviderError as error:  # an unstreamed body cannot represent this error
         raised.append(error)
     if raised:
         assert not stream

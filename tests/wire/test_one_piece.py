@@ -1,4 +1,4 @@
-"""A reply that arrives in one piece is decoded like one that arrives in many."""
+"""A reply that arrives in one piece is decoded like one that arrives in many pieces."""
 
 from __future__ import annotations
 

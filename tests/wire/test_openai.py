@@ -170,8 +170,8 @@ def test_every_case_has_an_expected_reply_and_expected_events() -> None:
 
 
 def chunks_of(data: bytes) -> list[Any]:
-    """Return the data of each event of a stream, read without our decoder; parsed if
-    it is JSON.
+    """Parse the data of each event of a stream without our decoder; data that is not JSON stays
+    text.
     """
     found: list[Any] = []
     text = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -204,7 +204,7 @@ def test_raw_reply_equals_the_received_json(case: Case) -> None:
     data = case.reply or b""
     heard = decode(case.codec(), case.request, [data])
     if heard.response is None:
-        return  # no event was emitted, so there is no response with raw
+        return  # no event was emitted, so there is no response with a raw reply
     raw = heard.response.raw
     if not case.is_stream:
         assert raw == read_plainly(data.strip().removeprefix(b"\xef\xbb\xbf"))
@@ -278,8 +278,8 @@ def test_stream_that_keeps_no_raw_reply_stores_no_bytes() -> None:
     "case", [case for case in REPLIED if not case.name.startswith("coerced")], ids=str
 )
 def test_emulated_tools_change_only_when_text_is_emitted(case: Case) -> None:
-    """With ``tools="schema"`` text waits for the end and is one piece; calls, ends, usage and
-    errors stay.
+    """With ``tools="schema"``, text is emitted in one piece at the end. Tool calls, finish
+    reasons, usage and errors do not change.
     """
     request = msgspec.structs.replace(case.request, tools=Case("openai", "default").request.tools)
     options = {**(case.options.quirks or {}), "tools": "schema"}
@@ -400,9 +400,9 @@ ONE_SENT = {
     },
 }
 
-# Under each name: what the call sets (settings, or fields of the request, or quirks), the extras,
-# and what must be sent under the extra's name. NO where the call must be refused, ABSENT where
-# nothing may be sent.
+# Each entry: the settings, request fields or quirks of the call; the extra fields; and the value
+# that must be sent under the name of the extra field. NO means that the call must be rejected,
+# ABSENT that the field must not be sent.
 NO, ABSENT = InvalidRequestError, ...
 JSON_MODE = {"type": "json_object"}
 FORCED = {"type": "function", "function": {"name": "now"}}
@@ -570,7 +570,7 @@ def turn(*blocks: Any) -> Assistant:
     return Assistant(blocks)
 
 
-# The reply, what follows it, the quirks, and the expected notes.
+# Each entry: the assistant message, the message after it, the quirks, and the expected notes.
 LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
     (turn(Text("Hi")), HELLO, {}, []),
     (turn(Thinking("Hm"), Text("Hi")), HELLO, {}, [NO_THINKING]),
@@ -786,7 +786,9 @@ def test_reasoning_details_are_sent_to_their_issuer_only(
 
 @pytest.mark.parametrize("extras", [{}, {"user": "me"}, {"top_k": 3}])
 def test_messages_are_the_last_field_of_the_body(extras: dict[str, Any]) -> None:
-    """A longer turn then extends the bytes of the one before, which prompt caches need."""
+    """A longer conversation then only appends bytes to the previous request, which prompt caches
+    need.
+    """
     body = (
         make_codec()
         .encode(make_request(User("hi"), config=RuntimeConfig(temperature=0.5, extras=extras)))
@@ -933,7 +935,8 @@ def test_tool_arguments_are_sent_back_unchanged(arguments: dict[str, Any]) -> No
 NATIVE = {"response_schema": SCHEMA}
 STREAM = {"stream": True}
 
-# status, the error text, the request, what is known before, and what must be learned
+# Each entry: status, error text, request, quirks before the error, and quirks that must be learned
+# from it.
 LESSONS: list[tuple[int, str, dict[str, Any], dict[str, Any], dict[str, Any] | None]] = [
     (400, "Unknown parameter: 'stream_options'", STREAM, {}, {"stream_usage": False}),
     (422, "body.stream_options: extra fields not permitted", STREAM, {}, {"stream_usage": False}),
@@ -1096,8 +1099,8 @@ def said(message: str = "", code: Any = None, kind: str | None = None) -> bytes:
     return json.dumps({"error": {"message": message, "type": kind, "code": code}}).encode()
 
 
-# one for each row of the table, in its order: a status, a body that this row and none before it
-# decides, the class
+# One example for each row of the error table, in the same order: a status, a body that matches
+# this row and no earlier row, and the error class.
 ROW_EXAMPLES: list[tuple[int, bytes, type[ProviderError]]] = [
     (400, said("the request is too large", kind="exceed_context_size_error"),
      ContextOverflowError),
@@ -1185,7 +1188,7 @@ BODIES = {
 
 
 def class_of(status: int) -> type[ProviderError]:
-    """Return the error class of a status without a body."""
+    """Return the expected error class for a status without a body."""
     known: dict[int, type[ProviderError]] = {
         401: AuthenticationError,
         402: BillingError,
@@ -1263,7 +1266,9 @@ def test_any_error_response_gives_a_provider_error(status: int, body: Any) -> No
 
 @st.composite
 def replies(draw: st.DrawFn) -> dict[str, Any]:
-    """Generate content that a body and a stream can both express: thinking, text, then calls."""
+    """Generate content that both a body and a stream can represent: thinking, text, then tool
+    calls.
+    """
     calls = draw(
         st.lists(
             st.tuples(st.text(min_size=1, max_size=12), st.sampled_from(["any", "none"]), OBJECTS),
@@ -1345,7 +1350,7 @@ def write_stream(reply: dict[str, Any], chance: random.Random) -> bytes:
             for p in pieces_of(json.dumps(arguments), chance)
         ]
         queues.append(rest)
-    while any(queues):  # fragments in any order, with those of several calls interleaved
+    while any(queues):  # emit the fragments of several calls interleaved at random
         queue = chance.choice([queue for queue in queues if queue])
         deltas.append({"tool_calls": [queue.pop(0)]})
     chunks = [
@@ -1384,7 +1389,7 @@ def test_streamed_and_unstreamed_reply_are_equal(reply: dict[str, Any], seed: in
 @FAST
 @given(reply=replies(), seed=st.integers(0, 10**6))
 def test_only_complete_tool_calls_become_intents(reply: dict[str, Any], seed: int) -> None:
-    """Wherever the stream is cut, an intent has all the arguments that the model gave."""
+    """Wherever the stream is truncated, an intent contains all arguments that the model sent."""
     chance = random.Random(seed)
     stream = write_stream(reply, chance)
     cut = stream[: chance.randint(0, len(stream))]
@@ -1463,7 +1468,9 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """Return a copy with the value at a path replaced; ``...`` removes it."""
+    """Return a copy of a value with the part at a path replaced, or removed if the replacement is
+    ``...``.
+    """
     made = copy.deepcopy(value)
     place = made
     for key in path[:-1]:
@@ -1480,8 +1487,8 @@ def event_of(value: Any) -> bytes:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """Assert that an error is a provider error with an expected cause, and that events
-    serialise.
+    """Assert that an error is a provider error with an expected cause, and that all events can be
+    serialised.
     """
     error = heard.error
     if error is not None:
@@ -1617,7 +1624,7 @@ def test_random_bytes_raise_only_provider_errors(data: bytes, stream: bool, seed
 @settings(FAST, max_examples=5000 if EXHAUSTIVE else 100)
 @given(case=st.sampled_from(REPLIED), seed=st.integers(0, 10**6))
 def test_randomly_damaged_replies_are_handled(case: Case, seed: int) -> None:
-    """Change, remove, duplicate or move some bytes of valid replies."""
+    """The test changes, removes, duplicates or moves some bytes of valid replies."""
     chance = random.Random(seed)
     data = bytearray(case.reply or b"")
     for _ in range(chance.randint(1, 4)):
@@ -1846,7 +1853,7 @@ def test_interrupted_message_keeps_the_content_received_so_far(stream: bool) -> 
 
 
 class Echo(Decoder):
-    """A minimal wire: every event is text, and every end is a normal one."""
+    """A minimal wire whose events are all text and whose streams always end normally."""
 
     def frame(self, frame: Frame) -> None:
         if not self.out.started:

@@ -1,6 +1,4 @@
-"""Schemas, arguments and extras go out with their keys in the order in which the
-caller gave them.
-"""
+"""Schemas, tool arguments and extra fields are sent with their keys in the order of the caller."""
 
 from __future__ import annotations
 
@@ -13,7 +11,8 @@ from dragoman.capabilities import Capabilities
 from dragoman.messages import Assistant, Request, RuntimeConfig, Tool, ToolCall, ToolResult, User
 from dragoman.wire import CODECS
 
-# "z" before "a", as in "reasoning" before "answer": the model fills a schema in this order.
+# "z" stands before "a", as "reasoning" should before "answer": models fill in the fields of a
+# schema in this order.
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -40,7 +39,9 @@ def encode(wire: str, quirks: Any = None, **fields: Any) -> dict[str, Any]:
 
 
 def orders(value: Any) -> list[list[str]]:
-    """Return the keys of every object with "z" or "y" in a body, also of those inside texts."""
+    """Return the keys of every object in a body that has the key "z" or "y", including JSON inside
+    texts.
+    """
     if isinstance(value, dict):
         own = [list(value)] if {"z", "y"} & set(value) else []
         return own + [order for each in value.values() for order in orders(each)]

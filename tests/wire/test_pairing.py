@@ -1,4 +1,4 @@
-"""Pairing of tool results with their calls."""
+"""Matching of tool results with their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each wire's server side with its client side: what one writes, the other reads."""
+"""Round trips between the server side and the client side of each wire."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from tests import strategies as some
 from .cases import Case, DecodedReply, decode, find_cases
 from .pairs import WIRES, canonical, client, hear, hides, said, serve
 
-# Requests that the client codec changes: tools as words, a schema as a tool, a limit it knows, an
-# effort as a budget, a switch for reasoning, a cache that is automatic, a switch for parallel
-# calls, a model that is in the address alone, and a router's own state, which a gateway neither
-# gives nor takes.
+# Requests that the client codec changes, so that they cannot round-trip: tools sent as text, a
+# schema sent as a tool, a token limit that the codec adds, a reasoning effort sent as a budget or
+# as a switch, automatic caching, a switch for parallel calls, a model that only the URL names, and
+# the private state of a router, which the gateway neither sends nor accepts.
 REWRITTEN = {
     "gemini": "tools-of-the-server quirk-effort-budgets quirk-reasoning-style",
     "openai": (
@@ -64,7 +64,7 @@ REWRITTEN = {
 
 
 def path_of(encoded: Encoded) -> str:
-    """Return the path of a request as a server sees it."""
+    """Return the URL path and query of a request, as a server receives it."""
     return unquote(urlsplit(encoded.http.url).path)
 
 
@@ -110,7 +110,7 @@ def check_reply(wire: str, request: Request, heard: DecodedReply) -> None:
     rules = WIRES[wire]
     losses = rules.reply_losses | (rules.stream_losses if request.stream else rules.body_losses)
     pieces = None
-    with contextlib.suppress(ProviderError):  # a complete body cannot express this error
+    with contextlib.suppress(ProviderError):  # an unstreamed body cannot represent this error
         pieces = serve(wire, request, heard.events, heard.error) if heard.events else None
     if pieces is not None:
         hidden = hides(heard, losses)
@@ -153,7 +153,7 @@ user_blocks = st.one_of(
 
 @st.composite
 def conversations(draw: st.DrawFn, wire: str) -> list[Message]:
-    """Generate conversations that the wire can express completely."""
+    """Generate conversations that the wire can represent completely."""
     said: list[Message] = [System(text) for text in draw(st.lists(texts, max_size=2))]
     said.append(User(draw(texts | st.lists(user_blocks, min_size=1, max_size=3))))
     for turn in range(draw(st.integers(0, 3))):

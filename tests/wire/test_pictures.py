@@ -1,5 +1,5 @@
-"""Images made by models: decoded on every wire, sent back to their issuer, converted
-for others.
+"""Images made by models: decoded on every wire, sent back to their issuer, and converted for other
+wires.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def reply_of(wire: str, body: Any, quirks: Any = None) -> Response:
 
 
 def sent_back(wire: str, said: Assistant, quirks: Any = None) -> tuple[Any, list[str]]:
-    """Return the body of the next request, and the codes of its losses."""
+    """Send a message back in the next request; return the request body and the codes of its
+    losses.
+    """
     codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, Capabilities())
     request = Request(
         (User("hi"), said, User("more")), config=RuntimeConfig(max_tokens=9), model=MODEL
@@ -143,7 +145,7 @@ def test_images_in_a_reply_become_image_blocks(wire: str, body: Any, images: lis
     assert [block.continuity.issuer for block in blocks if block.continuity] == [
         Issuer(wire, None, MODEL)
     ] * len(images)
-    # What is not a picture is kept as it came, not lost.
+    # Data that is not an image is kept unchanged in an opaque block.
     assert images or any(isinstance(block, Opaque) for block in reply.message.content)
 
 
@@ -224,7 +226,7 @@ def serve(wire: str, events: list[Event], *, stream: bool = False) -> bytes:
 
 
 def turn_of(wire: str, body: bytes) -> Assistant:
-    """Return the assistant message that the gateway decodes when a client sends it back."""
+    """Return the assistant message that the gateway decodes when a client sends the reply back."""
     got = json.loads(body)
     hi = {"role": "user", "content": "hi"}
     sent: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": [hi, got, hi]}
@@ -259,7 +261,7 @@ def test_images_sent_back_by_a_client_reach_their_issuer(client: str, upstream: 
     reply = reply_of(upstream, UPSTREAM[upstream], quirks)
     said = turn_of(client, serve(client, events_of(upstream, UPSTREAM[upstream], quirks)))
     _, lost = sent_back(upstream, said, quirks)
-    # whose clients have no place for the item's own fields
+    # A Gemini client has no field in which it could send back the fields of a Responses item.
     if (client, upstream) == ("gemini", "responses"):
         assert lost == ["image_dropped", "message_dropped"]
         return

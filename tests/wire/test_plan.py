@@ -1,4 +1,4 @@
-"""Plan the handover of a conversation to another model from the notes of its codec."""
+"""Swap plans: what happens to a conversation when another model continues it."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_note_on_a_field_replaces_the_entry_of_its_message() -> None:
 def test_plan_reports_a_rejection_and_does_not_raise_it() -> None:
     made = plan(error=UnsupportedContentError("messages[2].content[1]: no images"))
     assert made.refused is not None
-    # The text goes on with advice.
+    # The text of the error ends with advice.
     assert made.refused.startswith("messages[2].content[1]: no images. ")
     assert {item.outcome for item in made.items} == {"kept"}
     assert plan().refused is None

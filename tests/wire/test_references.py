@@ -1,5 +1,5 @@
-"""Every error row and every quirk has a case in the repository, and every case that a comment
-names exists.
+"""Every row of the error tables and every quirk has a case, and every case that a comment cites
+exists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[bytes], Failure]] = {
     "responses": read_error_body,
     "bedrock": read_exception,
 }
-# the ollama wire has the rows of the openai wire
+# the ollama wire uses the error table of the openai wire
 WIRES = ["openai", "anthropic", "gemini", "responses", "cohere", "bedrock"]
 
 
@@ -40,7 +40,9 @@ def rows_of(wire: str) -> tuple[Row, ...]:
 
 
 def deciding_rows(wire: str) -> list[Row]:
-    """Return the row that decides each recorded refusal of a wire."""
+    """Return the rows of the error table that decide the class of the errors in the cases of a
+    wire.
+    """
     rows, found = rows_of(wire), []
     for case in find_cases(wire, "error.json"):
         if case.reply is not None:

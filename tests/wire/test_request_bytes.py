@@ -203,8 +203,9 @@ def test_comparison_finds_a_changed_request() -> None:
     assert normalise("openai", {"n": 1, "messages": []}) == {"messages": []}
 
 
-# The least share of requests that our values express and that are the same when they are written
-# again, and the least number of them: a share is easily raised by expressing less.
+# For each wire: of the requests that our classes can represent, the minimum share that is encoded
+# again without a difference, and the minimum number. The number is needed because representing
+# fewer requests would raise the share.
 LEAST = {
     "openai": (0.99, 3600),
     "anthropic": (0.98, 900),

@@ -156,7 +156,7 @@ KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive","sequence_number":7}\n
 def test_keep_alive_events_change_nothing(case: Case) -> None:
     codec = case.codec(ResponsesCodec)
     data = case.reply or b""
-    if b"event: error\n" in data:  # in an error event the event name carries the meaning
+    if b"event: error\n" in data:  # the event name alone identifies an error event
         return
     assert (
         decode(codec, case.request, [with_between(data, KEEPALIVE)]).facts
@@ -164,8 +164,8 @@ def test_keep_alive_events_change_nothing(case: Case) -> None:
     )
 
 
-# Streams whose last event does not repeat what was streamed, and why; all others must fold to what
-# it contains.
+# Streams whose last event does not repeat the streamed content, with the reason. All other streams
+# must give the reply that their last event contains.
 UNLIKE = {
     "output-empty-at-the-end-stream": "the final list is empty",
     "output-null-at-the-end-stream": "the final list is null",
@@ -214,7 +214,7 @@ def test_cases_listed_as_exceptions_exist() -> None:
 def test_truncated_stream_is_reported_as_interrupted_or_complete(case: Case) -> None:
     codec, data = case.codec(ResponsesCodec), case.reply or b""
     whole = decode(codec, case.request, [data])
-    # By position: an id that was used twice is generated again each time.
+    # Compare by position, because a repeated id is replaced by a new generated id in each run.
     intents = {
         e.content_block_index: e.final_input
         for e in whole.events
@@ -304,7 +304,8 @@ FOREIGN = Continuity("sig", None, Issuer("gemini"))
 CALL = ToolCall("c", "any", {})
 SAID = "messages[1].content[0]"
 
-# the reply, the expected notes as (outcome, code, path, loss)
+# Each entry: a name, the blocks of the reply, and the expected notes as (outcome, code, path,
+# loss).
 LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
     ("plain thinking", [Thinking("hm"), Text("x")], [("dropped", "thinking_dropped", SAID, True)]),
     (
@@ -502,7 +503,8 @@ def test_reasoning_items_are_sent_back_unchanged(
         assert not back.warnings
     else:
         assert [each["type"] for each in sent] == ["message", "message", "message"]
-        assert bool(back.warnings) is bool(text)  # reasoning without text and state is not a block
+        # Reasoning without text and provider state gives no block.
+        assert bool(back.warnings) is bool(text)
 
 
 STATES = st.none() | st.builds(
@@ -547,8 +549,8 @@ MESSAGES = st.lists(
 
 @given(messages=MESSAGES, send=st.sampled_from(["encrypted", "all"]))
 def test_any_conversation_is_encoded_as_a_valid_request(messages: list[Any], send: Any) -> None:
-    """Each call has one later result, ids are unique and short, and output follows each reasoning
-    item.
+    """Each call has one later result, ids are unique and short, and each reasoning item is
+    followed by output.
     """
     said = [HELLO, *messages, HELLO]
     before = copy.deepcopy(said)
@@ -603,7 +605,7 @@ def test_repeated_tool_call_ids_are_made_distinct_and_allowed_ids_are_kept(
 ) -> None:
     rule = IdRule(64, also="_-.:|/+= ")
     turns = [HELLO]
-    for message in messages:  # every call answered at once, so that ids may come again
+    for message in messages:  # answer every call at once, so that its id may be used again
         if isinstance(message, Assistant):
             calls = [msgspec.structs.replace(call, arguments={}) for call in message.tool_calls]
             calls = list({call.id: call for call in calls}.values())
@@ -629,7 +631,9 @@ def test_repeated_tool_call_ids_are_made_distinct_without_an_id_rule() -> None:
 
 @pytest.mark.parametrize("last", "bc")
 def test_id_generated_for_a_repeated_id_is_unused(last: str) -> None:
-    """Of three possible ids two are taken, so the second call with one id gets the third."""
+    """Only three ids are possible and two are in use, so the repeated id is replaced by the
+    third.
+    """
     said = [
         part
         for name in ("a", "a", last)
@@ -681,7 +685,8 @@ NATIVE = {"response_schema": SCHEMA}
 STRICT = {"tools": (CLOSED,)}
 NO_INCLUDE = {"encrypted_reasoning": False}
 
-# status, the error text, its code, the request, what is known before, and what must be learned
+# Each entry: status, error text, error code, request, quirks before the error, and quirks that
+# must be learned from it.
 LESSONS: list[
     tuple[int, str, str | None, dict[str, Any], dict[str, Any], dict[str, Any] | None]
 ] = [
@@ -745,7 +750,7 @@ def test_rejected_fields_are_learned_from_error_texts(
         return
     assert lesson is not None
     assert lesson.quirks_for(make_request(**fields)) == Quirks(**{**before, **learned})
-    # Not public, and must survive the copy.
+    # The private attribute must be copied as well.
     assert (lesson.model, lesson.base_url, lesson.issuer_vendor, lesson._keep_raw) == (  # noqa: SLF001
         MODEL,
         BASE_URL,
@@ -852,7 +857,8 @@ async def test_conversation_continues_after_a_cancelled_turn() -> None:
 
 # --- refusals ----------------------------------------------------------------------------------
 
-# The recordings of failing exchanges, by words in them; anything else is an invalid request.
+# The error class of failed recorded exchanges, by a phrase in the body. All others are invalid
+# requests.
 WORDED: list[tuple[str, type[ProviderError]]] = [
     ("api key", AuthenticationError),
     ("authentication token", AuthenticationError),
@@ -973,7 +979,9 @@ def pieces_of(text: str, chance: random.Random) -> Iterator[str]:
 def stream_item(
     at: int, item: dict[str, Any], chance: random.Random, *, indexed: bool
 ) -> Iterator[dict[str, Any]]:
-    """Return the events of one item, randomly without those that real servers omit."""
+    """Return the events of one output item, omitting at random those that real servers also
+    omit.
+    """
     where: dict[str, Any] = (
         {"output_index": at, "item_id": item["id"]} if indexed else {"item_id": item["id"]}
     )
@@ -1046,14 +1054,14 @@ def test_streamed_and_unstreamed_reply_are_equal(
     whole_items = sum(event["type"] == "response.output_item.done" for event in events) == len(
         items
     )
-    final = [] if whole_items and not repeated else items  # chatgpt.com leaves the list empty
+    final = [] if whole_items and not repeated else items  # chatgpt.com sends an empty output list
     stream = [{"type": "response.created", "response": {"model": "m"}}, *events]
     stream.append({"type": f"response.{status}", "response": {**response, "output": final}})
     data = b"".join(map(event_of, stream))
     request = make_request(tools=(ANY,))
     body = decode(make_codec(), request, [json.dumps({**response, "output": items}).encode()])
     heard = decode(make_codec(), request, cut_at_random(data, seed))
-    if not whole_items:  # then an item's state may come last, in a block of its own
+    if not whole_items:  # the state of an item may then arrive last, as a separate block
         assert words_of(heard) == words_of(body)
         return
     assert heard.facts == body.facts
@@ -1088,7 +1096,7 @@ def words_of(heard: DecodedReply) -> tuple[Any, ...]:
     )
 
 
-# Events without content, each placed among the events of a reply that is complete without them.
+# Events without content; inserting one into a complete stream must not change the reply.
 IDLE: list[dict[str, Any]] = [
     {"type": "response.output_item.added", "output_index": 0, "item": None},
     {"type": "response.output_item.done", "output_index": 0, "item": "x"},
@@ -1253,7 +1261,9 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """Return a copy with the value at a path replaced; ``...`` removes it."""
+    """Return a copy of a value with the part at a path replaced, or removed if the replacement is
+    ``...``.
+    """
     made = copy.deepcopy(value)
     place = made
     for key in path[:-1]:
@@ -1266,8 +1276,8 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """Assert that an error is a provider error with an expected cause, and that events
-    serialise.
+    """Assert that an error is a provider error with an expected cause, and that all events can be
+    serialised.
     """
     error = heard.error
     if error is not None:
@@ -1376,7 +1386,7 @@ def test_randomly_damaged_replies_are_handled(seed: int, at: int) -> None:
 
 # --- recordings --------------------------------------------------------------------------------
 
-# The recordings whose reply is, or holds, an error; and why.
+# The recordings whose reply is or contains an error, with the reason.
 HELD: dict[str, tuple[type[ProviderError], str]] = {
     "2a91b8bd-34b3d6a3": (
         dragoman.errors.QuotaExceededError,
@@ -1392,8 +1402,8 @@ HELD: dict[str, tuple[type[ProviderError], str]] = {
 
 
 def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
-    """Text, calls, item types and usage by the standard library: of the final list, or else of the
-    items done.
+    """Parse a recording with the standard library; return text, calls, item types and usage, from
+    the final list of items or else from the finished items.
     """
     text = record.body.decode()
     if record.is_events:
@@ -1424,7 +1434,7 @@ def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
     return said, calls, sorted(others), response.get("usage")
 
 
-# A fixture whose deltas were shortened by hand.
+# A recording whose deltas were shortened by hand.
 SHORTENED = {"e04932f6-e76438a6"}
 
 
@@ -1467,7 +1477,7 @@ def test_every_recorded_exchange_is_read(count: Callable[[str, int], None]) -> N
                 reply.usage.total_tokens,
             )
             plain = [usage[name] for name in ("input_tokens", "output_tokens", "total_tokens")]
-            # One recording has counts down to -9.
+            # One recording has negative token counts, which are read as unknown.
             assert counted == tuple([count if count >= 0 else None for count in plain]), record
     found = records(good=True)
     assert set(HELD) <= {record.id for record in found}
@@ -1477,8 +1487,8 @@ def test_every_recorded_exchange_is_read(count: Callable[[str, int], None]) -> N
 @pytest.mark.no_cover
 @recorded
 def test_recorded_conversations_are_sent_back_unchanged() -> None:
-    """Every recorded reply, sent back to its issuer: reasoning and own items verbatim, nothing
-    else lost.
+    """Every recorded reply is sent back to its issuer: reasoning and native items verbatim,
+    without other losses.
     """
     for record in records(good=True):
         reply = decode(record.codec(), record.request(), [record.body], judged=False).response
@@ -1549,7 +1559,7 @@ def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], N
         request = make_request(stream='"stream": true' in exchange["request_body"])
         heard = decode(make_codec(), request, [body], judged=False)
         assert decode(make_codec(), request, bytewise(body), judged=False).facts == heard.facts
-        # vLLM once sends headers and not a byte
+        # In one recording vLLM sends headers and an empty body.
         assert (heard.error is None) == bool(body), exchange["id"]
         assert heard.response is None or heard.response.message.content
         ends["read" if heard.error is None else type(heard.error).__name__] += 1

@@ -1,4 +1,4 @@
-"""Names of response schemas, and the prompt texts that request them."""
+"""Names of response schemas, and the prompt texts that ask for output with a schema."""
 
 from __future__ import annotations
 

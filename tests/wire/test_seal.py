@@ -1,4 +1,4 @@
-"""Opaque state is sent back to its issuer only, through any client."""
+"""Provider state is sent back to its issuer only, through any client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies written by the server side, for cases that test_pairs.py does not cover."""
+"""Encoding of replies by the server side, for cases that test_pairs.py does not cover."""
 
 from __future__ import annotations
 

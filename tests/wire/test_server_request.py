@@ -1,5 +1,5 @@
-"""Each field that a client may send is decoded, passed to the provider, reported as lost, or
-refused.
+"""Each field of a client's request is decoded, forwarded to the provider, reported as lost, or
+rejected.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def parts(*blocks: dict[str, Any], role: str = "user") -> dict[str, Any]:
     return {"contents": [{"role": role, "parts": list(blocks)}]}
 
 
-# The field, and the beginning of the complaint.
+# Each entry: the wire, an invalid field, and the beginning of the error text.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("openai", {"model": None}, "model is required"),
     ("openai", {"model": 5}, "model must be a string, not an integer"),

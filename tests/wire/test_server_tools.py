@@ -1,4 +1,4 @@
-"""Tools that the provider runs, and extra fields of the gemini wire."""
+"""Tools that the provider executes, and extra fields of the gemini wire."""
 
 from __future__ import annotations
 

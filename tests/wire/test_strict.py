@@ -1,4 +1,4 @@
-"""Strict decoding: which schemas are sent as strict, in which form, and a tool's own setting."""
+"""Strict mode: which schemas are sent as strict, in which form, and the strict flag of a tool."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_discriminated_union_is_sent_as_a_plain_union() -> None:
 
 FITTING, UNFIT = closed(a=TEXT), {"type": "object", "properties": {"a": TEXT}}
 SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = [
-    # the wire, what the tool asks for, its parameters, what is sent as ``strict``, whether that is
-    # a loss
+    # Each entry: the wire, the strict flag of the tool, its parameters, the value sent as
+    # ``strict``, and whether a loss is reported.
     ("openai", None, FITTING, None, False),
     ("openai", True, FITTING, True, False),
     ("openai", True, UNFIT, None, True),

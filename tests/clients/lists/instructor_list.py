@@ -1,4 +1,4 @@
-"""The feature list of instructor."""
+"""The list of features that are tested with the instructor library."""
 # mypy: ignore-errors
 # pyright: reportMissingImports=false
 

@@ -1,7 +1,7 @@
 """The standard tests of langchain-tests for langchain-google-genai, unchanged.
 
-It runs in the environment of the client, whose pins exclude the google-genai of the development
-group: ``URL=... MODEL=... python -m pytest langchain_google_suite.py``.
+They run in a separate environment, because this client needs another version of google-genai than
+the development tools: ``URL=... MODEL=... python -m pytest langchain_google_suite.py``.
 """
 # mypy: ignore-errors
 # pyright: reportMissingImports=false
@@ -25,7 +25,7 @@ PNG = base64.b64decode(
 class TestGoogle(ChatModelIntegrationTests):
     @pytest.fixture(autouse=True)
     def _world(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Serve the pictures that the tests fetch from this process instead of the network."""
+        """Serve the images that the tests download from this process instead of the network."""
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
 
     @property

@@ -1,4 +1,4 @@
-"""Run a feature list and print what became of each feature, as one JSON object.
+"""Run a list of features and print the outcome of each feature as one JSON object.
 
 It runs in the environment of the client, where Dragoman is not installed: ``python CLIENT.py URL
 SIDE MODEL``.
@@ -21,13 +21,13 @@ PNG = "iVBORw0KGgo="
 
 
 def case(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add a feature to the list."""
+    """Add a feature to the list of tested features."""
     CASES[function.__name__] = function
     return function
 
 
 class NotOffered(Exception):
-    """Raised for a feature that the client does not offer on this side."""
+    """Raised for a feature that the client does not offer on this wire."""
 
 
 def expect(found: Any, wanted: Any) -> None:

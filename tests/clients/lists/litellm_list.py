@@ -1,4 +1,4 @@
-"""The feature list of litellm."""
+"""The list of features that are tested with the litellm library."""
 # mypy: ignore-errors
 # pyright: reportMissingImports=false
 
@@ -54,8 +54,8 @@ def run_tools(word: str, *, stream: bool = False) -> None:
     message = made.choices[0].message
     cities = [json.loads(call.function.arguments)["city"] for call in message.tool_calls]
     expect(cities, ["Paris", "Rome"] if word == "BOTH" else ["Paris"])
-    # A server of its own wire is sent what litellm adds as it is, and this one refuses it, as the
-    # vendor's may.
+    # On this wire litellm sends its own additional fields back unchanged. The server rejects them,
+    # as the vendor's server may do.
     added = {"provider_specific_fields"} if (SIDE, MODEL) == ("openai", "openai") else set()
     turns = [{"role": "user", "content": word}, message.model_dump(exclude=added)]
     turns += [
@@ -72,7 +72,7 @@ def tools() -> None:
 
 @case
 def tools_streamed() -> None:
-    # litellm asks for no stream of a model that it does not know, and sends its calls twice
+    # litellm does not stream from models that it does not know, and repeats their tool calls.
     if SIDE == "responses":
         raise NotOffered
     run_tools("CALL", stream=True)

@@ -1,4 +1,6 @@
-"""The feature list of the llm library, over the wire that it speaks without plugins."""
+"""The list of features that are tested with the llm library, over the wire that it uses without
+plugins.
+"""
 # mypy: ignore-errors
 # pyright: reportMissingImports=false
 

@@ -1,4 +1,4 @@
-"""The feature list of the OpenAI Agents SDK."""
+"""The list of features that are tested with the OpenAI Agents SDK."""
 # mypy: ignore-errors
 # pyright: reportMissingImports=false
 

@@ -1,4 +1,4 @@
-"""The feature list of Pydantic AI."""
+"""The list of features that are tested with Pydantic AI."""
 # mypy: ignore-errors
 # pyright: reportMissingImports=false
 
