@@ -342,7 +342,7 @@ def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
          "deep"),
     ],
 )  # fmt: skip
-def test_native_block_has_a_one_line_summary(data: Any, summary: str) -> None:
+def test_opaque_block_has_a_one_line_summary(data: Any, summary: str) -> None:
     assert Opaque(data, Continuity(issuer=Issuer("x"))).summary == summary
 
 

@@ -31,7 +31,7 @@ WITH_PYTHON = [page for page in PAGES if blocks(page)]
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_example_runs(page: Path, tmp_path: Path) -> None:
+def test_every_documentation_example_runs(page: Path, tmp_path: Path) -> None:
     assert run_page(page, tmp_path) > 0
 
 

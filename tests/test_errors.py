@@ -364,7 +364,7 @@ def test_hide_removes_secrets_from_every_text_of_an_error() -> None:
     assert secret not in repr(vars(error)) + str(error) + repr(error)
 
 
-def test_hide_works_on_an_error_without_text() -> None:
+def test_hiding_secrets_works_on_an_error_without_text() -> None:
     error = ProviderError("no")
     error.hide(["x"], ["a prompt"])
     assert (error.provider_code, error.provider_message, error.quotable) == (None, None, True)

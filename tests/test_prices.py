@@ -216,7 +216,7 @@ def test_every_bundled_price_row_is_found_by_each_of_its_names(bundled: PriceTab
     assert asked > 1500
 
 
-def test_known_prices_are_found(bundled: PriceTable) -> None:
+def test_well_known_prices_are_found(bundled: PriceTable) -> None:
     """Check some well-known prices, as a guard against a misplaced decimal point."""
     at = date(2026, 11, 1)
     for model, rates in {
@@ -232,7 +232,7 @@ def test_known_prices_are_found(bundled: PriceTable) -> None:
         assert (found.input, found.output, found.cache_read, found.cache_write) == expected
 
 
-def test_price_changes_on_its_date(bundled: PriceTable) -> None:
+def test_dated_price_change_takes_effect_on_its_date(bundled: PriceTable) -> None:
     usage = Usage(1_000_000, 0, 0)
     before = cost(usage, "openai:o3", date(2025, 6, 9))
     after = cost(usage, "openai:o3", date(2025, 6, 10))
@@ -408,7 +408,7 @@ def test_billed_token_counts_take_precedence_over_processed_ones() -> None:
     assert price(Usage(10, 10, billed_input_tokens=4, billed_output_tokens=4), rates).notes == ()
 
 
-def test_cost_is_itemised() -> None:
+def test_cost_of_a_call_is_itemised() -> None:
     bill = price(Usage(1_000_000, 200_000, 600_000, 100_000, 50_000), PLAIN)
     assert bill.parts == {
         "input": D("0.9"),

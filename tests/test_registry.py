@@ -349,7 +349,7 @@ def test_user_settings_override_the_catalogue(file: Path, monkeypatch: pytest.Mo
     assert provider.codec.issuer_vendor == "mistral"
 
 
-def test_changed_file_is_reloaded_and_an_invalid_one_is_not(
+def test_changed_configuration_file_is_reloaded_unless_it_is_invalid(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.write_text(EXAMPLE)
@@ -682,7 +682,7 @@ def test_tokenizer_family_decides_if_a_prompt_exceeds_the_context_window(
         ({"max_context_tokens": 1}, "exceeds_context_window"),
     ],
 )
-def test_unsupported_request_is_rejected_with_the_contracts_code(
+def test_unsupported_request_is_rejected_with_the_code_of_the_contract(
     known: dict[str, Any], reason: str
 ) -> None:
     model = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known)

@@ -123,7 +123,7 @@ def test_size_checks_find_deliberate_violations(name: str) -> None:
     assert list(find_violations(violating)) == [message]
 
 
-def test_package_keeps_the_size_limits() -> None:
+def test_package_keeps_to_the_size_limits() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 100
     found = [

@@ -44,7 +44,7 @@ def test_error_names_the_forbidden_remote_address(
         reach(host, port)
 
 
-def test_dns_lookups_are_blocked() -> None:
+def test_network_guard_blocks_dns_lookups() -> None:
     with forbid_network(), pytest.raises(NetworkForbiddenError, match=r"example\.org"):
         create("example.org", 80)
 

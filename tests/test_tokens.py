@@ -660,7 +660,7 @@ def test_low_detail_image_counts_fewer_tokens_if_the_model_is_known() -> None:
     assert _picture(picture, "claude", detail="low") == _picture(picture, "claude")
 
 
-def test_image_size_after_a_thumbnail_is_found_or_estimated() -> None:
+def test_size_of_an_image_with_a_thumbnail_is_found_or_estimated() -> None:
     near, far = (_inline(_jpeg(750, 100, before=before)) for before in (40_000, 60_000))
     assert _picture(near, "claude") == pytest.approx(100, abs=1)
     assert _picture(far, "claude") == _picture(_inline(_png(1024, 1024)), "claude")

@@ -63,7 +63,7 @@ def fuzz(fuzzer: Fuzzer, cases: int, first: int) -> Counter[str]:
     return ends
 
 
-def test_short_fuzz_run_of_forwarded_requests_finds_nothing(
+def test_short_fuzz_run_of_forwarded_requests_finds_no_error(
     count: Callable[[str, int], None],
 ) -> None:
     ends = fuzz(fuzzers.fuzz_passed_request, 200, SEED * 10**9)
@@ -75,7 +75,7 @@ def test_short_fuzz_run_of_forwarded_requests_finds_nothing(
 @pytest.mark.parametrize(
     "fuzzer", [fuzzers.fuzz_request, fuzzers.fuzz_reply], ids=["requests", "replies"]
 )
-def test_short_fuzz_run_finds_nothing(
+def test_short_fuzz_run_of_requests_and_replies_finds_no_error(
     fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]
 ) -> None:
     ends = fuzz(fuzzer, 1000, SEED * 10**9 + part * 1000)
@@ -92,7 +92,7 @@ FUZZERS = [fuzzers.fuzz_request, fuzzers.fuzz_reply, fuzzers.fuzz_passed_request
 @is_long
 @pytest.mark.parametrize("part", range(16))
 @pytest.mark.parametrize("fuzzer", FUZZERS, ids=["requests", "replies", "passed"])
-def test_long_fuzz_run_finds_nothing(
+def test_long_fuzz_run_of_requests_and_replies_finds_no_error(
     fuzzer: Fuzzer, part: int, count: Callable[[str, int], None]
 ) -> None:
     share = FUZZ // 16
@@ -189,7 +189,7 @@ FOUND: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
-def test_earlier_fuzz_findings_stay_fixed(case: dict[str, Any], tmp_path: Path) -> None:
+def test_bugs_that_fuzzing_found_earlier_stay_fixed(case: dict[str, Any], tmp_path: Path) -> None:
     """Each finding has a ``body``; ``@@`` in it stands for ``unit``, repeated ``times`` times."""
     body = (
         case["body"]

@@ -43,7 +43,7 @@ def attack(
 
 
 @pytest.mark.exhaustive
-def test_session_killed_at_random_moments_loses_nothing(
+def test_session_killed_at_random_moments_loses_no_record(
     place: str, tmp_path: Path, count: Count
 ) -> None:
     tally = attack(place, tmp_path, count, sessions=2, kills=KILLS, runners=1)

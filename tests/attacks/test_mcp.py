@@ -44,7 +44,7 @@ async def test_number_of_reported_rejected_tools_is_limited(
         )
 
 
-async def test_tools_with_odd_names_are_rejected_with_a_reason() -> None:
+async def test_tools_with_invalid_names_are_rejected_with_a_reason() -> None:
     async with evil("names") as server:
         assert [tool.name for tool in server.tools] == ["ok-name_1.x"]
         assert len(server.refused) == len(NAMES) - 1

@@ -186,7 +186,7 @@ def test_the_first_code_block_can_be_extracted() -> None:
         assert run("m", "Hi", "-x", "--base-url", server.base_url).stdout == "no block\n"
 
 
-def test_json_without_streaming_is_one_object(server: Background) -> None:
+def test_unstreamed_json_output_is_one_object(server: Background) -> None:
     reply = json.loads(
         run("m", "Hi", "--base-url", server.base_url, "--json", "--no-stream").stdout
     )
@@ -237,5 +237,5 @@ def test_each_retry_is_printed(retries: str, calls: int) -> None:
         ("```\n```", ""),
     ],
 )
-def test_first_closed_code_block_is_found(text: str, block: str) -> None:
+def test_first_complete_code_block_is_found(text: str, block: str) -> None:
     assert _first_block(text) == block

@@ -670,7 +670,7 @@ def test_model_name_is_in_the_url_on_vertex(stream: bool, verb: str) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": (Tool("f"),), "tool_choice": "none"}])
-def test_parallel_calls_switch_is_omitted_without_tools(fields: dict[str, Any]) -> None:
+def test_setting_for_parallel_tool_calls_is_omitted_without_tools(fields: dict[str, Any]) -> None:
     body = sent(msgspec.structs.replace(HELLO, **fields), connect({"parallel_tools": False}))
     assert "disable_parallel_tool_use" not in body.get("tool_choice", {})
 
@@ -1128,7 +1128,7 @@ def test_every_recorded_reply_is_sent_back_unchanged() -> None:
 
 
 @needs_corpus
-def test_every_recorded_error_maps_to_its_class() -> None:
+def test_every_recorded_error_maps_to_the_right_class() -> None:
     seen: set[tuple[int, str]] = set()
     for record in recorded():
         if record["status"] == 200:

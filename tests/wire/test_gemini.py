@@ -1526,7 +1526,7 @@ def test_rejected_field_is_omitted_from_later_requests(
 
 
 @pytest.mark.parametrize("status", [400, 422, 500, 501])
-def test_rejections_with_different_statuses_are_recognised(status: int) -> None:
+def test_field_rejections_with_different_statuses_are_recognised(status: int) -> None:
     assert (
         CODEC.learn(
             CODEC.error(*refusal(LESSONS[0][0], status)[:2], refusal(LESSONS[0][0])[2][0]), TALK

@@ -158,7 +158,7 @@ ACCIDENTS = """
 """
 
 
-def test_every_fixture_and_incident_has_a_case() -> None:
+def test_every_fixture_and_known_incident_has_a_conformance_case() -> None:
     names = {case.name for case in CASE_LIST}
     assert {int(name[:3]) for name in names if name[:3].isdigit()} == set(NUMBERED)
     assert set(ACCIDENTS.split()) <= names

@@ -101,7 +101,7 @@ def frames_of(data: bytes) -> list[Any]:
     ("text", "wanted"),
     [('{"input": "*** Begin"}', "*** Begin"), ('{"input": [1]}', "[1]"), ("{}", "")],
 )
-def test_custom_tool_receives_free_text(text: str, wanted: str) -> None:
+def test_custom_tool_call_contains_free_text(text: str, wanted: str) -> None:
     server = SERVER_CODECS["responses"]
     for stream in (False, True):
         asked = Asked(Request([User("Hi")], model="m", stream=stream), custom=frozenset({"patch"}))
@@ -117,7 +117,7 @@ def test_custom_tool_receives_free_text(text: str, wanted: str) -> None:
             assert "response.function_call_arguments.delta" not in kinds
 
 
-def test_truncated_custom_call_is_incomplete() -> None:
+def test_truncated_call_of_a_custom_tool_is_marked_as_incomplete() -> None:
     server = SERVER_CODECS["responses"]
     asked = Asked(Request([User("Hi")], model="m", stream=True), custom=frozenset({"patch"}))
     encoder = server.encoder(asked)

@@ -96,7 +96,7 @@ def test_unsupported_server_tools_are_rejected(wire: str, name: str) -> None:
         encode(wire, ServerTool(name))
 
 
-def test_server_tools_are_accepted_among_tools() -> None:
+def test_server_tools_may_be_listed_with_other_tools() -> None:
     record = {"type": "server_tool", "name": "url_context", "options": {"max_uses": 1}}
     request = build_request("Hi", [ServerTool("web_search"), {"name": "f"}, record])
     assert request.tools == (Tool("f"),)

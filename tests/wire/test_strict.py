@@ -93,7 +93,7 @@ def test_deeply_nested_schema_has_no_strict_form() -> None:
     assert strict_form(schema) is None
 
 
-def test_reference_with_a_description_becomes_a_single_union() -> None:
+def test_schema_reference_with_a_description_becomes_a_union_of_one_type() -> None:
     schema = {**closed(a={"$ref": "#/$defs/A", "description": "d"}), "$defs": {"A": TEXT}}
     form = strict_form(schema)
     assert form is not None

@@ -100,7 +100,7 @@ def test_root_of_a_base_url_is_found(base: str, root: str) -> None:
         "http://x/\x7f",
     ],
 )
-def test_spaces_and_controls_in_a_base_url_are_rejected(url: str) -> None:
+def test_spaces_and_control_characters_in_a_base_url_are_rejected(url: str) -> None:
     with pytest.raises(ValueError, match="must not contain spaces or control characters"):
         join_url(url, "/chat")
 
