@@ -1,4 +1,6 @@
-"""Batches of embeddings: rows, results, failures, budgets, restarts and which batches embed."""
+"""Batches of embeddings: rows, results, failures, budgets, restarts, and how an embedding batch is
+recognised.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def expected(text: str, size: int = 64) -> list[float]:
 
 
 class Slow(SimulatedEmbedder):
-    """Answers later texts sooner, and counts the calls in flight."""
+    """An embedder that answers later texts sooner, and counts the calls in flight."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -84,7 +86,7 @@ class Slow(SimulatedEmbedder):
 
 
 class Refusing(SimulatedEmbedder):
-    """Refuses texts by their content."""
+    """An embedder that rejects texts by their content."""
 
     def __init__(self, **errors: Exception) -> None:
         super().__init__()
@@ -101,7 +103,7 @@ class Refusing(SimulatedEmbedder):
 # --- rows and results --------------------------------------------------------------------------
 
 
-async def test_row_with_a_string_gets_a_vector_and_one_with_a_list_gets_a_list(
+async def test_row_with_one_text_gets_a_vector_and_row_with_a_list_gets_a_list(
     server: SimServer, out: Path
 ) -> None:
     rows = [
@@ -129,7 +131,9 @@ async def test_row_with_a_string_gets_a_vector_and_one_with_a_list_gets_a_list(
     assert sum(Decimal(row["cost_usd"]) for row in found) == report.cost_usd
 
 
-async def test_row_of_openai_gets_a_result_of_the_same_shape(server: SimServer, out: Path) -> None:
+async def test_row_in_openai_format_gets_a_result_in_openai_format(
+    server: SimServer, out: Path
+) -> None:
     rows = [
         openai_row("a", input=["one", "two"], dimensions=4, user="u"),
         openai_row("b", input="three", encoding_format="base64"),
@@ -145,10 +149,11 @@ async def test_row_of_openai_gets_a_result_of_the_same_shape(server: SimServer, 
     assert body["data"][0]["embedding"] == wanted[0]
     assert body["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
     packed = second["response"]["body"]["data"][0]["embedding"]
-    assert array("f", base64.b64decode(packed)).tolist() == wanted[1]  # dimensions of the batch
+    # The batch setting for dimensions is used
+    assert array("f", base64.b64decode(packed)).tolist() == wanted[1]
 
 
-async def test_settings_of_the_batch_apply_to_rows_without_their_own(out: Path) -> None:
+async def test_batch_settings_apply_to_rows_without_their_own_settings(out: Path) -> None:
     model = SimulatedEmbedder()
     rows = [
         {"input": "a"},
@@ -165,7 +170,7 @@ async def test_settings_of_the_batch_apply_to_rows_without_their_own(out: Path) 
     assert len(base64.b64decode(third["response"]["body"]["data"][0]["embedding"])) == 16
 
 
-async def test_columns_are_embedded_through_a_template(out: Path, tmp_path: Path) -> None:
+async def test_template_selects_the_columns_to_embed(out: Path, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("key,word,input\nk1,Haus,x\nk2,Maus,y\n")
     model = SimulatedEmbedder()
     await run(
@@ -208,7 +213,7 @@ async def test_columns_are_embedded_through_a_template(out: Path, tmp_path: Path
         ({**openai_row("a", input="x"), "custom_id": ""}, "custom_id must be a string"),
     ],
 )
-async def test_invalid_row_is_a_result_and_strict_refuses_it(
+async def test_invalid_row_is_reported_in_the_output_and_rejected_in_strict_mode(
     row: dict[str, Any], reason: str, out: Path
 ) -> None:
     model = SimulatedEmbedder()
@@ -226,14 +231,14 @@ async def test_invalid_row_is_a_result_and_strict_refuses_it(
 # --- the promises of every batch -----------------------------------------------------------------
 
 
-async def test_results_are_in_the_order_of_the_input_with_calls_in_parallel(out: Path) -> None:
+async def test_parallel_calls_give_results_in_the_order_of_the_input(out: Path) -> None:
     model = Slow()
     report = await run(texts(40), out, model, concurrency=10)
     assert [row["id"] for row in results(out)] == [f"r{number}" for number in range(40)]
     assert (report.rows, model.most) == (40, 10)
 
 
-async def test_failed_row_is_a_result_and_the_others_continue(out: Path) -> None:
+async def test_failed_row_is_reported_in_the_output_and_the_others_continue(out: Path) -> None:
     model = Refusing(
         w1=InvalidRequestError("too long", status=400), w2=RateLimitError("slow down", status=429)
     )
@@ -251,13 +256,13 @@ async def test_failed_row_is_a_result_and_the_others_continue(out: Path) -> None
     assert (report.rows, report.failed, len(again.requests)) == (5, 0, 3)
 
 
-async def test_transient_failure_is_sent_again(out: Path) -> None:
+async def test_transient_failure_of_a_row_is_retried(out: Path) -> None:
     model = SimulatedEmbedder(OverloadedError("busy", retry_after=0.0))
     report = await run(texts(2), out, model, retries=2, concurrency=1)
     assert (report.failed, len(model.requests)) == (0, 3)
 
 
-async def test_row_that_fails_after_its_first_request_is_billed(out: Path) -> None:
+async def test_tokens_of_a_row_that_fails_after_its_first_request_are_billed(out: Path) -> None:
     model = SimulatedEmbedder(None, InvalidRequestError("bad"), batch_size=2)
     model.priced_as = PRICE
     report = await run([{"input": ["a", "b", "c", "d", "e"]}], out, model)
@@ -267,7 +272,7 @@ async def test_row_that_fails_after_its_first_request_is_billed(out: Path) -> No
     assert report.cost_usd == 2 * Decimal("0.02") / 1_000_000
 
 
-async def test_budget_stops_the_batch_over_all_its_runs(out: Path) -> None:
+async def test_token_budget_covers_all_runs_of_an_embedding_batch(out: Path) -> None:
     rows = [openai_row(f"r{number}", input="one two") for number in range(10)]
     model = SimulatedEmbedder()
     report = await run(rows, out, model, budget="tokens=8")
@@ -278,12 +283,12 @@ async def test_budget_stops_the_batch_over_all_its_runs(out: Path) -> None:
     assert len(again.requests) == 2
 
 
-async def test_budget_in_usd_needs_a_known_price(out: Path) -> None:
+async def test_budget_in_dollars_requires_a_known_price(out: Path) -> None:
     with pytest.raises(BatchError, match="a budget in usd cannot hold"):
         await run(texts(1), out, SimulatedEmbedder(), budget="usd=1")
 
 
-async def test_cache_answers_equal_rows_once(out: Path, tmp_path: Path) -> None:
+async def test_equal_rows_are_sent_once_with_a_cache(out: Path, tmp_path: Path) -> None:
     model = SimulatedEmbedder()
     rows = [{"input": "a"}, {"input": "b"}, {"input": "a"}]
     report = await run(rows, out, model, cache=tmp_path / "cache.db", concurrency=1)
@@ -306,7 +311,7 @@ async def test_finished_rows_are_not_sent_again(out: Path) -> None:
 @pytest.mark.parametrize(
     "first", [{"input": "x"}, {"text": "x"}, {"text": ["x"]}, openai_row("a", input="x")]
 )
-async def test_first_row_decides(
+async def test_first_row_with_a_text_makes_it_an_embedding_batch(
     first: dict[str, Any], server: SimServer, out: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "in.jsonl"
@@ -316,7 +321,7 @@ async def test_first_row_decides(
     assert (await embed_at(server, [first], tmp_path / "three.jsonl")).failed == 0
 
 
-async def test_first_row_of_chats_decides(server: SimServer, out: Path) -> None:
+async def test_first_row_with_a_prompt_makes_it_a_chat_batch(server: SimServer, out: Path) -> None:
     rows = [{"prompt": "x"}, {"input": "x"}, openai_row("a", input="x")]
     report = await embed_at(server, iter(rows), out)
     chat, embed, foreign = results(out)
@@ -326,7 +331,9 @@ async def test_first_row_of_chats_decides(server: SimServer, out: Path) -> None:
     assert report.bad == 2
 
 
-async def test_option_decides_for_templates(server: SimServer, out: Path, tmp_path: Path) -> None:
+async def test_embed_option_decides_if_templates_are_embedded(
+    server: SimServer, out: Path, tmp_path: Path
+) -> None:
     rows = [{"text": "x"}]
     await embed_at(server, rows, out, template="{text}", embed=True)
     assert "embedding" in results(out)[0]
@@ -334,7 +341,7 @@ async def test_option_decides_for_templates(server: SimServer, out: Path, tmp_pa
     assert results(tmp_path / "chat.jsonl")[0]["text"] == "chat"
 
 
-async def test_name_of_a_known_embedding_model_decides(
+async def test_known_embedding_model_makes_it_an_embedding_batch(
     server: SimServer, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = tmp_path / "models.yaml"
@@ -361,7 +368,7 @@ async def test_name_of_a_known_embedding_model_decides(
         (Listed("x"), {"embed": True}, "embed: is True, but model is a Listed"),
     ],
 )
-async def test_settings_of_the_other_kind_are_refused(
+async def test_chat_settings_in_embedding_batches_and_the_reverse_are_rejected(
     model: Any, settings: dict[str, Any], reason: str, out: Path
 ) -> None:
     with pytest.raises(ValueError, match=reason):
