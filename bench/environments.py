@@ -19,6 +19,9 @@ PEERS = {
     "pydantic-ai": ("pydantic-ai-slim[openai]", "import pydantic_ai.models.openai"),
     "langchain": ("langchain-openai", "import langchain_openai"),
 }
+# Servers that the gateway is compared with, in the same form.
+SERVERS = {"litellm-proxy": ("litellm[proxy]", "import litellm.proxy.proxy_server")}
+_PACKAGES = {**PEERS, **SERVERS}
 
 
 def folder() -> Path:
@@ -34,19 +37,17 @@ def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
         return python, None
     shutil.rmtree(home, ignore_errors=True)
     home.parent.mkdir(parents=True, exist_ok=True)
-    package, statement = PEERS[peer]
+    package, statement = _PACKAGES[peer]
     print(f"installing {package} ...", file=sys.stderr, flush=True)
+    uv = Path(sys.executable).with_name("uv")  # resolves large packages in seconds
+    installer = (
+        [str(uv), "pip", "install", "--quiet", "--python", python]
+        if uv.exists()
+        else [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    )
     for command in (
         [sys.executable, "-m", "venv", str(home)],
-        [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            *package.split(),
-        ],
+        [*installer, *package.split()],
         [python, "-c", statement],
     ):
         try:
@@ -67,6 +68,6 @@ def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
 
 
 def version(python: str, peer: str) -> str:
-    name = PEERS[peer][0].split()[0].partition("[")[0]
+    name = _PACKAGES[peer][0].split()[0].partition("[")[0]
     code = f"import importlib.metadata; print(importlib.metadata.version({name!r}))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()

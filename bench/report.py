@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -68,15 +70,31 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def renew(page: Path, written: str) -> None:
-    """Replace the table between the two marker comments of a page."""
+def renew(page: Path, written: str, command: str = "make bench") -> None:
+    """Replace the table between the two marker comments of a page that name a command."""
+    opening, closing = [f"<!-- what {command} found: {mark} -->" for mark in ("begin", "end")]
     text = page.read_text()
-    begin, _, rest = text.partition(_BEGIN)
-    _, _, end = rest.partition(_END)
-    page.write_text(f"{begin}{_BEGIN}\n\n{written}\n\n{_END}{end}")
+    begin, _, rest = text.partition(opening)
+    _, _, end = rest.partition(closing)
+    page.write_text(f"{begin}{opening}\n\n{written}\n\n{closing}{end}")
 
 
-_BEGIN, _END = "<!-- what make bench found: begin -->", "<!-- what make bench found: end -->"
+def describe_machine() -> dict[str, Any]:
+    """Return the machine, and how many processes of others were running on it."""
+    cores, python = os.cpu_count(), platform.python_version()
+    return {
+        "machine": f"{platform.machine()}, {cores} cores, Python {python}",
+        "load before the run": round(os.getloadavg()[0], 1),
+    }
+
+
+def list_figures(found: dict[str, Any]) -> str:
+    """Return figures as a Markdown table of two columns."""
+    rows = [
+        f"| {name} | {' and '.join(map(str, each)) if isinstance(each, list) else each} |"
+        for name, each in found.items()
+    ]
+    return "\n".join(["| | |", "|---|---|", *rows])
 
 
 def _cases(cases: dict[str, Any]) -> list[str]:

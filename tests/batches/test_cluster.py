@@ -10,8 +10,11 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from dragoman.batches import OutputError
 from dragoman.batches.parts import FinishedLines, hold, list_parts, merge, parts_of
 from tests.listed import Listed
 
+from ..middleware.conftest import redis_url as redis_url
 from ..server import Connection, Server, completion, serve
 
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
@@ -229,3 +233,132 @@ async def test_batch_runs_on_ray(tmp_path: Path, victim: str) -> None:
     assert set(model.asked) == {f"p{number}" for number in range(ROWS)} - {"p7", "p8"}
     compare(out, tmp_path / "local.jsonl")
     assert not parts_of(out).exists()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
+async def test_workers_on_ray_share_a_rate_limit_over_redis(
+    tmp_path: Path, redis_url: str
+) -> None:
+    source, out, model = write_rows(tmp_path), tmp_path / "out.jsonl", Counting()
+    async with serve(model) as server, asyncio.timeout(400):
+        process = await start(
+            server, source, out, "--on", "ray", "--workers", "2", "--rpm", "60",
+            "--limits-redis", redis_url,
+        )  # fmt: skip
+        began = None
+        workers: set[str] = set()
+        while began is None or len(workers) < 2 or time.monotonic() < began + 10:
+            assert process.returncode is None, await process.communicate()
+            if began is None and model.asked:
+                began = time.monotonic()
+            workers = {path.name.split("-")[1] for path in list_parts(parts_of(out))} - {"driver"}
+            await asyncio.sleep(0.1)
+        asked, seconds = len(model.asked), time.monotonic() - began
+        process.kill()
+        await process.wait()
+        for pid in workers:
+            while Path(f"/proc/{pid}/exe").exists():
+                await asyncio.sleep(0.1)
+    # two separate limits would allow twice as many
+    assert 50 <= asked <= 60 + seconds + 2, (asked, seconds)
+
+
+# --- kill -9 at random points ------------------------------------------------------------------
+
+
+class Gate(Counting):
+    """Answers as many requests as the test allows, so that a kill meets the batch at a chosen
+    point.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = 0
+        self.allowed: float = 0
+        self.changed = asyncio.Condition()
+
+    async def __call__(self, connection: Connection) -> None:
+        prompt = connection.seen.json["messages"][-1]["content"]
+        self.asked.append(prompt)
+        if prompt in self.acknowledged:
+            self.asked_again.append(prompt)
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.answered < self.allowed)
+            self.answered += 1
+            self.changed.notify_all()
+        connection.reply(200, completion(f"{prompt}!"))
+
+    async def allow(self, more: float) -> None:
+        """Answer this many more requests, and return when they were sent."""
+        async with self.changed:
+            self.allowed = self.answered + more
+            self.changed.notify_all()
+            if self.allowed < float("inf"):
+                await self.changed.wait_for(lambda: self.answered >= self.allowed)
+
+
+async def find_workers(process: asyncio.subprocess.Process, out: Path) -> list[int]:
+    """Return the ids of the living processes that have begun a part file; wait for the first."""
+    while process.returncode is None:
+        pids = {path.name.split("-")[1] for path in list_parts(parts_of(out))} - {"driver"}
+        if alive := [int(pid) for pid in pids if Path(f"/proc/{pid}").exists()]:
+            return alive
+        await asyncio.sleep(0.05)
+    printed, problems = await process.communicate()
+    raise AssertionError((printed, problems))
+
+
+async def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    while Path(f"/proc/{pid}/exe").exists():
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
+@pytest.mark.parametrize("seed", range(10))
+async def test_batch_on_ray_killed_at_random_points_loses_nothing(
+    tmp_path: Path, seed: int, count: Callable[[str, int], None]
+) -> None:
+    """Kill nine workers and then the driver, each at a random point, and finish the batch."""
+    dice, source, out, model = (
+        random.Random(seed),
+        write_rows(tmp_path),
+        tmp_path / "o.jsonl",
+        Gate(),
+    )
+    options = ("--on", "ray", "--workers", "2")
+    async with serve(model) as server, asyncio.timeout(900):
+        process = await start(server, source, out, *options)
+        for _ in range(9):
+            await find_workers(process, out)
+            await model.allow(dice.randint(1, 60))
+            await asyncio.sleep(dice.random() * 0.05)
+            await kill(dice.choice(await find_workers(process, out)))
+            model.acknowledged |= read_prompts(out)
+        await find_workers(process, out)
+        await model.allow(dice.randint(1, 60))
+        workers = await find_workers(process, out)
+        process.kill()
+        await process.wait()
+        for pid in workers:  # workers exit shortly after their driver died
+            while Path(f"/proc/{pid}/exe").exists():
+                await asyncio.sleep(0.1)
+        model.acknowledged |= read_prompts(out)
+        count("kills of a batch on Ray", 10)
+        await model.allow(float("inf"))
+        report = await end(await start(server, source, out, *options))
+    assert model.acknowledged
+    assert model.asked_again == []
+    assert (report["rows"], report["failed"], report["bad"]) == (ROWS, 2, 2)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["line"] for row in rows] == list(range(1, ROWS + 1))
+    good = [row for row in rows if row["line"] not in (8, 9)]
+    assert all(row["text"] == f"p{row['line'] - 1}!" for row in good)
+    assert not parts_of(out).exists()
+
+
+def read_prompts(out: Path) -> set[str]:
+    """Return the prompts of the rows on disk."""
+    return {f"p{line - 1}" for lines in finished(out).values() for line in lines}

@@ -20,7 +20,7 @@ from .cluster import ClusterRunner, forget_parts
 from .embed import embeds, make_embed_defaults
 from .job import Job, Limits, State, StateFile
 from .options import BatchOptions, BatchProgress, Options, read_options
-from .output import Lines, Output, count_saved, drop_failures
+from .output import Lines, Output, Recovered, drop_failures
 from .parts import merge
 from .remote import RemoteRunner
 from .rows import BadRow, Defaults, Parser, Row, Skipped, find_bad_rows, name_of, read_rows
@@ -200,7 +200,7 @@ class _Run:
                 on_saved=self._report,
             )  # fmt: skip
             await self._cluster.run(done)
-            self._recount(Decimal(state.dropped_usd))
+            self._recount(self._cluster.found, Decimal(state.dropped_usd))
             return self._cluster
         if given.via == "provider":
             if isinstance(provider, Embedder):
@@ -218,12 +218,12 @@ class _Run:
         await runner.run()
         return runner
 
-    def _recount(self, dropped: Decimal) -> None:
-        """Count the totals again from the output file.
+    def _recount(self, found: Recovered, dropped: Decimal) -> None:
+        """Replace the totals by those of the output file.
 
         A worker that died may have saved rows without reporting them.
         """
-        found, spent = count_saved(self._output.path), self._spent
+        spent = self._spent
         spent.rows, spent.failed, spent.bad, spent.tokens = (
             found.done.count,
             found.failed,

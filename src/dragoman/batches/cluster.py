@@ -25,7 +25,7 @@ from ..errors import ProviderError
 from ..events import Usage
 from ..messages import new_ulid
 from .job import Job
-from .output import Lines, Output, replace_file
+from .output import Lines, Output, Recovered, replace_file
 from .parts import FinishedLines, hold, merge, parts_of
 from .results import Result, write_bad
 from .rows import BadRow, Parser, Row, SeenIds, Shape
@@ -71,6 +71,7 @@ class ClusterRunner:
         self._out = out
         self._folder = parts_of(out)
         self._spending = spending
+        self.found = Recovered(Lines())
         self._ordered = ordered
         self._workers = workers
         self._address = address
@@ -104,7 +105,7 @@ class ClusterRunner:
                 # Ray writes the output of its processes to standard output
                 with contextlib.redirect_stdout(sys.stderr):
                     self._ask_all()
-        merge(self._out, ordered=self._ordered)
+        self.found = merge(self._out, ordered=self._ordered)
 
     def _spool(self, done: Lines) -> list[Result]:
         """Write the remaining rows to files; return the results of invalid rows."""
@@ -253,6 +254,8 @@ class Asker:
             *[self._answer(row) for row in rows if row.line not in done]
         )
         await self._sync()
+        for result in results:
+            self._finished.lines.add(result.line)
         yield {
             "failed": [result.failed for result in results],
             "bad": [result.bad for result in results],
@@ -273,6 +276,7 @@ class Asker:
         path = self._folder / f"part-{os.getpid()}-{new_ulid()}.jsonl"
         self._output = Output(path, ordered=False, concurrency=self._job.concurrency)
         self._output.open()
+        self._finished.own = path
         self._begun = asyncio.create_task(self._output.run(lambda: None))
 
     async def _answer(self, spooled: _Spooled) -> Result:

@@ -349,16 +349,6 @@ def _recover(
     file.seek(0, os.SEEK_END)
 
 
-def count_saved(path: Path) -> Recovered:
-    """Return the totals of the rows in an output file."""
-    recovered = Recovered(Lines())
-    with path.open("rb") as file:
-        for _, row in read_saved(file):
-            if row is not None:
-                recovered.add(row)
-    return recovered
-
-
 def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | None]]:
     """Yield the results from a file's current position on; ``None`` for an invalid line."""
     for data in file:

@@ -5,6 +5,7 @@ They are in the folder ``OUT.parts``, which must be shared by all machines of a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -12,7 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .output import Lines, lock, read_saved, replace_file
+import msgspec
+from msgspec import Struct
+
+from .output import Lines, Recovered, lock, read_saved, replace_file
 
 
 def parts_of(out: Path) -> Path:
@@ -35,48 +39,69 @@ def list_parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.jsonl"))
 
 
+class _Numbered(Struct):
+    """The only field of a result that a worker reads, since it reads the results of all others."""
+
+    line: int
+
+
+_numbered = msgspec.json.Decoder(_Numbered)
+
+
 class FinishedLines:
-    """The lines that workers have finished; ``refresh`` reads new entries of the part files."""
+    """The lines that workers have finished; ``refresh`` reads new entries of the part files.
+
+    ``own`` is the part file of this worker, whose lines the worker adds itself.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.own: Path | None = None
         self._places: dict[Path, int] = {}
         self.lines = Lines()
 
     def refresh(self) -> Lines:
         """Return the lines that are on disk now; read an incomplete last line again next time."""
         for path in list_parts(self._folder):
-            with path.open("rb") as file:
-                file.seek(self._places.get(path, 0))
-                for data, row in read_saved(file):
-                    if row is None:
+            place = self._places.get(path, 0)
+            if path == self.own or path.stat().st_size == place:
+                continue
+            with path.open("rb") as file, contextlib.suppress(msgspec.DecodeError):
+                file.seek(place)
+                for data in file:
+                    if not data.endswith(b"\n"):
                         break
-                    self.lines.add(row.line)
-                    self._places[path] = self._places.get(path, 0) + len(data)
+                    self.lines.add(_numbered.decode(data).line)
+                    place += len(data)
+            self._places[path] = place
         return self.lines
 
 
-def merge(out: Path, *, ordered: bool) -> None:
-    """Merge the results of all part files into the output, and remove the part files.
+def merge(out: Path, *, ordered: bool) -> Recovered:
+    """Merge the results of all part files into the output, and remove the part files. Return the
+    totals of the output; they are zero if there is nothing to merge.
 
     Results are sorted by line if ``ordered`` is set. The output is replaced once the merged file
     is on disk, and the part files are removed after that, so a crash at any point loses nothing.
     If a line has two results, the first one is kept.
     """
-    folder = parts_of(out)
+    folder, found = parts_of(out), Recovered(Lines())
     if not folder.exists():
-        return
+        return found
     with hold(out), out.open("ab+") as held:
         lock(held, out)
         sources = [out, *list_parts(folder)]
         with replace_file(out) as file:
-            for data in _read_merged(sources, ordered=ordered):
+            for data in _read_merged(sources, found, ordered=ordered):
                 file.write(data)
     shutil.rmtree(folder)
+    return found
 
 
-def _read_merged(sources: list[Path], *, ordered: bool) -> Iterator[bytes]:
-    """Yield the results of several files, by line if ``ordered``, with an index on disk."""
+def _read_merged(sources: list[Path], found: Recovered, *, ordered: bool) -> Iterator[bytes]:
+    """Yield the results of several files, by line if ``ordered``, with an index on disk. Add them
+    to the totals in ``found``.
+    """
     index = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     files = [path.open("rb") for path in sources]
     try:
@@ -88,11 +113,10 @@ def _read_merged(sources: list[Path], *, ordered: bool) -> Iterator[bytes]:
         for number, file in enumerate(files):
             place = 0
             for data, row in read_saved(file):
-                if row is not None:
+                if row is not None and found.add(row):
                     at += 1
                     index.execute(
-                        "INSERT OR IGNORE INTO rows VALUES (?, ?, ?, ?)",
-                        (row.line, at, number, place),
+                        "INSERT INTO rows VALUES (?, ?, ?, ?)", (row.line, at, number, place)
                     )
                 place += len(data)
         by_line = "SELECT file, place FROM rows ORDER BY line"
