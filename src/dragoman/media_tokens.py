@@ -116,7 +116,8 @@ def read_inline(block: Image | Document) -> str:
 def read_size(data: str) -> tuple[int, int] | None:
     """Return width and height from the header of a PNG, GIF or JPEG."""
     try:
-        head = base64.b64decode(data[:65536])  # a JPEG may have a thumbnail before its size
+        # Enough bytes for a JPEG whose thumbnail precedes its size.
+        head = base64.b64decode(data[:65536])
     except ValueError:
         return None
     if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:

@@ -67,7 +67,7 @@ class _Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the portal and wait; interrupting the calling thread cancels it."""
+        """Run a coroutine in the portal thread and wait; an interrupt of the caller cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._open())
         try:
             return future.result()

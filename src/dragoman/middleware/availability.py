@@ -60,7 +60,7 @@ class _State:
         self.failures: deque[float] = deque(maxlen=memory)
         self.since: float | None = None  # the time at which the target became unavailable
         self.trigger: Trigger | None = None
-        self.failed = 0.0  # time of the last failure; while unavailable, only a probe is sent
+        self.failed = 0.0  # time of the last failure, after which a probe may be due
         self.probe: Admission | None = None
 
     def burst(self, span: float) -> bool:

@@ -135,8 +135,8 @@ class Cache(Wrapper, Middleware):
                 while batch := await reply.next():
                     events += batch if key else ()
                     if type(batch[-1]) is MessageComplete:
-                        # Held back: an error may follow this event, and then the reply must not be
-                        # stored.
+                        # The last event is held back, because an error may follow it, and then the
+                        # reply must not be stored.
                         served.held = [batch.pop()]
                     if batch:
                         yield batch

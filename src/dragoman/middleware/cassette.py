@@ -138,7 +138,7 @@ class _StoredAnswer(Struct):
 
 
 def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Ranking:
-    """Rebuild embeddings or a ranking from ``write_answer``, given as JSON text or values."""
+    """Rebuild embeddings or a ranking from the record of ``write_answer``, as text or values."""
     found = (
         msgspec.json.decode(data, type=_StoredAnswer)
         if isinstance(data, bytes)
@@ -489,8 +489,8 @@ class Record(Wrapper, Middleware):
                     for event in batch:
                         note("event", msgspec.Raw(encode_event(event)))
                     if type(batch[-1]) is MessageComplete:
-                        # Held back: a reader may stop at this event, before the end of the call is
-                        # known.
+                        # The last event is held back, because a reader may stop at it before the
+                        # end of the call is known.
                         served.held = [batch.pop()]
                     if batch:
                         yield batch

@@ -215,7 +215,8 @@ class RetrievalObserve(RetrievalPolicy):
         try:
             answer = await inner.answer(request)
         except BaseException as raised:
-            # Read now: the enclosing call adds the usage of its other requests to the error later.
+            # The usage is read now, because the enclosing call later adds that of its other
+            # requests to the error.
             error, partial_answer, seconds = (
                 raised,
                 getattr(raised, "response", None),
@@ -475,7 +476,8 @@ class Feed:
                 self._overflowing = False
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "dragoman-observe")
-            # In a thread, because token estimates and plain subscribers may be slow.
+            # Events are delivered in a thread, because token estimates and plain subscribers may
+            # be slow.
             self._in_hand = len(batch)
             built = await self._loop.run_in_executor(self._pool, self._hand_over, batch)
             for event, context, waiting in built:

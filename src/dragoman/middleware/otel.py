@@ -102,7 +102,8 @@ class OpenTelemetry:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        # Imported here: an optional dependency that takes a tenth of a second to import.
+        # opentelemetry is optional and takes a tenth of a second to import, so it is imported on
+        # first use.
         try:
             from opentelemetry import metrics, trace
         except ImportError as error:

@@ -164,7 +164,8 @@ class RedisLimiter(Limiter):
     async def settle(self, lease: Lease, spent: int | None) -> None:
         self._running -= 1
         self._wake()
-        # In a separate task, so that cancelling the caller does not leak its slot.
+        # The lease is given back in a separate task, so that cancelling the caller does not leak
+        # its slot.
         await asyncio.shield(self._start(self._give_back(lease, spent)))
 
     async def close(self) -> None:

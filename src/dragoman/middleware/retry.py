@@ -29,7 +29,7 @@ log = logging.getLogger("dragoman")
 MAX_RETRIES = 100
 MAX_RETRY_AFTER = 60.0
 MAX_BACKOFF = 30.0
-MAX_SECONDS = 1e9  # longer than any call, and small enough for clocks and event loops
+MAX_SECONDS = 1e9  # the largest time setting: longer than any call, and safe for timers
 
 
 class Retry(Wrapper, Middleware):

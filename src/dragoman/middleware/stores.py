@@ -41,7 +41,7 @@ class Store(ABC):
         """Store a value; if space is short, evict the least recently used entries."""
 
     async def close(self) -> None:  # noqa: B027
-        """Release the connection."""
+        """Close the connection to the store."""
 
 
 def open_store(store: Store | str | os.PathLike[str]) -> Store:

@@ -74,7 +74,7 @@ def _cost_of(
 ) -> Cost | Unpriced:
     if reply.sale is not None and reply.sale.find is not None:
         sold: PricedAs = reply.sale.find()
-    else:  # a reply that was read from a file or built by hand
+    else:  # a reply that was read from a file or built by hand has no price setting
         sold = PricedAs(f"{reply.provider or ''}:{reply.model or ''}")
     return (sold if table is None else replace(sold, table=table)).cost(reply.usage, at)
 

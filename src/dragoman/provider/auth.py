@@ -101,7 +101,8 @@ class TokenAuth(Auth):
         ):
             self._fetch = asyncio.ensure_future(self._obtain())
         try:
-            # Shielded: cancelling one caller must not cancel the call that other callers wait for.
+            # The call is shielded: cancelling one caller must not cancel it for the other callers
+            # that wait.
             return await asyncio.shield(self._fetch)
         except ProviderError:
             if (

@@ -115,7 +115,7 @@ class _Batch(Generic[Parsed]):
                 due += 1
 
     async def close(self) -> None:
-        """Cancel the calls in flight, wait until they are closed, and close the prompts."""
+        """Cancel the calls in flight, wait until they end, and close the iterator of prompts."""
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)

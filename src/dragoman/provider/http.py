@@ -386,7 +386,8 @@ class WireReply(AssembledReply):
         self._charge(error)
         if not isinstance(error, ProviderError):
             raise error
-        # Without the traceback: its frames hold the reply, and some servers repeat the key in it.
+        # The error is raised without its traceback, whose frames hold the reply: some servers
+        # repeat the key in it.
         error = self._provider._annotate(error, self.request)
         raise error.with_traceback(None) from error.__cause__
 

@@ -102,7 +102,7 @@ async def read_events(reply: Reply) -> AsyncIterator[Event]:
 
 
 class AssembledReply(Reply):
-    """A reply whose events come from one assembler: ``out``, once it exists."""
+    """A reply whose events come from one assembler; ``out`` is that assembler, once it exists."""
 
     # Plain attributes in place of the abstract properties: they are set while the reply is read.
     provider: str = ""

@@ -31,7 +31,7 @@ class CallsInFlight:
         return request_id in self._calls
 
     def add(self, request_id: str, call: EventStream[Any] | WaitingCall) -> None:
-        """Register a call."""
+        """Register a call as in flight."""
         calls = self._calls
         calls[request_id] = ref(call, lambda _: calls.pop(request_id, None))
 
@@ -77,7 +77,7 @@ class _Interruptible:
 
 
 class WaitingCall(_Interruptible):
-    """A ``complete()`` in flight."""
+    """A call of ``complete()`` that is in flight."""
 
     def __init__(self) -> None:
         self._wait()

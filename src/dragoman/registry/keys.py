@@ -163,7 +163,7 @@ def _write(path: Path, entries: dict[str, _Entry]) -> None:
 def _open_keyring() -> Any:
     """Return the system's keyring; ``None`` without the extra or without a usable backend."""
     try:
-        import keyring  # an optional dependency, and slow to import
+        import keyring  # keyring is an optional dependency, and slow to import
         from keyring.errors import KeyringError
     except ImportError:
         return None

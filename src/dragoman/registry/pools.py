@@ -49,7 +49,7 @@ class Pool:
     def __init__(self, make: Callable[[], Transport]) -> None:
         self._make = make
         self._transports: dict[asyncio.AbstractEventLoop, Transport] = {}
-        # weak: a garbage-collected provider releases its lease
+        # weak references, so that a garbage-collected provider releases its lease
         self.leases: WeakSet[Lease] = WeakSet()
         self.closed = False
 

@@ -296,7 +296,7 @@ def _read_wires(section: Section, base_url: str | None) -> dict[str, WireForm]:
 
 
 class _Rule(Struct, frozen=True):
-    """Capabilities that a vendor documents for all its models, or for those of a name pattern."""
+    """Capabilities that a vendor documents for all its models, or for those matching a pattern."""
 
     match: re.Pattern[str]
     facts: Capabilities

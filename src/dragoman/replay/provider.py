@@ -220,7 +220,7 @@ def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
     The ids themselves are not compared, since a session may change them for a provider that
     repeats ids.
     """
-    # A round trip through JSON, as for the recorded ones: tuples become lists.
+    # Messages are converted to JSON and back, as the recorded ones were: tuples become lists.
     plain: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(messages))
     waiting: list[tuple[str, str]] = []
     count = 0

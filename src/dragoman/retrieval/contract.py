@@ -71,7 +71,7 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
     @property
     def priced_as(self) -> PricedAs:
-        """The price of calls: ``"vendor:model"``, ``"free"``, or a ``PriceRow``; assignable."""
+        """The price of calls: ``"vendor:model"``, ``"free"``, or a ``PriceRow``; can be set."""
         return self._priced_as or self._find_seller()
 
     @priced_as.setter

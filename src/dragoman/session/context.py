@@ -23,7 +23,7 @@ from ..provider import Provider
 from ..tokens import estimate_text
 from ..tools.runtime import cut_text
 
-_SMALLEST = 40  # tokens: replacing a result that is not longer than its placeholder saves nothing
+_SMALLEST = 40  # smallest result to replace, in tokens: its placeholder is about as long
 _SHORTEST = 400  # minimum characters to keep of a result that the model has not seen
 _NOTE = "[Earlier messages of this conversation were left out here to save space.]"
 _SUMMARY = (

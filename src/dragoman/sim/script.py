@@ -217,7 +217,7 @@ class RequestMatch(Struct, frozen=True):
             raise ValueError(f"match: turn counts from 1, not {self.turn!r}")
 
     def fits(self, request: Request) -> bool:
-        """Return whether the request matches."""
+        """Return whether the request meets all conditions."""
         return (
             _holds(self.text, _last_user(request))
             and (self.pattern is None or re.search(self.pattern, _last_user(request)) is not None)

@@ -138,7 +138,7 @@ class SimServer:
         self._url = None
 
     def wait(self) -> None:
-        """Serve until interrupted."""
+        """Serve requests until the process is interrupted."""
         self.start()
         while self._thread is not None and self._thread.is_alive():
             self._thread.join(0.5)

@@ -130,7 +130,8 @@ class McpServer:
         """Start the server and read its list of tools; ``ToolFailure`` if that does not work."""
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
-        # One task opens and closes: the MCP library ties a connection to the task that opened it.
+        # One task opens and closes the connection, because the MCP library ties it to the task
+        # that opened it.
         self._owner = asyncio.create_task(self._own(ready))
         try:
             async with asyncio.timeout(self._start_timeout):
@@ -242,7 +243,7 @@ class McpServer:
         return streamable_http_client(url, http_client=await stack.enter_async_context(http))
 
     async def _check_pins(self) -> None:
-        """Omit the tools that differ from their pin and are not accepted; pin the others."""
+        """Omit tools whose changed definition is not accepted; pin the others."""
         if self._pins is None:
             return
         left_out: set[str] = set()
@@ -294,7 +295,7 @@ class McpServer:
 
 
 class McpTool(ExecutableTool):
-    """One tool of a server."""
+    """One tool of an MCP server."""
 
     def __init__(
         self, server: McpServer, remote_name: str, description: Tool, **settings: Any
@@ -344,7 +345,8 @@ def _check_headers(headers: Mapping[str, str], target: str | Sequence[str]) -> N
 
 
 def _is_loopback(host: str) -> bool:
-    # Not the function of the same name in ``wire``: tools do not import wires.
+    # ``wire`` has a function of the same name, which is not used because tools do not import
+    # wires.
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host.lower() == "localhost"

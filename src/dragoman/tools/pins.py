@@ -20,7 +20,7 @@ from .runtime import ExecutableTool, ToolFailure
 
 
 class ToolChange(Struct, frozen=True):
-    """A tool that differs from its pin.
+    """A tool whose definition differs from the pinned one.
 
     It has the current definition, and the pinned hash (``None`` for a new tool).
     """
@@ -40,7 +40,7 @@ class ToolPins:
         self.path = Path(path)
 
     def find_changes(self, server: str, tools: Sequence[ExecutableTool]) -> list[ToolChange]:
-        """Return the tools that differ from their pin; empty for a server without pins."""
+        """Return the tools whose definition differs from the pinned one, if the server has pins."""
         pinned = self._load().get(server)
         if pinned is None:
             return []

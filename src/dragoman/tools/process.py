@@ -84,7 +84,7 @@ class KeptOutput:
         if not self.is_cut:
             return self._decode(bytes(self._head + self._tail))
         head, tail = bytes(self._head), bytes(self._tail[-self._half :])
-        # Drop a character that the cut split, so that it does not look like damage.
+        # Drop a character that the truncation split, so that the output does not look damaged.
         head = re.sub(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z", b"", head)
         tail = re.sub(rb"\A[\x80-\xbf]{1,3}", b"", tail)
         missing = self.total - len(head) - len(tail)
@@ -116,8 +116,8 @@ async def run_process(
     """
     kept = KeptOutput(limit), KeptOutput(limit)
     async with contextlib.AsyncExitStack() as stack:
-        # Our own pipes: asyncio would wait until every background program has closed its pipes
-        # too.
+        # We open the pipes ourselves: asyncio would wait until every background program has closed
+        # its pipes too.
         pipes = [await stack.enter_async_context(open_pipe(each)) for each in kept]
         ours, theirs = stack.enter_context(_control(supervised=supervised))
         if theirs is not None:
@@ -212,7 +212,7 @@ async def _start(
     outputs: Sequence[int],
     pass_fds: Sequence[int],
 ) -> asyncio.subprocess.Process:
-    # a file and not a pipe, because a program may read its input late
+    # standard input is a file and not a pipe, because a program may read it late
     with tempfile.TemporaryFile() as given:
         given.write(stdin or b"")
         given.seek(0)

@@ -228,7 +228,7 @@ def _explain(path: str, error: OSError) -> PathError:
 
 
 class _Files:
-    """The four tools for files."""
+    """The four tools that read, list, search and edit files."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -249,7 +249,8 @@ class _Files:
         last = begin + len(chosen) - 1
         if begin > 1 or last < len(every):
             shown += f"\n[lines {begin} to {last} of {len(every)}]"
-        # Truncated only if the default limit cut the file, not if the model asked for fewer lines.
+        # The result counts as truncated if the default limit cut the file, not if the model asked
+        # for fewer lines.
         return Observation(
             shown, truncated=last < len(every) and lines >= MAX_LINES, details=details
         )

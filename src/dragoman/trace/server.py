@@ -121,7 +121,7 @@ class TraceServer:
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
-    def __repr__(self) -> str:  # omits the address, which contains the token
+    def __repr__(self) -> str:  # the repr omits the address, which contains the token
         return "<TraceServer>"
 
 
@@ -137,7 +137,7 @@ class _QuietLogger(logging.Logger):
 
 
 class _Site:
-    """The request handlers."""
+    """The request handlers of the trace viewer."""
 
     def __init__(self, log: EventLog, token: str, decisions: Decisions | None) -> None:
         try:

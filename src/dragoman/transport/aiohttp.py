@@ -247,7 +247,7 @@ def _drop(session: aiohttp.ClientSession) -> None:
 
 
 class _Exchange(HttpStream):
-    """One request and its reply."""
+    """One HTTP request and its reply."""
 
     def __init__(
         self,
@@ -355,12 +355,12 @@ class _Exchange(HttpStream):
             self._close()
 
     def __del__(self) -> None:
-        # A stream that was dropped rather than closed. The timer would keep its socket open until
+        # The stream was dropped without being closed. Its timer would keep the socket open until
         # it fires.
         loop = self._clock.loop
         if self._response is None or loop.is_closed() or self._clock.is_in_loop():
             self._close()
-        else:  # dropped in another thread, as streams of dragoman.sync are
+        else:  # the stream was dropped in another thread, as streams of dragoman.sync are
             with suppress(RuntimeError):  # the event loop may be closed in the meantime
                 loop.call_soon_threadsafe(self._close)
 
@@ -390,7 +390,8 @@ class _Exchange(HttpStream):
                 if clock.expired is not None:
                     raise clock.expiry()
                 self._check_ratio()
-            # Not ``read(n)``: it raises the limit of the read-ahead buffer of aiohttp to n.
+            # ``read(n)`` is not used, because it raises the limit of aiohttp's read-ahead buffer
+            # to n.
             received = await self._content.readany()
             self._unpaused += len(received)
             self.over = self._content.at_eof()

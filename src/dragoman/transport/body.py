@@ -28,7 +28,7 @@ class Inflater:
         self._unpacked = 0
 
     def feed(self, data: bytes) -> None:
-        """Add compressed bytes."""
+        """Add compressed bytes to the input."""
         if self._inflate is None:
             raise InvalidResponseError(
                 f"the reply is encoded as {self._encoding[:40]!r}, which was not asked for"

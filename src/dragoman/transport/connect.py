@@ -36,7 +36,7 @@ Make = Callable[[], Connection]
 
 
 class Target(Struct, frozen=True):
-    """Where a request goes."""
+    """The address that a request is sent to."""
 
     origin: str
     scheme: str
@@ -134,7 +134,7 @@ def _is_in_network(host: str, proxies: dict[str, str]) -> bool:
 
 
 def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
-    """Return TLS settings for certificate authorities (a path or ``"system"``) and a client.
+    """Return the TLS settings, from a file or folder of authorities and a client certificate.
 
     If the file also has revocation lists, every certificate in a chain is checked against the list
     of its issuer, and rejected if the issuer has no list.

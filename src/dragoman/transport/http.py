@@ -163,7 +163,7 @@ class HttpTransport(Transport):
 
 
 class _Exchange(HttpStream):
-    """One request and its reply."""
+    """One HTTP request and its reply."""
 
     def __init__(
         self,
@@ -271,12 +271,12 @@ class _Exchange(HttpStream):
         self._close()
 
     def __del__(self) -> None:
-        # A stream that was dropped rather than closed. The timer would keep its socket open until
+        # The stream was dropped without being closed. Its timer would keep the socket open until
         # it fires.
         clock = self._clock
         if self._connection is None or clock.loop.is_closed() or clock.is_in_loop():
             self._close()
-        else:  # dropped in another thread, as streams of dragoman.sync are
+        else:  # the stream was dropped in another thread, as streams of dragoman.sync are
             with suppress(RuntimeError):  # the event loop may be closed in the meantime
                 clock.loop.call_soon_threadsafe(self._close)
 
@@ -350,7 +350,7 @@ class _Exchange(HttpStream):
 def _read_target(url: str) -> Target:
     with suppress(ValueError):
         return parse_url(url)
-    # without a cause, which would contain the URL, and that may hold a key
+    # the error has no cause: that would contain the URL, which may hold a key
     raise NetworkError(_MALFORMED)
 
 

@@ -55,7 +55,7 @@ def check_blocks(content: Any, path: str) -> None:
 
 
 def check_media(block: Image | Document | Audio, path: str) -> None:
-    """Raise ``InvalidRequestError`` for media without data or with an unfit media type."""
+    """Raise ``InvalidRequestError`` for media without data or with a wrong media type."""
     if block.media_type is not None:
         need_text(block.media_type, f"{path}.media_type")
     if type(block) is Image:

@@ -19,7 +19,7 @@ _MAX_SAME_NAME = 16
 _CEILING = 10**9  # larger counts are replaced by this number
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
-# Subschemas of the same value, of one property or index, and of any property or index.
+# Keywords with subschemas for the same value, for one property or index, and for any of them.
 _SAME_LISTS = ("allOf", "anyOf", "oneOf")
 _SAME = ("not", "if", "then", "else")
 _SAME_MAPS = ("dependentSchemas", "dependencies")
@@ -246,7 +246,7 @@ def _follow(value: Any, pointer: str) -> Any:
 def _find_order(nodes: list[_Node], edges: Any) -> list[int] | None:
     """Return the nodes in topological order, dependencies first; ``None`` if there is a cycle."""
     order: list[int] = []
-    state = [0] * len(nodes)  # 1 while a node is open, 2 when it is done
+    state = [0] * len(nodes)  # the state of each node: 1 while it is open, 2 when it is done
     for start in range(len(nodes)):
         stack = [] if state[start] else [(start, iter(edges(nodes[start])))]
         state[start] = state[start] or 1

@@ -377,7 +377,7 @@ def _read_assistant_block(record: Fields) -> AssistantBlock:
         return Opaque(record.take("data"), _read_continuity(record))
     if kind == "audio":
         return _read_audio(record)
-    # an image that a model generated; one of a user has no state
+    # an image that a model generated has opaque state; a user's image has none
     if kind == "image" and "continuity" in record:
         return _read_image(record)
     raise _misplaced(record, kind, _OF_USERS, "the assistant")

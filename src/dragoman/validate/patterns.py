@@ -29,7 +29,7 @@ _REPEAT = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
 
 
 class Patterns(NamedTuple):
-    """The patterns of a schema: compiled, which are metered, and the weight of property names."""
+    """The patterns of a schema, which of them are metered, and the weight of property names."""
 
     options: Any
     keywords: dict[str, Any]

@@ -162,7 +162,7 @@ _cache = _Cache()
 
 
 def _compile(encoded: bytes) -> Schema:
-    # imported here: a tenth of the import time of the package, needed for schemas only
+    # the schema library takes a tenth of the import time, so it is imported on first use
     from jsonschema_rs import validator_for
 
     if len(encoded) > MAX_SCHEMA:

@@ -61,7 +61,7 @@ class Row(Struct, frozen=True):
     error: type[ProviderError]
 
     def fits(self, status: int, failure: Failure) -> bool:
-        """Return whether this row matches."""
+        """Return whether this row matches a status and an error body."""
         return (self.statuses is None or status in self.statuses) and bool(
             self.compiled().search(failure.words)
         )

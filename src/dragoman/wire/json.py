@@ -41,7 +41,8 @@ def _write(value: Any, encode: Callable[[Any], bytes]) -> msgspec.Raw:
 
 def _refuse_not_finite(value: Any) -> None:
     left: list[tuple[str, Any]] = [("", value)]
-    while left:  # iterative: the value may be as deep as the encoder allows
+    while left:
+        # The walk is iterative, because the value may be nested as deeply as the encoder allows.
         place, value = left.pop()
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidRequestError(
@@ -122,7 +123,7 @@ def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, An
 
 def _merge(ours: list[str], theirs: Any) -> list[str]:
     if not isinstance(theirs, list | tuple) or not all(isinstance(item, str) for item in theirs):
-        return ours  # values that cannot be merged count as absent, so only ours is kept
+        return ours  # a value that cannot be merged counts as absent, so only our list is kept
     return list(dict.fromkeys([*ours, *theirs]))
 
 

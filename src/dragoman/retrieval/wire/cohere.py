@@ -1,4 +1,4 @@
-"""Cohere: ``/v2/embed`` and ``/v2/rerank``."""
+"""Codecs of Cohere's ``/v2/embed`` and ``/v2/rerank``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TYPES = {
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``embedding_type`` is how vectors are sent: as numbers, or as base64."""
+    """Quirks: ``embedding_type`` is how vectors are sent: as numbers, or as base64."""
 
     embedding_type: Literal["float", "base64"] = "float"
     batch_limit: int | None = None
@@ -50,7 +50,7 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class CohereEmbed(EmbedCodec[EmbedQuirks]):
-    """``/v2/embed`` for one model at one base URL.
+    """Codec of ``/v2/embed`` for one model at one base URL.
 
     The wire requires an input type; the default is ``document``.
     """
@@ -84,13 +84,13 @@ class CohereEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``batch_limit`` is how many documents one request may hold, if not 10,000."""
+    """Quirks: ``batch_limit`` is how many documents one request may hold, if not 10,000."""
 
     batch_limit: int | None = None
 
 
 class CohereRerank(RerankCodec[RerankQuirks]):
-    """``/v2/rerank`` for one model at one base URL.
+    """Codec of ``/v2/rerank`` for one model at one base URL.
 
     The wire returns no documents, and truncates each at ``max_tokens_per_doc``, 4,096 unless set
     in ``extras``.

@@ -37,7 +37,7 @@ TASKS = {
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``batch_limit`` is how many texts one request may hold, if not 100."""
+    """Quirks: ``batch_limit`` is how many texts one request may hold, if not 100."""
 
     batch_limit: int | None = None
 
@@ -55,7 +55,7 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class GeminiEmbed(EmbedCodec[EmbedQuirks]):
-    """``:batchEmbedContents`` for one model at one base URL.
+    """Codec of ``:batchEmbedContents`` for one model at one base URL.
 
     The task is sent as a field, which ``gemini-embedding-001`` reads; later models expect it as a
     prefix of each text (``prefixes`` of ``connect_embedder``). Vectors of other than the full

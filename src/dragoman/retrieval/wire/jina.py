@@ -21,14 +21,14 @@ _TASKS = {"query": "retrieval.query", "document": "retrieval.passage"}
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``embedding_type`` is sent if set: ``base64`` is three times smaller than numbers."""
+    """Quirks: ``embedding_type`` is sent if set; ``base64`` is three times smaller."""
 
     embedding_type: Literal["base64", "float"] | None = None
     batch_limit: int | None = None
 
 
 class JinaEmbed(EmbedCodec[EmbedQuirks]):
-    """``/v1/embeddings`` for one model at one base URL."""
+    """Codec of ``/v1/embeddings`` for one model at one base URL."""
 
     wire: ClassVar[str] = "jina"
     quirks_type = EmbedQuirks
@@ -57,13 +57,13 @@ class JinaEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``batch_limit`` is how many documents one request may hold."""
+    """Quirks: ``batch_limit`` is how many documents one request may hold."""
 
     batch_limit: int | None = None
 
 
 class JinaRerank(RerankCodec[RerankQuirks]):
-    """``/v1/rerank`` for one model at one base URL."""
+    """Codec of ``/v1/rerank`` for one model at one base URL."""
 
     wire: ClassVar[str] = "jina"
     quirks_type = RerankQuirks

@@ -38,7 +38,7 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class OllamaEmbed(EmbedCodec[EmbedQuirks]):
-    """``/api/embed`` for one model at one server."""
+    """Codec of ``/api/embed`` for one model at one server."""
 
     wire: ClassVar[str] = "ollama"
     quirks_type = EmbedQuirks

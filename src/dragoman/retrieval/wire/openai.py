@@ -41,7 +41,7 @@ class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OpenAIEmbed(EmbedCodec[EmbedQuirks]):
-    """``/v1/embeddings`` for one model at one base URL."""
+    """Codec of ``/v1/embeddings`` for one model at one base URL."""
 
     wire: ClassVar[str] = "openai"
     quirks_type = EmbedQuirks
@@ -85,7 +85,7 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OpenAIRerank(RerankCodec[RerankQuirks]):
-    """``/v1/rerank`` for one model at one base URL."""
+    """Codec of ``/v1/rerank`` for one model at one base URL."""
 
     wire: ClassVar[str] = "openai"
     quirks_type = RerankQuirks

@@ -63,7 +63,7 @@ class RetrievalServer(ABC):
 
 
 class OpenAIEmbedServer(RetrievalServer):
-    """``/v1/embeddings``."""
+    """The server side of OpenAI's ``/v1/embeddings``."""
 
     wire: ClassVar[str] = "openai"
 
@@ -99,7 +99,7 @@ class OpenAIEmbedServer(RetrievalServer):
 
 
 class VoyageEmbedServer(OpenAIEmbedServer):
-    """``/v1/embeddings`` as Voyage and Jina define it.
+    """The server side of ``/v1/embeddings`` as Voyage and Jina define it.
 
     The settings have other names than OpenAI's, and usage is a total.
     """
@@ -133,7 +133,7 @@ class VoyageEmbedServer(OpenAIEmbedServer):
 
 
 class OllamaEmbedServer(RetrievalServer):
-    """``/api/embed``, and ``/api/embeddings`` of older clients."""
+    """The server side of Ollama's ``/api/embed``, and ``/api/embeddings`` of older clients."""
 
     wire: ClassVar[str] = "ollama"
 
@@ -159,7 +159,7 @@ class OllamaEmbedServer(RetrievalServer):
 
 
 class GeminiEmbedServer(RetrievalServer):
-    """``:embedContent`` and ``:batchEmbedContents``."""
+    """The server side of Gemini's ``:embedContent`` and ``:batchEmbedContents``."""
 
     wire: ClassVar[str] = "gemini"
 
@@ -224,7 +224,7 @@ class _GeminiItem:
 
 
 class CohereEmbedServer(RetrievalServer):
-    """``/v2/embed``."""
+    """The server side of Cohere's ``/v2/embed``."""
 
     wire: ClassVar[str] = "cohere"
     _TYPES: ClassVar[dict[str, str]] = {
@@ -279,7 +279,7 @@ class CohereEmbedServer(RetrievalServer):
 
 
 class RerankServer(RetrievalServer):
-    """``/v1/rerank`` and ``/v2/rerank``, for the clients of Cohere, Jina and vLLM.
+    """The server side of ``/v1/rerank`` and ``/v2/rerank`` (Cohere, Jina and vLLM).
 
     If a client requests the documents and the model's server omits them, they are copied from the
     request.
@@ -337,14 +337,14 @@ class RerankServer(RetrievalServer):
 
 
 class VoyageRerankServer(RerankServer):
-    """``/v1/rerank`` as Voyage has it: the results are under ``data``."""
+    """The server side of ``/v1/rerank`` as Voyage has it: the results are under ``data``."""
 
     wire: ClassVar[str] = "voyage"
     results: ClassVar[str] = "data"
 
 
 class TeiEmbedServer(RetrievalServer):
-    """``/embed``, for the one model of a server."""
+    """The server side of TEI's ``/embed``; a server has one model."""
 
     wire: ClassVar[str] = "tei"
 
@@ -372,7 +372,7 @@ class TeiEmbedServer(RetrievalServer):
 
 
 class TeiRerankServer(TeiEmbedServer):
-    """``/rerank``, for the one model of a server."""
+    """The server side of TEI's ``/rerank``; a server has one model."""
 
     operation: ClassVar[Operation] = "rerank"
 

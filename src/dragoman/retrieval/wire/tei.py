@@ -28,7 +28,7 @@ from .reading import check_count, pack_vectors, read_any, read_results, read_typ
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``prompt_names`` has the server's prompt for each input type.
+    """Quirks: ``prompt_names`` has the server's prompt for each input type.
 
     ``embed_truncate`` is false or omitted.
 
@@ -44,7 +44,7 @@ _decode = msgspec.json.Decoder(list[list[float]]).decode
 
 
 class TeiEmbed(EmbedCodec[EmbedQuirks]):
-    """``/embed`` for the one model of a server."""
+    """Codec of ``/embed`` for the one model of a server."""
 
     wire: ClassVar[str] = "tei"
     quirks_type = EmbedQuirks
@@ -76,13 +76,13 @@ class TeiEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``batch_limit`` is ``max_client_batch_size`` of the server, if not 32."""
+    """Quirks: ``batch_limit`` is ``max_client_batch_size`` of the server, if not 32."""
 
     batch_limit: int | None = None
 
 
 class TeiRerank(RerankCodec[RerankQuirks]):
-    """``/rerank`` for the one model of a server.
+    """Codec of ``/rerank`` for the one model of a server.
 
     It has no ``top_n``, so the list is truncated here.
     """

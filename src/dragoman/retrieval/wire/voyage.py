@@ -20,14 +20,14 @@ _TYPES = {"query": "query", "document": "document"}
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``encoding_format`` is ``base64`` or not sent: the server accepts no other value."""
+    """Quirks: ``encoding_format`` is ``base64`` or not sent; there is no other value."""
 
     encoding_format: Literal["base64"] | None = None
     batch_limit: int | None = None
 
 
 class VoyageEmbed(EmbedCodec[EmbedQuirks]):
-    """``/v1/embeddings`` for one model at one base URL."""
+    """Codec of ``/v1/embeddings`` for one model at one base URL."""
 
     wire: ClassVar[str] = "voyage"
     quirks_type = EmbedQuirks
@@ -57,13 +57,13 @@ class VoyageEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """``batch_limit`` is how many documents one request may hold, if not 1,000."""
+    """Quirks: ``batch_limit`` is how many documents one request may hold, if not 1,000."""
 
     batch_limit: int | None = None
 
 
 class VoyageRerank(RerankCodec[RerankQuirks]):
-    """``/v1/rerank`` for one model at one base URL."""
+    """Codec of ``/v1/rerank`` for one model at one base URL."""
 
     wire: ClassVar[str] = "voyage"
     quirks_type = RerankQuirks

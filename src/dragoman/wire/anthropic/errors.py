@@ -51,7 +51,7 @@ def _kind(word: str, error: type[ProviderError]) -> Row:
 
 
 ROWS: tuple[Row, ...] = (
-    # context window exceeded, before the general row for invalid requests
+    # errors about an exceeded context window, before the general row for invalid requests
     row(
         "",
         r"^\S* exceed_context_size_error |context_length_exceeded",
@@ -59,7 +59,7 @@ ROWS: tuple[Row, ...] = (
     ),
     row("", r"prompt is too long|exceed context limit", ContextOverflowError),
     row("400 413 422 500", r"context (window|length|size)", ContextOverflowError),
-    # no credit: sent with the type of an invalid request
+    # errors about missing credit, which have the type of an invalid request
     _kind("billing_error", BillingError),
     row(
         "400 403 429",
@@ -74,7 +74,7 @@ ROWS: tuple[Row, ...] = (
     row("404", r"^\S* not_found_error file not found", InvalidRequestError),
     _kind("not_found_error", InvalidModelError),
     _kind("(api_error|timeout_error)", UnavailableError),
-    # unknown model, as reported by compatible servers
+    # errors about an unknown or loading model, as compatible servers report them
     row("503", r"loading (the )?model|model.{0,40}loading", ModelNotLoadedError),
     row(
         "400 404 409 500",

@@ -375,8 +375,8 @@ class AnthropicDecoder(Decoder):
             self.out.block_end(block.key)
         else:
             self._close_without_input()
-            # its input is {} if the reply continues or ends regularly, and unknown if the reply is
-            # truncated here
+            # the input of such a call is {} if the reply continues or ends regularly, and unknown
+            # if the reply is truncated here
             self._without_input = block
 
     def _close_without_input(self) -> None:

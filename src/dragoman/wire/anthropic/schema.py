@@ -55,7 +55,8 @@ def _fits(node: Any, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
 
 def _fits_reference(reference: str, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
     if reference not in seen:
-        seen[reference] = False  # visited before on this path: a recursive schema
+        # A reference that occurs again on this path means a recursive schema.
+        seen[reference] = False
         place, _, name = reference.removeprefix("#/").partition("/")
         known = root.get(place, {}) if place in ("$defs", "definitions") else {}
         seen[reference] = _fits(known.get(name), root, seen)

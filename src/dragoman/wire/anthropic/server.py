@@ -328,7 +328,7 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     if status_of(error) in (403, 413):
         kind = {403: "permission_error", 413: "request_too_large"}[status_of(error)]
     inner: dict[str, Any] = {"type": kind, "message": message_with(error, opening)}
-    # the tool runner of the SDK detects this and avoids threads
+    # The tool runner of the SDK detects this code and stops using threads.
     if error.provider_code == "thread_unsupported_request":
         inner["details"] = {"error_code": error.provider_code}
     return {"type": "error", "error": inner, "request_id": error.request_id}

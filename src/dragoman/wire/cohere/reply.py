@@ -252,8 +252,8 @@ class CohereDecoder(Decoder):
         if key in self._fed:
             self.out.block_end(key)
         else:
-            # its input is {} if the reply continues or ends regularly, and unknown if the reply is
-            # truncated here
+            # the input of such a call is {} if the reply continues or ends regularly, and unknown
+            # if the reply is truncated here
             self._empty = key
 
     def _settle(self) -> None:

@@ -259,7 +259,7 @@ class GeminiDecoder(Decoder):
 
     def body(self, data: bytes) -> None:
         data = data.strip()
-        # the form of a stream without ``alt=sse``, or if the server ignores it
+        # without ``alt=sse``, or if the server ignores it, a stream is one JSON array
         if data.startswith(b"["):
             for chunk in _read_array(data):
                 self._read(chunk)

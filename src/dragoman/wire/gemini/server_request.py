@@ -65,7 +65,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
         raise InvalidRequestError(
             "the path must end with models/NAME:generateContent or :streamGenerateContent"
         )
-    # a body that is decoded already has camel-case names: see the gateway's policy
+    # A body that the gateway has decoded already has camel-case names.
     fields, losses = (
         read_body(to_camel(read_body(body).data) if isinstance(body, bytes) else body),
         Losses(),
@@ -266,7 +266,7 @@ class _Reader:
         if not isinstance(arguments, dict | None):
             call.refuse("args", "must be an object")
         self._count += 1
-        # In the form of a generated id, which the client side does not send.
+        # The id has the form of a generated one, which the client codec does not send.
         made = call_id or f"call_{self._count:026d}"
         self._waiting.append((made, name))
         return ToolCall(made, name, arguments or {}, state)

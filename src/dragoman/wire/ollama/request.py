@@ -1,4 +1,4 @@
-"""Encode requests of this wire."""
+"""Encode requests of Ollama's native wire."""
 
 from __future__ import annotations
 

@@ -34,14 +34,15 @@ _INBAND = (
     (re.compile(r"auth|api_?key|permission", re.I), 401),
     (re.compile(r"rate_?limit|throttl|too_many", re.I), 429),
     (re.compile(r"not_found", re.I), 404),
-    # Groq: failed_generation (case: openai/event-error-at-once)
+    # Groq sends tool_use_failed for a failed generation (case: openai/event-error-at-once)
     (re.compile(r"invalid|bad_request|tool_use_failed", re.I), 400),
-    (re.compile(r"content_filter", re.I), 400),  # Azure (case: openai/error-in-band-filter)
+    # Azure's content filter (case: openai/error-in-band-filter).
+    (re.compile(r"content_filter", re.I), 400),
 )
 
 
 ROWS: tuple[Row, ...] = (
-    # context window exceeded, one pattern per server
+    # errors about an exceeded context window, one pattern per server
     row("", r"context_length_exceeded|exceed_context_size", ContextOverflowError),
     row("", r"max_prompt_tokens_exceeded|maximum context length", ContextOverflowError),
     row(

@@ -88,7 +88,7 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _mend_calls(record: Any) -> bool:
-    """Remove invalid ``tool_calls`` from choices that ended in an error; return if any existed.
+    """Drop invalid ``tool_calls`` from choices that ended in an error; return whether any existed.
 
     A failed reply is returned with the parts that can be read; ``raw`` keeps the rest.
     """
@@ -258,7 +258,8 @@ class OpenAIDecoder(Decoder):
             if self._chosen is None:
                 self._chosen = place
             if place != self._chosen:
-                self.lose_choice(f"choices[{place}]")  # case: openai/n-greater-than-1
+                # Only the first choice is read (case: openai/n-greater-than-1).
+                self.lose_choice(f"choices[{place}]")
                 continue
             part = choice.delta
             if part is None or self._whole:
@@ -630,9 +631,13 @@ def _read_cost(record: dict[str, Any]) -> Decimal | None:
 
 _NONE: dict[str, int] = {}
 _CACHED = (
-    "prompt_cache_hit_tokens",  # DeepSeek (case: openai/006-usage-accounting-cache-hit-field)
-    "cached_tokens",  # Together, Mistral (case: openai/006-usage-accounting-cached-at-the-top)
+    # DeepSeek's name for cached tokens (case: openai/006-usage-accounting-cache-hit-field).
+    "prompt_cache_hit_tokens",
+    # The name of Together and Mistral for cached tokens (case:
+    # openai/006-usage-accounting-cached-at-the-top).
+    "cached_tokens",
     "num_cached_tokens",
-    # Databricks (case: openai/006-usage-accounting-cache-read-and-creation)
+    # Databricks' name for cached tokens (case:
+    # openai/006-usage-accounting-cache-read-and-creation)
     "cache_read_input_tokens",
 )

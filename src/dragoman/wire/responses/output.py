@@ -21,7 +21,7 @@ _OWN_FIELDS = frozenset(
 
 
 class Item:
-    """One item of the output."""
+    """One item of a reply's output: a message, reasoning, a call or an opaque item."""
 
     __slots__ = (
         "call_id", "digest", "done", "given", "id", "key", "kind", "name", "part", "parts",

@@ -63,8 +63,8 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     schema = _read_format(fields, losses)
     config = _read_config(fields, losses)
     request = Request(messages, tools, config, schema, choice, model, stream=stream)
-    # a body that is decoded already was changed: see the gateway's policy, which repeats the
-    # original
+    # The gateway may have changed a body that it has decoded, so it echoes the original fields
+    # itself.
     return Asked(
         request, losses.warnings, echo=write_echo(fields.data) if isinstance(body, bytes) else {}
     )
