@@ -1,7 +1,7 @@
 """Embed 100,000 short texts: CPU time and memory of Dragoman, the openai client and LiteLLM,
 against the same server.
 
-    python -m bench.embed [--texts 100000] [--dimensions 64]
+    python -m bench.embed [--texts 100000] [--dimensions 64] [--docs]
 
 The server is the simulator, in a process of its own. Each client also runs in its own process. It
 sends batches of 2,048 texts, the wire's maximum, and requests base64, the default of the openai
@@ -17,10 +17,12 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-from .environments import prepare
+from . import report
+from .environments import prepare, version
 
 BATCH = 2048
 _SERVER = """
@@ -55,6 +57,20 @@ async def run_ours(url: str, texts: list[str]) -> int:
     return len(found.vectors)
 
 
+async def run_ours_in_batches(url: str, texts: list[str]) -> int:
+    """Embed without keeping the vectors, as a program does that writes them somewhere."""
+    from dragoman import connect_embedder
+
+    quirks = {"encoding_format": "base64"}
+    count = 0
+    async with connect_embedder(
+        "sim", base_url=f"{url}/v1", quirks=quirks, keep_raw=False
+    ) as embedder:
+        async for part in embedder.embed_batches(iter(texts)):
+            count += len(part.vectors)
+    return count
+
+
 async def run_openai(url: str, texts: list[str]) -> int:
     import openai
 
@@ -78,7 +94,12 @@ async def run_litellm(url: str, texts: list[str]) -> int:
     return len(rows)
 
 
-CLIENTS = {"ours": run_ours, "openai": run_openai, "litellm": run_litellm}
+CLIENTS = {
+    "ours": run_ours,
+    "ours, embed_batches": run_ours_in_batches,
+    "openai": run_openai,
+    "litellm": run_litellm,
+}
 
 
 def work(client: str, url: str, count: int) -> None:
@@ -105,39 +126,74 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=100_000)
     parser.add_argument("--dimensions", type=int, default=64)
+    parser.add_argument("--docs", action="store_true", help="renew the table of the page")
     parser.add_argument("--work", nargs=2, metavar=("CLIENT", "URL"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         work(options.work[0], options.work[1], options.texts)
         return
-    command = [sys.executable, "-c", _SERVER, str(options.dimensions)]
+    found = measure(options.texts, options.dimensions)
+    table = write_table(found, options.texts, options.dimensions)
+    print(table)
+    if options.docs:
+        page = Path(__file__).parents[1] / "docs" / "performance.md"
+        report.renew(page, table, "python -m bench.embed")
+
+
+def measure(texts: int, dimensions: int) -> dict[str, dict[str, Any]]:
+    """Run each client against one server, and return what each used; a client that cannot be
+    installed has a ``problem``.
+    """
+    command = [sys.executable, "-c", _SERVER, str(dimensions)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    found: dict[str, dict[str, Any]] = {}
     try:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         for client in CLIENTS:
-            python: str | None = sys.executable
-            if client != "ours":
-                python, problem = prepare(client)
-                if python is None:
-                    print(problem)
-                    continue
-            client_command = [
-                python,
-                "-m",
-                "bench.embed",
-                "--work",
-                client,
-                url,
-                "--texts",
-                str(options.texts),
-            ]
-            done = subprocess.run(
-                client_command, capture_output=True, text=True, cwd=Path(__file__).parents[1]
+            python, problem = (
+                (sys.executable, None) if client.startswith("ours") else prepare(client)
             )
-            print(done.stdout.strip() or done.stderr[-500:])
+            if python is None:
+                found[client] = {"problem": problem}
+                continue
+            done = subprocess.run(
+                [python, "-m", "bench.embed", "--work", client, url, "--texts", str(texts)],
+                capture_output=True,
+                text=True,
+                cwd=Path(__file__).parents[1],
+            )
+            lines = done.stdout.splitlines()  # a library may print lines of its own
+            if done.returncode or not lines:
+                found[client] = {"problem": done.stderr[-500:]}
+                continue
+            name = "dragoman" if client.startswith("ours") else version(python, client)
+            found[client] = {**json.loads(lines[-1]), "version": name}
     finally:
         server.kill()
+        server.communicate()
+    return found
+
+
+def write_table(found: dict[str, dict[str, Any]], texts: int, dimensions: int) -> str:
+    """Return the results as a table in Markdown."""
+    ours = found["ours"]["cpu_seconds"]
+    vectors = texts * dimensions * 4 / 2**20
+    lines = [
+        f"{texts:,} texts, vectors of {dimensions} numbers ({vectors:.0f} MiB as float32), in requests of "
+        f"{BATCH:,} texts, measured on {date.today().isoformat()}:",
+        "",
+        "| client | CPU seconds | compared with ours | growth of memory, MiB |",
+        "|---|---|---|---|",
+    ]
+    for client, row in found.items():
+        if "problem" in row:
+            lines.append(f"| {client} | left out: {row['problem']} | | |")
+            continue
+        name = client if client.startswith("ours") else f"{client} {row['version']}"
+        cpu = row["cpu_seconds"]
+        lines.append(f"| {name} | {cpu:.2f} | {cpu / ours:.1f}× | {row['growth_mib']:.0f} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

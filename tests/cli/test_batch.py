@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 
-from ..server import answering
+from ..server import Connection, answering
 from ..test_sync import Background
 
 
@@ -135,3 +135,32 @@ def test_output_of_another_program_is_rejected(server: Background) -> None:
     assert done.exit_code == 2
     assert "is not the output of a batch" in done.stderr
     assert run(server, "--fresh").exit_code == 0
+
+
+def test_rows_are_embedded_with_the_options_of_embeddings(tmp_path: Path) -> None:
+    Path("words.csv").write_text("word\nHaus\n")
+    data = [{"index": 0, "embedding": [1, 2]}]
+    reply = json.dumps({"data": data, "model": "m", "usage": {"prompt_tokens": 3}}).encode()
+
+    async def embed(connection: Connection) -> None:
+        connection.reply(200, reply)
+
+    options = ["--dimensions", "2", "--input-type", "query", "--encoding-format", "base64"]
+    with Background(embed) as server:
+        done = run(server, "--embed", "--template", "{word}", *options, source="words.csv")
+        assert done.exit_code == 0, done.output
+        sent = server.requests[0]
+    assert (sent.path, sent.json["input"], sent.json["dimensions"]) == (
+        "/v1/embeddings",
+        ["Haus"],
+        2,
+    )
+    row = results()[0]
+    assert row["embedding"] == "AACAPwAAAEA="
+    assert "input_type" in row["warnings"][0]
+
+
+def test_settings_of_chats_are_usage_errors_with_rows_to_embed(server: Background) -> None:
+    done = run(server, "--embed", "--temperature", "0")
+    assert done.exit_code == 2
+    assert "temperature: is a setting of chats, and this batch embeds" in done.stderr
