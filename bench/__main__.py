@@ -34,7 +34,7 @@ ANTHROPIC_CASES = ("complete, text", "complete, tool call", "stream, a chunk, co
 
 
 class Worker:
-    """A client in its own process."""
+    """Run a client in its own process."""
 
     def __init__(self, name: str, python: str, base: str, wire: str) -> None:
         self.name = name
@@ -71,9 +71,7 @@ class Worker:
             self._child.wait()
 
     def _answer(self) -> dict[str, Any]:
-        """Return the next line of the worker; skip lines that libraries write to
-        standard output.
-        """
+        """Return the worker's next result, skipping lines that libraries write to standard output."""
         assert self._child.stdout is not None
         for line in self._child.stdout:
             if line.startswith("{"):
@@ -92,8 +90,8 @@ def workers(pythons: dict[str, str], base: str, wire: str) -> Iterator[list[Work
 
 
 class Taken:
-    """The measurements of one client: seconds, and their ratio to those of the floor measured next
-    to it.
+    """Hold the measurements of one client: seconds, and their ratio to those of the floor measured
+    next to it.
     """
 
     def __init__(self) -> None:
@@ -156,8 +154,8 @@ asyncio.run(call())
 def measure_imports(
     pythons: dict[str, str], rounds: int, base: str
 ) -> dict[str, dict[str, float]]:
-    """Return the CPU time of importing each client's library, beyond a bare interpreter's, and its
-    modules.
+    """Return the CPU time of importing each client's library, minus that of a bare interpreter,
+    and the number of imported modules.
     """
     ready = "from dragoman import connect; connect('m', base_url='http://127.0.0.1:1/v1')"
     statements = {

@@ -35,7 +35,8 @@ def write_rows(path: Path, rows: int) -> None:
 
 
 async def work(base: str, source: str, out: str, order: Any, concurrency: int) -> None:
-    from dragoman import batch  # in the child only: its CPU time and memory are what is measured
+    # Imported only in the child process, whose CPU time and memory are measured.
+    from dragoman import batch
 
     before, began = time.process_time(), time.perf_counter()
     report = await batch(

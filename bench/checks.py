@@ -25,8 +25,8 @@ from . import server
 
 ROOT = Path(__file__).parents[1]
 TIMES = 50
-# The checks to remove: file, the lines of the check (they must be present), and the lines that
-# replace them.
+# The checks to remove: the file, the lines of the check, which must be present, and their
+# replacement.
 CHECKS = (
     ("wire/codec.py", """        # a shorter stream cannot have an event with too many objects
         may_be_crowded = self._size > MAX_CONTAINERS
@@ -67,7 +67,7 @@ CHECKS = (
 
 
 def take_out(folder: Path) -> None:
-    """Copy the package without its checks."""
+    """Copy the package to a folder without the measured checks."""
     shutil.copytree(
         ROOT / "src" / "dragoman",
         folder / "dragoman",
@@ -84,7 +84,7 @@ def take_out(folder: Path) -> None:
 
 
 async def count(work: Callable[[], Awaitable[Any]], times: int) -> float:
-    """Return the number of Python instructions that one piece of work executes."""
+    """Return the number of Python instructions that a function executes."""
     total = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

@@ -33,9 +33,11 @@ import psutil
 
 from . import report, server
 
-FASTER, OVERHEAD = 1.7, 1.25  # the required rate of two workers, and the most CPU time per row
-MESSAGES = 200  # of a conversation that keeps a worker busy
-Marks = list[tuple[int, float]]  # rows done, and the time
+# Limits: the minimum rate of two workers compared with one, and the maximum CPU time per row
+# compared with a local batch.
+FASTER, OVERHEAD = 1.7, 1.25
+MESSAGES = 200  # number of messages in a conversation that keeps a worker busy
+Marks = list[tuple[int, float]]  # pairs of (number of rows done, time)
 
 
 def write_rows(path: Path, rows: int, messages: int) -> None:
@@ -54,8 +56,8 @@ def write_rows(path: Path, rows: int, messages: int) -> None:
 
 
 async def work(base: str, source: str, out: str, workers: int) -> None:
-    """Run one batch, locally with 0 workers, and print the times at which rows were done."""
-    from dragoman import batch  # in the child only, whose CPU time is measured
+    """Run one batch on this many Ray workers, or locally with 0, and print when rows were done."""
+    from dragoman import batch  # imported only in the child process, whose CPU time is measured
 
     marks: Marks = []
     on_ray: dict[str, Any] = {"on": "ray", "workers": workers} if workers else {}
@@ -83,7 +85,7 @@ class Meter(threading.Thread):
         super().__init__(daemon=True)
         self._process = psutil.Process(pid)
         self._used: dict[int, float] = {}
-        self.samples: list[tuple[float, float]] = []  # time, CPU seconds so far
+        self.samples: list[tuple[float, float]] = []  # pairs of (time, CPU seconds used so far)
 
     def run(self) -> None:
         while self._sample():
@@ -97,13 +99,13 @@ class Meter(threading.Thread):
         for each in family:
             try:
                 self._used[each.pid] = sum(each.cpu_times()[:2])
-            except psutil.Error:  # it has ended
+            except psutil.Error:  # the process has ended
                 continue
         self.samples.append((time.time(), sum(self._used.values())))
         return self._process.status() != psutil.STATUS_ZOMBIE
 
     def used_by(self, moment: float) -> float:
-        """Return the CPU seconds at a time."""
+        """Return the CPU seconds that had been used at a given time."""
         return max([cpu for at, cpu in self.samples if at <= moment], default=0.0)
 
 

@@ -35,7 +35,7 @@ sys.stdin.read()
 
 
 def make_texts(count: int) -> list[str]:
-    """Return short texts, each different."""
+    """Return short texts that all differ."""
     return [
         f"the quick brown fox number {number} jumps over the lazy dog" for number in range(count)
     ]

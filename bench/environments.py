@@ -19,7 +19,7 @@ PEERS = {
     "pydantic-ai": ("pydantic-ai-slim[openai]", "import pydantic_ai.models.openai"),
     "langchain": ("langchain-openai", "import langchain_openai"),
 }
-# Servers that the gateway is compared with, in the same form.
+# Servers to compare the gateway with: the packages to install, and the import statement.
 SERVERS = {"litellm-proxy": ("litellm[proxy]", "import litellm.proxy.proxy_server")}
 _PACKAGES = {**PEERS, **SERVERS}
 
@@ -30,7 +30,7 @@ def folder() -> Path:
 
 
 def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
-    """Return the interpreter of a peer's environment, or the reason why there is none."""
+    """Return the interpreter of a peer's environment, or the reason why it cannot be installed."""
     home = folder() / f"{peer}-{sys.version_info.major}.{sys.version_info.minor}"
     python = str(home / "bin" / "python")
     if (home / "installed").exists():
@@ -39,7 +39,7 @@ def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
     home.parent.mkdir(parents=True, exist_ok=True)
     package, statement = _PACKAGES[peer]
     print(f"installing {package} ...", file=sys.stderr, flush=True)
-    uv = Path(sys.executable).with_name("uv")  # resolves large packages in seconds
+    uv = Path(sys.executable).with_name("uv")  # uv resolves large packages within seconds
     installer = (
         [str(uv), "pip", "install", "--quiet", "--python", python]
         if uv.exists()

@@ -33,10 +33,10 @@ import psutil
 from . import environments, report, server
 from .gateway import KEY, ROOT, _free_port, _wait_for, ask, hold_many, measure, serving
 
-LINEAR = 1.1  # the most CPU time per request with two workers, compared with one
-LOWER = 10  # times that the added p99 latency must be below that of LiteLLM's proxy
-CHEAPER = 40  # times that a request must cost less CPU time than with LiteLLM's proxy
-KIB = 40  # the most memory of an open stream
+LINEAR = 1.1  # maximum ratio of the CPU time per request of two workers to that of one
+LOWER = 10  # minimum ratio of the p99 latency that LiteLLM's proxy adds to that of the gateway
+CHEAPER = 40  # minimum ratio of the CPU time per request of LiteLLM's proxy to that of the gateway
+KIB = 40  # maximum memory of an open stream, in KiB
 DIRECT = "/text/v1/chat/completions"
 
 
@@ -83,7 +83,9 @@ async def _warm(url: str) -> None:
 
 
 def measure_workers(base: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """Return the CPU time per request with one worker and with two, and how evenly two share."""
+    """Return the CPU time per request with one worker and with two, and how evenly two workers
+    share the requests.
+    """
     costs: dict[int, list[float]] = {1: [], 2: []}
     with serving_workers(base, 1) as one, serving_workers(base, 2) as two:
         before = _used_by_child(two[1])
@@ -107,7 +109,7 @@ def _used_by_child(process: psutil.Process) -> dict[int, float]:
 
 
 async def load(url: str, path: str, rate: float, seconds: float) -> list[float]:
-    """Send requests at a constant rate, whatever the replies take; return the latencies."""
+    """Send requests at a constant rate, however long the replies take; return the latencies."""
     took: list[float] = []
 
     async def one() -> None:
@@ -124,7 +126,7 @@ async def load(url: str, path: str, rate: float, seconds: float) -> list[float]:
 
 
 def measure_latency(base: str, python: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """Return the CPU time per request and the added latency of the gateway and of the proxy."""
+    """Return the CPU time per request and the added latency of the gateway and of LiteLLM's proxy."""
     found: dict[str, list[list[float]]] = {"direct": [], "gateway": [], "litellm": []}
     costs: dict[str, list[float]] = {"gateway": [], "litellm": []}
     with (
@@ -174,7 +176,7 @@ def _p99(took: list[float]) -> float:
 
 
 def find_missed(found: dict[str, Any]) -> list[str]:
-    """Return the names of the figures that are not reached."""
+    """Return the names of the figures that miss their limit."""
     bounds = [
         ("CPU of a request, 2 workers / 1", LINEAR, True),
         ("KiB a stream, gateway", KIB, True),

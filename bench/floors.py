@@ -112,7 +112,7 @@ _events = msgspec.json.Decoder(AnthropicEvent)
 
 
 class Floor:
-    """The base class of both floors: builds the request and reads the reply."""
+    """Build the request and read the reply, for both floors."""
 
     wires = ("openai", "anthropic")
 
@@ -182,7 +182,7 @@ class Floor:
 
 
 class Aiohttp(Floor):
-    """A client written by hand with aiohttp and msgspec."""
+    """Call the server with a client written by hand with aiohttp and msgspec."""
 
     def __init__(self, base: str, wire: str, ca: str | None = None) -> None:
         super().__init__(base, wire)
@@ -208,7 +208,7 @@ class Aiohttp(Floor):
 
 
 class _Connection(asyncio.Protocol):
-    """A connection that implements only the parts of HTTP/1.1 that these replies use."""
+    """Implement only the parts of HTTP/1.1 that these replies use."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -244,7 +244,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Raw(Floor):
-    """A client written by hand with asyncio and httptools."""
+    """Call the server with a client written by hand with asyncio and httptools."""
 
     def __init__(self, base: str, wire: str) -> None:
         super().__init__(base, wire)

@@ -123,7 +123,8 @@ def start_proxy(python: str, base: str, port: int) -> subprocess.Popen[bytes]:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_MASTER_KEY": KEY,
     }
-    quiet["REPEATED_STREAMING_CHUNK_LIMIT"] = "1000000"  # the upstream repeats one token
+    # The upstream repeats one token, which LiteLLM would treat as a failure.
+    quiet["REPEATED_STREAMING_CHUNK_LIMIT"] = "1000000"
     return subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
@@ -180,8 +181,8 @@ def _wait_for(port: int, child: subprocess.Popen[bytes]) -> None:
 
 
 async def ask(url: str, kind: str, path: str = "/v1/chat/completions") -> bytes:
-    """Send one request on a new connection and read the reply to its end, on the path of the
-    openai wire.
+    """Send one request to the path of the openai wire on a new connection, and read the complete
+    reply.
     """
     host, _, port = url.removeprefix("http://").partition(":")
     body = json.dumps(
@@ -273,7 +274,7 @@ def _summary(costs: dict[str, list[float]]) -> dict[str, Any]:
 
 
 class _Holding(asyncio.Protocol):
-    """An upstream that sends two chunks and waits for a signal to continue."""
+    """Serve an upstream that sends two chunks and then waits for a signal to continue."""
 
     held: ClassVar[set[_Holding]] = set()
 

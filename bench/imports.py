@@ -44,7 +44,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, object]:
         for round_ in range(rounds + 1):
             for name in work if round_ % 2 else reversed(work):
                 cost = _cpu(work[name], folder)
-                if round_:  # the first round writes the bytecode
+                if round_:  # the first round is not counted, because it compiles the bytecode
                     taken[name].append(cost)
     above = {
         name: [cost - bare for cost, bare in zip(costs, taken[BARE], strict=True)]

@@ -73,7 +73,7 @@ def reader(base: str, kind: str, mode: str) -> Read:
 
 async def main(base: str, streams: int, mode: str, *, later: bool) -> None:
     read = reader(base, "long", mode)
-    await read()  # warm up: create everything that is created once
+    await read()  # a first call creates everything that is created only once
     if later:
         short = reader(base, "burst", mode)
         await asyncio.gather(*[short() for _ in range(streams)])

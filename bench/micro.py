@@ -28,7 +28,7 @@ ROUNDS = 5
 
 
 def cpu(work: Callable[[], Any], seconds: float = 0.1) -> float:
-    """Return the CPU seconds of one call, as the median of several rounds."""
+    """Return the CPU seconds of one call of a function, as the median of several rounds."""
     began = time.process_time()
     work()
     times = max(1, int(seconds / max(time.process_time() - began, 1e-7)))

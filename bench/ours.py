@@ -12,7 +12,7 @@ WEATHER = Tool("weather", "The weather.", PARAMETERS)
 
 
 class Ours:
-    """Dragoman as a measured client, with one provider for each path of the server."""
+    """Call the server with Dragoman, with one provider for each path of the server."""
 
     wires = ("openai", "anthropic")
 

@@ -22,8 +22,8 @@ TOOL = {
 
 
 class Peer:
-    """Base class for other libraries: messages are plain dictionaries, and each server path has
-    its own client.
+    """Call the server with another library; messages are dictionaries, and each path has its own
+    client.
     """
 
     paths = ("text", "tool", "burst", "paced")

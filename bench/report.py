@@ -80,7 +80,7 @@ def renew(page: Path, written: str, command: str = "make bench") -> None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the machine, and how many processes of others were running on it."""
+    """Return a description of the machine and its load before the run."""
     cores, python = os.cpu_count(), platform.python_version()
     return {
         "machine": f"{platform.machine()}, {cores} cores, Python {python}",

@@ -187,7 +187,7 @@ class Protocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
         self.buffer = bytearray()
-        self.size: int | None = None  # the length of the request that is arriving
+        self.size: int | None = None  # length of the request that is being received
         self.resumed = asyncio.Event()
         self.resumed.set()
 
@@ -246,7 +246,8 @@ def _content_length(head: bytes) -> int:
 
 async def main(folder: str) -> None:
     loop = asyncio.get_running_loop()
-    # not in the parent, where its imports would count as memory of all child processes
+    # Done here rather than in the parent, where the imports would add to the memory of all
+    # children.
     make_certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(f"{folder}/cert.pem", f"{folder}/key.pem")
@@ -259,7 +260,7 @@ async def main(folder: str) -> None:
 
 def make_certificate(folder: str) -> None:
     """Write a self-signed certificate for 127.0.0.1."""
-    from cryptography import x509  # only this process needs it
+    from cryptography import x509  # imported here, because only the server process needs it
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -288,8 +289,8 @@ def make_certificate(folder: str) -> None:
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """Run the server in a child process; yield its address. ``BENCH_TLS`` is its TLS address and
-    certificate.
+    """Run the server in a child process and yield its address; set ``BENCH_TLS`` to its TLS
+    address and certificate.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bench.server", folder]

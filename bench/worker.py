@@ -35,7 +35,7 @@ TLS = ("floor", "dragoman")  # the clients that are measured with TLS too
 
 
 class Case(NamedTuple):
-    """One measured task, its preparation outside the measured time, and its number of units."""
+    """Define a measured task, its preparation, which is not measured, and its number of units."""
 
     work: Callable[[Any], Awaitable[Any]]
     prepare: Callable[[], Any] | None = None
@@ -48,7 +48,7 @@ _alive: deque[Any] = deque(maxlen=40)
 
 
 class Growing:
-    """A conversation that grows by one turn with each request."""
+    """Hold a conversation that grows by one turn with each request."""
 
     def __init__(self, client: Any, size: int) -> None:
         self.client = client
@@ -64,9 +64,7 @@ class Growing:
 
 
 def cases(client: Any, secure: Any = None) -> dict[str, Case]:
-    """Return the cases to measure with a client; ``secure`` is the same client for a server with
-    TLS.
-    """
+    """Return the cases to measure with a client; ``secure`` is the same client for the TLS server."""
     short = client.conversation(1)
     grown = Growing(client, 1000)
 
@@ -103,7 +101,7 @@ def cases(client: Any, secure: Any = None) -> dict[str, Case]:
 
 
 async def measure(case: Case, seconds: float) -> float:
-    """Return the CPU seconds of one unit, measured for about ``seconds``."""
+    """Return the CPU seconds of one unit, measured over about ``seconds``."""
     await _once(case)  # warm up connections, caches and bytecode
     guess = await _once(case)
     times = max(1, min(case.most, int(seconds / max(guess, 1e-6))))

@@ -10,7 +10,7 @@ from dragoman.tools import tool
 
 @tool(side_effect="none")
 def days_until(day: date) -> int:
-    """Return how many days it is from today until a day."""
+    """Return the number of days from today until a given day."""
     return (day - date.today()).days
 
 

@@ -9,7 +9,7 @@ from dragoman import Provider, RateLimit, Retry, connect, gather
 
 
 async def translate(model: Provider, count: int) -> tuple[int, int]:
-    """Return how many prompts were answered, and how many tokens that took."""
+    """Return how many prompts were answered, and how many tokens they used."""
     patient = Retry(RateLimit(model, requests_per_minute=600), max_retries=4)
     good = tokens = 0
     async for item in gather(

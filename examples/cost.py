@@ -9,8 +9,8 @@ from dragoman import Provider, connect, cost
 
 
 async def spend(models: list[Provider], prompt: str) -> tuple[dict[str, Decimal], Counter[str]]:
-    """Call every model; return the cost of each in US dollars, and how often its price
-    is unknown.
+    """Call every model; return the cost of each in US dollars, and how many calls have no known
+    price.
     """
     spent: dict[str, Decimal] = {}
     unknown: Counter[str] = Counter()

@@ -27,9 +27,9 @@ from dragoman.registry.vendors import FACTS
 
 CATALOG = Path(__file__).parents[1] / "src" / "dragoman" / "catalog"
 
-# The vocabulary of each model, as documented by its vendor; the first row that matches applies. A
-# model that matches none gets none: better the middle of all than the wrong one. A distilled or
-# retrained model keeps the base model's.
+# The token vocabulary of each model, as documented by its vendor; the first matching row applies.
+# A model without a matching row has no vocabulary and uses the average of all, which is better
+# than a wrong one. A distilled or retrained model has the vocabulary of its base model.
 FAMILIES = [
     (r"prompt-guard|jamba|codellama|-l2-|wizardlm|nemotron-(?!super-49b)|gemma-?2", None),
     (r"mistral-embed|mistral-7b|mixtral|codestral", None),
@@ -103,7 +103,9 @@ def add_new(listed: Listed, source: str, as_of: str, gone: set[str]) -> None:
                 "listed": True,
             }
             if facts.get("output") == facts["context"]:
-                del facts["output"]  # the list's placeholder for an unknown limit
+                # An output limit equal to the context window means that the list does not know the
+                # limit.
+                del facts["output"]
             lines.append(f"  {json.dumps(name)}: {json.dumps(facts).replace(chr(34), '')}")
         added = len(lines) - before
         if added:

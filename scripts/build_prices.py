@@ -55,7 +55,7 @@ try:
         TimeOfDateConstraint,
     )
     from genai_prices.types import Usage as SourceUsage
-except ImportError:  # --list works without the package
+except ImportError:  # the option --list works without genai-prices
     if "--list" not in sys.argv:
         raise
     source_providers = ClauseAnd = ClauseContains = ClauseEndsWith = ClauseEquals = ClauseOr = (
@@ -68,8 +68,8 @@ except ImportError:  # --list works without the package
 
 OUTPUT = Path(__file__).parents[1] / "src" / "dragoman" / "catalog" / "prices.json"
 
-# Our name of a provider, the source's, and litellm's (its `litellm_provider`, and the prefix of
-# its keys).
+# Names of a provider: ours, that of genai-prices, litellm's values of `litellm_provider`, and the
+# prefix of litellm's keys.
 PROVIDERS = [
     ("openai", "openai", ("openai", "text-completion-openai"), ""),
     ("anthropic", "anthropic", ("anthropic",), ""),
@@ -86,7 +86,7 @@ PROVIDERS = [
     ("cohere", "cohere", ("cohere", "cohere_chat"), ""),
     ("bedrock", "aws", ("bedrock", "bedrock_converse"), ""),
 ]
-# The source lets azure fall back to five makers. Only this one could be confirmed with litellm's
+# genai-prices prices azure like five other vendors. Only openai could be confirmed with litellm's
 # own azure rows.
 FALLBACK = {"azure": ["openai"]}
 
@@ -108,7 +108,7 @@ NOT_TEXT = re.compile(
 
 
 def flatten(clause: Any) -> Iterator[tuple[str, str]]:
-    """Flatten a clause tree into alternative (kind, text) pairs."""
+    """Flatten a tree of match clauses into a list of alternative (kind, text) pairs."""
     match clause:
         case ClauseOr():
             for inner in clause.or_:
@@ -154,7 +154,7 @@ def match_of(model: ModelInfo) -> dict[str, list[str]]:
 
 
 def literals(model: ModelInfo) -> list[str]:
-    """Return every name that the source lists for a model."""
+    """Return every literal name that genai-prices lists for a model."""
     names = [text for kind, text in flatten(model.match) if kind in ("equals", "starts_with")]
     return list(dict.fromkeys([*names, model.id.lower()]))
 
@@ -176,8 +176,9 @@ def spans(model: ModelInfo) -> Iterator[Span]:
         for index in reversed(range(len(entries))):
             entry = entries[index]
             if isinstance(entry.constraint, TimeOfDateConstraint):
-                # The source gives hours no date and so applies them to all the past. They are
-                # twice the dated price they follow in the list, so that is when we let them begin.
+                # genai-prices gives prices for certain hours no date, so they would apply to the
+                # whole past. They are twice the dated price before them in the list, so they begin
+                # at that date here.
                 since = max(
                     [e.constraint.start_date for e in entries[:index] if is_dated(e)], default=None
                 )
@@ -202,7 +203,7 @@ def given(price: ModelPrice) -> dict[str, Any]:
 
 
 def rates_of(price: ModelPrice) -> dict[str, Any]:
-    """Return the rates of a price under the names of our rows."""
+    """Return the rates of a price under the field names of our table."""
     base: dict[str, Any] = {}
     tiers: dict[int, dict[str, Any]] = {}
     for key, name in RATES.items():
@@ -220,7 +221,7 @@ def rates_of(price: ModelPrice) -> dict[str, Any]:
 
 
 def complete(tiers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Fill in rates that a tier omits from the tier below (our rows would use their own rate)."""
+    """Copy rates that a price tier omits from the tier below it."""
     known: dict[str, Any] = {}
     for tier in tiers:
         known |= tier
@@ -233,7 +234,7 @@ def plain(number: Decimal) -> str:
 
 
 def why_not(model: ModelInfo) -> str | None:
-    """Return why a model gets no price row, or ``None`` if it gets one."""
+    """Return why a model gets no price row, or None if it gets one."""
     prices = [given(price) for _, _, _, price in spans(model)]
     if NOT_TEXT.search(model.id.lower()):
         return "not a text model"
@@ -312,7 +313,7 @@ def rows_of(provider: str, model: ModelInfo, match: dict[str, list[str]]) -> lis
         rates = rates_of(price) or {"input": "0", "output": "0", "free": True}
         clock = tuple(str(end.replace(tzinfo=None)) for end in hours) if hours else ()
         before = last.get(clock)
-        # A date at which only an uncounted rate changes does not start a new row.
+        # A date at which only a rate changes that is not used here does not start a new row.
         follows = before is not None and before["valid_until"] == str(begin)
         if (
             before
@@ -340,7 +341,7 @@ def rows_of(provider: str, model: ModelInfo, match: dict[str, list[str]]) -> lis
 
 
 def collect() -> tuple[list[dict[str, Any]], list[str]]:
-    """Return all rows in the order of the source, and a report of omissions and changes."""
+    """Return all rows in the order of genai-prices, and remarks about omissions and changes."""
     by_id = {provider.id: provider for provider in source_providers}
     ours_to_source = {ours: theirs for ours, theirs, _, _ in PROVIDERS}
     rows: list[dict[str, Any]] = []
@@ -368,7 +369,7 @@ def collect() -> tuple[list[dict[str, Any]], list[str]]:
                     rows += rows_of(ours, model, match)
                 continue
             remarks.append(f"{ours}: {model.id} left out: {reason}")
-            # If a broader row would match the name, a row without a price prevents that.
+            # Add a row without a price if a broader row would otherwise match this model.
             if any(other.is_match(name) for name in literals(model) for other in kept):
                 rows.append({"provider": ours, "match": match, "unpriced": reason})
     for ours in ("local", *[name for name in vendor_names() if load_vendor(name).local]):
@@ -412,7 +413,7 @@ LITELLM_RATES = {
 }
 
 
-# A model, our rows for it, and the prices of litellm.
+# A disputed price: the model, our rows for it, and litellm's prices.
 Dispute = tuple[str, list[PriceRow], dict[str, Decimal]]
 
 
@@ -446,7 +447,7 @@ def cross_check(
                 if (rate := litellm_rate(entry, k)) is not None
             }
             if not (other.get("input") or other.get("output")):
-                continue  # its zeros may mean "not known"
+                continue  # litellm's zeros may mean that the price is not known
             for name in litellm_names(key, prefix):
                 if rows := rows_today(table, f"{ours}:{name}", today):
                     break
@@ -503,7 +504,8 @@ def moments(model: ModelInfo, today: date) -> list[datetime]:
     starts = [begin for begin, _, _, _ in spans(model) if begin is not None]
     days = {today, *starts, *[start - timedelta(days=1) for start in starts]}
     if starts and any(hours for _, _, hours, _ in spans(model)):
-        # The hours of the source before the last date have the flaw described in `spans`.
+        # Skip dates before the last one: there, hourly prices of genai-prices have no date (see
+        # ``spans``).
         days = {day for day in days if day >= max(starts)}
     return [
         datetime.combine(day, time(hour, 45), UTC)
@@ -513,8 +515,8 @@ def moments(model: ModelInfo, today: date) -> list[datetime]:
 
 
 def prove(table: PriceTable, today: date) -> int:
-    """Price the same calls with both tables; return how many were compared, or fail at the first
-    difference.
+    """Price the same calls with our table and with genai-prices; return how many were compared, or
+    raise an error at the first difference.
     """
     answers = 0
     by_id = {provider.id: provider for provider in source_providers}
@@ -531,7 +533,7 @@ def prove(table: PriceTable, today: date) -> int:
                     mine = cost(usage, f"{ours}:{name}", at, table=table)
                     assert isinstance(mine, Cost), (ours, name, at, mine)
                     price = model.get_prices(at)
-                    # Where the source lists no cache rate, it bills those tokens as input.
+                    # If genai-prices lists no cache rate, it bills cached tokens as input.
                     theirs_usage = SourceUsage(
                         input_tokens=whole,
                         output_tokens=5_000,
@@ -545,7 +547,7 @@ def prove(table: PriceTable, today: date) -> int:
 
 
 def serialise(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
-    """Write one row per line, so that a refresh gives a readable diff."""
+    """Return the table as JSON with one row per line, so that a refresh gives a readable diff."""
     lines = ",\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in rows)
     return (
         json.dumps(head, indent=0, ensure_ascii=False)[:-2] + ',\n"rows": [\n' + lines + "\n]\n}\n"
@@ -571,7 +573,7 @@ def read_licence() -> str:
 def mark_disputes(
     rows: list[dict[str, Any]], table: PriceTable, disputes: Iterable[Dispute], by: str
 ) -> int:
-    """Add the price of the other table to each disputed row; return the number of these rows."""
+    """Add litellm's price to each disputed row; return the number of these rows."""
     marked = set()
     for model, mine, other in disputes:
         provider, _, name = model.partition(":")
@@ -581,8 +583,7 @@ def mark_disputes(
             + f" for {name}"
         )
         for place, row in enumerate(table.rows):
-            # A row found through the fallback belongs to another provider, so it is not disputed
-            # here.
+            # A row of a fallback provider is not marked here, because it belongs to that provider.
             if row.provider == provider and any(row is one for one in mine):
                 rows[place].setdefault("disputed", says)
                 marked.add(place)

@@ -33,11 +33,11 @@ def main() -> int:
 
 
 def install_node() -> list[str]:
-    """Install the packages of ``package.json``; return the names of those that are missing after
-    it.
+    """Install the packages of ``package.json``; return the names of packages that are still
+    missing.
 
-    The agents are optional: a release may have no binary for this machine, which must not stop the
-    other packages.
+    The coding agents are optional: a release may have no binary for this machine, which must not
+    stop the other packages.
     """
     npm = shutil.which("npm")
     if npm is None:
@@ -53,7 +53,7 @@ def install_node() -> list[str]:
 
 
 def install_python(requirements: Path) -> bool:
-    """Install a requirements file into the environment of its name."""
+    """Install a requirements file into an environment with the same name."""
     home = CLIENTS / requirements.stem
     uv = [sys.executable, "-m", "uv"]
     return run([*uv, "venv", "--quiet", "--allow-existing", str(home)], ROOT) and run(

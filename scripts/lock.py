@@ -36,15 +36,15 @@ LOCKS = {
 
 
 def choose_day(today: date, override: str = "") -> str:
-    """Return the day before which a release must have been made."""
+    """Return the day before which a release must have been published."""
     return (
         date.fromisoformat(override).isoformat() if override else (today - COOL_DOWN).isoformat()
     )
 
 
 def commands(day: str) -> list[list[str]]:
-    """Return the commands that write the lock files; later ones take their versions from the
-    first.
+    """Return the commands that write the lock files; all use the versions that the first one
+    selects.
     """
     return [
         [*COMPILE, "--exclude-newer", day, *arguments, "-o", output]

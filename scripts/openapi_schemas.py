@@ -59,7 +59,7 @@ HEAD = (
 
 
 def main() -> int:
-    """Write the file."""
+    """Write the schemas to ``tests/gateway/schemas/openapi.json``."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         print("npm and node are not installed", file=sys.stderr)

@@ -40,7 +40,7 @@ ALL = frozenset({DOCSTRING, COMMENT, MESSAGE, PAGE})
 
 @dataclass(frozen=True)
 class Rule:
-    """One banned pattern: where it applies, and what to write instead."""
+    """Describe one banned pattern: where it applies, and what to write instead."""
 
     name: str
     kinds: frozenset[str]
@@ -50,7 +50,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Passage:
-    """A docstring, a comment of one or more lines, a string literal, or a page."""
+    """Hold a docstring, a comment of one or more lines, a string literal, or a page."""
 
     kind: str
     line: int
@@ -273,7 +273,7 @@ def read_passages(path: Path) -> Iterator[Passage]:
     if path.suffix == ".md":
         yield Passage(PAGE, 1, _HTML.sub(_blank, _FENCE.sub(_blank, text)))
         return
-    # quicker than parsing: whose docstring it is does not matter for a test
+    # A regular expression is faster than parsing, and tests need no check by kind of function.
     if "tests" in path.parts:
         for match in _TEST_DOCSTRING.finditer(text):
             yield Passage(DOCSTRING, text.count("\n", 0, match.start("text")) + 1, match["text"])
@@ -301,13 +301,13 @@ def _read_docstrings(body: list[ast.stmt], function: str | None) -> Iterator[Pas
 
 
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a function is read like an attribute, which a noun phrase describes best."""
+    """Return whether a function is a property, whose docstring may be a noun phrase."""
     return any("property" in ast.unparse(each) for each in node.decorator_list)
 
 
 def _read_literals(text: str, docstrings: dict[int, Passage], messages: bool) -> Iterator[Passage]:
-    """Yield comments, those on consecutive lines as one, and the string literals that read as
-    sentences.
+    """Yield each comment, which may have several lines, and each string literal that is a
+    sentence.
     """
     block: list[str] = []
     block_line = 0
@@ -335,7 +335,7 @@ def _read_literals(text: str, docstrings: dict[int, Passage], messages: bool) ->
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Replace a match by underscores that keep its lines."""
+    """Return as many underscores as the match has characters, with its line breaks."""
     return re.sub(r"[^\n]", "_", match.group())
 
 
@@ -407,7 +407,7 @@ def list_files(paths: list[Path]) -> Iterator[Path]:
 
 
 def print_sample(seed: int, files: list[Path]) -> None:
-    """Print 100 docstrings and 100 comments, drawn with ``seed``."""
+    """Print 100 docstrings and 100 comments, selected at random with ``seed``."""
     found: dict[str, list[str]] = {DOCSTRING: [], COMMENT: []}
     for path in files:
         for passage in read_passages(path):

@@ -47,7 +47,7 @@ COMPUTED = {"output_text"}
 
 
 def main() -> int:
-    """Write the file."""
+    """Write the JSON Schemas to ``tests/gateway/schemas``."""
     npm = shutil.which("npm")
     if npm is None:
         print("npm is not installed", file=sys.stderr)
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def generate(npm: str, folder: Path) -> dict[str, Any]:
-    """Return the definitions of all types."""
+    """Return the JSON Schema definitions of all types of the TypeScript client."""
     (folder / "package.json").write_text('{"private": true}')
     (folder / "replies.ts").write_text(TYPES)
     (folder / "tsconfig.json").write_text(

@@ -26,7 +26,7 @@ _CLASSIFIER = "License :: OSI Approved :: "
 
 
 class Locked(NamedTuple):
-    """A package in a lock file."""
+    """Describe a package in a lock file."""
 
     name: str
     version: str
@@ -37,8 +37,8 @@ class Locked(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """A dependency in package metadata: its name, its requested extras, and the extra that
-    requires it.
+    """Describe a dependency in package metadata: its name, its extras, and the extra that requires
+    it.
     """
 
     name: str
@@ -72,8 +72,8 @@ def read_needed(package: Distribution) -> Iterator[Needed]:
 
 
 def read_licenses(package: Distribution) -> list[dict[str, Any]]:
-    """Return the licences: the SPDX expression, else the classifiers, else the first line of the
-    free text.
+    """Return the licences of a package: the SPDX expression, or else the classifiers, or else the
+    first line of the free text.
     """
     metadata = package.metadata
     if expression := metadata.get("License-Expression"):
@@ -90,7 +90,7 @@ def read_licenses(package: Distribution) -> list[dict[str, Any]]:
 def find(name: str) -> Distribution | None:
     try:
         return distribution(name)
-    except PackageNotFoundError:  # a package of another platform
+    except PackageNotFoundError:  # the package is only for another platform
         return None
 
 
@@ -126,8 +126,8 @@ def describe(locked: Locked, hashes: list[str], scope: str) -> dict[str, Any]:
 
 
 def build(locks: Iterable[str], root: Distribution) -> dict[str, Any]:
-    """Return the document. A package's scope shows if the core, an extra or only development needs
-    it.
+    """Return the bill of materials. The scope of a package shows whether the core, an extra or
+    only development needs it.
     """
     packages = read_locks(locks)
     needed = list(read_needed(root))

@@ -50,15 +50,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from dragoman import messages, tokens
 
 TABLE = Path(__file__).parents[1] / "src/dragoman/tokens.json"
-PER_KIND = 200  # documents of each kind of content
-PER_SOURCE = 4  # documents cut from one block of a file
-BLOCK = 40_000  # characters; a longer file counts as several sources
-SHORTEST, LONGEST = 200, 8000  # characters in a document
+PER_KIND = 200  # number of documents of each kind of content
+PER_SOURCE = 4  # number of documents cut from one block of a file
+BLOCK = 40_000  # characters in a block; a longer file is treated as several sources
+SHORTEST, LONGEST = 200, 8000  # minimum and maximum number of characters in a document
 
 # --- where text comes from ----------------------------------------------------------------------
 
 STDLIB = sysconfig.get_path("stdlib").removeprefix("/")
-# kind -> (how to read, pattern under /)
+# Kind of content -> (how to read a file, pattern of paths below /)
 FILES = {
     "python": ("plain", f"{STDLIB}/*.py"),
     "c": ("plain", "usr/include/*.h"),
@@ -110,7 +110,7 @@ LANGUAGES = {
     "japanese": "ja",
     "korean": "ko",
 }
-# kind -> (how to read, archive, pattern of a member)
+# Kind of content -> (how to read a file, name of the archive, pattern of paths in it)
 MEMBERS = [
     ("english news", "lines", "gensim*", "*/lee_background.cor"),
     ("english wiki", "bz2", "gensim*", "*/enwiki*.bz2"),
@@ -148,7 +148,9 @@ class Source(NamedTuple):
 
 
 def from_files(rng: random.Random) -> Iterator[Source]:
-    """Read the files of ``FILES``, and manual pages and message catalogues of ``LANGUAGES``."""
+    """Read the files that ``FILES`` lists, and manual pages and message catalogues in
+    ``LANGUAGES``.
+    """
     wanted = [(kind, how, pattern) for kind, (how, pattern) in FILES.items()]
     for kind, code in LANGUAGES.items():
         wanted.append((kind, "man", f"usr/share/man/{code}/man*/*.gz"))
@@ -165,8 +167,8 @@ def from_files(rng: random.Random) -> Iterator[Source]:
 
 
 def from_archives(folder: Path, rng: random.Random) -> Iterator[Source]:
-    """Read what ``MEMBERS`` and ``LANGUAGES`` name in the wheels and source archives of
-    ``folder``.
+    """Read the files that ``MEMBERS`` and ``LANGUAGES`` list from the wheels and source archives
+    in ``folder``.
     """
     wanted = list(MEMBERS)
     for kind, code in LANGUAGES.items():
@@ -233,7 +235,7 @@ def open_archive(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
 
 
 def read(how: str, data: bytes) -> str:
-    """Turn the bytes of a source into text, or into nothing if they are not text."""
+    """Return the text of a source, or an empty string if its bytes are not text."""
     try:
         if how in ("gzip", "man"):
             data = gzip.decompress(data)
@@ -256,7 +258,7 @@ def read(how: str, data: bytes) -> str:
 
 
 def translated(kind: str, text: str) -> str:
-    """Remove the lines that are still in English because they are not translated yet."""
+    """Return a translated text without the lines that are still in English."""
     if kind not in LANGUAGES:
         return text
     lines = [
@@ -438,7 +440,7 @@ class Writer:
 
 
 def from_nothing(rng: random.Random, words: list[str]) -> Iterator[Source]:
-    """Generate kinds of content that are not found on a machine."""
+    """Generate kinds of content that no file on the machine contains."""
     writer = Writer(rng, words)
     for name, make in vars(Writer).items():
         if name in ("__init__", "word", "name", "number", "date", "clock") or not callable(make):
@@ -456,7 +458,7 @@ def from_nothing(rng: random.Random, words: list[str]) -> Iterator[Source]:
 
 
 def salad(rng: random.Random) -> str:
-    """Generate runs of characters from rare blocks, so that each of them has a cost."""
+    """Generate random characters of rare Unicode blocks, so that each block gets a coefficient."""
     starts = [start for start, _ in tokens._BLOCKS]
     ranges = [
         (a, b) for a, b in zip(starts, [*starts[1:], 0xE1100], strict=True) if a != 0xD800
@@ -489,7 +491,8 @@ def from_recorded(path: Path) -> Iterator[Source]:
             if len(text) >= SHORTEST
         ]
         for text in texts:
-            dull = len(zlib.compress(text.encode())) < len(text) / 6  # a test's filler, repeated
+            # Repetitive text, which tests use as filler.
+            dull = len(zlib.compress(text.encode())) < len(text) / 6
             if text not in seen and text.count(" ") > len(text) / 15 and not dull:
                 seen.add(text)
                 yield Source("prompts", exchange["source_path"], text)
@@ -512,7 +515,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def collect(corpus: Path, archives: Path | None, recorded: Path | None) -> None:
-    """Cut the sources into documents of many lengths and keep some of each kind."""
+    """Cut the sources into documents of many lengths, and keep some documents of each kind."""
     rng = random.Random(20261115)
     sources = list(from_files(rng))
     sources += from_archives(archives, rng) if archives else []
@@ -520,7 +523,8 @@ def collect(corpus: Path, archives: Path | None, recorded: Path | None) -> None:
     english = " ".join(source.text for source in sources if source.kind.startswith("english"))
     common = Counter(re.findall(r"\b[a-z]{3,12}\b", english)).most_common(4000)
     sources += from_nothing(rng, [word for word, _ in common])
-    kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)  # kind -> (source, text)
+    # Kind of content -> (source, text).
+    kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for kind, name, whole in sources:
         for block in range(0, min(len(whole), PER_KIND * BLOCK), BLOCK):
             kinds[kind] += [
@@ -540,7 +544,7 @@ def collect(corpus: Path, archives: Path | None, recorded: Path | None) -> None:
 
 
 def cut(text: str, rng: random.Random) -> Iterator[str]:
-    """Return a few passages of a text; short ones are as likely as long ones."""
+    """Return a few passages of a text; short passages are as likely as long ones."""
     for _ in range(min(PER_SOURCE, 1 + len(text) // LONGEST)):
         length = int(math.exp(rng.uniform(math.log(SHORTEST), math.log(LONGEST))))
         start = rng.randrange(max(1, len(text) - length))
@@ -551,7 +555,7 @@ def cut(text: str, rng: random.Random) -> Iterator[str]:
 
 # --- exact counts ------------------------------------------------------------------------------
 
-# family -> vocabulary. The Gemini models share their vocabulary with Gemma, which is published.
+# Model family -> vocabulary. Gemini models have the vocabulary of Gemma, which is published.
 VOCABULARIES = {
     "o200k": "o200k_base",
     "cl100k": "cl100k_base",
@@ -563,7 +567,7 @@ VOCABULARIES = {
     "glm": "glm4",
     "km164k": "kimi_k2",
 }
-# family -> (version, tokens of the frame)
+# Model family -> (version of the vocabulary in ctok, tokens that surround every message)
 CLAUDE = {"claude": ("3.0", 7), "claude-4.7": ("4.7", 11)}
 
 
@@ -571,7 +575,7 @@ def count(corpus: Path) -> None:
     """Count the tokens of every document and common word with every vocabulary; keep earlier
     counts.
     """
-    import ctok  # only this step needs Python 3.12
+    import ctok  # imported here, because only this step needs Python 3.12
     import splintr
 
     exact: dict[str, Callable[[str], int]] = {}
@@ -601,7 +605,9 @@ def digest(text: str) -> str:
 
 
 def common_words(corpus: Path, limit: int = 60_000) -> dict[str, float]:
-    """Return the Latin words for training, each with its share of the kinds that it occurs in."""
+    """Return the Latin words for training, each with the sum of its frequencies in all kinds of
+    content.
+    """
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     for document in documents(corpus):
         if not document["held_out"]:
@@ -628,7 +634,7 @@ class Table(NamedTuple):
 
 
 def fit(corpus: Path) -> Table:
-    """Fit the whole table to the documents that are not held out."""
+    """Fit all coefficients to the documents that are not held out for the report."""
     counted = json.loads((corpus / "counts.json").read_text())
     docs = documents(corpus)
     han, hardness = common_han(docs), word_hardness(common_words(corpus), counted)
@@ -680,9 +686,7 @@ def exact_counts(docs: list[dict[str, Any]], counted: dict[str, dict[str, int]])
 
 
 def common_han(docs: list[dict[str, Any]], limit: int = 500) -> str:
-    """Return the most frequent simplified Chinese characters: vocabularies have words that consist
-    of these.
-    """
+    """Return the most frequent simplified Chinese characters, from which vocabularies form words."""
     characters = Counter(
         "".join(d["text"] for d in docs if d["kind"] == "chinese" and not d["held_out"])
     )
@@ -692,8 +696,8 @@ def common_han(docs: list[dict[str, Any]], limit: int = 500) -> str:
 
 
 def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -> str:
-    """Return how many tokens beyond the first each pair of letters adds, averaged over the
-    vocabularies.
+    """Return how many tokens beyond the first each pair of letters adds to a word, averaged over
+    all vocabularies.
     """
     symbols = " abcdefghijklmnopqrstuvwxyz~"
     at = {pair: number for number, pair in enumerate(a + b for a in symbols for b in symbols)}
@@ -703,7 +707,7 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
         for pair in zip(" " + plain, plain + " ", strict=True):
             rows.append(row)
             columns.append(at["".join(pair)])
-        # without the "a", and the first
+        # Subtract the token of the "a" and the first token of the word.
         target.append(np.mean(list(counted[digest(f"a {word}")].values())) - 2)
         weight.append(share**0.25)
     weights = np.array(weight) / np.mean(weight)
@@ -712,13 +716,14 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
     # pairs.
     root = np.linalg.cholesky((matrix.T @ matrix).toarray() + 4 * np.eye(len(at)))
     found = nnls(root.T, np.linalg.solve(root, matrix.T @ (np.array(target) * weights)))[0]
-    found[np.asarray(matrix.sum(0)).ravel() == 0] = 0.5  # pairs that no word has
+    # Default for pairs of letters that occur in no word.
+    found[np.asarray(matrix.sum(0)).ravel() == 0] = 0.5
     return "".join(np.base_repr(min(35, round(8 * value)), 36).lower() for value in found)
 
 
 def solve(features: Any, truth: Any, weight: Any) -> Any:
-    """Fit costs within bounds by least relative error; reduce the weight of documents that fit
-    badly.
+    """Fit costs within their bounds by least relative error, with less weight for documents that
+    fit badly.
     """
     relative = features / truth[:, None]
     ridge = 0.02 * np.diag(np.sqrt((relative**2).mean(0) + 1e-12))
@@ -735,8 +740,8 @@ def solve(features: Any, truth: Any, weight: Any) -> Any:
 
 
 def bounds() -> tuple[list[float], list[float]]:
-    """Return the bounds of costs: a word or number is at least one token; upper bounds limit rare
-    features.
+    """Return the bounds of the costs: at least one token per word or number, and upper limits for
+    rare features.
     """
     whole = ("capitals", "capitals after space", "0", "00", "000")
     least = [float(name.startswith("word") or name in whole) for name in tokens._FEATURES]
@@ -749,7 +754,7 @@ def bounds() -> tuple[list[float], list[float]]:
 
 
 def write(table: Table) -> None:
-    """Write the coefficients to ``tokens.json``, one family a line."""
+    """Write the coefficients to ``tokens.json``, with one line per model family."""
     costs = ",\n".join(
         f"  {json.dumps(family)}: {json.dumps(costs)}" for family, costs in table.costs.items()
     )
@@ -768,7 +773,9 @@ def write(table: Table) -> None:
 
 
 def report(corpus: Path) -> None:
-    """Print, as Markdown, how far the module's estimates are from the held-out documents."""
+    """Print, as Markdown, how much the estimates differ from the exact counts of held-out
+    documents.
+    """
     counted = json.loads((corpus / "counts.json").read_text())
     docs = [document for document in documents(corpus) if document["held_out"]]
     exact = exact_counts(docs, counted)
@@ -842,7 +849,7 @@ def share(error: Any) -> int:
 
 # --- whole requests ----------------------------------------------------------------------------
 
-# family -> the models that use it, by name
+# model family -> names of the models that use it
 MODELS = {
     "claude-4.7": r"claude.*(opus-4[-.][78]|sonnet-5|opus-5)",
     "claude": r"claude",
@@ -859,8 +866,8 @@ MODELS = {
 
 
 def requests(recorded: Path) -> None:
-    """Print, as Markdown, how far estimates of whole requests are from the usage that servers
-    reported.
+    """Print, as Markdown, how much the estimates of complete requests differ from the usage that
+    servers reported.
     """
     rows: dict[str, list[tuple[bool, int, int]]] = defaultdict(list)
     seen = set()
@@ -879,7 +886,8 @@ def requests(recorded: Path) -> None:
         try:
             messages, tools = READERS[exchange["provider"]](exchange["request_json"])
         except (KeyError, TypeError, ValueError, AttributeError):
-            continue  # pictures, server-side tools, schemas and the like
+            # Skip requests that the estimate does not cover, such as those with images or schemas.
+            continue
         key = (exchange["model"], reported, tokens._as_json([str(messages), str(tools)]))
         if key not in seen:
             seen.add(key)
@@ -944,7 +952,7 @@ Read = tuple[list[Any], list[messages.Tool]]
 
 
 def read_text(content: Any) -> str:
-    """Return the text of a message, if it has only text."""
+    """Return the text of a message that contains only text."""
     if isinstance(content, str) or content is None:
         return content or ""
     return "".join(

@@ -1,6 +1,4 @@
-"""The assembler emits a valid stream for any order of calls, and ends it properly wherever it is
-cut.
-"""
+"""Test that the assembler emits a valid stream for any order of calls, wherever the stream is cut."""
 
 from __future__ import annotations
 
@@ -64,8 +62,8 @@ NEVER = replace(MINE, replayable=False)
 
 
 class Expected:
-    """A toolset with ``any``, and ``weather``, which requires a city; structured text is a JSON
-    list.
+    """Expect the tools ``any`` and ``weather``, which requires a city, and structured output that
+    is a JSON list.
     """
 
     response_schema: dict[str, Any] | None = None
@@ -107,8 +105,8 @@ def ends(events: Iterable[Event]) -> list[ToolUseEnd]:
 
 
 def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
-    """Return the blocks as events carry them: no opaque state, nothing empty, ``{}`` if
-    unreadable.
+    """Return the blocks as events carry them: without opaque state and empty blocks, and with
+    ``{}`` for unreadable arguments.
     """
     spoken: list[AssistantBlock] = []
     for block in blocks:
@@ -210,7 +208,7 @@ def test_only_complete_and_valid_tool_calls_become_intents(
 
 
 def late_in(verbs: list[some.Verb]) -> bool:
-    """Return whether a call gets more arguments after they formed a complete object."""
+    """Return whether a call receives more arguments after its arguments were complete."""
     texts: dict[Any, str] = {}
     for verb, arguments in verbs:
         if verb == "tool_input":
@@ -261,7 +259,7 @@ def test_stream_cut_at_any_point_can_be_closed_with_valid_events(
 
 
 def brief(events: Iterable[Event]) -> list[Any]:
-    """Summarise a stream: kind, index and content."""
+    """Return a short form of each event: its kind, block index and content."""
     short: list[Any] = []
     for event in events:
         match event:
@@ -601,7 +599,7 @@ def test_long_text_needs_little_more_memory_than_its_bytes(verb: str) -> None:
     out.finish("stop")
     final = fold(out.take()).message
     assert len(final.thinking or "" if verb == "thinking" else final.text) == said
-    assert most < said // 4  # an object for each piece would be 600 KiB
+    assert most < said // 4  # storing an object for each fragment would take 600 KiB
 
 
 # --- invalid tool calls ------------------------------------------------------------------------
@@ -1187,7 +1185,7 @@ def test_assembler_and_follower_close_a_cut_stream_in_the_same_way(
 
 
 def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
-    """Return the signatures of thoughts, which are delivered as events."""
+    """Return the signatures of thinking blocks, which events carry."""
     states = [block.continuity for block in blocks if isinstance(block, Thinking)]
     return [
         state.signature for state in states if state is not None and state.signature is not None
@@ -1195,7 +1193,7 @@ def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
 
 
 def all_kinds() -> Assembler:
-    """Return a completed reply with every kind of block."""
+    """Return the assembler of a completed reply with every kind of content block."""
     out = make(warnings=[LossWarning("c", "p", "d")], structured_path="native")
     out.kept = Raw([b"x"], bytes.decode)
     say(
@@ -1223,10 +1221,10 @@ REDACTED = RedactedThinking("secret", NEVER)
 SPOKEN = Text("ab", replace(NEVER, signature="text"))
 CALLED = ToolCall("x", "any", {}, replace(NEVER, signature="call"))
 SEARCHED = Opaque({"type": "search"}, NEVER)
-# Delivered events, and the blocks at that point.
+# Keys are numbers of delivered events; values are the content blocks at that point.
 HEARD: dict[int, tuple[AssistantBlock, ...]] = {
-    0: (),  # before the first event
-    1: (),  # after the start event
+    0: (),  # before the first event is delivered
+    1: (),  # after only the start event is delivered
     2: (Thinking("h", Continuity(None, 1, ISSUER, replayable=False)),),
     3: (Thinking("hm", Continuity(None, 1, ISSUER, replayable=False)),),
     4: (SIGNED, REDACTED),
@@ -1310,5 +1308,5 @@ def test_number_of_content_blocks_is_limited() -> None:
         out.tool_start(number, "same id", "t")
     with pytest.raises(InvalidResponseError, match="more than 4000 blocks"):
         out.text("one more")
-    # Ids of open blocks are not public.
+    # Call ids of open blocks have no public accessor, so the test reads a private field.
     assert len({block.call_id for block in out._blocks.all}) == 4_000  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""For every rule of event streams, one stream that breaks it."""
+"""Test the check of event streams: each rule is broken by at least one stream."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def complete(*blocks: AssistantBlock, reason: FinishReason = "stop") -> MessageC
 
 
 def proposing(end: ToolUseEnd, **fields: Any) -> ToolUseEnd:
-    """Return the same end of a call with some fields of its intent replaced."""
+    """Return the end event of a call with some fields of its intent replaced."""
     assert end.intent is not None
     return replace(end, intent=replace(end.intent, **fields))
 
@@ -90,7 +90,7 @@ def signed(text: str, signature: str | None) -> Thinking:
     return Thinking(text, Continuity(signature))
 
 
-ANY: Any = None  # typed Any, to build events that the types forbid
+ANY: Any = None  # the functions are typed as Any to build events that the types forbid
 TIRED: Any = "tired"
 ONE = {"n": 1}
 SEARCH = ToolCall("a", "search", {})
@@ -439,7 +439,7 @@ def is_pair(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def test_every_rule_of_the_stream_check_has_a_failing_case() -> None:
-    """The rules are the error texts in the checker's source."""
+    """Find the rules as the error texts in the source of the check."""
     second = [
         node.args[1] for node in ast.walk(ast.parse(inspect.getsource(check))) if is_pair(node)
     ]

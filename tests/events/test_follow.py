@@ -1,5 +1,5 @@
-"""Follow existing messages: a follower ends them, and a recorded message gives the same events
-again.
+"""Test followers, which close a stream that is cut, and the conversion of recorded messages to
+events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convert a stream to the events of an agent runtime."""
+"""Test the conversion of a stream to the events of an agent runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Events as JSON, JSON with the deviations of real servers, and the response made from events."""
+"""Test events as JSON, the repair of invalid JSON that real servers send, and responses made from
+events.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +169,7 @@ DAMAGED: list[tuple[bytes | str, Any]] = [
 @pytest.mark.parametrize(("data", "value"), DAMAGED)
 def test_damaged_json_is_repaired(data: bytes | str, value: Any) -> None:
     assert read_json(data) == value
-    msgspec.json.encode(read_json(data))  # what was read can be encoded again
+    msgspec.json.encode(read_json(data))  # the repaired value can be encoded as JSON again
 
 
 REFUSED: list[tuple[bytes | str, str]] = [
@@ -388,7 +390,7 @@ def test_notebooks_show_the_parts_of_a_response() -> None:
         "data:image/webp;base64,aGk=",
         "data:image/png;base64,aGk=",
     ]
-    assert "evil.example" not in page  # no address is loaded
+    assert "evil.example" not in page  # the page loads no image from another server
     assert "2 images" in markdown
     assert "The <Rhine>." in markdown
     empty = Response(Assistant(""), "stop")

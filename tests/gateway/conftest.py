@@ -1,6 +1,4 @@
-"""Fixtures: real databases that gateways share, PostgreSQL with an empty schema per test, and
-Redis.
-"""
+"""Provide real databases that gateways share: PostgreSQL with an empty schema per test, and Redis."""
 
 from __future__ import annotations
 
@@ -94,7 +92,7 @@ class OwnRedis:
         _wait_until_up(self._port, self._process)
 
     def pause(self) -> None:
-        """Stop the server from answering commands, as a machine that hangs does."""
+        """Stop the server from answering commands, as if its machine hung."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

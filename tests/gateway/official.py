@@ -28,7 +28,8 @@ import openai.types.shared
 import pydantic
 
 _FOLDER = Path(__file__).parent / "schemas"
-_LIMIT = 4 * 1024 * 1024  # bytes of a reply that are read; longer ones are cut at their last event
+# At most this many bytes of a reply are checked; a longer one is cut at its last complete event.
+_LIMIT = 4 * 1024 * 1024
 _UNIONS: dict[str, Any] = {
     "ResponseStreamEvent": openai.types.responses.ResponseStreamEvent,
     "RawMessageStreamEvent": anthropic.types.RawMessageStreamEvent,
@@ -121,7 +122,7 @@ NOT_SENT: dict[str, frozenset[str]] = {
 
 
 class Form(NamedTuple):
-    """The schemas of a route: for a whole reply, for an event of a stream, and for an error."""
+    """Name the schemas of a route: of a complete reply, of a stream event and of an error."""
 
     whole: str
     event: str = ""
@@ -198,7 +199,7 @@ class ReplyChecker:
 
 
 def find_form(method: str, path: str) -> Form | None:
-    """Return the schemas of a route; ``None`` for a route that no vendor describes."""
+    """Return the schemas of a route, or None if no vendor describes the route."""
     for methods, pattern, form in _ROUTES:
         if re.fullmatch(methods, method) and re.fullmatch(pattern, path):
             return form
@@ -213,7 +214,7 @@ def check_reply(form: Form, status: int, kind: str, body: bytes) -> Iterator[str
         yield from check_events(form, body)
     elif status == 200 and kind.startswith("application/x-ndjson"):
         for line in body.splitlines(keepends=True):
-            if line.endswith(b"\n"):  # the last line of a stream that was left is cut
+            if line.endswith(b"\n"):  # the last line is incomplete if the client stopped reading
                 yield from check(
                     form.failure if line.startswith(b'{"error"') else form.event, line
                 )
@@ -243,7 +244,7 @@ def check_events(form: Form, body: bytes) -> Iterator[str]:
 
 
 def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
-    """Yield how a JSON text differs from the schema and from the strict model of this name."""
+    """Yield each difference between a JSON text and the schema and strict model with this name."""
     if name in _UNIONS:
         model = find_classes(name).get(str(kind))
         if model is None:
@@ -252,8 +253,8 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
         validator = find_validator(model.__name__)
     else:
         if name == "CreateEmbeddingResponse" and b'"embedding":"' in data:
-            return  # in base64, which the clients decode before their models are made
-        if name == "GeminiModels":  # the client renames the field before its models are made
+            return  # the clients decode base64 vectors before they create their models
+        if name == "GeminiModels":  # the client renames this field before it creates its models
             data = data.replace(b'"supportedGenerationMethods"', b'"supportedActions"')
         validator, model = find_validator(name), MODELS.get(name)
     for each in (validator, find_component(str(kind) if name in _UNIONS else name)):
@@ -268,24 +269,25 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
 
 @functools.cache
 def find_validator(name: str) -> Any:
-    """Return the validator of a type of the client; ``None`` if the schemas do not contain it."""
+    """Return the validator of a client type, or None if the schemas do not contain the type."""
     return compile_schema(read_schemas("openai.json")["definitions"], name, "definitions")
 
 
 @functools.cache
 def find_component(name: str) -> Any:
-    """Return the validator of a component of an OpenAPI document; ``None`` if it has none."""
+    """Return the validator of an OpenAPI component, or None if no document contains it."""
     vendor, component = DOCUMENTED.get(name, ("openai", name))
     return compile_schema(read_components(vendor), component, "$defs")
 
 
 def compile_schema(schemas: dict[str, Any], name: str, place: str) -> Any:
-    """Return the validator of a definition; ``None`` if the schemas do not contain it."""
+    """Return the validator of a definition, or None if the schemas do not contain it."""
     if name not in schemas:
         return None
     needed: dict[str, Any] = {}
     open_names = [name]
-    while open_names:  # all definitions together take ten times as long to compile
+    # Include only needed definitions: compiling all of them takes ten times as long.
+    while open_names:
         each = open_names.pop()
         if each not in needed:
             needed[each] = schemas[each]
@@ -298,7 +300,7 @@ def compile_schema(schemas: dict[str, Any], name: str, place: str) -> Any:
 
 @functools.cache
 def read_components(vendor: str) -> dict[str, Any]:
-    """Return the components of a vendor's document, without requiring what it does not send."""
+    """Return the components of a vendor's document; fields that the vendor omits are optional."""
 
     def relax(schema: Any) -> Any:
         if isinstance(schema, list):
@@ -316,7 +318,7 @@ def read_components(vendor: str) -> dict[str, Any]:
 
 @functools.cache
 def read_schemas(file: str) -> dict[str, Any]:
-    """Return the content of a file of schemas."""
+    """Return the content of a schema file."""
     found: dict[str, Any] = json.loads((_FOLDER / file).read_text())
     return found
 

@@ -34,7 +34,8 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
         http=BoundedHttpProtocol,
         **settings,
     )
-    # As ``Server.serve`` does it, without its loop, which looks for the end ten times a second.
+    # Do what ``Server.serve`` does, but without its loop, which checks for shutdown only ten times
+    # a second.
     server = uvicorn.Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)
@@ -55,7 +56,9 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
 
 
 async def raw(url: str, data: bytes, *, wait: float = 5.0, keep: bool = False) -> bytes:
-    """Send raw bytes; return what is received until the server closes or the time is up."""
+    """Send raw bytes and return what the server sends until it closes the connection or the time
+    is up.
+    """
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)

@@ -1,5 +1,5 @@
-"""The admin page: off by default, with its own key, without scripts, with usage of all
-processes.
+"""Test the admin page: it is off by default, has its own key and no scripts, and shows the usage
+of all processes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def test_only_the_admin_key_opens_the_admin_page() -> None:
         assert (await get(f"{url}/admin", basic(ADMIN)))[0] == 200
         assert (await get(f"{url}/admin", bearer(ADMIN)))[0] == 200
         status, _, _ = await post(f"{url}/v1/chat/completions", BODY, bearer(ADMIN))
-        assert status == 401  # an admin key is not a client's
+        assert status == 401  # an admin key does not authorise model calls
 
 
 async def test_admin_page_shows_usage_and_running_requests() -> None:

@@ -1,4 +1,4 @@
-"""Which requests the gateway accepts, which it rejects early, and how it ends replies."""
+"""Test which requests the gateway accepts, which it rejects early, and how its replies end."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ async def test_endless_request_head_times_out(before: bytes) -> None:
     ) as url:
         began = time.perf_counter()
         said = await raw(url, before + b"POST /v1/messages HTTP/1.1\r\nx-slow: ")
-        assert time.perf_counter() - began < 12  # the default limit is 15 seconds
+        # Without the shorter limit of this test, the default of 15 seconds would apply.
+        assert time.perf_counter() - began < 12
         assert said.startswith(b"HTTP/1.1 400" if before else b"HTTP/1.1 408")
         assert b"HTTP/1.1 408" in said
         status, _, _ = await post(f"{url}/v1/chat/completions", BODY)
@@ -449,7 +450,7 @@ async def test_the_last_key_can_be_revoked(
             _write(file, text)
         assert await ask() == 401
         assert "holds no keys now" in caplog.text
-        # is not a list of keys either, but does not bring the old ones back
+        # An invalid file does not restore keys that were revoked before.
         _write(file, "keys: [")
         assert await ask() == 401
         _write(file, sound)
@@ -488,7 +489,7 @@ def test_invalid_key_file_is_rejected(text: str, complaint: str, tmp_path: Path)
 async def test_upstream_call_stops_at_once_when_the_client_hangs_up(
     path: str, body: dict[str, Any]
 ) -> None:
-    """The fastest of five attempts is compared, because a busy machine delays single ones."""
+    """Compare the fastest of five attempts, because a busy machine may delay some of them."""
     forever = asyncio.Event()
     model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
     data = json.dumps({**body, "stream": True}).encode()
@@ -507,7 +508,8 @@ async def test_upstream_call_stops_at_once_when_the_client_hangs_up(
                 while model.running:
                     await asyncio.sleep(0.002)
             took.append(time.perf_counter() - began)
-    assert min(took) < 1  # 100 ms are promised on an idle machine; a call that goes on takes 5 s
+    # The documented time is 100 ms on an idle machine; a call that is not stopped takes 5 s.
+    assert min(took) < 1
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
@@ -542,7 +544,8 @@ async def test_killed_upstream_ends_every_stream_with_an_error(
     for said in endings:
         assert said.startswith(b"HTTP/1.1 200")
         assert b"Bonj" in said
-        assert said.endswith(b"\r\n0\r\n\r\n")  # the last chunk is followed by the end mark
+        # The last chunk is followed by the zero-length chunk that ends the body.
+        assert said.endswith(b"\r\n0\r\n\r\n")
         last = said.split(b"data: ")[-1].split(b"\n")[0]
         assert "message" in json.loads(last)["error"]
 
@@ -635,7 +638,7 @@ async def test_gateway_serves_health_readiness_metrics_and_model_lists() -> None
 
 
 class Asked(Listed):
-    """A model whose ``ready`` waits for an event and counts its calls."""
+    """Provide a model whose ``ready`` waits for an event and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__("Hello", repeat=True)
@@ -687,7 +690,7 @@ async def test_concurrent_readiness_checks_share_one_probe() -> None:
     await asyncio.sleep(0.01)
     late = asyncio.ensure_future(call(app, "GET", "/ready", (b"x-api-key", BOB.encode())))
     await asyncio.sleep(0.01)
-    # nothing is known yet, so no caller has a result
+    # The provider has not answered the readiness probe yet, so no caller has a result.
     assert not any(each.done() for each in [*callers, late])
     callers[0].cancel()
     await asyncio.sleep(0.01)
@@ -730,7 +733,7 @@ async def test_failed_readiness_probe_is_repeated(monkeypatch: pytest.MonkeyPatc
     )
     model.error = None
     assert (await call(app, "GET", "/ready"))[0] == 200
-    # A question that is broken off leaves no answer, not even the old one.
+    # A readiness probe that is cancelled by closing reports no result, not even the previous one.
     model.gate.clear()
     left = asyncio.ensure_future(call(app, "GET", "/ready"))
     await asyncio.sleep(0.01)

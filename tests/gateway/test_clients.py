@@ -1,4 +1,4 @@
-"""The vendors' own clients, unchanged, use a gateway on a real socket."""
+"""Test that unmodified vendor clients work with a gateway on a real socket."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The gateway counts tokens with the model's server, and marks a count that is only an
-estimate.
-"""
+"""Test that the gateway counts tokens with the model's server, or marks the count as an estimate."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The files in ``deploy`` start programs that exist; the compose file's gateways run as real
-processes.
+"""Test the files in ``deploy``: the programs they start exist, and the gateways of the compose
+file run as real processes.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
                         f"{url}/v1/chat/completions", json=BODY, headers=headers
                     ) as reply:
                         statuses.append(reply.status)
-            # records are written while the gateway goes on; this waits for the rest
+            # Records are written in the background; terminating the processes waits until all are
+            # written.
             for process in (first, second):
                 process.terminate()
                 await process.wait()

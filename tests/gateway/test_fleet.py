@@ -1,6 +1,4 @@
-"""Several workers and hosts as real processes, with PostgreSQL, Redis and many
-concurrent clients.
-"""
+"""Test limits with several gateway processes, PostgreSQL, Redis and many concurrent clients."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ from ..server import Connection, completion, serve
 from .test_serve import BODY, running, write_config
 
 CLIENTS = 200
-WORKERS = 2  # of each of two gateways
-COST = Decimal("0.01")  # the cost of one call, by the price row below
+WORKERS = 2  # number of workers of each of the two gateways
+COST = Decimal("0.01")  # the cost of one call according to ``write_prices``
 BUDGET, RATE, SLOTS = Decimal("1.5"), 300, 20
-SECONDS = 3.0  # after every limit was reached
+SECONDS = 3.0  # how long the clients go on after every limit was reached
 
 
 def write_prices(folder: Path) -> None:
@@ -38,7 +36,7 @@ def write_prices(folder: Path) -> None:
 
 
 class Upstream:
-    """A server that counts calls and concurrent calls per key; clients send the key as the
+    """Serve a model and count the calls and concurrent calls per key, which clients send as the
     message.
     """
 
@@ -98,9 +96,11 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
         async with running(*options) as (one, first), running(*options) as (two, second):
             connector = aiohttp.TCPConnector(limit=0)
             async with aiohttp.ClientSession(connector=connector) as session:
-                ends: dict[str, float] = {}  # when clients of a key were first rejected
+                ends: dict[str, float] = {}  # time of the first rejection by key
                 began = time.time()
-                paid: list[tuple[float, float]] = []  # begin and end of answered calls
+                paid: list[
+                    tuple[float, float]
+                ] = []  # times at which answered calls began and ended
 
                 async def ask(number: int) -> None:
                     name = list(keys)[number % 3]
@@ -123,7 +123,7 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
 
                 await asyncio.gather(*[ask(number) for number in range(CLIENTS)])
                 took = time.time() - began
-            for process in (first, second):  # settlements are written until the workers end
+            for process in (first, second):  # workers write the remaining usage until they end
                 process.terminate()
                 await asyncio.wait_for(process.wait(), 30)
     ledger = Ledger(postgres_url)
@@ -131,13 +131,14 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
     ledger.close()
     print(f"\n{statuses=} {upstream.calls=} {upstream.most=} {spent=} {took=:.1f}")
     assert statuses["money", 200] == upstream.calls["money"]
-    assert spent == upstream.calls["money"] * COST  # every call is counted, once
-    # The budget is exceeded by the calls in flight alone: none that began after it was used up.
+    assert spent == upstream.calls["money"] * COST  # every call is charged exactly once
+    # Only calls in flight may exceed the budget: no call began after it was used up.
     used_up = sorted([end for _, end in paid])[int(BUDGET / COST) - 1]
     in_flight = sum([begin <= used_up < end for begin, end in paid])
     print(f"exceeded by {spent - BUDGET}, in flight {in_flight}")
     assert [begin for begin, _ in paid if begin > used_up] == []
     assert BUDGET <= spent <= BUDGET + COST * in_flight
-    allowed = RATE * (1 + took / 60)  # a run over the end of a minute gets the share of the next
+    # A longer run may also use part of the limit of the next minute.
+    allowed = RATE * (1 + took / 60)
     assert 0.98 * RATE <= upstream.calls["rate"] <= 1.02 * allowed
     assert upstream.most["slots"] <= SLOTS

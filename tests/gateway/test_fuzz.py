@@ -1,4 +1,4 @@
-"""No input makes the server fail: no 500, no blocked event loop, no traceback in a reply."""
+"""Test that no input causes a 500, a blocked event loop or a traceback in a reply."""
 
 from __future__ import annotations
 

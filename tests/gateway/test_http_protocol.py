@@ -1,5 +1,5 @@
-"""Limits of HTTP connections: heads, trailers, pipelining, idle and slow clients, half-closed
-sockets.
+"""Test the limits of HTTP connections: heads, trailers, pipelining, idle and slow clients,
+half-closed sockets.
 """
 
 from __future__ import annotations
@@ -106,9 +106,7 @@ async def test_key_in_a_request_trailer_is_not_accepted() -> None:
 
 
 async def test_number_of_pipelined_requests_is_limited() -> None:
-    """The running request and the queued ones are answered in order; the last closes the
-    connection.
-    """
+    """Answer the running request and the queued ones in order, then close the connection."""
     async with serving(app(pipelined=3)) as url:
         answer = await raw(url, GET * 500)
         assert statuses(answer) == [200] * 4
@@ -196,8 +194,8 @@ async def test_connection_without_a_complete_request_is_closed(
 
 
 async def _hold(url: str, first: bytes, drip: bytes) -> bytes | None:
-    """Send a byte now and then; return the received bytes, or ``None`` if the server did not
-    close.
+    """Send a byte now and then; return the received bytes, or None if the server did not close the
+    connection.
     """
     reader, writer = await _connect(url)
     received = b""
@@ -270,7 +268,7 @@ async def test_unread_reply_does_not_keep_a_closed_connection_open() -> None:
 async def test_long_reply_is_sent_completely_before_the_connection_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Invalid bytes follow the request, so the server closes after the reply; the client reads
+    """Send invalid bytes after the request, so that the server closes after the reply, and read
     slowly.
     """
     monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.2)
@@ -289,7 +287,7 @@ async def test_long_reply_is_sent_completely_before_the_connection_closes(
 
 
 async def _rest(client: socket.socket) -> bytes:
-    """Return what can still be read from a connection that the server has closed."""
+    """Return the bytes that can still be read from a connection that the server has closed."""
     pieces: list[bytes] = []
     with contextlib.suppress(ConnectionResetError):
         async with asyncio.timeout(5):

@@ -1,4 +1,4 @@
-"""Stored responses: references, conversations, background mode, ownership and expiry."""
+"""Test stored responses: references, conversations, background mode, ownership and expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateway keys in a database, SQLite and PostgreSQL; every change has an audit record."""
+"""Test gateway keys in SQLite and PostgreSQL databases; every change has an audit record."""
 
 from __future__ import annotations
 

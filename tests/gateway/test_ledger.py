@@ -1,5 +1,5 @@
-"""Usage of a key is counted once across processes, even while the ledger file is
-locked or full.
+"""Test that the usage of a key is counted once across processes, even while the ledger file is
+locked or the disk is full.
 """
 
 # ruff: noqa: SLF001 - the ledger's own tables are counted, and its own connection gets a page limit
@@ -50,7 +50,7 @@ def priced(*answers: Any) -> Listed:
 
 
 def lock(path: Path) -> sqlite3.Connection:
-    """Lock the file as a backup does; roll back to unlock."""
+    """Lock the file as a backup does, and return the connection; rolling it back unlocks the file."""
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("begin immediate")
     return other
@@ -121,9 +121,10 @@ async def test_locked_ledger_rejects_its_calls_with_status_503_and_blocks_no_oth
             lagged = time.perf_counter()
             await asyncio.sleep(0.01)
             lags.append(time.perf_counter() - lagged)
-        assert min(lags) < 0.2  # the loop goes on; a loaded machine may delay one turn
+        # The event loop is not blocked; on a busy machine one of the five waits may be slow.
+        assert min(lags) < 0.2
         found = await asyncio.gather(*calls)
-        assert time.perf_counter() - began < 10 * 0.3  # the 20 calls waited at the same time
+        assert time.perf_counter() - began < 10 * 0.3  # the 20 calls waited concurrently
         assert {status for status, _, _ in found} == {503}
         assert found[0][1]["retry-after"] == "2"
         other.rollback()
@@ -198,7 +199,8 @@ async def test_full_disk_rejects_new_calls_and_loses_no_usage(tmp_path: Path) ->
     writer.settle(lease, LIMITED, 100, Decimal(1))
     await asyncio.sleep(0.3)
     assert tables(path)[1:] == (0, 0)
-    with pytest.raises(OverloadedError, match="cannot count"):  # a charge is still unwritten
+    # Calls are rejected while a charge is not written.
+    with pytest.raises(OverloadedError, match="cannot count"):
         await writer.admit(LIMITED, 60)
     ledger._base.run("pragma max_page_count = 100000")
     await until(path, (0, 107, 2 * 10**9))
@@ -306,7 +308,7 @@ async def spend(
 async def test_call_abandoned_before_its_first_event_is_charged_by_estimate(stream: bool) -> None:
     model = priced(lambda request: [asyncio.Event()])
     spent = await spend(model, hang_up=True, stream=stream)
-    assert Decimal("0.01") < spent < Decimal("0.03")  # about 5,000 tokens at 3 dollars a million
+    assert Decimal("0.01") < spent < Decimal("0.03")  # about 5,000 tokens at 3 dollars per million
     assert len(model.requests) == 1
 
 

@@ -1,5 +1,5 @@
-"""The vendors' clients with models of every wire: the features that work, as the table in the
-docs.
+"""Test vendor clients with models of every wire, and compare the working features with the table
+in the docs.
 
 ``python -m tests.gateway.test_matrix`` writes the page from a run.
 """
@@ -86,7 +86,7 @@ def find_status(error: Any) -> int:
 
 
 class OpenaiChat:
-    """The openai client with Chat Completions."""
+    """Use each feature through the openai client and the Chat Completions API."""
 
     name = "openai, chat"
 
@@ -176,7 +176,7 @@ class OpenaiChat:
 
 
 class OpenaiResponses(OpenaiChat):
-    """The openai client with the Responses API."""
+    """Use each feature through the openai client and the Responses API."""
 
     name = "openai, responses"
 
@@ -242,7 +242,7 @@ class OpenaiResponses(OpenaiChat):
 
 
 class Anthropic:
-    """The anthropic client."""
+    """Use each feature through the anthropic client."""
 
     name = "anthropic"
 
@@ -322,7 +322,7 @@ class Anthropic:
 
 
 class Gemini:
-    """The google-genai client."""
+    """Use each feature through the google-genai client."""
 
     name = "google-genai"
 
@@ -395,7 +395,9 @@ class Gemini:
     async def abort(self, client: Any, model: str) -> None:
         began = asyncio.Event()
 
-        async def read() -> None:  # closing its stream closes no socket; cancelling the read does
+        # Google-genai keeps the socket open when a stream is closed; cancelling the read closes
+        # it.
+        async def read() -> None:
             async for _ in await client.aio.models.generate_content_stream(
                 model=model, contents="SLOW"
             ):
@@ -416,7 +418,7 @@ class Gemini:
 
 
 class Ollama:
-    """The ollama client."""
+    """Use each feature through the ollama client."""
 
     name = "ollama"
 
@@ -508,9 +510,7 @@ FEATURES = (
 
 
 class Relay:
-    """Forwards bytes to a server, and records when the client side closes its latest
-    connection.
-    """
+    """Forward bytes to a server, and record when the client closes its latest connection."""
 
     def __init__(self, port: int) -> None:
         self.closed = asyncio.Event()
@@ -555,7 +555,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 class Bench(NamedTuple):
-    """A gateway, and for each wire a relay in front of the model's server."""
+    """Hold a gateway, and for each wire a relay in front of the model's server."""
 
     url: str
     relays: dict[str, Relay]
@@ -587,7 +587,7 @@ async def close(client: Any) -> None:
 
 
 async def run(bench: Bench, each: Any, wires: tuple[str, ...]) -> dict[tuple[str, str], str]:
-    """Return the outcome of every feature of a client, by feature and wire."""
+    """Return the outcome of each feature of a client, by feature and wire."""
     client, found = each.client(bench.url), {}
     try:
         for feature in FEATURES:
@@ -636,7 +636,7 @@ real sockets; `–` marks what a client cannot request. `python -m tests.gateway
 
 
 def write_page(cells: dict[str, dict[tuple[str, str], str]]) -> str:
-    """Return the page for the outcome of a run."""
+    """Return the text of the docs page for the outcome of a run."""
     lines = [
         f"| client | feature | {' | '.join(UPSTREAMS)} |",
         "|---|---|" + "---|" * len(UPSTREAMS),

@@ -1,4 +1,4 @@
-"""Ledger, access log, event log and observer of a gateway report the same cost."""
+"""Test that ledger, access log, event log and observer of a gateway report the same cost."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ ARRIVED = "one two three"
 
 
 class Bills:
-    """The simulator's own record of the tokens that it bills."""
+    """Record the tokens that the simulated provider bills."""
 
     def __init__(self) -> None:
         self.total = Decimal(0)
         self.calls: Counter[str] = Counter()
         self.tried: set[str] = set()
-        self.seen: set[str] = set()  # the numbers of the calls that are billed
+        self.seen: set[str] = set()  # numbers of the calls that were billed
 
     def answer(self, request: Request) -> Answer:
         """Answer a request whose text is "kind number input output", and bill the given token
@@ -65,7 +65,8 @@ class Bills:
             self.tried.add(number)
             raise OverloadedError("busy", status=529)
         if kind in ("breaks", "hangs", "waits"):
-            # The counts come at the end, which never comes: both sides can only estimate.
+            # Token counts are sent at the end of a reply. This reply never ends, so the gateway
+            # and the provider can only estimate them.
             asked = estimate_input_tokens(request.messages, request.tools, family="claude")
             written = estimate_input_tokens((Assistant((Text(ARRIVED),)),), family="claude")
             usage = Usage(asked, 0 if kind == "waits" else written)
@@ -98,7 +99,8 @@ async def ask(
     asking = session.post(
         f"{url}/v1/chat/completions", json=body, headers=bearer(dice.choice(OWNERS))
     )
-    if kind == "waits":  # hang up when the model has the request, and before it answers
+    # Disconnect after the model has received the request and before it answers.
+    if kind == "waits":
         task = asyncio.ensure_future(asking.__aenter__())
         while str(number) not in bills.seen:
             await asyncio.sleep(0.01)
@@ -144,7 +146,8 @@ async def test_ledger_log_and_observer_agree_on_the_cost(
                 records = [
                     record.payload for record in log.find("llm.call_completed", "llm.call_failed")
                 ]
-    assert len(bills.calls) == len(KINDS) - 1  # all but the refused ones are billed
+    # Every kind of call is billed except the rejected one.
+    assert len(bills.calls) == len(KINDS) - 1
     ends = [event for event in observed if isinstance(event, CallCompleted | CallFailed)]
     lines = [
         json.loads(record.message) for record in caplog.records if record.name == "dragoman.access"
@@ -172,7 +175,9 @@ outcomes = st.lists(
 
 
 async def ask_and_leave(app: Any, models: list[Billing], stream: bool) -> None:
-    """Send a request in process, and disconnect once the reply stalls or fails to start."""
+    """Send a request directly to the application, and disconnect once the reply stalls or does not
+    start.
+    """
     path, gone = "/v1/chat/completions", asyncio.Event()
     headers = {"host": "localhost", "content-type": "application/json", **bearer(ANN)}
     scope = {

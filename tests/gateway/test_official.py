@@ -1,4 +1,4 @@
-"""The reply checker finds each kind of fault, and none in a correct reply."""
+"""Test that the reply checker finds each kind of fault, and none in a correct reply."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ async def test_a_gateway_reply_that_violates_the_schema_fails_its_test() -> None
         return JSONResponse({"choices": []})
 
     app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
-    app.state.service = None  # as a gateway has
+    app.state.service = None  # every gateway application has this attribute
     with pytest.raises(AssertionError, match="POST /v1/chat/completions 200: ChatCompletion at"):
         async with serving(app) as url, aiohttp.ClientSession(url) as http:
             await http.post("/v1/chat/completions")

@@ -1,4 +1,6 @@
-"""Operating a gateway: readiness without a key, draining, configuration reload and tracing."""
+"""Test how a gateway is operated: readiness without a key, draining, configuration reload and
+tracing.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ async def test_readiness_reply_names_no_models_without_a_key() -> None:
         assert await get(f"{url}/ready") == (200, {"status": "ready"})
         app.state.service.leaving = True
         assert await get(f"{url}/ready") == (503, {"status": "draining"})
-        # still served
+        # A gateway that is draining still answers requests.
         assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200
 
 
@@ -84,7 +86,7 @@ async def test_reloading_the_configuration_changes_models_and_drops_no_stream() 
         assert await reload_models(service)
         for name in ("fast", "more"):
             assert b"new" in (await post(path, {**BODY, "model": name}))[2]
-        assert closed == []  # the stream still uses it
+        assert closed == []  # the old provider stays open because a stream still uses it
         gate.set()
         status, _, body = await streaming
         assert (status, body.endswith(DONE)) == (200, True)
@@ -147,14 +149,16 @@ async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_pa
                 async with asyncio.timeout(10):
                     while (await get(f"{url}/ready"))[0] != 503:
                         await asyncio.sleep(0.02)
-                assert b"second server" in await ask_once(session, path)  # served during the delay
+                # Requests are served during the drain delay.
+                assert b"second server" in await ask_once(session, path)
                 go.set()
                 assert (await streaming.content.read()).endswith(DONE)
             assert await asyncio.wait_for(process.wait(), 20) is not None
 
 
 async def ask_once(session: aiohttp.ClientSession, path: str) -> bytes:
-    timeout = aiohttp.ClientTimeout(total=0.5)  # the first server does not answer
+    # A short timeout, because the first server never answers.
+    timeout = aiohttp.ClientTimeout(total=0.5)
     try:
         async with session.post(path, json=BODY, timeout=timeout) as answer:
             return await answer.read()
@@ -214,7 +218,8 @@ async def test_request_and_each_of_its_attempts_have_a_span() -> None:
         async with serving(app) as url:
             path = f"{url}/v1/chat/completions"
             await post(path, BODY, {**bearer(ANN), "traceparent": PARENT})
-            await post(path, BODY, {"traceparent": PARENT})  # without a key
+            # A request without a key, which is rejected.
+            await post(path, BODY, {"traceparent": PARENT})
     spans = exporter.get_finished_spans()
     server, refused = [span for span in spans if span.kind.name == "SERVER"]
     attempts = [span for span in spans if span.kind.name == "CLIENT"]

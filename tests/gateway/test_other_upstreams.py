@@ -1,4 +1,4 @@
-"""Upstreams with wires that have no client here: clients of other wires can use them."""
+"""Test upstreams whose wire has no client library here: clients of other wires can use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every field of every client wire is mapped, reported or rejected for models of every wire."""
+"""Test that every field of every client wire is mapped, reported or rejected for models of every
+wire.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ ANTHROPIC_TOOL = {"name": "f", "input_schema": TOOL["parameters"]}
 RESPONSES_TOOL = {"type": "function", **TOOL}
 GEMINI_TOOL = {"functionDeclarations": [TOOL]}
 
-# A value that equals the vendor's default is neither refused nor reported.
+# Fields with the vendor's default value, which are neither rejected nor reported.
 DEFAULTS: list[tuple[str, dict[str, Any]]] = [
     ("openai", {"n": 1}),
     ("openai", {"temperature": 1, "top_p": 1}),
@@ -93,7 +95,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 def limited(client: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with the token limit that the client's wire requires."""
+    """Return the fields together with the token limit that the client's wire requires."""
     return merge(LIMITS[client], fields)
 
 
@@ -111,8 +113,8 @@ async def test_field_with_its_default_value_is_neither_rejected_nor_reported() -
                 )
 
 
-# Settings that several wires have: fields of a client, and what each upstream is sent; a string is
-# a warning.
+# Settings that several wires have: the client's wire, its fields, and what each upstream receives.
+# A string stands for the warning that is reported instead.
 JSON_WORDS = "JSON object"
 MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
@@ -288,7 +290,9 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 def holds(sent: Any, wanted: Any) -> bool:
-    """Return whether the sent body contains all expected values; a substring is enough."""
+    """Return whether the sent body contains all expected values; for strings a substring is
+    enough.
+    """
     if isinstance(wanted, dict):
         return isinstance(sent, dict) and all(
             holds(sent.get(name), value) for name, value in wanted.items()
@@ -318,8 +322,8 @@ async def test_settings_are_translated_for_the_upstream_or_reported_as_lost() ->
                     assert holds(gateway.seen[0], expected), where
 
 
-# Tools that the provider runs: what a client asks for, and what each upstream is sent; a string is
-# the refused field.
+# Tools that the provider runs: the client's wire, its fields, and what each upstream receives. A
+# string stands for the field that the error names.
 BERLIN = {"type": "approximate", "city": "Berlin"}
 SEARCHING = {"type": "web_search_20250305", "name": "web_search"}
 INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -436,7 +440,7 @@ def test_hosted_tool_with_options_is_not_mapped_if_two_wires_must_support_it() -
     assert read_hosted("gemini", "googleSearch", 5) is None
 
 
-# What changes the meaning of the answer is refused, by the name that the client gave it.
+# Fields that change the meaning of the answer; the error names them as the client sent them.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("openai", {"logprobs": True}, "logprobs"),
     ("openai", {"modalities": ["text", "audio"]}, "modalities"),
@@ -528,7 +532,8 @@ async def test_metrics_count_loss_warnings_by_code() -> None:
     assert "made_up" not in text
 
 
-# Amounts of thinking for models that the catalogue does not know: what each wire is sent.
+# Reasoning settings for models that are not in the catalogue: the client's wire, its fields, and
+# what each upstream receives.
 THINKING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "anthropic",

@@ -1,4 +1,6 @@
-"""No field of the policy tables is lost: each is sent upstream, reported or rejected by name."""
+"""Test that no field of the policy tables is lost: each is sent upstream, reported or rejected by
+name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from .serving import serving
 from .test_policy import OPENAI_TOOL, RESPONSES_TOOL, limited
 from .upstream import BODIES, PATHS, bench, models_for
 
-# Fields that take no text, or have a meaning only together with another field.
+# Values for fields that do not accept text, or that need another field.
 VALUES: dict[str, Any] = {
     "n": 2,
     "parallel_tool_calls": False,
@@ -71,7 +73,8 @@ BESIDE: dict[str, dict[str, Any]] = {
         "gemini": {"generationConfig": {"responseMimeType": "application/json"}}
     },
 }
-UNREPORTED = {("responses", "store")}  # both values have the same effect here
+# Not reported, because both values of ``store`` have the same effect on a gateway without a store.
+UNREPORTED = {("responses", "store")}
 CASES = [
     (client, field, rule)
     for client, rules in TABLES.items()
@@ -81,7 +84,7 @@ CASES = [
 
 
 def nest(field: str, value: Any) -> dict[str, Any]:
-    """Return a body with a field at a dotted path."""
+    """Return a body that contains only a value at a dotted path."""
     for name in reversed(field.split(".")):
         value = {name: value}
     assert isinstance(value, dict)
@@ -91,7 +94,7 @@ def nest(field: str, value: Any) -> dict[str, Any]:
 def check(
     rule: Rule, field: str, *, is_own: bool, status: int, warned: str, said: Any, is_sent: bool
 ) -> None:
-    """Compare what happened to a field with its rule in the policy."""
+    """Check that a field was handled as its rule in the policy requires."""
     name = field.rpartition(".")[2]
     concept = rule.concept or name
     applies = rule.always or not is_own

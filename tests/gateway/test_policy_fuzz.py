@@ -1,4 +1,6 @@
-"""Request bodies with random parts replaced by random JSON never cause an internal error."""
+"""Test that request bodies with random parts replaced by random JSON never cause an internal
+error.
+"""
 
 from __future__ import annotations
 

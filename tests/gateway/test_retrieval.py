@@ -1,4 +1,4 @@
-"""Embeddings and reranking through a gateway: vendors' clients, keys, limits and records."""
+"""Test embeddings and reranking through a gateway: vendor clients, keys, limits and records."""
 
 from __future__ import annotations
 

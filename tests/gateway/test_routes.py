@@ -1,4 +1,4 @@
-"""Every address that real clients use, and the responses of addresses that are not served."""
+"""Test every route that real clients use, and the responses for routes that are not served."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_gemini_route_accepts_the_key_in_headers_and_in_the_url() -> None:
             status, _, _ = await gateway.post(path + query, HELLO, **headers)
             assert status == wanted, (headers, query)
         status, _, _ = await gateway.post(f"/v1/chat/completions?key={secret}", {})
-        assert status == 401  # other wires have no keys in URLs
+        assert status == 401  # only the Gemini wire accepts keys in URLs
     async with bench(keys=ring, url_keys=False) as gateway:
         status, _, _ = await gateway.post(f"{path}?key={secret}", HELLO)
         assert status == 401

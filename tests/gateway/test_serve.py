@@ -1,4 +1,4 @@
-"""``dragoman serve`` as a real process, and the options with which it does not start."""
+"""Test ``dragoman serve`` as a real process, and the options with which it does not start."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.
         yield url, process
     finally:
         if process.returncode is None:
-            # the workers as well: they would outlive their parent, and hold its standard error
-            # open
+            # Kill the workers too: they would outlive their parent and keep its standard error
+            # open.
             for each in [*psutil.Process(process.pid).children(recursive=True), process]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -174,7 +174,7 @@ async def test_several_workers_share_the_limit_of_a_key(tmp_path: Path) -> None:
 async def test_command_line_options_limit_connections(options: list[str], tmp_path: Path) -> None:
     config = write_config(tmp_path, "http://127.0.0.1:1")
     async with running("--config", config, *options) as (url, _):
-        # the connection that found out whether it is up is closed by then
+        # Wait until the connection that checked whether the server is up has been closed.
         await asyncio.sleep(0.2)
         port = int(url.rpartition(":")[2])
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]

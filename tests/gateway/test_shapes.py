@@ -1,4 +1,6 @@
-"""Vendor formats of conversations: sent unchanged on the same wire, converted for other wires."""
+"""Test vendor formats of conversations: sent unchanged on the same wire, converted for other
+wires.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ TOOLS: dict[str, Any] = {
     "anthropic": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}],
 }
 
-# A client's wire, the field of the conversation, its value, and a warning that other wires' models
-# cause.
+# The client's wire, the field with the conversation, its value, and the warning that is reported
+# for a model of another wire.
 SHAPES: list[tuple[str, str, Any, str]] = [
     (
         "openai",

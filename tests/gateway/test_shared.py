@@ -1,5 +1,5 @@
-"""Usage of a key is counted across all workers and hosts: one suite for every store, then
-failures.
+"""Test that the usage of a key is counted across all workers and hosts, with every store and
+during failures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dragoman.gateway.limits import Policy, RedisLimits
 from .conftest import OwnDatabase, OwnRedis
 
 Open = Callable[[], LedgerWriter]
-_names = (f"key{number}" for number in itertools.count(1))  # the tests share one Redis
+# Unique key names, because all tests share one Redis.
+_names = (f"key{number}" for number in itertools.count(1))
 
 
 class Clock:
@@ -46,8 +47,8 @@ def clock() -> Clock:
 async def open_ledger(
     request: pytest.FixtureRequest, clock: Clock, tmp_path: Path
 ) -> AsyncIterator[Open]:
-    """Return a function that opens the ledger as another process would; in memory there is only
-    one.
+    """Return a function that opens the ledger as another process would; the in-memory ledger is
+    always the same one.
     """
     opened: list[LedgerWriter] = []
     places: dict[str, Any] = {"sqlite": tmp_path / "used.db", "redis": tmp_path / "used.db"}
@@ -72,7 +73,8 @@ async def settle(
     ledger: LedgerWriter, lease: Lease | None, key: Key, tokens: int = 0, usd: str = "0"
 ) -> None:
     ledger.settle(lease, key, tokens, Decimal(usd))
-    await ledger.close()  # waits until it is written; the next call opens it again
+    # Closing waits until the usage is written; the next call opens the ledger again.
+    await ledger.close()
 
 
 # --- one suite ---------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ async def test_concurrency_slots_are_shared_by_processes_and_expire(
     await two.admit(key, 60)
     with pytest.raises(RateLimitError):
         await one.admit(key, 60)
-    clock.now += 61  # both were lost with their process
+    clock.now += 61  # both leases have expired, as if their process had died
     await one.admit(key, 60)
 
 
@@ -196,7 +198,7 @@ async def test_calls_with_a_budget_are_rejected_while_postgres_is_unavailable(
     ledger = LedgerWriter(Ledger(own_postgres.url))
     leases = [await ledger.admit(key, 60) for _ in range(3)]
     own_postgres.cut()
-    # a lost connection is opened again, and no call fails
+    # A lost connection is opened again without failing a call.
     leases.append(await ledger.admit(key, 60))
     own_postgres.stop()
     with pytest.raises(OverloadedError, match="cannot count"):
@@ -214,7 +216,7 @@ async def test_calls_with_a_budget_are_rejected_while_postgres_is_unavailable(
             await asyncio.sleep(0.05)
     ledger.settle(last, key, 0, Decimal("0.2"))
     await ledger.close()
-    # calls that ended without it were counted later
+    # The costs of calls that ended while PostgreSQL was unavailable are included.
     assert ledger.ledger.spent("ann") == Decimal("1.0")
     with pytest.raises(QuotaExceededError):
         await ledger.admit(key, 60)
@@ -232,7 +234,7 @@ async def test_configured_failure_policy_applies_while_redis_is_unavailable(
     ledger = LedgerWriter(Ledger(), limits)
     held = await ledger.admit(key, 60)
     own_redis.stop()
-    ledger.settle(held, key, 10)  # is not lost to the caller, whatever Redis does
+    ledger.settle(held, key, 10)  # settling a call never raises, even if Redis is unavailable
     results = await asyncio.gather(
         *[ledger.admit(key, 60) for _ in range(8)], return_exceptions=True
     )
@@ -252,7 +254,7 @@ async def test_configured_failure_policy_applies_while_redis_is_unavailable(
     results = await asyncio.gather(
         *[ledger.admit(key, 60) for _ in range(5)], return_exceptions=True
     )
-    # an empty Redis counts from the beginning
+    # The restarted Redis is empty, so counting starts at zero.
     assert sum([isinstance(each, Lease) for each in results]) == 3
     await ledger.close()
 
@@ -269,7 +271,7 @@ async def test_concurrency_slot_that_redis_grants_after_the_timeout_is_freed(
     own_redis.pause()
     with pytest.raises(OverloadedError):
         await ledger.admit(key, 600)
-    own_redis.resume()  # and runs what it has received
+    own_redis.resume()  # Redis now executes the commands it received while it was paused
     async with asyncio.timeout(10):
         while True:
             with contextlib.suppress(RateLimitError, OverloadedError):
@@ -283,7 +285,8 @@ async def test_concurrency_slot_that_redis_grants_after_the_timeout_is_freed(
 async def test_call_cancelled_while_redis_admits_it_holds_no_slot(redis_url: str) -> None:
     key = Key(next(_names), "h", requests_per_minute=1, max_concurrency=1)
     ledger = LedgerWriter(Ledger(), RedisLimits(redis_url, clock=lambda: 600.0))
-    await ledger.admit(Key(next(_names), "h", max_concurrency=1), 60)  # the connection is open
+    # This call opens the connection to Redis.
+    await ledger.admit(Key(next(_names), "h", max_concurrency=1), 60)
     call = asyncio.ensure_future(ledger.admit(key, 60))
     await asyncio.sleep(0)
     call.cancel()

@@ -1,4 +1,6 @@
-"""An upstream that serves five wires with one fixed text and keeps the requests it received."""
+"""Provide an upstream that serves five wires with one fixed text and stores the requests it
+receives.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 
 
 def models_for(client: str, at: int) -> tuple[str, ...]:
-    """Return the models for this test case: one of the client's own wire and one other, or all."""
+    """Return the models to test: one of the client's own wire and one other, or all in an
+    exhaustive run.
+    """
     others = [wire for wire in WIRES if wire != client]
     return WIRES if EXHAUSTIVE else (client, others[at % len(others)])
 
@@ -44,7 +48,7 @@ _USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 
 
 def write_reply(wire: str, text: str) -> bytes:
-    """Return a reply body of a wire with this text."""
+    """Return a reply body with this text in the format of a wire."""
     replies: dict[str, Any] = {
         "openai": {
             "id": "c1",
@@ -119,7 +123,7 @@ def wire_of(path: str) -> str:
 
 
 class Bench:
-    """A gateway in front of an upstream that has one model per wire, named after the wire."""
+    """Hold a gateway and its upstream, which has one model per wire, named after the wire."""
 
     def __init__(self, url: str, seen: list[Any], http: aiohttp.ClientSession) -> None:
         self.url = url
@@ -129,7 +133,7 @@ class Bench:
     async def ask(
         self, client: str, model: str, fields: dict[str, Any]
     ) -> tuple[int, dict[str, str], Any]:
-        """Send a request of a client's wire, with these fields overriding the default ones."""
+        """Send a request of a client's wire in which these fields override the default ones."""
         body = {**BODIES[client], **fields}
         if client != "gemini":
             body.setdefault("model", model)
@@ -149,7 +153,7 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench(text: str = "Hello there", **settings: Any) -> AsyncIterator[Bench]:
-    """Serve a gateway over all wires; ``seen`` holds the latest request that the upstream
+    """Serve a gateway for all wires; ``seen`` contains the latest request that the upstream
     received.
     """
     seen: list[Any] = []

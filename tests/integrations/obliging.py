@@ -1,7 +1,7 @@
-"""A scripted model that does what the tests of a framework ask a real one to do.
+"""Provide a scripted model that does what the tests of a framework ask of a real one.
 
 It calls the tool it is offered, with arguments made from the tool's schema and from numbers in the
-prompt, answers with JSON where a schema is asked for, and with text otherwise.
+prompt. It answers with JSON if a schema is requested, and with text otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ USAGE = Usage(20, 10, cached_input_tokens=5, cache_creation_input_tokens=2, reas
 
 
 def example_of(schema: dict[str, Any], root: dict[str, Any], numbers: list[int], text: str) -> Any:
-    """Return a value that fits a JSON Schema."""
+    """Return a value that matches a JSON Schema."""
     if "$ref" in schema:
         target: Any = root
         for part in schema["$ref"].removeprefix("#/").split("/"):
@@ -66,7 +66,7 @@ def answer(request: Request) -> Answer:
 
 
 def _quoted(prompt: str) -> str:
-    """Return the text that a prompt puts in quotation marks, or a default word."""
+    """Return the text in quotation marks in a prompt, or a default word."""
     found = re.search(r"[\"']([^\"']+)[\"']", prompt)
     return found[1] if found else "Basel"
 

@@ -1,4 +1,4 @@
-"""Models of other frameworks and SDK streams as providers, checked by the conformance kit."""
+"""Test models of other frameworks and SDK streams as providers, with the conformance kit."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CAN = {"supports_images": True}
 
 
 class HttpFailure(Exception):
-    """An HTTP error as vendors' SDKs raise it."""
+    """Represent an HTTP error as vendor SDKs raise it."""
 
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__("refused: hello")
@@ -91,7 +91,7 @@ def answer(request: Request) -> Answer | str:
 
 
 async def read_sdk(request: Request) -> AsyncGenerator[Piece, None]:
-    """Yield pieces like a stream of a vendor's SDK."""
+    """Yield pieces as the stream of a vendor SDK does."""
     await asyncio.sleep(0)
     said = answer(request)
     if isinstance(said, str):
@@ -271,7 +271,9 @@ def chat(*rules: Any) -> ChatDragoman:
 
 
 class Foreign(BaseChatModel):
-    """A LangChain chat model that replies with given messages or chunks, or raises."""
+    """Act as a LangChain chat model that replies with given messages or chunks, or raises an
+    error.
+    """
 
     said: list[Any]
     seen: list[Any] = []

@@ -1,5 +1,5 @@
-"""LangChain's standard tests of a chat model, unmodified, over real sockets to a
-scripted server.
+"""Run LangChain's standard tests of a chat model, unmodified, over real sockets to a scripted
+server.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Standard(ChatModelIntegrationTests):
 
     @pytest.fixture(autouse=True)
     def _world(self, server: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Set the address, and serve the pictures that the tests fetch from this process."""
+        """Set the server's address, and return pictures that the tests would download from the
+        internet.
+        """
         type(self).address = server.base_urls[self.wire]
         monkeypatch.setenv("LANGCHAIN_TESTS_USER_AGENT", "none: nothing is fetched")
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))

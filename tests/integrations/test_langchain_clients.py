@@ -1,10 +1,9 @@
-"""LangChain's own chat models of the vendors, unchanged, in front of the gateway, over models of
+"""Test LangChain's own chat models of the vendors, unmodified, through the gateway to models of
 every wire.
 
-The standard tests run for every pair of client and wire with ``make test-exhaustive``, and for
-every client without the gateway, straight at the simulator; a slice of them runs always. The
-client of the Gemini wire needs an environment of its own:
-``tests/clients/test_langchain_google.py``.
+``make test-exhaustive`` runs the standard tests for every pair of client and wire, and for every
+client directly with the simulator; ``make test`` runs a few pairs. The client of the Gemini wire
+needs its own environment: ``tests/clients/test_langchain_google.py``.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from .obliging import answer as oblige
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-# these clients are never closed, and would leave their sockets open
+# LangChain's clients are never closed, so the server is asked to close each connection.
 CLOSE = {"connection": "close"}
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
@@ -92,7 +91,8 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     thread.join(30)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        gc.collect()  # what the clients left behind is not the next test's fault
+        # Free what the clients left open now, so that no later test gets its warnings.
+        gc.collect()
 
 
 @pytest.fixture
@@ -163,7 +163,9 @@ class Standard(ChatModelIntegrationTests):
 
     @pytest.fixture(autouse=True)
     def _world(self, addresses: Addresses, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Set the address, and serve the pictures that the tests fetch from this process."""
+        """Set the gateway's address, and return pictures that the tests would download from the
+        internet.
+        """
         type(self).address = addresses.upstream if self.wire == "sim" else addresses.gateway
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
 
@@ -184,7 +186,7 @@ class Standard(ChatModelIntegrationTests):
 
 if os.environ.get("DRAGOMAN_EXHAUSTIVE"):
     for _client in ("openai", "responses", "anthropic", "ollama"):
-        for _wire in (*WIRES, "sim"):  # the last is the model of the simulator itself
+        for _wire in (*WIRES, "sim"):  # "sim" connects to the simulator without a gateway
             _name = f"Test{_client.title()}Over{_wire.title()}"
             _made = type(
                 _name, (Standard,), {"client": _client, "wire": _wire, "__module__": __name__}

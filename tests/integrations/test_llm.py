@@ -1,4 +1,4 @@
-"""The ``llm`` command with Dragoman's models, over a real socket to a scripted server."""
+"""Test the ``llm`` command with Dragoman's models, over a real socket to a scripted server."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def config(server: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) -> None:
-    """Run ``llm`` in a separate process, as a user types it; its log contains the usage."""
+    """Run ``llm`` in a separate process, as a user does; its log contains the usage."""
     environment = {**os.environ, "LLM_USER_PATH": str(tmp_path / "llm")}
-    # Where the package is not installed, its entry point is not found, and the plugin is
-    # registered here.
+    # If the package is not installed, its entry point is not found; register the plugin in that
+    # case.
     code = (
         "import llm.cli, llm.plugins as p, dragoman.integrations.llm as "
         "own\np.load_plugins()\np.pm.is_registered(own) or p.pm.register(own)\nembed = ['embed', "

@@ -1,4 +1,4 @@
-"""Bridges report the cache marks and names that they do not send."""
+"""Test that bridges report the cache marks and names that they do not send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of Pydantic AI on Dragoman's models, over real sockets to a scripted server."""
+"""Test Pydantic AI agents with Dragoman's models, over real sockets to a scripted server."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_agent_calls_tools(model: Model, streamed: bool) -> None:
 @pytest.mark.parametrize("wrap", [ToolOutput, NativeOutput, PromptedOutput])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_agent_parses_structured_output(wrap: Any, streamed: bool) -> None:
-    """Request it by a tool, by the wire's structured output, and by the prompt."""
+    """Request structured output by a tool, by the wire's own feature, and by the prompt."""
     json = '{"name": "Basel", "people": 170000}'
     answer: Any = Answer(tool_calls=[Call("final_result", json)]) if wrap is ToolOutput else json
     provider = ScriptedProvider(answer)
@@ -278,7 +278,7 @@ def test_one_model_works_in_several_event_loops(server: SimServer) -> None:
     agent = Agent(DragomanModel("sim-1", base_url=server.base_urls["openai"]))
     texts = [asyncio.run(agent.run("Hello?")).output for _ in range(3)]
     assert texts == [texts[0]] * 3
-    with asyncio.Runner() as runner:  # the framework would leave a loop open
+    with asyncio.Runner() as runner:  # run_sync() would create an event loop and leave it open
         asyncio.set_event_loop(runner.get_loop())
         assert agent.run_sync("Hello?").output == texts[0]
 

@@ -1,4 +1,4 @@
-"""Replies as ASGI responses: what is sent before, during and after the body."""
+"""Test replies as ASGI responses: what is sent before, during and after the body."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def post(model: Provider, kind: str) -> httpx.Response:
 
 
 def read(body: str) -> list[Any]:
-    """Return the JSON objects of an event stream; ``[DONE]`` as a string."""
+    """Return the JSON objects of an event stream, and ``[DONE]`` as a string."""
     lines = [line.removeprefix("data: ") for line in body.splitlines() if line]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
@@ -195,7 +195,7 @@ async def test_a_structured_reply_that_violates_its_schema_does_not_look_complet
 
 
 async def run(response: Response, sent: list[Any], gone: asyncio.Event, spec: str = "2.4") -> None:
-    """Call a response as a server would; set ``gone`` to disconnect the client."""
+    """Call a response as a server does; setting the event ``gone`` disconnects the client."""
 
     async def receive() -> dict[str, Any]:
         await gone.wait()
@@ -261,7 +261,7 @@ async def test_stopping_the_server_cancels_the_call() -> None:
 
 
 async def test_failure_to_send_is_ignored_and_failure_to_receive_is_raised() -> None:
-    """A failed send because the client has disconnected is not an error; a failed receive is."""
+    """A failure to send means that the client has disconnected; a failure to receive is an error."""
 
     async def fail(*_: Any) -> Any:
         raise failure
@@ -428,7 +428,7 @@ def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
 def test_a_ui_message_keeps_opaque_provider_state() -> None:
     issuer = Issuer("anthropic", "anthropic", "m")
     content = (
-        # the signature is in the part of the reasoning
+        # The signature is stored in the metadata of the reasoning part.
         Thinking("Hm.", Continuity("signed", issuer=issuer)),
         RedactedThinking("c2VjcmV0", Continuity(issuer=issuer)),
         Opaque({"type": "web_search_tool_result", "content": [{"url": "https://a.example"}]}),

@@ -1,4 +1,4 @@
-"""A model hub and its storage server on two loopback ports, with the faults of real downloads."""
+"""Serve a model hub and its storage on two loopback ports, with the faults of real downloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Asked:
-    """A request as it arrived: which server, method, path and headers with lower-case names."""
+    """Describe a received request: the server, method, path, and headers with lower-case names."""
 
     server: str
     method: str
@@ -23,19 +23,22 @@ class Asked:
 
 @dataclass
 class HubServer:
-    """The two servers: their behaviour, and the requests that they received."""
+    """Configure the behaviour of the hub and the storage server, and store the requests they
+    receive.
+    """
 
     content: bytes
     url: str = ""
     storage: str = ""
-    digest: str | None = ""  # what the hub names: by default the right one; None for nothing
+    # Digest that the hub announces: "" for the correct one, None for no digest.
+    digest: str | None = ""
     size: int | None = -1
-    location: str = ""  # where the hub redirects to, by default the storage
+    location: str = ""  # where the hub redirects downloads; "" for the storage server
     status: int = 302
-    # number of bytes of each of the next replies before the connection closes
+    # After how many bytes the server closes the connection, for each of the next replies.
     cuts: list[int] = field(default_factory=list)
     ranges: bool = True
-    shift: int = 0  # added to the start of every range that is sent
+    shift: int = 0  # number added to the start of each byte range that is sent
     asked: list[Asked] = field(default_factory=list)
 
     def gets(self) -> list[Asked]:

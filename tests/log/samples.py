@@ -1,4 +1,4 @@
-"""A sample payload of every event type, and strategies for arbitrary payloads."""
+"""Provide a sample payload of every event type, and strategies that generate arbitrary payloads."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ COMPLETED = CallCompleted(
 )  # fmt: skip
 LOSS = LossWarning("dropped", "messages[1].content[0]", "thinking of another issuer")
 
-# type, payload, actor, sensitivity: the last two as the adapter contract's envelope has them where
-# it does
+# Each sample is (type, payload, actor, sensitivity). Actor and sensitivity follow the adapter
+# contract where it defines them.
 SAMPLES: list[tuple[str, Any, str, str]] = [
     (
         "session.started",

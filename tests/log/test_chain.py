@@ -1,4 +1,4 @@
-"""Tampering: verify locates the record of any change to the stored data."""
+"""Test that verify locates the record of any change to the stored data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "150"))  # set the variable for
 NUMBER = 20
 CHANGED = 7  # the record that is tampered with
 
-# what is done to it: an SQL expression for the new value of a column
+# Changes to the record: a column and an SQL expression for its new value.
 CHANGES = [
     ("id", "'01' || substr(id, 3, 23) || 'U'"),
     ("turn", "'t2'"),
@@ -54,7 +54,7 @@ def fill(log: SqliteLog | PostgresLog) -> list[LogRecord]:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[LogRecord]]:
-    """Return a closed log, and the records of its middle session."""
+    """Return the path of a closed log, and the records of its second session."""
     path = tmp_path_factory.mktemp("log") / "log.db"
     with SqliteLog(path) as log:
         records = fill(log)
@@ -207,7 +207,7 @@ def test_sessions_with_exchanged_names_are_detected(path: Path) -> None:
 
 
 def test_record_that_is_missing_from_the_index_is_detected(path: Path) -> None:
-    """The index, but not the table, has lost the end of a chain."""
+    """Remove the end of a chain from the index, but not from the table."""
     with (
         SqliteLog(path, readonly=True) as log,
         log._view() as view,  # noqa: SLF001

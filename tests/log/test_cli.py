@@ -1,4 +1,4 @@
-"""``dragoman log`` as people type it, on real files and a real server."""
+"""Test the ``dragoman log`` commands on real files and a real server."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_verify_detects_a_truncated_chain_by_hashes_noted_earlier(
     connection.execute(f"DELETE FROM records WHERE session = 'fix' AND seq = {len(STORY)}")
     connection.commit()
     connection.close()
-    # a chain cannot show that its own end is gone
+    # The chain alone cannot show that its last record was deleted.
     assert run("verify", "--log", str(path)).exit_code == 0
     for words in ([], ["fix"]):
         result = run("verify", *words, "--log", str(path), "--known", str(heads))
@@ -350,11 +350,12 @@ def test_cost_command_can_use_another_price_table(path: Path, tmp_path: Path) ->
         run("cost", "fix", "--prices", str(prices), "--log", str(path), "--json").stdout
     )
     [row] = billed["models"]
-    # 5600 in, of which 3900 cached; 205 out: (1700 * 1 + 3900 * 0.1 + 205 * 10) / 1e6
+    # 5600 input tokens, of which 3900 are cached, and 205 output tokens: (1700 * 1 + 3900 * 0.1 +
+    # 205 * 10) / 1e6
     assert row["repriced_usd"] == "0.00414"
     assert row["unpriced"] == {}
     assert "+" in billed["pricing_version"]
-    # The fourth call had no recorded cost, and is not part of a difference.
+    # The fourth call has no recorded cost, so it is excluded from the difference.
     assert Decimal(row["difference_usd"]) == Decimal("0.00414") - Decimal("0.00045") - Decimal(
         "0.008295"
     )
@@ -458,7 +459,7 @@ def test_error_for_an_unreachable_server_does_not_contain_the_password(tmp_path:
 
 @pytest.fixture
 def address(conninfo: str) -> str:
-    """Return the address of an empty log on a PostgreSQL server."""
+    """Return the URL of an empty log on a PostgreSQL server."""
     parts = {key: quote(str(value), safe="") for key, value in conninfo_to_dict(conninfo).items()}
     return f"postgresql://{parts['user']}@/{parts['dbname']}?host={parts['host']}&options={parts['options']}"
 

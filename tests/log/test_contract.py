@@ -1,4 +1,4 @@
-"""The contract of an event log, run against every store."""
+"""Test the guarantees of an event log with every store."""
 
 # ruff: noqa: SLF001 - records that the API refuses to write are written below it
 
@@ -158,7 +158,7 @@ def test_sessions_are_listed_with_their_first_and_last_records(open_store: Open)
 
 def test_record_of_an_unknown_type_is_read_and_verified(open_store: Open) -> None:
     with open_store() as log:
-        # What a newer version would do: the same store, a longer catalogue.
+        # Write a record type that only a newer version knows.
         log._write(
             [
                 Draft(
@@ -288,7 +288,7 @@ def test_exported_chain_can_be_verified_with_only_a_hash_function(open_store: Op
 
 
 def test_bytes_of_a_record_match_format_version_one() -> None:
-    """A change of one of these bytes, here or in a dependency, would break every existing log."""
+    """Changing one of these bytes, here or in a dependency, would invalidate every existing log."""
     record = LogRecord(
         "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None,
         msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),
@@ -463,7 +463,8 @@ def test_forked_child_process_must_open_its_own_log(tmp_path: Path) -> None:
         log.append_sync("s1", TurnStarted(1))
         child = os.fork()
         if child == 0:
-            signal.alarm(10)  # without the fix this would wait for ever
+            # End the child if the append blocks for ever, as it once did after a fork.
+            signal.alarm(10)
             try:
                 log.append_sync("s1", TurnStarted(2))
             except LogClosedError as error:

@@ -1,5 +1,5 @@
-"""Killed writers, full disks and failed group commits lose no acknowledged record and keep the
-chain intact.
+"""Test that killed writers, full disks and failed group commits lose no acknowledged record and
+keep the chain intact.
 """
 
 # ruff: noqa: SLF001 - SQLite reports a full disk once the log's own connection has a page limit
@@ -54,7 +54,7 @@ def kill_again_and_again(where: str, opener: Callable[[], EventLog], kills: int)
             acknowledged += kill_after(draw.randrange(1, 60), draw.choice([1, 8]))
             with opener() as log:
                 check(log, acknowledged)
-                # The new process continues the same chain.
+                # This process continues the chain of the killed writer.
                 record = log.append_sync("s0", TurnStarted(1))
                 acknowledged.append(f"{record.session} {record.seq} {record.hash}")
     assert len(acknowledged) > 2 * kills
@@ -87,7 +87,7 @@ def test_log_of_a_killed_writer_is_readable_without_a_writer(tmp_path: Path) -> 
 
 
 def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]]:
-    """Return all acknowledgements of a writer that ran until the disk was full, and its errors."""
+    """Run a writer until its disk is full; return its acknowledgements and its errors."""
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0
     lines = output.splitlines()[1:]
@@ -111,7 +111,7 @@ def test_no_acknowledged_record_is_lost_at_the_file_size_limit(tmp_path: Path) -
 def test_no_acknowledged_record_is_lost_on_a_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    # A small disk of its own, seen by the child alone, that is copied out before it vanishes.
+    # The child mounts a small disk that only it can see, and copies the log out at the end.
     script = (
         'mount -t tmpfs -o size=1m tmpfs "$0" || exit 77; "$@" || exit 1; cp "$0"/log.db* "$0.out"'
     )

@@ -1,4 +1,4 @@
-"""An export in JSON lines, opened as a log."""
+"""Test logs that are read from an export in JSON lines."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_removed_duplicated_and_moved_lines_of_an_export_are_detected(path: Path
     path.write_bytes(b"".join([*lines[:5], lines[4], *lines[5:]]))
     with ExportedLog(path) as log:
         assert not log.verify().ok
-    # the order in the file means nothing; the chain does
+    # The order of the lines does not matter: records are linked by their hashes.
     path.write_bytes(b"".join(reversed(lines)))
     with ExportedLog(path) as log:
         assert log.verify().ok
@@ -135,7 +135,7 @@ def test_flipped_bits_are_detected(path: Path, data: st.DataObject) -> None:
     try:
         with ExportedLog(damaged) as log:
             report = log.verify(known=heads)
-            if report.ok:  # nothing that is meant has changed: a letter written another way
+            if report.ok:  # the flipped bit only changed how a character is escaped
                 assert [list(log.read(name)) for name in heads] == [
                     list(sound.read(name)) for name in heads
                 ]

@@ -1,4 +1,4 @@
-"""The in-memory log keeps the guarantees of the other stores."""
+"""Test that the in-memory log gives the guarantees of the other stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One runner per session: appends with an expected position, and leases."""
+"""Test that only one process runs a session: appends with an expected position, and leases."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_conflict_does_not_affect_other_appends_of_its_group_commit(
 ) -> None:
     log = open_store()
     await log.append("s1", TurnStarted(0))
-    # All of these wait while the first one is on its way to the disk, and go into one transaction.
+    # All these appends wait while the first one is written, and share one transaction.
     expectations = [None, 9, 2, 2, 3]
     results = await asyncio.gather(
         *[log.append("s1", TurnStarted(n), expected=it) for n, it in enumerate(expectations)],

@@ -180,7 +180,8 @@ def test_event_without_a_record_type_is_rejected() -> None:
         encode_payload(EventsDropped(3))  # type: ignore[arg-type]
 
 
-# What earlier versions stored: every field then, in its place, and some that are gone.
+# Payloads as earlier versions stored them: all fields of that time in order, including fields that
+# were removed later.
 STORED = {
     "llm.call_started": (
         (

@@ -83,7 +83,7 @@ def test_unique_key_rejects_a_record_written_without_the_lock(
 
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
-        # As if another process had written in between.
+        # Return outdated chain heads, as if another process had appended a record.
         monkeypatch.setattr(module, "_read_heads", lambda *_: {})
         with pytest.raises(LogLockedError, match="Another writer appended"):
             log.append_sync("s1", TurnStarted(2))
@@ -203,7 +203,7 @@ def test_missing_extra_is_reported_with_the_install_command(
 
 
 def everything_in(error: BaseException) -> str:
-    """Return the text, attributes and frames of an error and of its causes."""
+    """Return the text, attributes and stack frames of an error and of its causes."""
     found: list[object] = []
     todo: list[BaseException | None] = [error]
     while todo:
@@ -218,7 +218,8 @@ def everything_in(error: BaseException) -> str:
             getattr(getattr(each, "pgconn", None), "password", None),
         ]
         for frame, _ in traceback.walk_tb(each.__traceback__):
-            # the caller's own frames hold the caller's own string
+            # Only frames of psycopg are searched: the caller's own frames contain the password
+            # anyway.
             if "psycopg" in frame.f_code.co_filename:
                 found.append(frame.f_locals)
     return repr(found)

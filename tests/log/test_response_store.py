@@ -1,4 +1,4 @@
-"""The gateway's store of responses, over PostgreSQL."""
+"""Test the gateway's store of responses in PostgreSQL."""
 
 from __future__ import annotations
 

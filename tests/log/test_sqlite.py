@@ -117,7 +117,7 @@ def test_a_reader_never_blocks_the_writer(path: Path) -> None:
             assert len(view.page("s1", 0, 100)) == 10
             log.retain(timedelta(days=1))
         assert len(list(log.read("s1"))) == 60
-        # The pile of changes that the reader held back is worked off, and not kept for ever.
+        # After the reader has closed, the write-ahead log is merged into the database and removed.
         for number in range(3):
             log.append_sync("s1", TurnStarted(number))
         log.close()
@@ -182,7 +182,8 @@ def test_every_commit_is_synced_to_disk(tmp_path: Path) -> None:
             name: log._connection.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("synchronous", "journal_mode")
         }
-    assert settings == {"synchronous": 2, "journal_mode": "wal"}  # 2 is FULL
+    # 2 stands for FULL synchronous mode.
+    assert settings == {"synchronous": 2, "journal_mode": "wal"}
 
 
 # --- files that are not as they should be ------------------------------------------------------

@@ -19,7 +19,7 @@ def draft(size: int = 2) -> Draft:
 
 
 class Gate:
-    """A store like a slow disk: it writes nothing until the test opens the gate."""
+    """Act as a store on a slow disk: writing waits until the test opens the gate."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -34,11 +34,11 @@ class Gate:
 
 
 def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Future[Any]]:
-    """Queue records until the queue is full; return the accepted futures and the one
-    to wait for.
+    """Queue records until the queue is full; return the futures of the accepted records, and the
+    future to wait for before the next offer.
     """
     taken = [writer.offer(draft())[1]]
-    assert gate.entered.wait(10)  # the first is on its way and out of the queue
+    assert gate.entered.wait(10)  # the first record is being written and has left the queue
     item = draft(size)
     for _ in range(2000):
         accepted, future = writer.offer(item)
@@ -80,7 +80,7 @@ async def test_appends_wait_for_space_without_blocking_the_event_loop(tmp_path: 
         appends = [
             asyncio.create_task(log.append("s1", TurnStarted(number))) for number in range(3000)
         ]
-        await asyncio.sleep(0)  # all of them have begun: the loop is still ours
+        await asyncio.sleep(0)  # all appends have started, and the event loop is not blocked
         assert not any(append.done() for append in appends)
         gate.set()
         records = await asyncio.gather(*appends)
@@ -147,7 +147,7 @@ def test_closing_the_writer_first_writes_the_queued_records() -> None:
     closing = threading.Thread(target=writer.close)
     closing.start()
     with writer._changed:  # noqa: SLF001 - the condition on which the writer waits
-        # The condition on which the writer waits.
+        # Wait until the writer has begun to close; its condition variable is private.
         assert writer._changed.wait_for(lambda: writer._closed, 10)  # noqa: SLF001
     gate.opened.set()
     closing.join()

@@ -1,10 +1,11 @@
-"""A process that appends until it is killed, and prints which appends were acknowledged.
+"""Append records until the process is killed, and print which appends were acknowledged.
 
     python writing_process.py WHERE THREADS     one writer; a failed append ends it with the error's name
     python writing_process.py WHERE             a new writer for every number of threads read from stdin
 
-One line per acknowledged record: session, seq, hash. ``ready PID`` comes before them, and when a
-writer of the second kind has ended, by whatever means, ``end STATUS`` after them.
+The output has one line per acknowledged record: session, seq, hash. The line ``ready PID`` comes
+before them. In the second form, the line ``end STATUS`` follows when a writer has ended or was
+killed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dragoman.log import EventLog, LogError, ToolObserved, open_log
 
 
 def say(line: str) -> None:
-    os.write(1, line.encode() + b"\n")  # at once, and whole: a kill cannot cut it in two
+    # One unbuffered write, so that killing the process cannot cut a line in two.
+    os.write(1, line.encode() + b"\n")
 
 
 def append_for_ever(log: EventLog, number: int) -> None:

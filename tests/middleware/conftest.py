@@ -1,4 +1,4 @@
-"""Fixture: a real Redis server, started on demand."""
+"""Provide a real Redis server, started on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Circuit breaker: each rule of its table, and then any sequence of outcomes."""
+"""Test the circuit breaker: each of its rules, and then any sequence of outcomes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.listed import Clock
 
 
 class Machine:
-    """An availability state machine, its clock and its events."""
+    """Hold the availability state under test, its clock and its events."""
 
     def __init__(self) -> None:
         self.clock = Clock(0.0)
@@ -352,15 +352,15 @@ STEPS = st.lists(
 
 
 class Oracle:
-    """A naive second implementation of the rules, which keeps whole histories instead
-    of counters.
+    """Implement the rules a second time in a simple way, with complete histories instead of
+    counters.
     """
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], list[float]] = {}
         self.network: dict[str, list[float]] = {}
-        self.down: dict[Any, float] = {}  # a target or a provider, and since when
-        # every attempt and failure, and whose it was
+        self.down: dict[Any, float] = {}  # time since when a model or a provider is unavailable
+        # Times of attempts and failures, with the call that made them.
         self.tried: dict[Any, list[tuple[float, object]]] = {}
 
     def closed(self, target: tuple[str, str]) -> list[Any]:

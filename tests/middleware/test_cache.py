@@ -1,6 +1,4 @@
-"""Cache: an identical second call is answered from the store at no cost, if the first one
-succeeded.
-"""
+"""Test the cache: an identical second call is answered at no cost if the first one succeeded."""
 
 from __future__ import annotations
 

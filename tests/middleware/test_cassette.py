@@ -1,4 +1,6 @@
-"""Record: recorded events are replayed, misses are explained, and no secret reaches a cassette."""
+"""Test Record: recorded events are replayed, misses are explained, and no secret reaches a
+cassette.
+"""
 
 from __future__ import annotations
 
@@ -466,7 +468,8 @@ async def test_hidden_values_of_secret_fields_still_distinguish_requests(
     assert "hunter2" not in text
     assert "12345678" not in text
     assert '"top_k":5' in text
-    # whose key it was does not matter, and a guess cannot be tried
+    # The value of a hidden field does not affect matching, so a cassette cannot be used to guess
+    # the secret.
     for secret in ("hunter2", "hunter3"):
         heard, error = await collect(Record(Listed(), path, "replay").events(make(secret)))
         assert (error, heard[-1].final_content[0].text) == (None, "ok")  # type: ignore[union-attr]

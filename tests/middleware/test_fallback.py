@@ -1,4 +1,4 @@
-"""Fallback: which candidates are called or skipped and why, and no fallback after the
+"""Test Fallback: which candidates are called or skipped and why, and that none is tried after the
 first event.
 """
 

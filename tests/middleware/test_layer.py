@@ -1,4 +1,4 @@
-"""All middleware layers together on a real socket, and what every layer forwards unchanged."""
+"""Test all middleware layers together on a real socket, and what every layer forwards unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ from tests.server import Connection, answering, chunk, serve
 def stacked(
     base_url: str, clock: Clock, tmp_path: Path, told: list[Any], max_retries: int = 2
 ) -> Provider:
-    """Return a provider with all layers in the documented order, without real waiting times."""
+    """Return a provider with all layers in the documented order, on a clock that does not really
+    wait.
+    """
     provider: Provider = connect(
         "m", base_url=base_url, api_key="sk-secret-0123456789", name="server"
     )
@@ -133,7 +135,7 @@ async def test_recovering_server_is_retried_until_it_succeeds(
         "llm.call_started",
         "llm.call_completed",
     ]
-    # And once more from the cassette, failures and all, without the server.
+    # Replay the same calls and failures from the cassette without the server.
     provider = Record(Listed(name="server"), tmp_path / "cassette.jsonl", "replay")
     await _ask(Retry(provider, clock=clock, sleep=clock.sleep), stream)
 
@@ -348,12 +350,12 @@ def test_description_shows_objects_by_their_class_only() -> None:
 # --- for a long time ---------------------------------------------------------------------------
 
 SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 1_000
-# tracing makes everything several times slower, and a leak shows at any number of calls
+# Tracing memory makes calls several times slower, and a leak shows even in few calls.
 TRACED = 300
 
 
 async def _growth(run: Any) -> int:
-    """Return the memory that a second run does not free; the first run fills the caches."""
+    """Return how many bytes a second run leaves allocated; a first run has filled the caches."""
     tracemalloc.start()
     try:
         await run()
@@ -370,10 +372,10 @@ async def _growth(run: Any) -> int:
 async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Every attempt is one request, one start and one end; every retry one wait; every switch one
-    event.
+    """Every attempt is one request with a start and an end event, every retry is one wait, and
+    every switch is one event.
     """
-    # or the records kept for the report would be the growth
+    # Record no warnings: caplog would keep them and look like a memory leak.
     caplog.set_level(logging.CRITICAL, "dragoman")
     draw = random.Random(7)
     clock = Clock()
@@ -460,12 +462,11 @@ async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
     assert counts["dropped"] == 0
     assert counts["waits"] > calls / 10
     assert counts["switches"] > 0
-    # A call's attempts are one, one more for each wait, and one more for each switch that was
-    # dispatched.
+    # A call has one attempt, plus one for each wait and at most one for each switch.
     assert attempts <= calls + counts["waits"] + counts["switches"]
     assert attempts >= counts["ok"] + counts["waits"]
     assert (limiter.running, limiter.waiting) == (0, 0)
     assert [inner.running for inner in inners] == [0, 0, 0]
-    # Bytes. Tables of the interpreter grow by steps of 16 KiB; one event forgotten in each attempt
-    # is more.
+    # In bytes. Tables of the interpreter grow in steps of 16 KiB; one leaked event per attempt
+    # would be more than this limit.
     assert grown < 50_000

@@ -1,4 +1,4 @@
-"""Observe: the events of an attempt, without secrets, and subscribers that never block a call."""
+"""Test Observe: the events of an attempt contain no secrets, and subscribers never block a call."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOOL = Tool("add", "", {"type": "object", "properties": {}})
 async def watch(
     provider: Any, request: Request | None = None, **settings: Any
 ) -> tuple[list[Any], Exception | None]:
-    """Return the observations of one call, and the error that ended it."""
+    """Return the events that an observer reports for one call, and the error that ended the call."""
     told: list[Any] = []
     model = Observe(provider, told.append, **settings)
     _, error = await collect(model.events(request or build_request("hi", model="m")))
@@ -526,7 +526,7 @@ async def test_failing_subscriber_is_reported_once_and_does_not_affect_calls(
         raise asyncio.CancelledError
 
     async def deaf() -> None:
-        """Accept no argument, so that no event can be delivered."""
+        """Fail on every event, because the function has no parameter."""
 
     failing: Any = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled, "deaf": deaf}[
         kind

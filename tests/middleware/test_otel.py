@@ -1,4 +1,6 @@
-"""OpenTelemetry, with its real SDK: the spans and the two metrics under the conventions' names."""
+"""Test OpenTelemetry with its real SDK: the spans and the two metrics have the names of the
+conventions.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ from tests.listed import Clock, Listed, collect, reply
 
 
 class Sdk:
-    """OpenTelemetry providers whose exporters keep everything in memory."""
+    """Hold OpenTelemetry providers whose exporters keep everything in memory."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -125,8 +127,8 @@ async def test_span_has_the_attributes_of_the_request_and_its_usage(sdk: Sdk) ->
     }
 
 
-# Names of the conventions' own repository (semantic-conventions-genai) that no release of the
-# package has yet.
+# Names that are defined in the repository semantic-conventions-genai, but not yet in a release of
+# the Python package.
 NEWER = {"gen_ai.usage.cache_write.input_tokens", "gen_ai.request.reasoning.level"}
 
 

@@ -1,4 +1,4 @@
-"""RateLimit: no call is early or lost, waiters are served in order, and estimates are
+"""Test RateLimit: no call is early or lost, waiting calls proceed in order, and estimates are
 corrected.
 """
 
@@ -26,7 +26,7 @@ from tests.listed import Clock, Listed, broken, collect, reply
 
 
 class Ticking(Clock):
-    """A manual clock that wakes any number of sleepers in order of time."""
+    """Act as a clock that the test advances; it wakes any number of sleepers in order of time."""
 
     def __init__(self) -> None:
         super().__init__(0.0)
@@ -270,7 +270,7 @@ def test_error_names_an_invalid_limit(limits: dict[str, Any], field: str) -> Non
 
 
 class Watched(Limiter):
-    """A limiter that records its requests and settlements."""
+    """Act as a limiter that records its requests and settlements."""
 
     def __init__(self, **limits: Any) -> None:
         super().__init__(**limits)

@@ -1,4 +1,6 @@
-"""RedisAvailability with a real Redis server: all processes skip what one found unavailable."""
+"""Test RedisAvailability with a real Redis server: all processes skip models that one found
+unavailable.
+"""
 
 # ruff: noqa: SLF001 - the time of the next read, and the reads under way, are not public
 
@@ -62,7 +64,8 @@ async def test_availability_is_shared_between_processes_through_redis(
     assert (await two.complete("hi")).text == "b"
     assert len(a.requests) == failures
     assert not there.is_available("a", "m")
-    clock.now += 400  # Redis counts its own seconds, so a probe is due only by the local state
+    # The clock of Redis cannot be advanced, so the local state is changed to make a probe due.
+    clock.now += 400
     for state in (*here._providers.values(), *here._models.values()):
         state.failed = min(state.failed, clock.now - 400)
     here._next = clock.now + 100

@@ -1,4 +1,4 @@
-"""RedisLimiter with a real Redis server: many processes share one count, and no slot is lost."""
+"""Test RedisLimiter with a real Redis server: many processes share one count, and no slot is lost."""
 
 # ruff: noqa: SLF001 - the keys in Redis, and the calls under way, are not public
 
@@ -34,8 +34,8 @@ Make = Callable[..., RedisLimiter]
 
 @pytest.fixture
 async def make(redis_url: str) -> AsyncIterator[Make]:
-    """Return a function that makes limiters with a key for this test; they are closed
-    at its end.
+    """Return a function that creates limiters with a key for this test; they are closed at its
+    end.
     """
     made: list[RedisLimiter] = []
     key = f"test-{next(_names)}"
@@ -51,7 +51,7 @@ async def make(redis_url: str) -> AsyncIterator[Make]:
 
 
 async def wait_of(limiter: RedisLimiter, tokens: int = 0) -> float:
-    """Return how long Redis would make one more call wait, without waiting."""
+    """Return how many seconds Redis would make another call wait, without waiting."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -97,7 +97,7 @@ async def test_estimated_tokens_are_corrected_by_the_reported_usage(
 async def test_limiter_asks_redis_again_while_it_waits_for_tokens(make: Make) -> None:
     limiter = make(tokens_per_minute=600, poll_seconds=0.5)
     await limiter.settle(await limiter.acquire(600), 1200)
-    # polled again, because another process may release something
+    # the limiter polls, because another process may release tokens earlier
     assert await wait_of(limiter, 600) == 0.5
 
 
@@ -142,7 +142,7 @@ async def test_number_of_concurrent_calls_never_exceeds_the_limit(
 ) -> None:
     limiters = [make(max_concurrency=3, poll_seconds=0.002) for _ in range(4)]
     running = most = 0
-    # the first ones stay until all slots are taken, however slow the machine is
+    # The first calls wait until all slots are taken, so the test does not depend on speed.
     full = asyncio.Event()
 
     async def call(limiter: RedisLimiter) -> None:
@@ -194,7 +194,8 @@ async def test_call_cancelled_while_redis_admits_it_loses_no_slot(make: Make) ->
     really = limiter._ask
 
     async def slowly(lease: Any) -> float:
-        answer = await really(lease)  # granted by Redis, but not known to the caller yet
+        # Redis has granted the slot, but the caller does not know it yet.
+        answer = await really(lease)
         asked.set()
         await go_on.wait()
         return answer
@@ -221,7 +222,8 @@ async def test_call_cancelled_while_redis_rejects_it_loses_no_slot(
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert limiter._tasks  # the question is still out, and close() waits for its answer
+    # The command to Redis is still running, and close() waits for its result.
+    assert limiter._tasks
     await limiter.close()
     assert not limiter._tasks
     async with Redis.from_url(redis_url) as redis:

@@ -1,4 +1,6 @@
-"""Retry: which errors are retried, how often, after which delay, and what the caller sees."""
+"""Test Retry: which errors are retried, how often, after which delay, and what the caller
+receives.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Key rotation: a rejected or exhausted key is replaced by the next, before the first
-event only.
+"""Test key rotation: a rejected or exhausted key is replaced by the next one before the first
+event.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def test_last_error_is_raised_if_all_api_keys_fail(
         (a, b), model, _ = keys(AuthenticationError("one"), AuthenticationError("two"))
         with pytest.raises(AuthenticationError, match="two"):
             await model.complete("hi")
-        # Every key is resting; the one that is due first is used.
+        # All keys are waiting after a failure; the one that waits least is used.
         with pytest.raises(AuthenticationError, match="one"):
             await model.complete("hi")
     assert (len(a.requests), len(b.requests)) == (2, 1)

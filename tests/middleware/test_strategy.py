@@ -1,5 +1,5 @@
-"""Strategies: the shares of weighted candidates, and what balancing by load or latency gains over
-round-robin.
+"""Test strategies: the shares of weighted candidates, and how much balancing by load or latency
+improves on round-robin.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def test_calls_of_an_unavailable_candidate_go_to_the_others() -> None:
     for _ in range(400):
         await model.complete("hi")
     asked = len(a.requests) - 200
-    # then it is unavailable, and its share is divided by the weights of the others
+    # After five failures the candidate is unavailable, and the others receive its calls by weight.
     assert asked == 5
     assert abs(len(b.requests) - len(c.requests)) <= 2 * asked
     assert "strategy='weighted', weights=[2, 1, 1]" in describe(model)
@@ -88,7 +88,8 @@ async def test_lowest_latency_strategy_prefers_the_fastest_and_retests_the_other
     taking(slow, 0.01)
     for _ in range(3000):
         await model.complete("hi")
-    assert len(slow.requests) > len(fast.requests)  # the strategy measured it as fast
+    # The strategy has measured that this upstream is fast now.
+    assert len(slow.requests) > len(fast.requests)
 
 
 async def test_cheapest_strategy_compares_the_price_of_each_request() -> None:
@@ -148,18 +149,18 @@ def test_invalid_settings_are_rejected(settings: Any, problem: str) -> None:
 
 # --- a simulation ------------------------------------------------------------------------------
 
-SERVICE = (0.2, 0.2, 2.0)  # seconds of a call at three upstreams, one of them ten times slower
-SLOTS = 8  # calls that an upstream works on at a time; others wait there
+# Seconds that a call takes at each of three upstreams; the last is ten times slower.
+SERVICE = (0.2, 0.2, 2.0)
+SLOTS = 8  # calls that an upstream handles at the same time; further calls wait in its queue
 
 
 def simulate(name: str, *, calls: int = 5000, rate: float = 40.0) -> list[float]:
-    """Return the latencies of calls that arrive at random, ``rate`` a second: a discrete-event
-    simulation.
-    """
+    """Simulate calls that arrive at random, ``rate`` per second, and return their latencies."""
     draw = random.Random(7)
     now = [0.0]
     strategy: Strategy = make_strategy(name, len(SERVICE), clock=lambda: now[0])
-    free = [[0.0] * SLOTS for _ in SERVICE]  # when each slot of each upstream is free
+    # The time at which each slot of each upstream becomes free.
+    free = [[0.0] * SLOTS for _ in SERVICE]
     ends: list[tuple[float, int, float]] = []
     latencies = []
     for _ in range(calls):
@@ -194,7 +195,7 @@ def test_load_balancing_beats_round_robin_if_one_upstream_is_slow(
             f"{rate}/s {name}: mean {mean(latencies):.2f} s, p95 "
             f"{quantiles(latencies, n=20)[-1]:.2f} s"
         )
-    worst = mean(found["weighted"])  # with equal weights, weighted is round-robin
+    worst = mean(found["weighted"])  # with equal weights, the weighted strategy is round-robin
     assert mean(found["least_busy"]) < worst / gain
     assert mean(found["lowest_latency"]) < worst / gain
     assert (

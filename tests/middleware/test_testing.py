@@ -1,4 +1,4 @@
-"""The pytest fixture: the calls of a test are recorded once and replayed in later runs."""
+"""Test the pytest fixture: the calls of a test are recorded once and replayed in later runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 @pytest.fixture(autouse=True)
 def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the inner run, in its own folder, import ``dragoman`` and ``tests.listed``."""
+    """Allow the inner pytest run, in its own folder, to import ``dragoman`` and ``tests.listed``."""
     places = [Path(dragoman.__file__).parents[1], Path(__file__).parents[2]]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place.resolve()) for place in places]))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -1,8 +1,9 @@
-"""A layer changes neither the events of a call nor its response, at whatever event the call ends.
+"""Test that middleware changes neither the events of a call nor its response, wherever the call
+ends.
 
-Each case of the conformance kit is read to its end, cancelled after each event, and cut off after
-each frame: bare, through each layer, and through all of them. The sample of `make test` takes some
-of the places in each case.
+Each case of the conformance kit is read to its end, cancelled after each event, and disconnected
+after each frame: without middleware, with each layer, and with all of them. ``make test`` runs a
+sample of these combinations.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ LAYERS: dict[str, Around] = {
     "Observe": lambda model: Observe(model, lambda event: None),
     "RateLimit": lambda model: RateLimit(model, max_concurrency=5),
     "Record": lambda model: Record(model, CASSETTE, "off"),
-    # Its own name is that of a reply that was cancelled before a candidate was called.
+    # Named like the provider: a reply that is cancelled before a candidate is called has this
+    # name.
     "Fallback": lambda model: Fallback([model], name="acme"),
 }
 
@@ -68,7 +70,7 @@ LAYERS["all"] = around_all
 
 
 def frames_of(case: Case) -> list[bytes]:
-    """Return the reply in the pieces that its server sends: one event or one line at a time."""
+    """Return the reply in the pieces in which the server sends it: one event or line each."""
     reply = case.reply or b""
     parts = re.split(rb"(?<=\n\n)", reply) if b"\n\n" in reply else reply.splitlines(keepends=True)
     return [part for part in parts if part]
@@ -80,8 +82,8 @@ def open_case(case: Case, chunks: list[bytes | Exception]) -> HttpProvider:
 
 
 async def read(model: Provider, case: Case, cancel_after: int | None) -> dict[str, Any]:
-    """Read a reply, cancel it after this many events, and return everything a caller can see of
-    it.
+    """Read a reply, cancel it after this many events, and return everything that a caller can
+    observe.
     """
     request = msgspec.structs.replace(case.request, request_id="r1")
     stream = EventStream(model.open(request), request)
@@ -110,7 +112,7 @@ async def read(model: Provider, case: Case, cancel_after: int | None) -> dict[st
 
 
 def show_response(response: Any) -> Any:
-    """Return a response with its raw JSON, without its duration."""
+    """Return a response with its raw JSON and without its duration."""
     if response is None:
         return None
     plain = msgspec.to_builtins(msgspec.structs.replace(response, latency_ms=None, kept=None))
@@ -171,7 +173,7 @@ _turns = itertools.cycle(LAYERS)
 
 
 def layers() -> list[tuple[str, Around]]:
-    """Return all layers; by default only one of them, in turn."""
+    """Return all layers in an exhaustive run, and otherwise the next one in turn."""
     names = list(LAYERS) if WHOLE else [next(_turns)]
     return [(name, LAYERS[name]) for name in names]
 

@@ -1,4 +1,4 @@
-"""``dragoman chat`` at a real terminal, with a real server and a real (if senseless) model."""
+"""Test ``dragoman chat`` at a real terminal with a real server and a model of random weights."""
 
 from __future__ import annotations
 

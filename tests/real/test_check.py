@@ -1,4 +1,4 @@
-"""``dragoman check`` against a real llama.cpp server, with a model of random weights."""
+"""Test ``dragoman check`` against a real llama.cpp server with a model of random weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dragoman.local import LocalServer
 
 from .tiny import write_model
 
-# What this server does of itself, whatever the model: it has no vision here, answers to every name
-# and to no messages at all, and ignores a forced choice.
+# What llama.cpp's server does with any model here: it has no vision, accepts every model name and
+# empty message lists, and ignores a forced tool choice.
 FOUND = {
     "ready.answers": "pass",
     "usage.reported": "pass",

@@ -1,4 +1,4 @@
-"""Embeddings of a real llama.cpp server: one with random weights, and the embedded model."""
+"""Test embeddings of a real llama.cpp server, with random weights and with the embedded model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ async def test_the_local_server_returns_embeddings(tiny: Path) -> None:
         assert found.vectors[0].tolist() != pytest.approx(found.vectors[1].tolist(), abs=1e-2)
         assert found.usage.input_tokens
         assert found.raw["data"][0]["index"] == 0
-        assert isinstance(found.raw["data"][0]["embedding"], str)  # the request asked for base64
+        # A base64 string, because the request asked for base64.
+        assert isinstance(found.raw["data"][0]["embedding"], str)
         assert embedder.priced_as.model.startswith("local:")
 
 

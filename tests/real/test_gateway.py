@@ -1,4 +1,4 @@
-"""The vendors' clients use a gateway in front of the embedded model and of a real server."""
+"""Test vendor clients with a gateway in front of the embedded model and of a real server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA: Any = {
 
 
 async def ask_both(url: str, model: str, *, structured: bool) -> None:
-    """Call with and without streaming, and with a schema, on three wires."""
+    """Call the model on three wires, with and without streaming, and with a schema."""
     async with (
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as one,
         anthropic.AsyncAnthropic(base_url=url, api_key="x") as other,

@@ -1,5 +1,5 @@
-"""LangChain's standard tests, unmodified, with the embedded model. It has no tools and sees no
-pictures.
+"""Run LangChain's standard tests, unmodified, with the embedded model, which supports neither
+tools nor images.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [
 class TestChat(ChatModelIntegrationTests):
     has_tool_calling = False
     has_tool_choice = False
-    has_structured_output = True  # by a grammar
+    has_structured_output = True  # llama.cpp enforces the schema by a grammar
     supports_json_mode = False
 
     @property

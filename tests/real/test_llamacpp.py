@@ -1,4 +1,4 @@
-"""Against a real llama.cpp server: one with random weights, and the embedded model."""
+"""Test a real llama.cpp server, with random weights and with the embedded model."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_cancelling_a_call_stops_generation_on_the_server(model: Provider)
                 await stream.cancel()
         check_events(events)
         assert events[-1].finish_reason == "cancelled"
-        # The slot is free again: a whole call is served at once.
+        # The server's slot is free again, so a complete call is served at once.
         assert (
             await asyncio.wait_for(model.complete("Hello", config=SHORT), 20)
         ).usage.output_tokens == 12
@@ -127,7 +127,7 @@ async def test_wrong_key_is_rejected_by_the_local_server(server: tuple[str, str]
 
 
 async def test_one_hundred_sequential_calls_succeed(model: Provider) -> None:
-    """Alternate streams and complete replies: no call uses a half-closed connection."""
+    """Alternate streams and complete replies, so that a half-closed connection would be noticed."""
     async with model:
         for turn in range(50):
             stream = model.stream("Hi", config={"max_tokens": 2, "seed": turn})
@@ -184,8 +184,8 @@ async def test_the_embedded_model_answers() -> None:
 
 
 async def test_the_embedded_model_knows_the_capital_of_france() -> None:
-    """Five replies with the defaults of the provider: one thread, the system prompt, a temperature
-    of 0.2.
+    """Request five replies with the provider's defaults: one thread, the system prompt, a
+    temperature of 0.2.
     """
     async with connect("local") as model:
         replies = [await model.complete("What is the capital of France?") for _ in range(5)]
@@ -194,7 +194,7 @@ async def test_the_embedded_model_knows_the_capital_of_france() -> None:
 
 
 async def test_the_local_server_uses_one_thread_by_default(tiny: Path) -> None:
-    """llama.cpp threads wait for each other in busy loops: ten times slower on a busy machine."""
+    """More threads wait for each other in busy loops, which is ten times slower on a busy machine."""
     running: dict[int | None, int] = {}
     for threads in (None, 1, 5):
         server = (
@@ -208,7 +208,7 @@ async def test_the_local_server_uses_one_thread_by_default(tiny: Path) -> None:
             ) as model:
                 await model.complete("Hello", config={"max_tokens": 2})
             assert server._process is not None  # noqa: SLF001 - the process whose threads are counted
-            # The process whose threads are counted.
+            # Count the threads of the server process.
             running[threads] = psutil.Process(server._process.pid).num_threads()  # noqa: SLF001
         finally:
             server.stop()
@@ -302,7 +302,7 @@ async def test_error_for_a_model_that_was_not_pulled_gives_advice(
     assert str(caught.value).endswith(
         "has not been pulled; run: dragoman local pull qwen (1,117 MB)"
     )
-    assert not caught.value.transient  # so that Retry does not wait for it
+    assert not caught.value.transient  # not transient, so Retry does not wait for the model
 
 
 async def test_model_file_of_the_user_works_and_a_missing_file_is_reported(

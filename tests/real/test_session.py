@@ -1,4 +1,4 @@
-"""A session with the embedded model: a forced tool call, and a final text."""
+"""Test a session with the embedded model: a forced tool call, and a final text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ async def test_session_runs_with_the_embedded_model(tmp_path: Path) -> None:
     )
     with SqliteLog(tmp_path / "log.db") as log:
         async with connect("local") as model:
-            # It is far too small to decide by itself; so it must call once, and then answer.
+            # The model is too small to decide by itself, so it is forced to call the tool once and
+            # then to answer.
             session = Session(
                 model, [get_weather], policy, log, session_id="s1", config=cool,
                 tool_choice="required",
@@ -59,7 +60,7 @@ async def test_session_runs_with_the_embedded_model(tmp_path: Path) -> None:
     assert asked == [intent.input["city"]]
     shown = [message for message in again.messages if isinstance(message, ToolResult)]
     assert [result.text for result in shown] == [f"In {asked[0]} it rains."]
-    assert outcome.outcome in ("completed", "exhausted")  # its reply may be cut at 4 tokens
+    assert outcome.outcome in ("completed", "exhausted")  # the reply may be truncated at 4 tokens
     assert types(records)[-1] == "session.finished"
     assert of(records, "message.recorded")[-1].message.text.strip()
     assert outcome.spent.tokens > 20
@@ -67,9 +68,9 @@ async def test_session_runs_with_the_embedded_model(tmp_path: Path) -> None:
 
 TURNS, WINDOW = 40, 16_000
 HAS_CALLER = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1" and find_model("qwen").path.exists()
-# The sentences of a page, and the policy with the share of the window at which the conversation is
-# shortened. One core without the dot product of integers reads 4 tokens a second: the whole window
-# then takes two hours.
+# Number of sentences per page, and the policy with the share of the context window at which old
+# results are dropped. A single slow core reads 4 tokens per second, so filling the whole window
+# takes two hours.
 SIZES: dict[str, tuple[int, ContextPolicy]] = {
     "early": (0, DropOldToolResults(share=0.08, target=0.03)),
     "whole": (18, DropOldToolResults()),
@@ -98,7 +99,7 @@ async def test_forty_turns_of_a_small_model_fit_its_context_window(
     )
     settings: dict[str, Any] = {"config": config, "context": [first, Window()]}
     with SqliteLog(tmp_path / "log.db") as log:
-        # the other work of the machine may be much
+        # No timeouts, because the machine may be busy.
         patient = Timeouts(first_event=None, idle=None, total=None)
         async with LocalProvider("qwen", context=WINDOW, timeouts=patient) as model:
             session = Session(
@@ -110,7 +111,7 @@ async def test_forty_turns_of_a_small_model_fit_its_context_window(
             )
             while (turns := session.state.spent.turns) < TURNS:
                 step = await session.step(goal)
-                # A model this small stops to talk now and then.
+                # A model this small sometimes answers with text instead of a tool call.
                 goal = (
                     "Go on: call read_page with the number of the next page."
                     if step.outcome
@@ -122,7 +123,7 @@ async def test_forty_turns_of_a_small_model_fit_its_context_window(
                     used and (used.input_tokens, used.cached_input_tokens, used.output_tokens),
                     flush=True,
                 )
-            # The same settings, so that the server need not read the conversation again.
+            # Use the same settings, so that the server finds the conversation in its prompt cache.
             again = await Session.resume(
                 model, [read_page], policy, log, "s1", **settings, budget=Budget(steps=TURNS + 5)
             )
@@ -137,7 +138,7 @@ async def test_forty_turns_of_a_small_model_fit_its_context_window(
     assert 0 < len(projected) < TURNS / 4
     replies = of(records, "llm.call_completed")
     assert max(each.input_tokens for each in replies) < WINDOW
-    # The server reads only what is new, except after a projection.
+    # The server reads only new messages, except after the context was shortened.
     reread = [each for each in replies[1:] if each.cached_input_tokens < each.input_tokens / 2]
     assert len(reread) <= len(projected) + 1
     assert len(of(records, "tool.observed")) > TURNS / 2

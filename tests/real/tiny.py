@@ -1,4 +1,6 @@
-"""A language model of 470 KB with random weights: its text is nonsense, its behaviour is real."""
+"""Create a language model of 470 KB with random weights, whose text is nonsense, for a real
+server.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ TEMPLATE = (
 
 
 def byte_letters() -> dict[int, str]:
-    """Return GPT-2's printable character for each byte."""
+    """Return the printable character by which GPT-2's tokenizer represents each byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {byte: chr(byte) for byte in printable}
     spare = 256

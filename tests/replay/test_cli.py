@@ -1,4 +1,4 @@
-"""``dragoman replay`` as people type it."""
+"""Test the ``dragoman replay`` command."""
 
 from __future__ import annotations
 

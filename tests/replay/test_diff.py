@@ -1,4 +1,4 @@
-"""Comparison of two values and of two runs."""
+"""Test the comparison of two values and of two runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_differences_are_found_exactly_between_unequal_values(a: Any, b: Any) ->
 
 
 def rename(payload: Payload) -> Payload:
-    """Return the same event as another run records it: with other ids and other times."""
+    """Return the event as another run would record it: with other ids and times."""
     if isinstance(payload, ToolIntent):
         return intent(int(payload.id[3:]) + 50, payload.tool_name, payload.input)
     if isinstance(payload, CallCompleted):

@@ -1,4 +1,4 @@
-"""A provider that replays a log: it repeats the run, or reports the first difference."""
+"""Test the provider that replays a log: it repeats the run, or reports the first difference."""
 
 from __future__ import annotations
 
@@ -189,7 +189,8 @@ async def test_call_whose_task_was_cancelled_is_not_replayed_as_a_reply(
     log.append_sync(
         "s", MessageRecorded(Assistant("Hel"), "m", "p", "r1", "cancelled", in_context=False)
     )
-    if ended == "other":  # the process was killed, and its successor records it
+    # The process was killed, and the process that resumes the session records the failure.
+    if ended == "other":
         log.append_sync("s", SessionResumed(3))
     log.append_sync(
         "s",
@@ -233,7 +234,7 @@ async def test_partial_reply_is_replayed_as_far_as_it_was_recorded(log: EventLog
 
 
 def distinct(message: Assistant) -> bool:
-    """Give every call a different id, as the assembler does."""
+    """Return whether all calls have different ids, as the assembler guarantees."""
     return len({call.id for call in message.tool_calls}) == len(message.tool_calls)
 
 
@@ -253,7 +254,7 @@ def writable(message: Assistant) -> bool:
 async def test_any_recorded_reply_is_replayed_unchanged(message: Assistant, log: EventLog) -> None:
     session = f"s{len(log.sessions())}"
     log.append_sync(session, MessageRecorded(User("Hi")))
-    # A reply with a call that could not be read never ends with tool_calls.
+    # A reply with an unreadable tool call has the finish reason "error", never "tool_calls".
     reason: FinishReason = (
         "error" if any(call.arguments is None for call in message.tool_calls) else "tool_calls"
     )

@@ -1,4 +1,6 @@
-"""Repeat a recorded run: with recorded tools nothing is executed, whichever model proposes it."""
+"""Test repeating a recorded run: with recorded tools nothing is executed, whichever model proposes
+the calls.
+"""
 
 from __future__ import annotations
 
@@ -35,27 +37,27 @@ ran: list[str] = []
 
 @tool(side_effect="read")
 def look(word: str) -> str:
-    """Look."""
+    """Look up a word."""
     ran.append(word)
     return f"{word}: {len(ran)}"
 
 
 @tool(side_effect="write")
 def write(word: str) -> str:
-    """Write."""
+    """Write a word down."""
     ran.append(word)
     return f"written {len(ran)}"
 
 
 @tool(side_effect="execute")
 def erase(word: str) -> str:
-    """Erase."""
+    """Erase a word."""
     raise AssertionError("it was denied")
 
 
 @tool(side_effect="execute")
 async def crash(word: str) -> str:
-    """Crash."""
+    """Raise an error."""
     ran.append(word)
     raise ToolFailure("lost", "gone")
 
@@ -95,10 +97,11 @@ async def test_recorded_tools_return_recorded_results_and_run_nothing() -> None:
     assert {each.side_effect for each in tools} == {"none"}
     look_again, write_again, erase_again, crash_again = tools
     seen = [(await look_again.execute({"word": "ox"})).content for _ in range(4)]
-    assert seen == ["ox: 1", "ox: 2", "ox: 2", "ox: 2"]  # a read may be repeated
+    # The last result of a reading tool may be returned repeatedly.
+    assert seen == ["ox: 1", "ox: 2", "ox: 2", "ox: 2"]
     assert (await write_again.execute({"word": "a"})).content == "written 3"
     for each, word, why in (
-        (write_again, "a", "never ran"),  # a write may not be repeated
+        (write_again, "a", "never ran"),  # the result of a writing tool is returned only once
         (write_again, "z", "never ran"),
         (erase_again, "b", "never ran"),  # this call was denied
         (crash_again, "c", "gone"),
@@ -129,7 +132,7 @@ async def test_rerun_with_recorded_tools_equals_the_recorded_run() -> None:
         for change in changed
         for where in change.where
     }
-    # A recorded tool has no more than these.
+    # A recorded tool differs from the original only in these fields.
     assert places <= {"side_effect", "context", "definitions", "tool_digests"}
 
 
@@ -161,7 +164,7 @@ async def test_run_with_shortened_context_can_be_replayed_without_shortening() -
 
     @tool(side_effect="read")
     def read(n: int) -> str:
-        """Read."""
+        """Return a long page."""
         return "many words " * 120
 
     answers = [propose(call("read", call_id=f"c{n}", n=n)) for n in range(6)]
@@ -216,7 +219,8 @@ async def test_another_model_can_rerun_a_recorded_session(
     with SqliteLog(place) as log:
         await record(log)
     before = list(ran)
-    model = ScriptedProvider(*model.rules)  # a script counts the rules it has used
+    # A new provider, because a script counts which rules it has used.
+    model = ScriptedProvider(*model.rules)
     with SimServer(model) as server:
         address = ["--base-url", server.base_urls["openai"]]
         words = ["replay", "first", "--log", str(place), "--rerun", "sim", *address]

@@ -1,4 +1,4 @@
-"""Replay real sessions: no tool runs again, and a repeated run equals the first."""
+"""Test replaying real sessions: no tool runs again, and a repeated run equals the first."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def touch(word: str) -> None:
 
 @tool(side_effect="read")
 def look(word: str) -> str:
-    """Look a word up."""
+    """Look up a word."""
     touch(word)
     return f"{word}: found"
 
@@ -80,8 +80,8 @@ def log(tmp_path: Path) -> Iterator[SqliteLog]:
 
 
 def answers() -> list[Any]:
-    """Return a run with concurrent reads, a denial, an invalid call that is corrected, a repeated
-    id.
+    """Return the replies of a run with concurrent reads, a denial, an invalid call that is
+    corrected, and a repeated id.
     """
     return [
         propose(
@@ -159,7 +159,7 @@ async def test_replay_skips_a_cancelled_call(log: SqliteLog) -> None:
 
 
 async def test_replay_runs_no_tool(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tool, and every function that could start one, fails the test when it is called."""
+    """Replace every tool, and every function that could start one, so that a call fails the test."""
     await run(Listed(*answers()), log, "first")
     await run(ReplayProvider(log, "first"), log, "second")
     before = list(ran)

@@ -1,4 +1,6 @@
-"""Read a recorded run: a summary of each step, and contradictions between its records."""
+"""Test reading a recorded run: a summary of each step, and notes about contradictions between
+records.
+"""
 
 from __future__ import annotations
 

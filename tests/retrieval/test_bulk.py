@@ -1,4 +1,4 @@
-"""Embedding many texts: CPU time and memory, compared with the openai client in the same run."""
+"""Test embedding many texts: CPU time and memory, compared with the openai client in the same run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_embedding_takes_a_fifth_of_the_cpu_time_of_the_openai_client(url:
 
 
 class Wide(SimulatedEmbedder):
-    """A server that counts the requests and stores none of them."""
+    """Embed texts without keeping the requests, which would use memory."""
 
     async def answer(self, request: Any) -> Embeddings:
         found = await super().answer(request)

@@ -1,4 +1,4 @@
-"""Every retrieval wire passes its conformance cases."""
+"""Test that every retrieval wire passes its conformance cases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_retrieval_wire_has_conformance_cases() -> None:
 
 
 WRONG: list[dict[str, Any]] = [
-    # another order of fields is another request
+    # Conformance cases compare the order of JSON fields too.
     {"body": {"input": ["red", "green"], "model": "m"}},
     {"body": {"model": "m", "input": ["red"]}},
     {"url": "http://host/embeddings"},

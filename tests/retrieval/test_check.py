@@ -1,4 +1,4 @@
-"""Check a server that embeds or ranks, with the function and with the command."""
+"""Test the check of a server that embeds or ranks, as a function and as a command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_correct_embedding_server_passes_the_check(wire: str) -> None:
 
 
 class Shuffled(SimulatedEmbedder):
-    """A server that swaps the vectors of a list of texts, and ignores the requested dimensions."""
+    """Embed texts with two faults: exchange vectors, and ignore the requested dimensions."""
 
     async def answer(self, request: Any) -> Embeddings:
         found = await super().answer(replace(request, dimensions=None))
@@ -39,7 +39,7 @@ class Shuffled(SimulatedEmbedder):
 
 
 class Greedy(SimulatedReranker):
-    """A server that ranks only the first document."""
+    """Rank only the first document."""
 
     async def answer(self, request: Any) -> Ranking:
         found = await super().answer(request)

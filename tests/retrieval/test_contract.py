@@ -1,5 +1,5 @@
-"""Calls to embedders and rerankers: arguments, splitting, partial failure,
-cancellation, vectors.
+"""Test calls to embedders and rerankers: arguments, splitting, partial failure, cancellation,
+vectors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dragoman.transport import FixtureTransport
 
 
 class Lengths(Embedder):
-    """Embeds a text as its length and position; fails at the request with a given number."""
+    """Embed a text as its length and position, and fail at the request with a given number."""
 
     name, model, batch_size = "lengths", "m", 2
 
@@ -63,7 +63,7 @@ class Lengths(Embedder):
 
 
 class Scores(Reranker):
-    """Scores a document by the number in it."""
+    """Score a document by the number that it contains."""
 
     name, model, batch_size = "scores", "m", 3
 
@@ -147,7 +147,7 @@ async def test_large_call_is_split_and_its_results_are_joined_in_order() -> None
         msgspec.json.encode(msgspec.structs.replace(request, texts=[]))
         for request in embedder.requests
     }
-    assert len(rest) == 1  # all vectors share the other fields
+    assert len(rest) == 1  # all requests have the same other fields
     assert (found.model, found.response_id, found.usage) == ("m0", "id0", Usage(input_tokens=5))
     assert found.latency_ms is not None
 

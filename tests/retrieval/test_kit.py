@@ -1,5 +1,5 @@
-"""The conformance kit for embedders and rerankers: the package's own models pass, and each broken
-rule is found.
+"""Test the conformance kit for embedders and rerankers: correct models pass, and each broken rule
+is detected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def test_every_wire_passes_the_retrieval_test_suite() -> None:
             (server.connect_reranker, RERANK_CODECS),
         ):
             for wire in wires:
-                # TEI's readiness route names the one kind of model that a server has; the
+                # The readiness route of TEI names the one kind of model that a server has, but the
                 # simulator has both kinds.
                 skip = ["calls.lifecycle"] if wire == "tei" else []
                 for case in retrieval_suite(
@@ -47,7 +47,7 @@ async def test_every_wire_passes_the_retrieval_test_suite() -> None:
 
 
 class Wrong(Embedder):
-    """An embedder that changes the answers of a correct one."""
+    """Embed texts and change the answers, to break a rule."""
 
     name, model = "wrong", "m"
 
@@ -60,7 +60,7 @@ class Wrong(Embedder):
 
 
 class WrongReranker(Reranker):
-    """A reranker that changes the answers of a correct one."""
+    """Rank documents and change the answers, to break a rule."""
 
     name, model = "wrong", "m"
 
@@ -88,7 +88,7 @@ def keep_all(answer: Ranking, request: RerankRequest) -> Ranking:
 
 
 class ManyAnswers(Wrong):
-    """Sends calls of any size in one request and ignores ``batch_size``."""
+    """Send calls of any size in one request, ignoring ``batch_size``."""
 
     async def _embed(self, request: EmbedRequest) -> Embeddings:
         return await self.answer(request)

@@ -1,4 +1,4 @@
-"""The providers' middleware around embedders and rerankers."""
+"""Test middleware around embedders and rerankers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dragoman.retrieval import EmbedRequest, RerankRequest
 
 
 class Plain(Embedder):
-    """Embeds a text as its length, after raising the given errors."""
+    """Embed a text as its length, after raising the given errors."""
 
     batch_size = 2
 

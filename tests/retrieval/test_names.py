@@ -1,4 +1,4 @@
-"""Embedders and rerankers by name: the catalogue, models.yaml, keys, prices."""
+"""Test embedders and rerankers by name: the catalogue, models.yaml, keys and prices."""
 
 from __future__ import annotations
 

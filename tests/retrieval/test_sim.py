@@ -1,5 +1,5 @@
-"""Every retrieval wire on a real socket: client, simulated server, command and
-blocking functions.
+"""Test every retrieval wire on a real socket: client, simulated server, command and synchronous
+functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replies that propose calls, and log checks, shared by the tests of sessions."""
+"""Provide replies that propose calls, and checks of logs, for the tests of sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = Callable[[Request], list[Any]]
 def call(
     name: str, *, call_id: str = "call_1", pieces: int = 2, **arguments: Any
 ) -> Callable[[Assembler], None]:
-    """Emit a call whose arguments arrive in pieces."""
+    """Return a function that emits a tool call whose arguments arrive in pieces."""
 
     def say(out: Assembler) -> None:
         text = msgspec.json.encode(arguments).decode()
@@ -46,7 +46,7 @@ def types(records: Sequence[LogRecord]) -> list[str]:
 
 
 def of(records: Sequence[LogRecord], kind: str) -> list[Any]:
-    """Return the payloads of the records of one type."""
+    """Return the payloads of all records of one type."""
     return [record.payload for record in records if record.type == kind]
 
 
@@ -59,7 +59,7 @@ ENDS = {
     "tool_intent.rejected",
     "tool_intent.closed",
 }
-# What may come before each step of an intent.
+# For each record type of a tool call: the types that may precede it.
 BEFORE = {
     "tool_intent.validated": {"tool_intent.proposed"},
     "tool_intent.rejected": {"tool_intent.proposed"},
@@ -77,7 +77,7 @@ BEFORE = {
 
 
 def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> dict[str, list[str]]:
-    """Check a session's records against the rules of the chain; return each intent's steps."""
+    """Check the order of a session's records; return the record types of each tool call."""
     by_id = {record.id: record for record in records}
     steps: dict[str, list[LogRecord]] = {}
     for record in records:

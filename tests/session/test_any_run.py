@@ -1,4 +1,4 @@
-"""The log of a session is complete for any proposals, decisions and failures."""
+"""Test that the log of a session is complete for any proposals, decisions and failures."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
                 await session.run(goal)
                 break
             except ProviderError:
-                goal = None  # the second run goes on without a goal
+                goal = None  # the second run continues without a new goal
         records = list(log.read("s1"))
         assert log.verify().ok
     steps = check_evidence(records)
@@ -113,7 +113,8 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
     for request in provider.requests:
         check_request(build_request(request.messages, [], None, None, None, model="m"))
         asked = [c.id for m in request.messages if isinstance(m, Assistant) for c in m.tool_calls]
-        assert len(set(asked)) == len(asked)  # some providers refuse a repeated id
+        # Call ids are unique, because some providers reject a repeated id.
+        assert len(set(asked)) == len(asked)
         assert (
             asked == [m.tool_call_id for m in request.messages if isinstance(m, ToolResult)]
             or not asked
@@ -125,7 +126,7 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
 def test_evidence_in_the_log_of_any_run_is_complete(
     turns: list[Any], said: str, window: int
 ) -> None:
-    """A context policy may omit much or nothing, and an approver may edit the proposals."""
+    """Vary how much a context policy omits, and whether an approver edits the proposals."""
 
     def decide(proposal: Proposal, verdict: Verdict) -> Decision:
         return Decision(said != "no", "ann", input={"n": 7} if said == "edit" else None)

@@ -1,4 +1,4 @@
-"""Approvals: edits, scopes beyond one call, hooks, and answers from another process."""
+"""Test approvals: edits, scopes beyond one call, hooks, and answers from another process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bash(command: str) -> str:
 
 
 def edit_file(path: str, text: str) -> str:
-    """Write."""
+    """Write a file."""
     ran.append(f"{path}={text}")
     return "written"
 

@@ -1,4 +1,4 @@
-"""Every attempt has a record in the session, and all totals of the cost agree."""
+"""Test that every attempt has a record in the session, and that all cost totals agree."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def retry(provider: Provider, **given: Any) -> Retry:
 
 
 class Named(Listed):
-    """A provider whose events name it."""
+    """Act as a provider whose events contain its name."""
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         async for event in super().events(request):
@@ -166,13 +166,13 @@ outcomes = st.lists(
 
 
 class Billing(Named):
-    """A provider that sums up the cost that it bills."""
+    """Act as a provider that sums up the cost that it bills."""
 
     def __init__(self, model: str, script: list[tuple[str, Usage]]) -> None:
         super().__init__(name="anthropic", model=model)
         self.billed = Decimal(0)
-        self.hangs = False  # whether the present reply stops in the middle
-        self.waiting = asyncio.Event()  # set when a call has been sent that is never answered
+        self.hangs = False  # whether the current reply stops in the middle
+        self.waiting = asyncio.Event()  # set when a call that is never answered has been sent
         self.answers = [self._make(kind, usage) for kind, usage in script] + [
             self._make("ok", Usage(7, 7))
         ] * 40
@@ -186,13 +186,14 @@ class Billing(Named):
 
         def answer(request: Request) -> Any:
             self.hangs = kind == "hang"
-            # the caller leaves before anything arrives: the input is billed, by estimate
+            # The caller disconnects before anything arrives: the estimated input is billed.
             if kind == "wait":
                 asked = Usage(estimate_input_tokens(request.messages, request.tools), 0)
                 self.billed += cost(asked, f"anthropic:{self.model}").total or 0
                 self.waiting.set()
                 return [asyncio.Event()]
-            # the session is cancelled at the text: what had arrived is billed, by estimate
+            # The session is cancelled during the text: the estimated input and received text are
+            # billed.
             if kind == "hang":
                 written = estimate_input_tokens((Assistant((Text("Done."),)),))
                 begun = Usage(estimate_input_tokens(request.messages, request.tools), written)
@@ -204,7 +205,8 @@ class Billing(Named):
                 ]
             self.billed += cost(usage, f"anthropic:{self.model}").total or 0
             events = speak(lambda out: out.text("Done."), finish=finish, usage=usage)(request)
-            # A stream that fails after its last count: the reply is billed and cannot be used.
+            # The stream breaks after it has reported its usage: the reply is billed but cannot be
+            # used.
             return [*events, dragoman.StreamInterruptedError("cut")] if kind == "cut" else events
 
         return answer

@@ -1,4 +1,4 @@
-"""Layers below the session cannot run a tool: neither by imports nor when they are given one."""
+"""Test that layers below the session cannot run a tool, by import or when they receive one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def reachable(layers: list[str]) -> dict[str, set[str]]:
         waiting = [module.name]
         while waiting:
             name = waiting.pop()
-            # Importing a module runs the front of every folder above it, the package's own apart.
+            # Importing a module also imports the parent packages, except the top-level package
+            # here.
             for each in [name[:depth] for depth in range(1, len(name) + 1)]:
                 if each not in seen:
                     seen.add(each)
@@ -88,7 +89,7 @@ fired: list[str] = []
 
 
 class Bomb(ExecutableTool):
-    """A tool that fails the test if it runs."""
+    """Act as a tool that fails the test if it runs."""
 
     async def execute(self, arguments: Any) -> Observation:
         fired.append(self.name)
@@ -158,7 +159,7 @@ async def test_no_provider_executes_a_tool(kind: str, tmp_path: Path) -> None:
 async def test_function_is_described_to_a_provider_and_never_called() -> None:
     fired.clear()
     for model in (listed(), simulated(), over_http()):
-        # they propose a second tool, which is not offered
+        # The models also call a tool that was not offered, which raises an error.
         with contextlib.suppress(dragoman.ProviderError):
             await model.complete("Go.", [bash])
     assert fired == []

@@ -1,4 +1,4 @@
-"""Budgets that end a session cleanly."""
+"""Test budgets, which end a session with complete records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ price = lambda usage, model: cost(usage, model, table=PriceTable((ROW,), version
 
 @tool(side_effect="none")
 def ping() -> str:
-    """Return pong."""
+    """Return the text "pong"."""
     return "pong"
 
 
@@ -36,7 +36,7 @@ def ping() -> str:
     ("budget", "name", "used", "turns"),
     [
         (Budget(steps=3), "turns", 3, 3),
-        # 15 a turn: the turn that reaches the limit is finished
+        # Each turn uses 15 tokens; the turn that exceeds the limit is completed.
         (Budget(tokens=31), "tokens", 45, 3),
         (Budget(tokens=30), "tokens", 30, 2),
         (Budget(cost_usd="0.03"), "cost", Decimal("0.030"), 2),

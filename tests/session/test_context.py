@@ -1,4 +1,4 @@
-"""Long conversations: a policy shortens what is sent, records that, and the log keeps
+"""Test long conversations: a policy shortens what is sent and records that, and the log keeps
 everything.
 """
 
@@ -45,19 +45,19 @@ from .playing import call, check_evidence, of, propose, types
 
 ALL = Policy([Rule("allow")])
 TURNS = 40
-# A tenth of the turns whose cost is counted.
+# Number of turns in each tenth of the run whose work is counted.
 TENTH = 100 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 30
 
 
 @tool(side_effect="read")
 def read_page(number: int) -> str:
-    """Read a page."""
+    """Read a page of a book."""
     return f"page {number}: " + "the quick brown fox jumps over the lazy dog " * 90
 
 
 def reader(turns: int = TURNS, **settings: Any) -> ScriptedProvider:
-    """Return a model that reads a page a turn and then answers; it counts what it was asked, not
-    what is sent.
+    """Return a model that reads one page per turn and then answers; it counts its calls rather
+    than the messages it receives.
     """
     asked = 0
 
@@ -113,20 +113,20 @@ async def test_forty_turns_fit_a_small_context_window(name: str) -> None:
     assert all(
         each.tokens_before > 0.8 * 16_000 for each in projected if each.rule == projected[0].rule
     )
-    # The log has every page, complete.
+    # The log contains every page without omissions.
     pages = [
         each.message.content
         for each in of(records, "message.recorded")
         if isinstance(each.message, ToolResult)
     ]
-    # The function behind the tool is private.
+    # The function of a tool has no public accessor.
     assert pages == [read_page._function(number) for number in range(1, TURNS + 1)]  # noqa: SLF001
     assert [type(message) for message in provider.requests[-1].messages[:2]] == [System, User]
     assert provider.requests[-1].messages[1].text == "Read all pages."  # type: ignore[union-attr]
 
 
 def encode(wire: str, request: Request) -> tuple[str, Any]:
-    """Return the messages and every other field of the request body as the wire sends them."""
+    """Return the messages of a request, and every other field, as the wire encodes them."""
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9/v1", None, Capabilities())
     body = json.loads(codec.encode(replace(request, config=RuntimeConfig(max_tokens=9))).http.body)
     turns = next(body.pop(key) for key in ("messages", "contents", "input") if key in body)
@@ -137,11 +137,11 @@ def encode(wire: str, request: Request) -> tuple[str, Any]:
 async def test_sent_messages_keep_the_same_prefix_between_shortenings(
     name: str, reply: int | None
 ) -> None:
-    """Prompt caches match prefixes, so each shortening leaves room for further turns."""
+    """Prompt caches match prefixes, so each shortening must leave space for several turns."""
 
     @tool(side_effect="read")
     async def look(number: int) -> str:
-        """Look."""
+        """Look at a place."""
         return f"{number}: " + "the quick brown fox " * 30
 
     calls = [propose(call("look", call_id=f"c{at}", number=at)) for at in range(TURNS)]
@@ -193,7 +193,7 @@ async def test_placeholder_for_an_omitted_result_explains_how_to_read_it_again()
 async def test_placeholder_for_an_omitted_write_does_not_suggest_repeating_it() -> None:
     @tool(side_effect="write")
     def pay(number: int) -> str:
-        """Pay."""
+        """Pay an invoice."""
         return "receipt " * 600
 
     answers = [propose(call("pay", call_id=f"c{at}", number=at)) for at in range(6)]
@@ -215,7 +215,7 @@ async def test_replay_shows_sent_and_omitted_messages() -> None:
     left = len(of(records, "context.projected")[0].left_out)
     assert f"context DropOldToolResults: {left} messages left out" in describe(first)
     assert not [step.notes for step in to_steps(records) if step.notes]
-    # State, and so what a resumed session sends, follows from the records.
+    # The state, and therefore what a resumed session sends, is computed from the records.
     state = reduce_records(records)
     assert state.project("sim") == session.messages
     assert len(state.messages) == 2 + 2 * 12
@@ -225,8 +225,8 @@ async def test_replay_shows_sent_and_omitted_messages() -> None:
 
 
 class Narrow(Listed):
-    """A model that rejects requests beyond its window, although its capabilities state
-    no window.
+    """Act as a model that rejects requests beyond its context window, although its capabilities
+    state none.
     """
 
     def __init__(self, window: int, *answers: Any) -> None:
@@ -266,7 +266,7 @@ async def test_a_second_context_overflow_in_the_same_turn_is_raised(log: SqliteL
     session = Session(provider, [read_page], ALL, log, context=Window())
     with pytest.raises(ContextOverflowError):
         await session.run("word " * 100)
-    # The history has nothing to leave out, so the call is not repeated.
+    # There is nothing to omit from the history, so the call is not repeated.
     assert len(provider.requests) == 1
     provider = Narrow(10, *pages(2), "Done.")
     session = Session(provider, [read_page], ALL, log, context=Window())
@@ -379,7 +379,7 @@ async def test_a_summary_counts_towards_the_budget(log: SqliteLog) -> None:
 
 
 class DropPairs(ContextPolicy, frozen=True):
-    """A policy that omits every finished turn without a note."""
+    """Omit every finished turn without a placeholder."""
 
     async def project(self, view: ContextView) -> Projection | None:
         gone: list[Part] = [part for part in view.parts if not part.is_goal and not part.unseen]
@@ -452,7 +452,7 @@ async def test_resumed_session_sends_the_same_messages(tmp_path: Any) -> None:
 
 
 class CountedLog(MemoryLog):
-    """A log that counts what is read from it and written to it."""
+    """Count the records that are read from a log and written to it."""
 
     reads = 0
     appends = 0
@@ -474,7 +474,7 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     run.
     """
     work = {"renamed": 0, "estimated": 0}
-    # These calls are counted by wrapping private methods.
+    # Wrap private methods to count their calls.
     rename, estimate = State._rename, Listed.estimate_input_tokens  # noqa: SLF001
 
     def count_rename(self: State, *arguments: Any) -> Any:
@@ -490,7 +490,7 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
 
     @tool(side_effect="read")
     async def look(number: int) -> str:
-        """Look."""
+        """Look at a place."""
         return f"{number}: " + "word " * 20
 
     def answer(request: Request) -> Any:
@@ -515,7 +515,8 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     assert max(appends) <= min(appends) * 1.1
     assert max(renamed[1:]) <= min(renamed[1:]) * 1.3
     assert max(estimated[1:]) <= min(estimated[1:]) * 1.5
-    assert renamed[-1] < TENTH * 120  # messages a turn: what is sent, twice when it is shortened
+    # Messages handled per turn: all that are sent, and twice as many if the context is shortened.
+    assert renamed[-1] < TENTH * 120
 
 
 def test_log_that_counts_its_reads_is_an_event_log() -> None:

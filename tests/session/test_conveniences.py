@@ -1,4 +1,4 @@
-"""Sessions without a log or policy, and sessions with structured output."""
+"""Test sessions without a log or policy, and sessions with structured output."""
 
 from __future__ import annotations
 

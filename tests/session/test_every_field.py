@@ -1,7 +1,7 @@
-"""Every field of every record type is written by some run of a corpus.
+"""Test that every field of every record type is written by a run.
 
-A field that no run sets has no writer. Each run of the corpus is a scripted one, through the real
-session, gateway, observer or command, into a log.
+A field that no run sets has no code that writes it. Each run is scripted and uses the real
+session, gateway, observer or command, with a log.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     LeftOut,
     LossWarning,
     Routing,
-)  # types of the values inside records
+)  # types of nested values in records
 EVERY = Usage(
     100,
     50,
@@ -95,7 +95,7 @@ def list_fields() -> Iterator[tuple[type, FieldInfo]]:
 
 
 def find_written(value: Any, found: set[tuple[type, str]]) -> None:
-    """Add the fields of a record and of its parts whose value differs from the default."""
+    """Add the fields of a record, and of the values nested in it, that differ from their default."""
     if isinstance(value, tuple):
         for each in value:
             find_written(each, found)
@@ -123,7 +123,7 @@ def bash(command: str) -> Observation:
 
 
 def write_file(path: str) -> str:
-    """Write."""
+    """Write a file."""
     return "written"
 
 
@@ -132,7 +132,7 @@ WRITE = FunctionTool(write_file, side_effect="write", locate=lambda given: (str(
 
 @tool(side_effect="read", timeout=0.01)
 async def wait() -> str:
-    """Wait."""
+    """Wait for a minute."""
     await asyncio.sleep(60)
     return "never"
 
@@ -181,7 +181,9 @@ def body(words: str, stop: str = "end_turn") -> bytes:
 
 
 async def use_tools(log: EventLog, seen: list[Any]) -> None:
-    """Run thinking, results of every kind, rejected calls, a lossy swap and structured output."""
+    """Run a session with thinking, results of every kind, rejected calls, a lossy swap and
+    structured output.
+    """
     script = [
         speak(
             lambda out: out.thinking("hm"),
@@ -213,7 +215,7 @@ async def use_tools(log: EventLog, seen: list[Any]) -> None:
 
 
 async def approve(log: EventLog, seen: list[Any]) -> None:
-    """Run approvals with an edit, a prefix and a reason, a denial, and answers of
+    """Run a session with approvals (an edit, a prefix, a reason), a denial, and answers from
     another process.
     """
     answers = [
@@ -256,14 +258,14 @@ async def resume(log: EventLog, seen: list[Any]) -> None:
 
     @tool(side_effect="read")
     async def look(word: str) -> str:
-        """Look."""
+        """Look up a word."""
         began.set()
         await asyncio.sleep(60)
         return word
 
     @tool(side_effect="read", name="look")
     def look_again(word: str, how: str = "") -> str:
-        """Look closer."""
+        """Look up a word in more detail."""
         return word
 
     first = Session(
@@ -295,7 +297,9 @@ async def shorten(log: EventLog, seen: list[Any]) -> None:
 
 
 async def fail(log: EventLog, seen: list[Any]) -> None:
-    """Run retried attempts, a fallback, an outage with recovery, limits and an unknown price."""
+    """Run a session with retried attempts, a fallback, an outage with recovery, limits and an
+    unknown price.
+    """
     clock = Clock()
     limited = OverloadedError("busy", status=529, headers=HEADERS)
     bad = Listed(AuthenticationError("no"), speak(text("Back.")), name="bad")
@@ -327,8 +331,8 @@ async def fail(log: EventLog, seen: list[Any]) -> None:
 
 
 async def keep_replies(log: EventLog, seen: list[Any]) -> None:
-    """Run a paused reply that is stored with its server's headers, and one that cannot
-    be stored.
+    """Run a session with a paused reply that is stored with its headers, and one that cannot be
+    stored.
     """
     paused = over_wire(
         (200, HEADERS, body("Searching.", "pause_turn")), (200, HEADERS, body("Found."))
@@ -350,7 +354,7 @@ async def prune(log: EventLog, seen: list[Any]) -> None:
 
 
 async def observe(log: EventLog, seen: list[Any]) -> None:
-    """Run an observer that includes content, over a chat that is retried and fails, and over a
+    """Run an observer that includes content, around a chat that is retried and fails, and around a
     cache.
     """
     clock = Clock()
@@ -386,7 +390,7 @@ async def observe(log: EventLog, seen: list[Any]) -> None:
 
 
 async def retrieve(log: EventLog, seen: list[Any]) -> None:
-    """Run observed embedding and reranking: retried, answered, and failed after a
+    """Run observed embedding and reranking calls that are retried, succeed, and fail after a
     partial answer.
     """
     clock = Clock()
@@ -415,7 +419,7 @@ async def retrieve(log: EventLog, seen: list[Any]) -> None:
 
 
 async def serve(log: EventLog, seen: list[Any]) -> None:
-    """Run a gateway with a key, warnings, attempts, an error, content, and retrieval."""
+    """Run a gateway with a key, warnings, attempts, an error, content and retrieval."""
     found = {
         "id": "e1",
         "model": "m",

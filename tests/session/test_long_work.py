@@ -1,4 +1,4 @@
-"""Long sessions: resumed at a record, forked, moved to another log, given more goals, paused."""
+"""Test long sessions: resumed at a record, forked, moved to another log, given more goals, paused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ran: list[str] = []
 
 @tool(side_effect="write")
 def note(text: str) -> str:
-    """Write something down."""
+    """Write a note."""
     ran.append(text)
     return f"noted {text}"
 
@@ -173,7 +173,7 @@ async def test_forked_session_reports_which_calls_had_run() -> None:
 async def test_forked_session_sends_the_same_messages() -> None:
     @tool(side_effect="read")
     def read(n: int) -> str:
-        """Read."""
+        """Return a long page."""
         return "many words " * 120
 
     log = MemoryLog()

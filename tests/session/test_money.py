@@ -1,5 +1,5 @@
-"""Cost of a session: calls are priced as ``priced_as`` names, and unusable replies are
-billed too.
+"""Test the cost of a session: calls are priced as ``priced_as`` states, and unusable replies are
+billed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PRICE = Decimal("0.315000")
 
 @tool(side_effect="read")
 def look(word: str) -> str:
-    """Look a word up."""
+    """Look up a word."""
     return word
 
 

@@ -1,4 +1,4 @@
-"""With a prompt cache, an agent of 20 turns pays for its history only once."""
+"""Test that with a prompt cache, an agent of 20 turns pays for its history only once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from dragoman.transport import FixtureTransport, HttpStream, Secret, Timeouts
 from dragoman.wire import HttpRequest
 
 TURNS = 20
-LOOKBACK = 20  # blocks before a breakpoint at which the server looks for an entry
-LEAST = 1024  # characters, which this server counts as tokens; a shorter prefix is not cached
+# Number of blocks before a breakpoint in which the server searches for a cache entry.
+LOOKBACK = 20
+LEAST = 1024  # a shorter prefix is not cached; the server counts each character as one token
 
 
 class CachingServer(FixtureTransport):
-    """Answers as a server with a prompt cache does: it reads and writes entries at breakpoints,
-    and counts.
+    """Answer as a server with a prompt cache: read and write cache entries at breakpoints, and
+    report token counts.
     """
 
     def __init__(self) -> None:

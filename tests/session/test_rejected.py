@@ -1,4 +1,4 @@
-"""An unusable call is recorded as an intent and a rejection, for every provider."""
+"""Test that an unusable call is recorded as an intent and a rejection, for every provider."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 
 @tool(side_effect="read")
 def look(word: str) -> str:
-    """Look."""
+    """Look up a word."""
     return f"{word}: an animal"
 
 
@@ -69,7 +69,7 @@ def served(wire: str) -> Provider:
 
 
 class Strict(Provider):
-    """A custom provider that always validates calls itself, even if the request disables that."""
+    """Act as a custom provider that always validates calls, even if the request disables that."""
 
     name, model = "strict", "m"
 

@@ -1,4 +1,4 @@
-"""Resume a session after it ended at any record: no tool runs twice, and no intent stays open."""
+"""Test resuming a session after each of its records: no tool runs twice, and no intent stays open."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ran: list[str] = []
 
 @tool(side_effect="read")
 async def look(word: str) -> str:
-    """Look a word up."""
+    """Look up a word."""
     ran.append(word)
     return f"{word}: found"
 
 
 @tool(side_effect="write")
 async def note(text: str) -> str:
-    """Write something down."""
+    """Write a note."""
     ran.append(text)
     return "noted"
 
@@ -48,7 +48,7 @@ def script() -> Listed:
 
 
 class Story:
-    """A complete run, from which tests take the first records."""
+    """Hold the records of a complete run, of which tests use the first ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,7 +95,7 @@ async def test_session_can_be_resumed_after_each_of_its_records(
         assert outcome.text == ("Done." if length >= LENGTH - 2 else "And so on.")
         records = list(log.read("s1"))
         assert log.verify().ok
-        assert ran == []  # nothing that was proposed before is run now
+        assert ran == []  # tools that were proposed before the interruption are not run
         steps = check_evidence(records)
         [resumed] = of(records, "session.resumed")
         assert (resumed.after, list(resumed.open_intents)) == (length, dangling)
@@ -185,7 +185,7 @@ async def test_resuming_with_another_provider_is_recorded(tmp_path: Path, story:
             if isinstance(m, Assistant)
             for c in m.tool_calls
         ]
-        # The calls have the ids that the session gave them.
+        # The calls are sent with the ids that the session assigned.
         assert calls == list(session.state.intents)
         assert types(list(log.read("s1")))[-1] == "session.finished"
 

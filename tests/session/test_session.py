@@ -1,4 +1,4 @@
-"""The agent loop: what it sends, what it records, and in which order."""
+"""Test the agent loop: what it sends, what it records, and in which order."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ ran: list[Any] = []
 
 @tool(side_effect="read")
 def look(word: str) -> str:
-    """Look a word up."""
+    """Look up a word."""
     ran.append(word)
     return f"{word}: found"
 
 
 @tool(side_effect="write")
 async def note(text: str) -> str:
-    """Write something down."""
+    """Write a note."""
     ran.append(text)
     return "noted"
 
@@ -363,7 +363,7 @@ async def test_model_is_asked_again_after_an_invalid_tool_call(log: SqliteLog) -
     )
     session = Session(provider, [look], ALL, log)
     assert (await session.run("Go.")).outcome == "completed"
-    assert ran == ["ass"]  # nothing of the unreadable reply ran, not even its sound half
+    assert ran == ["ass"]  # no call of a reply with an invalid call is run, not even a valid one
     records = list(log.read(session.id))
     [failed] = of(records, "llm.call_failed")
     assert "not a JSON object" in failed.error_message_redacted
@@ -384,7 +384,7 @@ async def test_session_ends_after_too_many_invalid_calls(log: SqliteLog) -> None
 async def test_session_validates_intents_that_the_provider_did_not_validate(
     log: SqliteLog,
 ) -> None:
-    """A third-party provider proposes a tool that was not offered."""
+    """Use a third-party provider that proposes a tool that was not offered."""
 
     def unchecked(request: Any) -> Any:
         loose = dragoman.Tool("look", "", {"type": "object"})
@@ -460,7 +460,8 @@ async def test_model_swap_is_recorded_and_keeps_call_ids_unique(log: SqliteLog) 
         [c.id for m in r.messages if isinstance(m, Assistant) for c in m.tool_calls]
         for r in two.requests
     ]
-    assert ids == [[first]]  # the other provider's call goes by our own id ...
+    # A call of another provider is sent with the id that the session assigned.
+    assert ids == [[first]]
     last = one.requests[-1].messages
     assert [c.id for m in last if isinstance(m, Assistant) for c in m.tool_calls] == [
         "call_1",

@@ -1,6 +1,6 @@
-"""Seven signs that a provider is turning into an agent, each prevented by a test.
+"""Test seven signs that a provider is turning into an agent.
 
-Some are kept by tests elsewhere, which are named here.
+Tests elsewhere that cover some of them are named here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STREAM = {"content-type": "text/event-stream"}
 
 @tool(side_effect="read")
 def look(word: str) -> str:
-    """Look a word up."""
+    """Look up a word."""
     return f"{word}: found"
 
 
@@ -61,8 +61,8 @@ def test_adapters_contain_no_code_that_executes_tools() -> None:
 
 
 async def test_an_adapter_keeps_no_messages_between_calls(log: SqliteLog) -> None:
-    """Every object that a provider references is searched in
-    ``test_keeps_provider_request_scoped``.
+    """``test_keeps_provider_request_scoped`` also searches every object that a provider
+    references.
     """
     session, transport = await run_over_a_wire(log)
     assert not [value for value in vars(session.provider).values() if isinstance(value, list)]
@@ -138,7 +138,7 @@ async def test_a_fallback_switch_is_recorded_with_its_reason(log: SqliteLog) -> 
 
 
 async def test_a_fallback_that_does_not_switch_records_no_switch(log: SqliteLog) -> None:
-    """It records no switch and no failure, and its cost can be limited."""
+    """Such a fallback records no switch and no failure, and its cost can be limited."""
     transport = FixtureTransport((200, STREAM, [ANSWER]))
     first = dragoman.connect(
         "m", base_url="http://127.0.0.1:9/v1", transport=transport, name="a", priced_as="free"
@@ -165,7 +165,7 @@ def test_provider_specific_fields_do_not_appear_in_session_or_cli_code() -> None
     ):
         path = PACKAGE / folder
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
-            # the event's own field for a call's id
+            # Ignore the event field for the call id, which has the same name.
             code = file.read_text().replace("end.tool_use_id", "")
             assert not private.search(code), file
     imported: set[Any] = set()
@@ -175,4 +175,5 @@ def test_provider_specific_fields_do_not_appear_in_session_or_cli_code() -> None
             imported |= {
                 target for _, _, target in module.imports(known) if target[:1] == ("wire",)
             }
-    assert imported <= {("wire",)}  # the swap plan is imported, a wire is not
+    # Only the package itself is imported, for the swap plan, and no single wire.
+    assert imported <= {("wire",)}

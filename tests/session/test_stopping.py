@@ -1,4 +1,4 @@
-"""Stop a session at every point and in every way: everything is recorded and nothing
+"""Test stopping a session at every point and in every way: everything is recorded, and nothing
 stays open.
 """
 
@@ -26,7 +26,7 @@ ran: list[str] = []
 
 @tool(side_effect="read")
 async def look(word: str) -> str:
-    """Look a word up."""
+    """Look up a word."""
     await asyncio.sleep(0)
     ran.append(word)
     return "found"
@@ -34,7 +34,7 @@ async def look(word: str) -> str:
 
 @tool(side_effect="write")
 async def note(text: str) -> str:
-    """Write something down."""
+    """Write a note."""
     await asyncio.sleep(0)
     ran.append(text)
     return "noted"
@@ -108,7 +108,7 @@ async def test_session_can_be_stopped_after_each_of_its_records(
     assert log.verify().ok
     executed = sum("tool.started" in chain for chain in steps.values())
     assert len(ran) <= executed
-    # It goes on from there, and what it sends is a conversation like any other.
+    # The session can be resumed, and it sends a valid conversation.
     provider = Listed("And so on.", name="p")
     again = await Session.resume(provider, [look, note], READS, log, "s1")
     assert again.state.open_intents == []

@@ -1,5 +1,5 @@
-"""The running example of the docs from start to end, with real files: the exact chain
-of events.
+"""Test the running example of the docs from start to end, with real files and the exact sequence
+of records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GOAL = "Help me figure out why this project's tests are failing and fix it."
 TESTS = f"{sys.executable} -m unittest -q test_add"
 OLD, NEW = "return a + b + 1", "return a + b"
 
-# words, then the calls as (tool, arguments)
+# Each reply: its text, then its tool calls as (tool, arguments).
 SCRIPT: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
     ("I will run the tests first to see the current failure.", [("bash", {"command": TESTS})]),
     ("", [("read_file", {"path": "test_add.py"}), ("read_file", {"path": "add.py"})]),
@@ -63,7 +63,7 @@ CHAIN = [
     "session.started", "message.recorded",
     *ASKED, "tool_intent.proposed", *SAID, *RAN, "message.recorded",
     *ASKED, "tool_intent.proposed", "tool_intent.proposed", *SAID,
-    # the two reads run at once: their eight records come in an order of their own
+    # The two reads run concurrently, so the order of their eight records is not fixed.
     *["|"] * 8, "message.recorded", "message.recorded",
     *ASKED, "tool_intent.proposed", *SAID,
     "tool_intent.validated", "permission.requested", "permission.granted", "tool.started",
@@ -154,7 +154,7 @@ async def test_edit_of_a_file_is_denied_without_an_approver(
     records = list(log.read(session.id))
     [denied] = of(records, "permission.denied")
     assert (denied.tool_name, denied.by) == ("edit_file", "nobody")
-    # and the tests still fail, which is on record too
+    # The log also records that the tests still fail.
     assert of(records, "tool.observed")[-1].exit_code == 1
     shown = [message for message in session.messages if isinstance(message, ToolResult)]
     assert "Not run: permission denied" in shown[3].text
@@ -165,7 +165,7 @@ async def test_intents_have_unique_ids_even_if_a_provider_repeats_them(
 ) -> None:
     policy = Policy([Rule("allow", side_effect=["read"])])
     answer = Answer(tool_calls=[Call("read_file", {"path": "add.py"})])
-    for goal in ("First.", "Second."):  # the simulator uses the same ids for each run
+    for goal in ("First.", "Second."):  # the simulator repeats its call ids in every run
         provider = ScriptedProvider(answer, "Done.", seed=7)
         tools = workspace_tools(workspace)
         if goal == "First.":

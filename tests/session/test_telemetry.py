@@ -1,4 +1,4 @@
-"""A session run as OpenTelemetry spans, with the real SDK: agent, calls and tools in one tree."""
+"""Test a session as OpenTelemetry spans with the real SDK: agent, calls and tools form one tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def remove(place: str) -> str:
 
 
 class Watched:
-    """A session with telemetry, and its exported spans."""
+    """Hold a session with telemetry, and its exported spans."""
 
     def __init__(self, *script: Any, **settings: Any) -> None:
         self.exporter = InMemorySpanExporter()

@@ -1,4 +1,4 @@
-"""A session continues whatever values its tools return."""
+"""Test that a session continues whatever values its tools return."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_session_continues_after_any_kind_of_tool_result(
 ) -> None:
     @tool(side_effect="read")
     def look() -> Observation:
-        """Look."""
+        """Return the result under test."""
         return Observation(RESULTS[name])
 
     transport = FixtureTransport(*[(200, {}, [body]) for body in (CALLS[wire], DONE[wire])])

@@ -1,4 +1,4 @@
-"""Byte-level faults between a wire's server side and its client side, in one process."""
+"""Test faults in the bytes between the server side and the client side of a wire, in one process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The scripted provider: rules select answers, faults apply, and any script gives a
-valid stream.
+"""Test the scripted provider: rules select answers, faults apply, and any script gives a valid
+stream.
 """
 
 from __future__ import annotations

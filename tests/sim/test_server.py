@@ -1,4 +1,4 @@
-"""The simulator on a real socket: every wire, every fault, and the same script for all."""
+"""Test the simulator on a real socket: every wire and every fault, with the same scripts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ async def test_client_receives_the_complete_scripted_answer(dragoman_sim: Sim, w
 
 
 Row = tuple[Fault, type[ProviderError] | None, type[ProviderError] | None]
-FAULTS: dict[str, Row] = {  # what a whole reply raises, and what a stream
+# The error that a complete call raises, and the error that a stream raises.
+FAULTS: dict[str, Row] = {
     "status": (Fault(status=429, retry_after=3), RateLimitError, RateLimitError),
     "status 401": (Fault(status=401), AuthenticationError, AuthenticationError),
     "page": (
@@ -116,7 +117,8 @@ async def test_scripted_faults_occur_over_a_socket(
             raised = error
         events, error = await collect(model.stream("x", **SETTINGS))
     if wire == "ollama" and name == "ended":
-        whole = StreamInterruptedError  # a whole reply is a stream of one line there
+        # The Ollama wire sends a complete reply as a stream of one line.
+        whole = StreamInterruptedError
     assert (type(raised) if raised else None) is whole
     check_events(events)
     if name == "garbage":

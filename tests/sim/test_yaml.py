@@ -1,4 +1,4 @@
-"""Scripts in YAML: every field can be set, and mistakes are named with file and line."""
+"""Test scripts in YAML: every field can be set, and errors name the file and line of a mistake."""
 
 from __future__ import annotations
 

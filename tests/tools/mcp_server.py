@@ -1,4 +1,4 @@
-"""An MCP server for tests, over standard input and output."""
+"""Run an MCP server for tests, over standard input and output."""
 
 import asyncio
 import os
@@ -21,13 +21,13 @@ def add(a: int, b: int) -> int:
 
 @server.tool()
 def fail() -> str:
-    """Fail."""
+    """Raise an error."""
     raise ToolError("no such thing")
 
 
 @server.tool()
 def show() -> list[TextContent | ImageContent]:
-    """Show a picture."""
+    """Return a picture."""
     picture = ImageContent(type="image", data="iVBORw0KGgo=", mime_type="image/png")
     return [TextContent(type="text", text="a picture"), picture]
 
@@ -46,7 +46,7 @@ def vanish() -> str:
 
 @server.tool()
 async def sleep() -> str:
-    """Take too long."""
+    """Take longer than the timeout."""
     await asyncio.sleep(600)
     return "late"
 
@@ -59,7 +59,7 @@ def talk() -> str:
 
 @server.tool()
 def leak() -> str:
-    """Repeat the header that came with every request."""
+    """Return the header that was sent with every request."""
     return f"you sent {os.environ.get('MCP_EXPECTED')}"
 
 

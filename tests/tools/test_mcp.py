@@ -1,4 +1,4 @@
-"""A real MCP server over standard input and output, and over HTTP."""
+"""Test a real MCP server over standard input and output, and over HTTP."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ COMMAND = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
-    # Opened and closed by different tasks on purpose: a fixture is one, and a session's caller may
-    # be.
+    # Open and close the server in different tasks on purpose: pytest runs a fixture's setup and
+    # teardown in separate tasks, and callers of a session may do so too.
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
     settings: dict[str, Any] = {"env": {"MINE": "1"}, "timeout": 20, "output_limit": 1000}
     server = McpServer(COMMAND, side_effects={"add": "none"}, **settings)
@@ -46,7 +46,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
 
 
 async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Path) -> None:
-    """One server for all calls that do not end it, because starting one takes a second."""
+    """Use one server for all calls that do not end it, because starting one takes a second."""
     await check_calls(server)
     await check_session(server, tmp_path)
     sleep = next(tool for tool in server.tools if tool.name == "sleep")

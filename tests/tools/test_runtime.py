@@ -1,4 +1,4 @@
-"""Functions and programs as tools: validated, timed, limited, and observed unchanged."""
+"""Test functions and programs as tools: validated, timed, limited, and observed unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Point(msgspec.Struct):
 
 
 def add(point: Point, by: Annotated[int, "how much"] = 1) -> int:
-    """Add to a point."""
+    """Add a number to the coordinates of a point."""
     return point.x + point.y + by
 
 
@@ -84,7 +84,7 @@ async def test_tool_made_from_a_partial_keeps_its_bound_arguments() -> None:
 
 async def test_callable_object_can_be_a_tool() -> None:
     class Counter:
-        """Count."""
+        """Count the calls."""
 
         seen = 0
 
@@ -388,7 +388,7 @@ async def test_large_output_is_truncated_with_a_mark() -> None:
 
 
 async def gone(pid: int) -> None:
-    """Wait until a process has ended or is a zombie; another process may have to collect it."""
+    """Wait until a process has ended or is a zombie, which another process may have to collect."""
     async with asyncio.timeout(20):
         while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The system call filter, run on an interpreter of the kernel's packet filter machine."""
+"""Test the system call filter with an interpreter of the kernel's packet filter programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dragoman.tools.seccomp import BLOCKED, build_filter
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW = 0x7FFF0000
 EPERM, ENOSYS = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-NUMBERS = {"x86_64": (0, 56, 435, 16), "aarch64": (63, 220, 435, 29)}  # read, clone, clone3, ioctl
+# Numbers of the system calls read, clone, clone3 and ioctl.
+NUMBERS = {"x86_64": (0, 56, 435, 16), "aarch64": (63, 220, 435, 29)}
 
 
 def run(program: bytes, number: int, arch: int, first: int = 0, second: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""The five workspace tools cannot leave their folder."""
+"""Test that the five workspace tools cannot leave their folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET = "the secret of the outside"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a workspace with links that lead out of it, and a file outside."""
+    """Return a workspace with links to outside files, and a file outside."""
     folder = tmp_path / "work"
     (folder / "src" / "deep").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
@@ -91,7 +91,7 @@ async def test_paths_cannot_escape_the_workspace(root: Path, path: str) -> None:
         assert seen.is_error, (name, path, seen.content)
         assert str(seen.content).startswith("rejected: path: "), seen.content
         assert SECRET not in str(seen.content)
-        # even if the check passes because a folder was moved in between, opening it fails
+        # If a folder is moved after the path was checked, opening the file fails.
         late = await Toolbox(workspace_tools(root)).execute(name, arguments)
         assert late.is_error
         assert SECRET not in str(late.content)
@@ -318,7 +318,9 @@ async def test_a_file_name_of_255_bytes_can_be_edited(root: Path) -> None:
 
 @pytest.fixture
 def nested() -> Iterator[Path]:
-    """Return 1,010 nested folders outside pytest's own, whose cleanup would recurse too deep."""
+    """Return 1,010 nested folders; pytest's own folder cannot be used, because its cleanup would
+    recurse too deeply.
+    """
     top = Path(tempfile.mkdtemp())
     try:
         here = os.open(top, os.O_RDONLY)
@@ -398,7 +400,8 @@ def test_bubblewrap_allows_only_the_workspace_and_no_network(root: Path) -> None
     assert argv[:4] == ["/usr/bin/bwrap", "--ro-bind", "/", "/"]
     at = argv.index("--bind")
     assert argv[at : at + 3] == ["--bind", str(root), str(root)]
-    assert argv.index("--tmpfs") < at  # a workspace below /tmp is mounted after the empty /tmp
+    # The empty /tmp is mounted first, so that it does not hide a workspace below /tmp.
+    assert argv.index("--tmpfs") < at
     assert "--unshare-all" in argv
     assert "--share-net" not in argv
     assert "--share-net" in confined.wrap(["ls"], root, network=True)

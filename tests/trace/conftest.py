@@ -1,4 +1,4 @@
-"""Fixtures: a log served by a real server in a thread, and a real Chromium browser."""
+"""Provide a log served by a real server in a thread, and a real Chromium browser."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ FLAGS = [
 ]
 
 
-# a machine that has much to do is slow, and nothing is wrong with the page
+# A long timeout, because a busy machine is slow to render the page.
 expect.set_options(timeout=30_000)
 
 
 class Served:
-    """A trace server in a thread."""
+    """Run a trace server in a thread."""
 
     def __init__(self, log: EventLog, approve_by: str | None = None) -> None:
         self._log = log
@@ -68,7 +68,7 @@ def url(log: SqliteLog) -> Iterator[str]:
         yield url
 
 
-# no longer: while it lives, its event loop is in the way of other tests
+# Module scope, because the browser's event loop would disturb tests of other modules.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     found = next(
@@ -86,7 +86,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Watched:
-    """A browser page, and the errors it reported."""
+    """Hold a browser page, and the errors it reported."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

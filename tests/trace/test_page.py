@@ -1,4 +1,4 @@
-"""The trace viewer in a real browser."""
+"""Test the trace viewer in a real browser."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_page_shows_a_tool_call_from_proposal_to_result(
 def test_text_of_a_reply_is_shown_before_its_tool_proposals(
     watched: Watched, log: SqliteLog, url: str
 ) -> None:
-    # A session records intents as they come, then the message, then the end of the call.
+    # A session records tool proposals as they arrive, then the message, then the end of the call.
     tell(
         log,
         "heard",
@@ -98,7 +98,7 @@ def test_text_of_a_reply_is_shown_before_its_tool_proposals(
     page = open_page(watched, url, "heard")
     expect(page.locator(".proposal")).to_have_count(1)
     seqs = [item.get_attribute("data-seq") for item in page.locator("#timeline > li").all()]
-    # the call, the text, the proposals and decisions
+    # The page shows the call, then its text, then the proposals and decisions.
     assert seqs == ["1", "2", "3", "7", "6", "5"]
     assert watched.complaints == []
 
@@ -122,7 +122,8 @@ def test_raw_records_and_raw_replies_are_shown_on_request(
     expect(window).to_contain_text('"estimated_input_tokens": 1300')
     expect(window).to_contain_text("expected 4, received 5")
     expect(window).to_contain_text("I will clear the disk.")
-    expect(window).not_to_contain_text("The sign is wrong.")  # this message came later
+    # This message was recorded after the call, so it was not sent.
+    expect(window).not_to_contain_text("The sign is wrong.")
     assert watched.complaints == []
 
 
@@ -240,7 +241,7 @@ EVIL = (
 
 
 def poison() -> list[Any]:
-    """Record a run in which an attacker wrote every text."""
+    """Record a run in which an attacker has written every text."""
     source = IntentSource(EVIL, EVIL, "r", 0)
     return [
         SessionStarted(EVIL, EVIL, EVIL, (EVIL,), {EVIL: EVIL}),
@@ -358,7 +359,7 @@ READ: Any = {"path": "notes.txt"}
 
 
 def tell_rich(log: SqliteLog, session: str = "rich") -> None:
-    """Record a run with Markdown, a diff and JSON in which a rule allows a read."""
+    """Record a run with Markdown, a diff and JSON, in which a rule allows a read."""
     story: list[Payload] = [
         SessionStarted("Look around", "claude-sonnet-4-6", "anthropic", ("read_file",)),
         *call(1, (100, 20, 0), "0.01"),
@@ -372,9 +373,7 @@ def tell_rich(log: SqliteLog, session: str = "rich") -> None:
 
 
 def check_accessible(page: Page) -> None:
-    """Run axe over the page, and its rule about contrast over the dark one too; every rule must
-    hold.
-    """
+    """Check the page with all rules of axe, and the dark page with its contrast rule."""
     package = importlib.util.find_spec("axe_playwright_python")
     assert package is not None
     assert package.origin is not None
@@ -414,11 +413,11 @@ def test_markdown_diffs_and_json_are_rendered(watched: Watched, log: SqliteLog, 
         for each in shown.locator(".diff span").all()
     }
     assert len(colours) == 3
-    assert "<b>now</b>" in shown.inner_text()  # markup of the text stays text
+    assert "<b>now</b>" in shown.inner_text()  # HTML in a message is shown as text
     assert "https://example.org/add" in shown.inner_text()
     # The Markdown has created no link and no picture.
     assert page.locator("#timeline a, #timeline img, #timeline b").count() == 0
-    # The read that a rule allowed is folded to a line with its path.
+    # A read that a rule allowed is collapsed to one line with its path.
     card = page.locator(".proposal")
     assert card.get_attribute("open") is None
     expect(card.locator(".gist")).to_have_text("notes.txt")
@@ -446,7 +445,7 @@ def test_bars_show_when_a_call_began_and_how_long_it_took(
     assert all(left >= 0 and width > 0 and left + width <= 100.01 for left, width in places)
     label = page.locator("li.call .track").first.get_attribute("aria-label")
     assert label == "model call 801 ms"
-    # the edit that a person allowed
+    # One bar shows how long the edit waited for a person's approval.
     assert page.locator("li.proposal-item .track i.waited").count() == 1
     page.get_by_role("button", name="Evidence problems").click()
     expect(page.locator("#nothing")).to_have_text(
@@ -513,7 +512,7 @@ def test_new_sessions_and_records_appear_without_a_reload(
     watched.page.clock.install()
     page = open_page(watched, url, "fix")
     tell(log, "look", LEFT_OPEN)
-    # A finished session is continued.
+    # Append a record to a session that had finished.
     log.append_sync("fix", MessageRecorded(User("One more thing")))
     page.clock.run_for(6000)
     expect(page.locator("#sessions a")).to_have_count(2)

@@ -1,4 +1,4 @@
-"""The trace server: permitted clients, accepted queries, and the headers of every response."""
+"""Test the trace server: permitted clients, accepted queries, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -189,10 +189,10 @@ def test_pages_of_a_session_together_equal_the_complete_session(log: SqliteLog) 
                 (step["seq"], step.get("intent"), list(step.get("notes", []))) for step in steps
             ]
             after = steps[-1]["seq"]
-            # The first reader has a cache, the other is new each time.
+            # The first reader keeps its cache; the other is created again for each page.
             each = reader if each is reader else Reader(log)
         assert paged == whole
-    # Using the cache does not change what it contains.
+    # Reading a page twice returns the same steps, so the cache is not changed by use.
     again = reader.read_page("odd", 7, 7)["steps"]
     assert [
         (step["seq"], step.get("intent"), list(step.get("notes", []))) for step in again
@@ -324,7 +324,7 @@ ALLOW: dict[str, Any] = {"session": "fix", "intent": "tu_3", "allowed": True}
 def send(
     url: str, answer: dict[str, Any] | None = None, token: str | None = None, **headers: str
 ) -> tuple[int, str]:
-    """Send an answer as the page does, with other headers where given."""
+    """Send an answer as the page does, with some headers replaced."""
     found = json.loads(ask(url + "api/questions")[1])
     usual = {
         "Origin": url.partition("/")[0] + "//" + url.split("/")[2],

@@ -1,4 +1,4 @@
-"""Make certificates for tests: an authority, and certificates signed by it."""
+"""Create certificates for tests: an authority, and certificates signed by it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """A certificate authority of its own; its certificate is at ``path``."""
+    """Create a certificate authority; its own certificate is at ``path``."""
 
     def __init__(self, folder: Path, name: str = "test authority") -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class Authority:
     def issue(
         self, *hosts: str, expired: bool = False, itself: bool = False, password: str = ""
     ) -> tuple[str, str]:
-        """Sign a certificate for these hosts; return the files of certificate and key."""
+        """Sign a certificate for these hosts; return the paths of the certificate and the key."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(hosts[0])
         ends = -DAY if expired else DAY
@@ -52,7 +52,7 @@ class Authority:
         return str(files[0]), str(files[1])
 
     def revoke(self, *certificates: str) -> str:
-        """Return a file with the certificate of the authority, and its list of these revoked
+        """Return a file with the authority's certificate and its list of these revoked
         certificates.
         """
         now = datetime.datetime.now(datetime.UTC)

@@ -19,8 +19,8 @@ TRANSPORTS: dict[str, Callable[..., Transport]] = {
 def make_transport(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Transport]:
-    """Return the transport class, which ``connect`` uses as well."""
-    # the package has a function of this name
+    """Return one of the two transport classes, and make ``connect`` use it."""
+    # Import the module by name, because the package exports a function with the same name.
     module = importlib.import_module("dragoman.provider.connect")
     monkeypatch.setattr(module, "HttpTransport", TRANSPORTS[request.param])
     return TRANSPORTS[request.param]

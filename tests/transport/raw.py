@@ -1,4 +1,4 @@
-"""A server that sends exactly the given bytes, and a call without a provider."""
+"""Provide a server that sends exactly the given bytes, and a call without a provider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENT = Timeouts(connect=20.0, first_event=20.0, idle=20.0, total=20.0)
 
 
 class RawServer:
-    """A running server: its URL, and the requests and connections it received."""
+    """Hold a running server's URL, and the requests and connections it received."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -30,7 +30,7 @@ class RawServer:
 async def listen(
     handler: Handler, *, host: str = "127.0.0.1", **settings: Any
 ) -> AsyncIterator[RawServer]:
-    """Serve until the context is left; ``settings`` are those of ``asyncio.start_server``."""
+    """Serve until the context is left, with settings of ``asyncio.start_server``."""
     server, tasks = RawServer(), set[asyncio.Task[Any]]()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

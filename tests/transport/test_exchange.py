@@ -1,4 +1,6 @@
-"""The transport on real sockets: deadlines, limits, proxies, certificates, failures below HTTP."""
+"""Test the transport on real sockets: timeouts, limits, proxies, certificates, and failures below
+HTTP.
+"""
 
 from __future__ import annotations
 
@@ -245,7 +247,7 @@ async def collect_all(stream: EventStream) -> list[Event]:
 
 @pytest.fixture(scope="module")
 def bomb() -> bytes:
-    """Return 100 KB that decompress to 64 MiB of comments, which are not events."""
+    """Return 100 KB that decompress to 64 MiB of SSE comments, which are not events."""
     packed = zlib.compressobj(9, zlib.DEFLATED, 31)
     comments = (b":" + b"x" * 1000 + b"\n") * 1024
     return b"".join([packed.compress(comments) for _ in range(64)]) + packed.flush()

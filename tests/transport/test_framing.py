@@ -1,5 +1,5 @@
-"""Accepted and rejected replies: a row for each rule of RFC 9112, and for each deviation of real
-servers.
+"""Test accepted and rejected HTTP replies: one case for each rule of RFC 9112 and each deviation
+of real servers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .raw import call, listen, read_request, replying
 OK = b"HTTP/1.1 200 OK\r\n"
 TWO = OK + b"content-length: 2\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
-KEPT, CLOSED = True, False  # whether the connection is kept after the reply
+KEPT, CLOSED = True, False  # whether the connection stays open after the reply
 
-# name: (bytes, body, whether the connection serves again). The server closes after the bytes if it
-# is not to.
+# Valid replies by name: (bytes sent, body, whether the connection is reused). If it is not, the
+# server closes it after these bytes.
 ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "content-length": (TWO + b"\r\nhi", b"hi", KEPT),
     "content-length 0": (OK + b"content-length: 0\r\n\r\n", b"", KEPT),
@@ -64,7 +64,7 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "until the end of file": (OK + b"\r\nhi", b"hi", CLOSED),
     "until the end of file, empty": (OK + b"\r\n", b"", CLOSED),
     "keep-alive until the end of file": (OK + b"connection: keep-alive\r\n\r\nhi", b"hi", CLOSED),
-    # After the topics of the tests of h11 and llhttp, with bytes of our own.
+    # The following cases cover topics of the tests of h11 and llhttp.
     "tabs around content-length": (OK + b"content-length:\t2\t\r\n\r\nhi", b"hi", KEPT),
     "zeros before content-length": (OK + b"content-length: 002\r\n\r\nhi", b"hi", KEPT),
     "name that begins like content-length": (
@@ -92,12 +92,12 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
                                       CLOSED),
     "connection in two fields": (TWO + b"connection: keep-alive\r\nconnection: close\r\n\r\nhi",
                                  b"hi", CLOSED),
-    # llhttp accepts two more protocols with the syntax of HTTP.
+    # llhttp accepts two more protocols that have the syntax of HTTP.
     "RTSP": (b"RTSP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
     "ICE": (b"ICE/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
 }  # fmt: skip
 
-# name: (bytes, what is raised). The connection is closed each time.
+# Invalid replies by name: (bytes sent, error raised). The client closes the connection each time.
 REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
     "content-length twice": (TWO + b"content-length: 2\r\n\r\nhi", InvalidResponseError),
     "content-length twice, conflicting": (TWO + b"content-length: 3\r\n\r\nhi",
@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
                           StreamInterruptedError),
     "content-length in the trailers": (CHUNKED + b"2\r\nhi\r\n0\r\ncontent-length: 2\r\n\r\n",
                                        StreamInterruptedError),
-    # After the topics of the tests of h11 and llhttp, with bytes of our own.
+    # The following cases cover topics of the tests of h11 and llhttp.
     "content-length twice, apart": (TWO + b"x: y\r\ncontent-length: 2\r\n\r\nhi",
                                     InvalidResponseError),
     "two numbers in content-length": (OK + b"content-length: 2 2\r\n\r\nhi", InvalidResponseError),
@@ -335,7 +335,7 @@ async def test_repeated_reply_headers_are_joined_and_names_are_lower_case() -> N
 
 
 async def test_reply_that_arrives_before_the_request_is_sent_is_read() -> None:
-    """A server that is full replies 503 as soon as a connection is open, and closes it."""
+    """A server at its connection limit replies 503 as soon as a connection is open, and closes it."""
 
     async def handler(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\nretry-after: 1\r\n\r\nno")
@@ -351,7 +351,7 @@ async def test_reply_that_arrives_before_the_request_is_sent_is_read() -> None:
 
 @pytest.mark.parametrize("size", [JOINED_BODY, JOINED_BODY + 1, 600_000])
 async def test_request_body_is_sent_completely_after_the_head(size: int) -> None:
-    """A large body is written after the head, a small one together with it."""
+    """A large body is written after the head, and a small one together with it."""
     body, received = bytes(range(256)) * (size // 256 + 1), b""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -382,7 +382,7 @@ async def test_reply_sent_before_the_server_read_the_body_ends_the_call() -> Non
 
 
 async def test_idle_connection_that_receives_bytes_is_closed() -> None:
-    """nginx and HAProxy write 408 when they close a connection that was idle for too long."""
+    """nginx and HAProxy send status 408 when they close a connection that was idle for too long."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -409,7 +409,9 @@ async def test_idle_connection_that_receives_bytes_is_closed() -> None:
 
 
 async def test_no_request_is_lost_if_the_server_closes_after_each_reply() -> None:
-    """The end of file may be in the kernel already while the event loop has not read it."""
+    """The kernel may have received the end of the connection although the event loop has not read
+    it.
+    """
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -420,7 +422,8 @@ async def test_no_request_is_lost_if_the_server_closes_after_each_reply() -> Non
     async with listen(handler) as server:
         for number in range(50):
             assert (await call(transport, server.url))[2] == b"hi"
-            while server.open:  # until the server has closed; the client has not run since
+            # Wait until the server has closed the connection, before the client notices.
+            while server.open:
                 await asyncio.sleep(0)
             assert server.connections == number + 1
         await transport.close()
@@ -453,7 +456,9 @@ async def test_request_is_not_resent_on_a_lost_connection() -> None:
 async def _leave_early(
     transport: Transport, handler: Callable[..., Awaitable[None]]
 ) -> tuple[int, int]:
-    """Abandon a reply after its first bytes and send another request; count the connections."""
+    """Abandon a reply after its first bytes and send another request; return the number of
+    connections.
+    """
     from dragoman.wire import HttpRequest
 
     from .raw import PATIENT

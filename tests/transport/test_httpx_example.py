@@ -1,4 +1,4 @@
-"""The example transport over another HTTP client does what a provider relies on."""
+"""Test that the example transport over httpx does what a provider relies on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Connection pool: which connections are reused, how many there are, how long they stay open."""
+"""Test the connection pool: which connections are reused, how many there are, how long they stay
+open.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +155,7 @@ async def test_ended_streams_do_not_count_as_open(way: str, make_transport: Make
         for stream in streams:
             await anext(stream)
         opened = transport.open_pool() if isinstance(transport, HttpTransport) else None
-        # Open streams are counted inside.
+        # The number of open streams has no public accessor.
         assert (opened.streams if opened else transport._streams) == 10  # noqa: SLF001
         for stream in streams:
             if way == "close":
@@ -204,7 +206,8 @@ async def test_slow_reader_applies_backpressure(
             while before != written:  # write until backpressure stops the server
                 before = written
                 await asyncio.sleep(0.1)
-            assert written < 16 * 1024 * 1024  # most of it is in the kernel's buffers
+            # Most of these bytes are in the buffers of the kernel.
+            assert written < 16 * 1024 * 1024
             received = 0
             while received < 3 * before:
                 received += len(await reply.receive())
@@ -255,7 +258,7 @@ async def test_calls_work_over_ipv6(make_transport: Make) -> None:
 async def test_happy_eyeballs_connects_to_the_address_that_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of two addresses the first does not answer, so the second is tried after a short delay."""
+    """The first of two addresses does not answer, so the second is tried after a short delay."""
     blackhole = socket.socket()
     blackhole.bind(("127.0.0.1", 0))
     blackhole.listen(0)

@@ -1,4 +1,4 @@
-"""Proxies: tinyproxy as a real one, and small ones that do what a test needs."""
+"""Test proxies: the real tinyproxy, and small proxies with the behaviour that a test needs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _free_port() -> int:
 async def _start(
     program: str, folder: Path, password: str
 ) -> tuple[asyncio.subprocess.Process, int]:
-    """Start tinyproxy at a free port; once more if another process was faster to take it."""
+    """Start tinyproxy on a free port; try again if another process takes the port first."""
     for _ in range(5):
         port = _free_port()
         lines = [f"Port {port}", "Listen 127.0.0.1", "Allow 127.0.0.1", 'ViaProxyName "tiny"']
@@ -69,7 +69,7 @@ async def _start(
 
 @contextlib.asynccontextmanager
 async def tinyproxy(folder: Path, *, password: str = "") -> AsyncIterator[str]:
-    """Run tinyproxy; yield its URL, with a user if there is a password."""
+    """Run tinyproxy; yield its URL, which contains the user if there is a password."""
     program = shutil.which("tinyproxy")
     assert program is not None, "tinyproxy is missing; scripts/install_system.sh installs it"
     process, port = await _start(program, folder, password)
@@ -103,8 +103,8 @@ async def test_calls_work_through_a_real_proxy(
         await transport.close()
         if password:
             stranger = make_transport(proxy=proxy.replace("ann:", "bob:"), ca=authority.path)
-            # It closes the connection with the request unread, so the body may be lost; the status
-            # is not.
+            # The proxy closes the connection without reading the request, so the reply's body may
+            # be lost, but not its status.
             request = HttpRequest("POST", f"{plain.url}/v1", {}, b"")
             async with stranger.send(request, {}, PATIENT) as reply:
                 assert reply.status in (401, 407)
@@ -115,7 +115,7 @@ async def test_calls_work_through_a_real_proxy(
             await stranger.close()
     assert len(heads) == 4
     assert all(b"proxy-authorization" not in head.lower() for head in heads)
-    # The proxy cannot change what is encrypted.
+    # The proxy adds its header only to plain requests: it cannot change encrypted ones.
     assert sum(b"via: " in head.lower() for head in heads) == 2
 
 

@@ -1,7 +1,6 @@
-"""Many calls with faults at every phase: they leave neither a socket, a task, a timer nor memory
-behind.
+"""Test that many calls with faults in every phase leak no sockets, tasks, timers or memory.
 
-``make test`` makes a thousand calls; ``make test-exhaustive`` a million.
+``make test`` makes a thousand calls; ``make test-exhaustive`` makes a million.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ CHUNKS = (
     + b"0\r\n\r\n"
 )
 
-# What the server does with a request: what it writes, and whether it closes, waits or goes on
-# afterwards.
+# Behaviour of the server by name: the bytes that it writes, and whether it then closes, waits or
+# serves the next request.
 SERVER: dict[str, tuple[bytes, str]] = {
     "whole": (WHOLE_REPLY, "on"),
     "chunks": (CHUNKS, "on"),
@@ -61,7 +60,7 @@ CLIENT = ["read", "read", "read", "leave", "cancel", "drop"]
 
 
 async def serve_by_name(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer as the ``x-do`` header of the request selects."""
+    """Answer as the ``x-do`` header of the request requires."""
     while True:
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(2)
@@ -132,8 +131,8 @@ def open_files() -> int:
 
 
 def measure_memory() -> int:
-    """Return the bytes in use: by their count, or in a long run, which counting would double,
-    those of the process.
+    """Return the bytes in use: allocated by Python, or in a long run, which tracing would slow
+    down, of the whole process.
     """
     gc.collect()
     return int(psutil.Process().memory_info().rss) if WHOLE else tracemalloc.get_traced_memory()[0]
@@ -171,8 +170,8 @@ async def test_many_calls_leak_no_memory_tasks_or_sockets(
         async with asyncio.timeout(20):
             while server.open:
                 await asyncio.sleep(0.01)
-    # All timers of calls are cancelled; asyncio drops the cancelled ones when there are many.
-    # Asyncio does not list its timers.
+    # All timers of calls must be cancelled. Asyncio has no public list of timers, and removes
+    # cancelled ones only when there are many.
     scheduled = [each for each in asyncio.get_running_loop()._scheduled if not each.cancelled()]  # type: ignore[attr-defined]  # noqa: SLF001
     assert [each for each in scheduled if "dragoman" in repr(each)] == []
     assert len(asyncio.all_tasks()) <= tasks

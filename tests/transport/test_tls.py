@@ -1,4 +1,4 @@
-"""TLS with test certificates: which are trusted, what is negotiated, how a connection ends."""
+"""Test TLS with test certificates: which are trusted, what is negotiated, how a connection ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_trusted_certificate_is_accepted(authority: Authority, make_transp
     async with listen(replying(REPLY), ssl=context) as server:
         for ca in (authority.path, ssl.create_default_context(cafile=authority.path)):
             transport = make_transport(ca=ca)
-            for stream in (False, True, False):  # with TLS, streams share the connection
+            for stream in (False, True, False):  # streams over TLS reuse the connection
                 assert (await call(transport, server.url, stream=stream))[2] == b"hi"
             await transport.close()
         assert server.connections <= 4
@@ -122,7 +122,7 @@ async def test_certificate_revocation_lists_are_applied(
 async def test_missing_revocation_list_rejects_the_certificate(
     authority: Authority, stranger: Authority
 ) -> None:
-    """Only another authority's revocation list is given, so the certificate is rejected."""
+    """The only revocation list is that of another authority, so the certificate is rejected."""
     both = Path(authority.path).with_name("both.pem")
     both.write_text(Path(authority.path).read_text() + Path(stranger.revoke()).read_text())
     transport = HttpTransport(ca=str(both))
@@ -202,7 +202,8 @@ async def test_client_certificates_are_sent(
     together.write_bytes(b"".join(Path(file).read_bytes() for file in files))
     async with listen(replying(REPLY), ssl=context) as server:
         transport = HttpTransport(ca=authority.path)
-        with pytest.raises(NetworkError):  # with TLS 1.3 the refusal arrives after the handshake
+        # With TLS 1.3 the server's rejection arrives after the handshake.
+        with pytest.raises(NetworkError):
             await call(transport, server.url)
         await transport.close()
         shown = [(*files, password)] if password else [files, str(together)]
@@ -217,7 +218,7 @@ async def test_client_certificates_are_sent(
 async def test_system_certificates_are_trusted(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the variable with the trust store of OpenSSL
+    # OpenSSL reads the path of its trust store from this variable.
     monkeypatch.setenv("SSL_CERT_FILE", authority.path)
     transport = HttpTransport(ca="system")
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
@@ -231,7 +232,9 @@ async def test_system_certificates_are_trusted(
 async def _read_until_eof(
     transport: HttpTransport, authority: Authority, *, notify: bool
 ) -> bytes:
-    """Send a reply that ends with the connection, by ``close_notify`` or by a mere FIN."""
+    """Return the body of a reply that ends with the connection, with ``close_notify`` or with only
+    a FIN.
+    """
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

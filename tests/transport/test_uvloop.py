@@ -1,5 +1,5 @@
-"""The transport on uvloop, the event loop of ``dragoman serve``: replies, streams, TLS, cuts and
-cancellation.
+"""Test the transport on uvloop, the event loop of ``dragoman serve``: replies, streams, TLS,
+broken streams and cancellation.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Invoice:
 
 
 def search(query: str) -> str:
-    """Search."""
+    """Search for documents."""
     return query
 
 

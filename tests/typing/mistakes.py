@@ -1,5 +1,5 @@
-"""Ten mistakes that a type checker must find. Each is on the line after its number; nothing here
-is run.
+"""Contain mistakes that a type checker must find, each on the line after its number; this code is
+never run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Invoice:
 
 
 async def ten_mistakes(model: dragoman.Provider) -> None:
-    # 1: a wrong role
+    # 1: a role that does not exist
     await model.complete([{"role": "usr", "content": "Hi"}])
     # 2: a misspelt setting
     await model.complete("Hi", temprature=0)
@@ -24,7 +24,7 @@ async def ten_mistakes(model: dragoman.Provider) -> None:
     await model.complete("Hi", tools=["search"])
     # 4: a field that a reply does not have
     print((await model.complete("Hi")).txt)
-    # 5: a parsed value of another type
+    # 5: assigning a parsed value to another type
     text: str = (await model.complete("Hi", response_schema=Invoice)).parsed
     # 6: a missing await
     print(model.complete("Hi").text)
@@ -46,7 +46,7 @@ def the_same_without_an_event_loop() -> None:
     model.complete("Hi", max_token=5)
     # 12: a misspelt field of config
     model.complete("Hi", config={"max_token": 5})
-    # 13: a wrong type of a parsed value
+    # 13: assigning a parsed value to another type
     number: int = model.stream("Hi", response_schema=Invoice).response.parsed
     print(number)
 
@@ -57,20 +57,20 @@ async def mistakes_in_many_calls(model: dragoman.Provider) -> None:
     # 15: prompts that are not messages
     dragoman.gather(model, [1, 2])
     async for item in dragoman.gather(model, ["Hi"], response_schema=Invoice):
-        # 16: a response that may be missing
+        # 16: use of a response that may be None
         print(item.response.text)
     async for part in model.stream("Hi", response_schema=Invoice).partial():
-        # 17: a part that may be plain data
+        # 17: use of a partial value that may be a plain dict
         print(part.total)
 
 
 async def mistakes_in_sessions_and_money(model: dragoman.Provider) -> None:
     # 18: a side effect that does not exist
     dragoman.Rule("allow", side_effect="nothing")
-    # 19: an output of another type
+    # 19: assigning a session's output to another type
     text: str = (await dragoman.Session(model, output=Invoice).run("Hi")).output
-    # 20: usage without a model
+    # 20: the cost of token usage without naming a model
     print(dragoman.cost(dragoman.Usage(1, 1)), text)
-    # 21: a cost that may be unknown
+    # 21: use of a cost that may be unknown
     dollars: float = dragoman.cost(await model.complete("Hi")).total
     print(dollars)

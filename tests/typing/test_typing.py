@@ -1,4 +1,4 @@
-"""mypy --strict and pyright find every seeded mistake, and accept every correct program."""
+"""Test that mypy --strict and pyright find every seeded mistake, and accept every correct program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 MISTAKES = HERE / "mistakes.py"
 CORRECT = HERE / "correct.py"
-# A mistake is on one of the lines between its number and the next comment or blank line.
+# The number of a mistake is in a comment; the mistake is on a line below it, before the next
+# comment or blank line.
 NUMBERED = re.compile(r"^ *# (\d+):")
 
 
@@ -56,7 +57,7 @@ def pyright(*paths: Path) -> list[tuple[str, int, str]]:
 
 
 def numbered_lines() -> dict[int, int]:
-    """Return the line of each mistake, with its number."""
+    """Return the number of the mistake on each line that contains one."""
     lines = MISTAKES.read_text().splitlines()
     return {
         at + 2: int(found[1]) for at, line in enumerate(lines) if (found := NUMBERED.match(line))

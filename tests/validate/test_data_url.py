@@ -1,4 +1,4 @@
-"""Reading ``data:`` URLs."""
+"""Test parsing ``data:`` URLs."""
 
 from __future__ import annotations
 

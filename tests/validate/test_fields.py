@@ -1,4 +1,4 @@
-"""The strict reader of configuration mappings."""
+"""Test the strict reader of configuration mappings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.validate.fields import Fields
 
 Read = Callable[[Fields], Any]
 
-# What a mapping holds under ``a``, how it is read, and what is returned.
+# Each case: a mapping, a function that reads its field ``a``, and the expected value.
 READS: list[tuple[dict[str, Any], Read, Any]] = [
     ({}, lambda fields: fields.text("a"), None),
     ({"a": None}, lambda fields: fields.text("a"), None),
@@ -116,7 +116,7 @@ def test_field_set_by_put_is_among_the_remaining_fields() -> None:
 
 
 class _Collecting(Fields):
-    """Collects problems instead of raising them."""
+    """Collect problems instead of raising them."""
 
     def __init__(self, data: Any, path: str = "") -> None:
         super().__init__(data, path)

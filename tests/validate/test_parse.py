@@ -1,4 +1,6 @@
-"""Messages in the caller's own formats: read without loss, or rejected with the path."""
+"""Test messages in the caller's own formats: they are parsed without loss, or rejected with a
+path.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ READ: dict[str, tuple[Any, list[Message]]] = {
     ),
     "no message": ([], []),
     "any mapping": ([MappingProxyType({"role": "user", "content": "u"})], [User("u")]),
-    # records in the shape of the specification
+    # messages as records of the message specification
     "seed: a conversation": (
         [
             {"role": "system", "content": "s"},
@@ -138,7 +140,7 @@ READ: dict[str, tuple[Any, list[Message]]] = {
             )
         ],
     ),
-    # chat-completion dictionaries
+    # messages as dictionaries of the Chat Completions API
     "chat: developer": ([{"role": "developer", "content": "s"}], [System("s")]),
     "chat: parts": (
         [
@@ -225,7 +227,7 @@ READ: dict[str, tuple[Any, list[Message]]] = {
         ],
         [Assistant("t"), User("u")],
     ),
-    # content parts of other wires
+    # content parts in the formats of other wires
     "responses: output_text": (
         [assistant(content=[{"type": "output_text", "text": "t"}])],
         [Assistant("t")],

@@ -1,4 +1,4 @@
-"""Parse structured output while it arrives."""
+"""Test parsing structured output while it arrives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CASES = [
     ('{"in": ["CH", "D', [{"in": ["CH", "D"]}]),
     ('{"in": [1, 2', [{"in": [1]}]),
     ('{"in": [{"a": {}}, {"b', [{"in": [{"a": {}}, {}]}]),
-    ('{"in": []}', []),  # the reply has the complete value
+    ('{"in": []}', []),  # a complete value is returned by the reply and not as a partial value
     ('{"a": 1} and more', []),
     ("Here it is: {", []),
     ('"text"', []),
@@ -81,7 +81,7 @@ json_values = st.recursive(
 
 
 def begins(part: Any, entire: Any) -> bool:
-    """Return whether a value can grow into another."""
+    """Return whether a partial value can still become the complete value."""
     if isinstance(part, dict) and isinstance(entire, dict):
         return all(key in entire and begins(part[key], entire[key]) for key in part)
     if isinstance(part, list) and isinstance(entire, list):
@@ -120,7 +120,7 @@ SCHEMA = {
 
 
 def test_partial_value_is_returned_only_if_its_finished_parts_match_the_schema() -> None:
-    # the text may still become "river"
+    # The unfinished text may still become "river", which the schema allows.
     assert values(SCHEMA, '{"kind": "riv') == [{"kind": "riv"}]
     assert values(SCHEMA, '{"in": [{"code": 1}, {') == [{"in": [{"code": 1}, {}]}]
     assert values(SCHEMA, '{"kind": "rivulet", ') == []

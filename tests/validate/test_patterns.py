@@ -1,5 +1,5 @@
-"""Regular expressions of schemas: what they match, and the bounds that keep them from holding the
-event loop.
+"""Test regular expressions of schemas: what they match, and the limits that keep them from
+blocking the event loop.
 """
 
 from __future__ import annotations

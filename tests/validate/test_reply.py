@@ -1,4 +1,4 @@
-"""Check replies against their requests."""
+"""Test the check of replies against their requests."""
 
 from __future__ import annotations
 

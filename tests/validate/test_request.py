@@ -1,4 +1,4 @@
-"""Every rejection of a request, with the path it names, and the order of capability checks."""
+"""Test every rejection of a request, the path it names, and the order of capability checks."""
 
 # mypy: disable-error-code="arg-type,list-item"
 
@@ -90,7 +90,8 @@ SOUND: list[Request] = [
     ),
     req(U, Assistant([Text(""), ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
     req(U, GOOD_CALL, R, tools=[Tool("f", "", NUMBER)]),
-    req(U, BAD_CALL, R, tools=[Tool("g", "", NUMBER)]),  # the request no longer offers this tool
+    # The request does not offer this tool any more.
+    req(U, BAD_CALL, R, tools=[Tool("g", "", NUMBER)]),
     req(U, BAD_CALL, ToolResult("1", "a must be an integer", True), tools=[Tool("f", "", NUMBER)]),
     req(
         User(
@@ -135,7 +136,7 @@ REFUSED: list[tuple[Request, str]] = [
     (req(A, U), "messages[0]: the conversation must begin with the user"),
     (req(S, R), "messages[1]: the conversation must begin with the user"),
     (req(U, 5, U), "messages[1] is not a message but int"),
-    # user messages
+    # invalid user messages
     (req(User("")), "messages[0].content is empty"),
     (req(User(())), "messages[0].content is empty"),
     (req(User(5)), "messages[0].content must be text or blocks, not int"),
@@ -158,7 +159,7 @@ REFUSED: list[tuple[Request, str]] = [
         req(User([Image(Inline("aGk="), "text/html")])),
         "messages[0].content[0].media_type must be an image type, not 'text/html'",
     ),
-    # values of the wrong kind
+    # values of the wrong type
     (req(User([Text(5)])), "messages[0].content[0].text must be a string, not an integer"),
     (
         req(User([Text("a", 5)])),
@@ -218,12 +219,12 @@ REFUSED: list[tuple[Request, str]] = [
     (req(tool_choice="any"), "tool_choice must be auto, required, none or a ForceTool, not 'any'"),
     (req(config=RuntimeConfig(reasoning="much")), REASONING + "'much'"),
     (req(config=RuntimeConfig(reasoning=True)), REASONING + "True"),
-    # the arguments of earlier calls
+    # invalid arguments of earlier calls
     (
         req(U, BAD_CALL, R, tools=[Tool("f", "", NUMBER)]),
         "messages[1].content[0].arguments violate the parameters of 'f': \"no\" is not of type \"integer\" at /a",
     ),
-    # assistant messages
+    # invalid assistant messages
     (req(U, Assistant(), U), "messages[1]: an assistant message needs text or tool calls"),
     (req(U, Assistant([Text("")]), U),
      "messages[1]: an assistant message needs text or tool calls"),
@@ -246,7 +247,7 @@ REFUSED: list[tuple[Request, str]] = [
         req(U, Assistant([ToolCall("1", "f", None)]), U),
         "messages[1].content[0].arguments could not be read when it arrived; repair or remove it",
     ),
-    # tool results
+    # invalid tool results
     (req(U, R), "messages[1].tool_call_id matches no earlier tool call"),
     (req(U, R, CALL, U), "messages[1].tool_call_id matches no earlier tool call"),
     (req(U, CALL, R, R), "messages[3].tool_call_id: this call was answered before"),
@@ -257,7 +258,7 @@ REFUSED: list[tuple[Request, str]] = [
         req(U, CALL, ToolResult("1", [Thinking("t")])),
         "messages[2].content[0]: Thinking cannot be said by this role",
     ),
-    # definitions of tools
+    # invalid tool definitions
     (req(tools=[T, {"name": "t"}]), "tools[1] is not a Tool but dict"),
     (req(tools=[Tool("")]), "tools[0].name is empty"),
     (req(tools=[T, Tool("u"), T]), "tools[2].name: 't' is used twice"),
@@ -277,12 +278,12 @@ REFUSED: list[tuple[Request, str]] = [
         req(tools=[Tool("t", "", {"$ref": "file:///etc/passwd"})]),
         "tools[0].parameters is not a valid JSON Schema: ",
     ),
-    # tool choice
+    # invalid tool choices
     (req(tool_choice="required"), "tool_choice asks for a tool call, and tools is empty"),
     (req(tool_choice=ForceTool("t")), "tool_choice asks for a tool call, and tools is empty"),
     (req(tools=[T], tool_choice=ForceTool("u")),
      "tool_choice forces 'u', which is not among tools"),
-    # the schema of the reply
+    # invalid response schemas
     (req(response_schema={"type": "array"}),
      'response_schema must be an object schema: "type": "object" at its root'),
     (req(response_schema={}),
@@ -292,7 +293,7 @@ REFUSED: list[tuple[Request, str]] = [
     (req(response_schema={"$ref": "http://127.0.0.1:1/x"}),
      "response_schema is not a valid JSON Schema: "),
     (req(response_schema=[]), "response_schema must be a JSON Schema object, not list"),
-    # numeric and other settings
+    # invalid settings
     *[
         (req(config=RuntimeConfig(**{name: value})), f"config.{name} must be a finite number")
         for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty")
@@ -339,7 +340,7 @@ def test_any_request_is_accepted_or_rejected_with_an_error(
 
 # --- requests beyond known capabilities --------------------------------------------------------
 
-# uses every feature that a model may be known to lack
+# A request that uses every feature that a model may lack.
 EVERYTHING = Request([S, User([Text("u"), PNG])], tools=[T], response_schema=OBJECT)
 DECLINED: list[tuple[dict[str, Any], Refusal, type[ProviderError], str]] = [
     (

@@ -1,4 +1,6 @@
-"""JSON Schemas are compiled and cached, and references outside the document are not followed."""
+"""Test that JSON Schemas are compiled and cached, and that references outside the document are not
+followed.
+"""
 
 # ruff: noqa: SLF001 - the cache is not public, and its bound is
 
@@ -37,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing."""
+        """Suppress the log of requests."""
 
 
 @pytest.fixture
@@ -221,7 +223,7 @@ def test_self_referencing_schema_is_compiled() -> None:
 
 
 def doubling(levels: int, make: Any, start: Any = None) -> dict[str, Any]:
-    """Return a chain of definitions, each of which refers to the one before it."""
+    """Return a chain of definitions, each of which refers to the previous one."""
     definitions: dict[str, Any] = {"a0": start or {"type": "object"}}
     for level in range(1, levels + 1):
         definitions[f"a{level}"] = make({"$ref": f"#/$defs/a{level - 1}"})
@@ -314,8 +316,8 @@ def test_schemas_that_are_too_deep_or_too_long_are_rejected() -> None:
         compile_schema({"$id": "http://[", "$ref": "//["}, "here")
 
 
-# Recursive schemas with alternatives: usual for the syntax of a language, and far from linear if
-# taken naively.
+# Recursive schemas with alternatives, as used for the grammar of a language; a naive check would
+# take exponential time.
 EXPRESSION = {
     "type": "object",
     "anyOf": [
