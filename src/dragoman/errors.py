@@ -176,9 +176,9 @@ def keep_headers(headers: Mapping[str, str], secrets: Iterable[str] = ()) -> dic
     """Return the useful reply headers, with lower-case names and without secrets."""
     hidden = [secret for secret in secrets if len(secret) >= MIN_SECRET]
     return {
-        name: scrub(value, hidden, limit=MAX_HEADER)
+        cut(name): scrub(value, hidden, limit=MAX_HEADER)
         for raw, value in headers.items()
-        if (name := cut(raw.lower())) in _HEADERS or name.startswith(_HEADER_FAMILIES)
+        if (name := raw.lower()) in _HEADERS or name.startswith(_HEADER_FAMILIES)
     }
 
 

@@ -230,10 +230,13 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         if admin and service.usage is not None
         else []
     )
+    # Routes are tried in this order: fixed paths of calls first, since nearly all requests use
+    # them; paths with a pattern match those of retrieval too, which therefore come before them.
     return [
+        *[route for route in posts if not route.param_convertors],
         *page,
         *retrieval,
-        *posts,
+        *[route for route in posts if route.param_convertors],
         Route("/v1/messages/count_tokens", counting, methods=["POST"]),
         Route("/v1/responses/input_tokens", counting_input, methods=["POST"]),
         *kept_routes(service),

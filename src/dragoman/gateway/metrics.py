@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
 from ..calls import RoutingSwitched
 from ..events import Usage
@@ -21,7 +23,7 @@ class Metrics:
         self._warnings: Counter[tuple[str, ...]] = Counter()
         self._tokens: Counter[tuple[str, ...]] = Counter()
         self._switches: Counter[tuple[str, ...]] = Counter()
-        # for each name: the counts of the buckets, then the sum and the count
+        # for each name: how many durations each bucket has, how many are longer, and their sum
         self._seconds: dict[str, list[float]] = {}
 
     def count(self, wire: str, model: str, status: int) -> None:
@@ -46,10 +48,8 @@ class Metrics:
     def time(self, name: str, seconds: float) -> None:
         """Record a duration under a name."""
         held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
-        for at, bound in enumerate(_BUCKETS):
-            held[at] += seconds <= bound
-        held[-2] += seconds
-        held[-1] += 1
+        held[bisect_left(_BUCKETS, seconds)] += 1  # the last place is that of longer durations
+        held[-1] += seconds
 
     def text(self) -> str:
         """Return all counters in the text format of Prometheus."""
@@ -76,13 +76,17 @@ def _counter(name: str, labels: Iterable[str], values: Mapping[tuple[str, ...], 
 
 
 def _histogram(name: str, held: list[float]) -> list[str]:
+    *counts, total = accumulate(held[:-1])
     lines = [f"# TYPE {name} histogram"]
-    lines += [f'{name}_bucket{{le="{bound:g}"}} {held[at]:g}' for at, bound in enumerate(_BUCKETS)]
+    lines += [
+        f'{name}_bucket{{le="{bound:g}"}} {count:g}'
+        for bound, count in zip(_BUCKETS, counts, strict=True)
+    ]
     return [
         *lines,
-        f'{name}_bucket{{le="+Inf"}} {held[-1]:g}',
-        f"{name}_sum {held[-2]:.6f}",
-        f"{name}_count {held[-1]:g}",
+        f'{name}_bucket{{le="+Inf"}} {total:g}',
+        f"{name}_sum {held[-1]:.6f}",
+        f"{name}_count {total:g}",
     ]
 
 

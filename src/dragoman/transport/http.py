@@ -294,8 +294,8 @@ class _Exchange(HttpStream):
         read: dict[str, str] = {}
         for line in self._head.decode("latin-1").split("\r\n")[1:]:
             name, _, text = line.partition(":")
-            name, text = name.lower(), text.strip()
-            read[name] = f"{read[name]}, {text}" if name in read else text
+            name = name.lower()
+            read[name] = f"{read[name]}, {text.strip()}" if name in read else text.strip()
         return read
 
     def touch(self) -> None:
