@@ -106,29 +106,31 @@ class SseDecoder:
         *lines, rest = chunk.split(b"\n")
         self.lines += len(lines)
         position, held = self._position, self._data
+        offset, size = self._offset, self._data_size
+        near = self._max - len(b"data:")  # no line or event is too long up to this size
         for line in lines:
             if line.startswith(b"data: "):
                 if not held:
-                    self._offset = position
+                    offset = position
                 held.append(line[6:])
-                self._data_size += len(line) - 5
-                if self._data_size > self._max or len(line) > self._max:
-                    self._bound(max(self._data_size, len(line)))
+                size += len(line) - 5
+                if size > near:
+                    self._bound(max(size, len(line)))
             elif line:
-                self._position = position
+                self._position, self._offset, self._data_size = position, offset, size
                 self._line(line, frames)
-            elif held:
-                body = held[0] if len(held) == 1 else b"\n".join(held)
-                frames.append(
-                    Frame(body, self._event or b"message", self._offset, self._id, self._retry)
-                )
-                held = self._data = []
-                self._data_size = 0
-                self._event = b""
+                offset, size = self._offset, self._data_size
             else:
+                if held:
+                    body = held[0] if len(held) == 1 else b"\n".join(held)
+                    frames.append(
+                        Frame(body, self._event or b"message", offset, self._id, self._retry)
+                    )
+                    held = self._data = []
+                    size = 0
                 self._event = b""
             position += len(line) + 1
-        self._position = position
+        self._position, self._offset, self._data_size = position, offset, size
         self._hold(rest)
 
     def end(self) -> list[Frame]:

@@ -416,15 +416,16 @@ class Decoder(ABC):
             return
         # a shorter stream cannot have an event with too many objects
         may_be_crowded = self._size > MAX_CONTAINERS
-        for frame in self._sse.feed(chunk):
-            self._frames += 1
+        out, frames = self.out, self._sse.feed(chunk)
+        self._frames += len(frames)
+        for frame in frames:
             if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
                 continue
-            self.out.offset = frame.offset
+            out.offset = frame.offset
             if may_be_crowded:
                 _refuse_crowded(frame.data)
             self.frame(frame)
-            if self.done or self.out.complete is not None or self.out.error is not None:
+            if self.done or out.complete is not None or out.error is not None:
                 self.done = True
                 return
         if self._frames > MAX_EVENTS or self._sse.lines > MAX_LINES:

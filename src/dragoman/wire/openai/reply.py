@@ -191,15 +191,12 @@ class OpenAIDecoder(Decoder):
             self.done = True
             self._finish()
             return
-        if frame.event == b"error" and not data.startswith(b"{"):
+        is_error = frame.event == b"error"
+        if is_error and not data.startswith(b"{"):
             self._fail(data)
             return
         chunk = _read_chunk(data)
-        if (
-            chunk.error
-            or frame.event == b"error"
-            or (chunk.choices is chunk.usage is None and is_failure(data))
-        ):
+        if chunk.error or is_error or (chunk.choices is chunk.usage is None and is_failure(data)):
             self._fail_with(chunk, data)
             return
         self._read(chunk, data)
@@ -214,7 +211,10 @@ class OpenAIDecoder(Decoder):
             raise InvalidResponseError("the reply has no choices")
         if not any(map(_is_answer, chunk.choices)):
             raise InvalidResponseError("the reply's choice has no message")
-        places = [_place_of(choice, at) for at, choice in enumerate(chunk.choices)]
+        places = [
+            choice.index if type(choice.index) is int else at
+            for at, choice in enumerate(chunk.choices)
+        ]
         self._chosen = 0 if 0 in places else places[0]
         self._read(chunk, data)
         if self.out.error is None:
@@ -254,7 +254,8 @@ class OpenAIDecoder(Decoder):
             out.start(chunk.model if isinstance(chunk.model, str) else None)
         error: Any = None
         for at, choice in enumerate(chunk.choices or ()):
-            place = _place_of(choice, at)
+            # a choice without an index has that of its position
+            place = choice.index if type(choice.index) is int else at
             if self._chosen is None:
                 self._chosen = place
             if place != self._chosen:
@@ -559,11 +560,6 @@ def _join_details(fragments: list[Any]) -> list[Any]:
 
 
 _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
-
-
-def _place_of(choice: _Choice, at: int) -> int:
-    """Return the index of a choice, or its position in the list if it has no index."""
-    return choice.index if type(choice.index) is int else at
 
 
 def _has_content(choice: _Choice) -> bool:
