@@ -315,28 +315,25 @@ CallRecord: TypeAlias = (
 # --- redaction of log messages -----------------------------------------------------------------
 
 # Patterns for what ``scrub`` does not find: e-mail addresses, and secrets after a name such as
-# "password". They match in linear time: repetitions are bounded or possessive.
-_PERSONAL = re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+")
+# "password". They match in linear time: repetitions are bounded or possessive. ``re`` compiles
+# them on first use: most programs log no error.
+_PERSONAL = r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+"
 _IS = (
     # What separates a name from its value in a header, a URL, JSON, or JSON within a string.
     r"s?\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?"
 )
-_NAMED = re.compile(
+_NAMED = (
     r"(?i)((?:api[-_ ]?key"
     rf"|access[-_ ]?key|secret|password|passwd|authorization|credential|bearer){_IS})(?!\[hidden\])"
     r"(?:(?:bearer|basic|digest|token)\s{1,9}[^\s\"',;&}\\]+|[^\s\"',;&}\\]{4,})"
 )
 # The name "token" is usually followed by a count and not by a secret, so numbers are kept.
-_TOKEN = re.compile(
-    rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}"
-)
+_TOKEN = rf"(?i)(token{_IS})(?!\[hidden\]|[\d.,]{{1,12}}+(?![\w-]))[^\s\"',;&}}\\]{{4,}}"
 # Bearer tokens that are shorter than the keys that ``scrub`` finds. They must contain a digit, so
 # that "a bearer token is missing" is not redacted.
-_BEARER = re.compile(
-    r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}"
-)
-_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/@]{1,300}@")
-_SHAPES = re.compile(
+_BEARER = r"(?i)\b(bearer\s{1,9}(?:token\s{1,9})?\\?[\"']?)(?=[\w.~+/=-]{0,300}?\d)[\w.~+/=-]{4,}"
+_IN_URL = r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/@]{1,300}@"
+_SHAPES = (
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bya29\.[\w.-]{20,}"
     r"|\b[0-9a-fA-F]{32,}\b"
 )
@@ -344,8 +341,9 @@ _SHAPES = re.compile(
 
 def redact(text: str) -> str:
     """Remove keys, tokens, passwords and e-mail addresses from a message meant for a log."""
-    text = _IN_URL.sub(r"\1[hidden]@", text)
+    text = re.sub(_IN_URL, r"\1[hidden]@", text)
     text = scrub(text)
-    for pattern in (_NAMED, _TOKEN, _BEARER):
-        text = pattern.sub(r"\1[hidden]", text)
-    return _PERSONAL.sub("[e-mail]", _SHAPES.sub("[hidden]", text))
+    text = re.sub(_NAMED, r"\1[hidden]", text)
+    text = re.sub(_TOKEN, r"\1[hidden]", text)
+    text = re.sub(_BEARER, r"\1[hidden]", text)
+    return re.sub(_PERSONAL, "[e-mail]", re.sub(_SHAPES, "[hidden]", text))

@@ -7,7 +7,6 @@ contain markup. No URL is loaded: an image is shown only if its bytes are part o
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -81,16 +80,14 @@ _PRE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0"
 
 def write_html(sheet: Sheet) -> str:
     """Return an HTML fragment without scripts and links; its styles apply to itself only."""
-    parts = [f"<strong>{html.escape(sheet.title)}</strong>"]
+    parts = [f"<strong>{_escape(sheet.title)}</strong>"]
     parts += (
-        [f"<div><small>{html.escape(' · '.join(sheet.facts))}</small></div>"]
-        if sheet.facts
-        else []
+        [f"<div><small>{_escape(' · '.join(sheet.facts))}</small></div>"] if sheet.facts else []
     )
     parts += [_write_passage(passage) for passage in sheet.passages]
     parts += [
         '<img alt="image" style="max-width:100%" '
-        f'src="data:{html.escape(media_type)};base64,{html.escape(data)}">'
+        f'src="data:{_escape(media_type)};base64,{_escape(data)}">'
         for media_type, data in sheet.images
     ]
     parts += [_write_table(table) for table in sheet.tables if table.rows]
@@ -98,25 +95,31 @@ def write_html(sheet: Sheet) -> str:
 
 
 def _write_passage(passage: Passage) -> str:
-    text = f'<div style="{_PRE}">{html.escape(passage.text)}</div>'
+    text = f'<div style="{_PRE}">{_escape(passage.text)}</div>'
     if passage.folded:
-        return f"<details><summary>{html.escape(passage.title)}</summary>{text}</details>"
-    return f"<div>{html.escape(passage.title)}</div>{text}" if passage.title else text
+        return f"<details><summary>{_escape(passage.title)}</summary>{text}</details>"
+    return f"<div>{_escape(passage.title)}</div>{text}" if passage.title else text
 
 
 def _write_table(table: Table) -> str:
-    heads = "".join([f"<th>{html.escape(head)}</th>" for head in table.heads])
+    heads = "".join([f"<th>{_escape(head)}</th>" for head in table.heads])
     rows = [
-        "".join([f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row])
+        "".join([f'<td style="text-align:left">{_escape(cell)}</td>' for cell in row])
         for row in table.rows
     ]
     return f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody></table>"
 
 
+def _escape(text: str) -> str:
+    import html  # its table of entities takes two milliseconds; only notebooks need it
+
+    return html.escape(text)
+
+
 # --- writing Markdown --------------------------------------------------------------------------
 
-_MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~$&])")
-_TICKS = re.compile(r"`+")
+_MARKUP = r"([\\`*_{}\[\]()#+\-.!|<>~$&])"
+_TICKS = r"`+"
 
 
 def write_markdown(sheet: Sheet) -> str:
@@ -140,10 +143,10 @@ def write_markdown(sheet: Sheet) -> str:
 
 def escape_markdown(text: str) -> str:
     """Return a text in one line, escaped so that Markdown shows it literally."""
-    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
+    return re.sub(_MARKUP, r"\\\1", " ".join(text.split()))
 
 
 def _fence(text: str) -> str:
     """Return a code block whose fence is longer than every run of backticks in the text."""
-    ticks = "`" * max(3, 1 + max([len(run) for run in _TICKS.findall(text)], default=0))
+    ticks = "`" * max(3, 1 + max([len(run) for run in re.findall(_TICKS, text)], default=0))
     return f"{ticks}text\n{text}\n{ticks}"

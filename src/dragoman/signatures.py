@@ -204,17 +204,16 @@ def _references(node: Any) -> set[str]:
 
 # --- docstrings --------------------------------------------------------------------------------
 
-_GOOGLE = re.compile(
-    r"\s*(?:Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments):\s*$"
-)
-_GOOGLE_ENTRY = re.compile(r"^\*{0,2}(\w++)\s*+(?:\([^)]*+\))?\s*+:\s*+(.*)")
-_NUMPY = re.compile(r"\s*(?:Other )?Parameters\s*$")
-_NUMPY_ENTRY = re.compile(r"^\*{0,2}(\w++)\s*+(?::.*)?$")
-_RULE = re.compile(r"\s*-{3,}\s*$")
-_SPHINX = re.compile(
+# ``re`` compiles these patterns on first use: most programs describe no function.
+_GOOGLE = r"\s*(?:Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments):\s*$"
+_GOOGLE_ENTRY = r"^\*{0,2}(\w++)\s*+(?:\([^)]*+\))?\s*+:\s*+(.*)"
+_NUMPY = r"\s*(?:Other )?Parameters\s*$"
+_NUMPY_ENTRY = r"^\*{0,2}(\w++)\s*+(?::.*)?$"
+_RULE = r"\s*-{3,}\s*$"
+_SPHINX = (
     r"^\s*+:(?:param|parameter|arg|argument|key|keyword)\s++(?:[^:]*\s)?\*{0,2}(\w++)\s*+:\s*+(.*)"
 )
-_SPHINX_TYPE = re.compile(r"\s*:type\s+\w+\s*:")
+_SPHINX_TYPE = r"\s*:type\s+\w+\s*:"
 
 
 def read_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
@@ -241,13 +240,13 @@ def read_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, st
 def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]:
     """Return where the section at line ``at`` ends, and its entries; ``at`` if there is none."""
     line = lines[at]
-    if _GOOGLE.match(line):
-        return _read_entries(lines, at + 1, _indent(line) + 1, _GOOGLE_ENTRY)
-    if _NUMPY.match(line) and at + 1 < len(lines) and _RULE.match(lines[at + 1]):
-        return _read_entries(lines, at + 2, _indent(line), _NUMPY_ENTRY)
-    if _SPHINX.match(line):
-        return _read_entries(lines, at, _indent(line), _SPHINX, most=1)
-    if _SPHINX_TYPE.match(line):
+    if re.match(_GOOGLE, line):
+        return _read_entries(lines, at + 1, _indent(line) + 1, re.compile(_GOOGLE_ENTRY))
+    if re.match(_NUMPY, line) and at + 1 < len(lines) and re.match(_RULE, lines[at + 1]):
+        return _read_entries(lines, at + 2, _indent(line), re.compile(_NUMPY_ENTRY))
+    if re.match(_SPHINX, line):
+        return _read_entries(lines, at, _indent(line), re.compile(_SPHINX), most=1)
+    if re.match(_SPHINX_TYPE, line):
         return at + 1, {}
     return at, {}
 
@@ -264,7 +263,7 @@ def _read_entries(
         if line.strip():
             indent = _indent(line)
             depth = indent if depth is None else depth
-            is_section = at + 1 < len(lines) and _RULE.match(lines[at + 1])
+            is_section = at + 1 < len(lines) and re.match(_RULE, lines[at + 1])
             if indent < least or is_section:
                 break
             if indent <= depth:

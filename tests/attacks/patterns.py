@@ -152,14 +152,14 @@ def find_made() -> set[str]:
                     and isinstance(node.func.value, ast.Name)
                     and node.func.value.id == "re"
                     and node.func.attr in _CALLS
-                    and not (node.args and isinstance(node.args[0], ast.Constant))
+                    and not (node.args and _text_of(node.args[0], place) is not None)
                 ):
                     found.add(f"{place}:{function.name}")
     return found
 
 
 def _literals() -> Iterator[tuple[str, Any, int, str]]:
-    """Return the regular expressions in calls such as ``re.sub(r"...", ...)``."""
+    """Return the regular expressions in calls: ``re.sub(r"...", ...)``, ``re.sub(_NAME, ...)``."""
     for place, tree in _trees():
         for node in ast.walk(tree):
             if (
@@ -169,7 +169,7 @@ def _literals() -> Iterator[tuple[str, Any, int, str]]:
                 and node.func.value.id == "re"
                 and node.func.attr in _CALLS
                 and node.args
-                and isinstance(node.args[0], ast.Constant)
+                and (text := _text_of(node.args[0], place)) is not None
             ):
                 given = ast.unparse(node)
                 flags = sum(
@@ -177,7 +177,18 @@ def _literals() -> Iterator[tuple[str, Any, int, str]]:
                     for flag in ("DOTALL", "IGNORECASE", "MULTILINE")
                     if f"re.{flag}" in given
                 )
-                yield f"{place}:{node.lineno}", node.args[0].value, flags, node.func.attr
+                yield f"{place}:{node.lineno}", text, flags, node.func.attr
+
+
+def _text_of(node: ast.expr, place: str) -> str | bytes | None:
+    """Return a pattern that is a literal or a constant of its module; ``None`` for any other."""
+    if isinstance(node, ast.Constant):
+        return node.value  # type: ignore[return-value]
+    if isinstance(node, ast.Name) and node.id.isupper():
+        name = place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        value = getattr(importlib.import_module(f"dragoman.{name}"), node.id)
+        return value if isinstance(value, str | bytes) else None
+    return None
 
 
 # --- texts -------------------------------------------------------------------------------------

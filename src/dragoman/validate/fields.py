@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
@@ -187,6 +186,8 @@ class Fields:
         """Reject the fields that were not read."""
         for name, value in self.data.items():
             if name not in self._known and value not in self.EMPTY:
+                import difflib  # takes a millisecond; only this error needs it
+
                 near = difflib.get_close_matches(str(name), self._known, 1)
                 hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(self._known)}"
                 self.complain(f"{self.UNKNOWN}; {hint}", str(name))

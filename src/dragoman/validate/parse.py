@@ -6,7 +6,6 @@ is ``None`` or an empty list (SDKs dump every field they have).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -122,6 +121,8 @@ def _apply_settings(
     known = ("system", *RuntimeConfig.__struct_fields__)
     for name in settings:
         if name not in known:
+            import difflib  # takes a millisecond; only this error needs it
+
             near = difflib.get_close_matches(
                 name, [*known, "tools", "config", "response_schema", "tool_choice"], 1
             )

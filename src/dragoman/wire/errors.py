@@ -258,9 +258,7 @@ def _by_status(status: int) -> type[ProviderError]:
 
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
-_DURATION = re.compile(
-    rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?"
-)
+_DURATION = rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?"
 _SECONDS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 
 
@@ -288,7 +286,7 @@ def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> fl
 def _read_seconds(text: str) -> float | None:
     if re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text):
         return float(text)
-    match = _DURATION.fullmatch(text) if text and len(text) < 40 else None
+    match = re.fullmatch(_DURATION, text) if text and len(text) < 40 else None
     if match is None or not any(match.groups()):
         return None
     return sum(

@@ -54,20 +54,18 @@ def is_about_field(message: str) -> bool:
     context=(), 'oneOf' is not permitted", and "'response_format' of type 'json_schema' is not
     supported with this model".
     """
-    return bool(_OF_FIELDS.search(message)) and not _OF_SCHEMAS.search(message)
+    return bool(re.search(_OF_FIELDS, message)) and not re.search(_OF_SCHEMAS, message)
 
 
-_OF_FIELDS = re.compile(
-    r"un(?:known|recogni[sz]ed|supported|expected|available)|extra (?:input|field)"
+_OF_FIELDS = (
+    r"(?i)un(?:known|recogni[sz]ed|supported|expected|available)|extra (?:input|field)"
     r"|no endpoint|input should be"
     r"|not (?:yet |currently )?(?:support|permit|allow|available|implement|recogni[sz]ed)"
-    r"|must be one of",
-    re.IGNORECASE,
+    r"|must be one of"
 )
-_OF_SCHEMAS = re.compile(
-    r"invalid[_ ](?:json[_ ])?schema"
+_OF_SCHEMAS = (
+    r"(?i)invalid[_ ](?:json[_ ])?schema"
     r"|in context=|grammar|additionalProperties|\$ref|\$defs|\bkeyword"
     r"|\b(?:oneOf|allOf|anyOf|patternProperties|minLength|maxLength)\b"
-    r"|schema .{0,40}(?:invalid|contains|too )",
-    re.IGNORECASE,
+    r"|schema .{0,40}(?:invalid|contains|too )"
 )
