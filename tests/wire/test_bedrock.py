@@ -327,6 +327,19 @@ async def test_schema_is_put_in_the_prompt_after_a_forced_tool_is_rejected() -> 
     assert codec().learn(InvalidRequestError(status=400), request) is None
 
 
+@pytest.mark.parametrize(
+    "data",
+    [{}, {"type": []}, {"type": "text"}, {"type": "medium", "converse": 5}, {"type": "x", "y": 1}],
+)
+def test_opaque_data_of_an_unknown_shape_is_sent_unchanged(data: dict[str, Any]) -> None:
+    home = Continuity(issuer=Issuer("bedrock", None, "m"))
+    request = Request(
+        [User("x"), Assistant([Text("a"), Opaque(data, home)]), User("y")], model="m"
+    )
+    turns = json.loads(codec().encode(request).http.body)["messages"]
+    assert turns[1]["content"] == [{"text": "a"}, data]
+
+
 # --- the server side ---------------------------------------------------------------------------
 
 

@@ -290,7 +290,11 @@ def _split_mark(block: dict[str, Any]) -> list[dict[str, Any]]:
 def _write_block(block: Mapping[str, Any]) -> list[dict[str, Any]]:
     fields = dict(block)
     mark = {"cache_control": fields.pop("cache_control")} if "cache_control" in fields else {}
-    return _split_mark({**_convert(fields.pop("type"), fields), **mark})
+    try:
+        return _split_mark({**_convert(fields.pop("type"), fields), **mark})
+    except (KeyError, TypeError):
+        # Opaque data in a shape that no reply of this wire has; the server decides about it.
+        return [dict(block)]
 
 
 def _convert(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
