@@ -78,6 +78,21 @@ def test_reply_lines_for_ollama_clients_have_timestamps() -> None:
     assert body["message"] == {"role": "assistant", "content": "Yes.", "thinking": "Hm."}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("wire", SERVER_CODECS)
+def test_unsigned_thinking_and_a_call_are_written(wire: str, stream: bool) -> None:
+    request = Request([User("Hi")], tools=[Tool("patch")], model="m")
+    out = Assembler(request_id="R", model="m", expected=Expectation(request))
+    out.start()
+    out.thinking("Hm.")
+    out.tool_start(0, "c1", "patch")
+    out.tool_input(0, "{}")
+    out.finish("tool_calls")
+    written = write(wire, out.take(), stream=stream)
+    assert b'"Hm."' in written
+    assert b'"patch"' in written
+
+
 # --- custom tools of the Responses wire --------------------------------------------------------
 
 

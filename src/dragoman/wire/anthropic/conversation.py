@@ -296,7 +296,7 @@ class _AssistantWriter:
             made = self._block(block, index, path)
             if made is not None:
                 written.append((path, made))
-        while written and written[-1][1]["type"] in ("thinking", "redacted_thinking"):
+        while written and written[-1][1].get("type") in ("thinking", "redacted_thinking"):
             path, _ = written.pop()  # the block after this thinking was truncated or dropped
             self._notes.drop(
                 path, "thinking_dropped", "the wire takes no turn that ends with thinking"
