@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test test-covered test-rest test-exhaustive clients lint bench bench-quick lock sbom clean docs
+.PHONY: chat test test-covered test-exhaustive clients lint bench bench-quick lock sbom clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
@@ -17,21 +17,36 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 # What is covered to the last branch, by its own tests alone; tracing the others would double their time.
 COVERED := $(addprefix tests/,test_errors.py test_messages.py test_signatures.py test_calls_api.py test_capabilities.py test_sse.py test_reasoning.py test_citations.py events validate wire)
 
+PARTS := test-top test-rest test-attacks test-commands
+.PHONY: $(PARTS)
+
 test: .venv/dev ## every check
 	@sh scripts/install_system.sh
-	@echo "lint and two halves of the tests side by side; each prints when it is through"
-	@$(MAKE) --no-print-directory -j3 -Otarget lint test-covered test-rest
+	@echo "lint and the parts of the tests run in parallel; each prints its output when it ends"
+	@$(MAKE) --no-print-directory -j4 -Otarget lint test-covered $(PARTS)
 	$(BIN)/python -m bench.guard
 
 test-covered: .venv/dev # in one process: worker processes would be traced twice
 	$(BIN)/python -m pytest -q --cov --cov-report= $(COVERED)
 	$(BIN)/coverage report --fail-under=100
 
-# One worker more than cores: a third of the time of these tests is waiting.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
+# The tests that are not covered run in parts (PARTS) of about equal length, each in one process: every worker of
+# pytest-xdist would import all tests, which takes half a minute of CPU. The last part has what no
+# other part names.
+ATTACKS := $(addprefix tests/,attacks log transport)
+COMMANDS := $(addprefix tests/,cli session local tools typing)
+
+test-top: .venv/dev
+	$(BIN)/python -m pytest -q $(filter-out $(COVERED),$(wildcard tests/test_*.py))
+
+test-attacks: .venv/dev
+	$(BIN)/python -m pytest -q $(ATTACKS)
+
+test-commands: .venv/dev
+	$(BIN)/python -m pytest -q $(COMMANDS)
 
 test-rest: .venv/dev
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(addprefix --ignore=,$(COVERED))
+	$(BIN)/python -m pytest -q $(addprefix --ignore=,$(COVERED) $(ATTACKS) $(COMMANDS)) --ignore-glob='tests/test_*.py'
 
 # Some of its tests take minutes, and a look at the stack of a running thread can crash Python 3.11.
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample; half an hour on two cores

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import threading
 from typing import Any
 
@@ -203,6 +204,11 @@ def test_temperature_beyond_the_float_range_is_rejected() -> None:
 
 # --- replies -----------------------------------------------------------------------------------
 
+WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
+ONLY_WHOLE = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(not WHOLE, reason="more sizes and statuses: make test-exhaustive"),
+]
 MANY = b"{}," * 600_000 + b"{}"
 FEW = b"{}," * 30_000 + b"{}"
 SHAPES = {
@@ -218,8 +224,15 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("status", [200, 400])
-@pytest.mark.parametrize("items", [MANY, FEW], ids=["many", "few"])
+@pytest.mark.parametrize(
+    ("status", "items"),
+    [
+        pytest.param(200, MANY, id="200-many"),
+        pytest.param(200, FEW, id="200-few", marks=ONLY_WHOLE),
+        pytest.param(400, MANY, id="400-many", marks=ONLY_WHOLE),
+        pytest.param(400, FEW, id="400-few", marks=ONLY_WHOLE),
+    ],
+)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("wire", sorted(CODECS))
 async def test_reply_with_many_blocks_is_processed_quickly(
