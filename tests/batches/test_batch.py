@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 import dragoman
 from dragoman import BatchReport, batch
 from dragoman.batches import BatchError, BatchProgress, OutputError, StrictError
+from dragoman.batches import output as output_module
 from dragoman.errors import (
     AuthenticationError,
     OverloadedError,
@@ -447,3 +449,34 @@ async def test_full_disk_ends_the_batch(out: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("os.fsync", refuse)
     with pytest.raises(OSError, match="No space left"):
         await run(prompts(50), out, Echo())
+
+
+@pytest.mark.parametrize("order", ["input", "completed"])
+async def test_no_row_is_begun_while_a_sync_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any
+) -> None:
+    """Otherwise the memory of a batch grows with its slowest sync."""
+    syncing, release = threading.Event(), threading.Event()
+    sync = output_module._sync  # noqa: SLF001 - a disk that hangs is played here
+
+    def hang(file: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():  # not the state file
+            syncing.set()
+            assert release.wait(20)
+        sync(file)
+
+    monkeypatch.setattr(output_module, "_sync", hang)
+    monkeypatch.setattr(output_module, "_UNSYNCED_BYTES", 5_000)
+    model = Listed("x" * 1_000, repeat=True)
+    rows = [{"prompt": str(number)} for number in range(200)]
+    out = tmp_path / "out.jsonl"
+    running = asyncio.ensure_future(batch(rows, out, model, concurrency=4, order=order))
+    await asyncio.to_thread(syncing.wait, 20)
+    begun = -1
+    while len(model.requests) > begun:  # until no more rows are begun
+        begun = len(model.requests)
+        await asyncio.sleep(0.05)
+    release.set()
+    report = await running
+    assert begun < 30
+    assert (report.rows, len(model.requests)) == (200, 200)

@@ -26,6 +26,9 @@ from .results import INVALID_ROW
 
 _PAUSE = 0.02  # seconds between two syncs, so that one sync covers many rows
 _WINDOW = 2_000  # how many rows may finish before an earlier row, at least
+# Bytes of results that are not on disk yet, after which no row is begun. Without this bound, the
+# memory of a long batch is that of the slowest sync in it.
+_UNSYNCED_BYTES = 1024 * 1024
 _HELD_BYTES = 64 * 1024 * 1024  # no row is begun while finished rows in memory exceed this size
 # The size from which OUT.ahead is rewritten without the rows that OUT contains.
 _JOURNAL_BYTES = 64 * 1024 * 1024
@@ -127,6 +130,7 @@ class Output:
         self._fresh: list[int] = []  # lines with a new result that is not in the journal yet
         self._ready: list[bytes] = []
         self._bytes = 0
+        self._unsynced = 0  # bytes of results that neither the output nor the journal has on disk
         self._put = 0
         self._dirty = asyncio.Event()
         self._room = asyncio.Event()
@@ -180,6 +184,7 @@ class Output:
     def put(self, line: int, data: bytes) -> None:
         """Add the result of a row; one of the next syncs writes it to disk."""
         self._put += 1
+        self._unsynced += len(data)
         if not self.ordered:
             self._add(data)
             self._bytes += len(data)
@@ -204,12 +209,14 @@ class Output:
             if not self._closing:
                 await asyncio.sleep(_PAUSE)
             self._dirty.clear()
+            unsynced = self._unsynced
             ready, self._ready = self._ready, []
             fresh = [self._held[line] for line in self._fresh if line in self._held]
             self._fresh = []
             compact = list(self._held.values()) if self._must_compact() else None
             await loop.run_in_executor(self._thread, self._save, ready, fresh, compact)
             self.saved += len(ready)
+            self._unsynced -= unsynced
             self._bytes -= sum(map(len, ready))
             self._room.set()
             on_saved()
@@ -239,7 +246,11 @@ class Output:
     # --- private methods
 
     def _is_full(self) -> bool:
-        return self._bytes > _HELD_BYTES or len(self._order) >= self._window
+        return (
+            self._unsynced > _UNSYNCED_BYTES
+            or self._bytes > _HELD_BYTES
+            or len(self._order) >= self._window
+        )
 
     def _release(self) -> None:
         """Queue for writing the results whose earlier rows are all finished."""
