@@ -5,21 +5,26 @@ tracing.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dragoman import Fallback, connect
+from dragoman import Fallback, connect, connect_embedder
 from dragoman.errors import OverloadedError
 from dragoman.gateway.app import create_app
+from dragoman.gateway.gathering import MetricsFolder
 from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.gateway.metrics import Metrics
 from dragoman.gateway.models import Models
 from dragoman.gateway.signals import reload_models
 from dragoman.gateway.tracing import Tracing, read_parent
@@ -201,6 +206,84 @@ async def test_trace_context_is_forwarded_even_if_no_spans_are_recorded() -> Non
     assert first["tracestate"] == "vendor=1"
     assert first["authorization"] == "Bearer k"
     assert not any("traceparent" in each or "tracestate" in each for each in others)
+
+
+async def test_trace_context_is_forwarded_with_embeddings() -> None:
+    body = {"data": [{"index": 0, "embedding": [0.5, 0.5]}], "usage": {"prompt_tokens": 2}}
+    async with serve(answering_with(body)) as upstream:
+        model = connect_embedder("m", base_url=f"{upstream.url}/v1", api_key="k")
+        async with serving(create_app({"vectors": model})) as url:
+            asked = {"model": "vectors", "input": "a red fox"}
+            path = f"{url}/v1/embeddings"
+            assert (await post(path, asked, {"traceparent": PARENT}))[0] == 200
+            await post(path, asked)
+    first, second = [seen.headers for seen in upstream.requests]
+    assert re.fullmatch(f"00-{TRACE}-[0-9a-f]{{16}}-01", first["traceparent"])
+    assert first["authorization"] == "Bearer k"
+    assert "traceparent" not in second
+
+
+def answering_with(body: Any) -> Any:
+    async def handler(connection: Connection) -> None:
+        connection.reply(200, json.dumps(body).encode())
+
+    return handler
+
+
+# --- several workers ---------------------------------------------------------------------------
+
+
+def test_metrics_are_the_sums_of_all_workers(tmp_path: Path) -> None:
+    one, two, ended = Metrics(), Metrics(), Metrics()
+    for metrics, count in ((one, 1), (two, 2), (ended, 4)):
+        metrics.in_flight = count
+        for _ in range(count):
+            metrics.count("openai", "fast", 200)
+            metrics.time("request", 0.2)
+    folders = [MetricsFolder(tmp_path, each) for each in (one, two, ended)]
+    for folder in folders:
+        folder.save()
+    (gone,) = [path for path in tmp_path.glob("*.json") if b'"in_flight":4' in path.read_bytes()]
+    gone.rename(tmp_path / "999999999-ended.json")  # the id of a process that does not exist
+    (tmp_path / "1-broken.json").write_bytes(b"{")
+    two.count("openai", "fast", 200)  # not saved yet, but the asked worker's own
+    found = folders[1].gather().text()
+    assert 'dragoman_requests_total{wire="openai",model="fast",status="200"} 8' in found
+    assert "dragoman_in_flight 3" in found  # without the calls of a worker that ended
+    assert 'dragoman_request_seconds_bucket{le="0.5"} 7' in found
+    assert "dragoman_request_seconds_count 7" in found
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif("DRAGOMAN_EXHAUSTIVE" not in os.environ, reason="three processes")
+async def test_all_workers_reload_on_a_signal_and_share_their_metrics(tmp_path: Path) -> None:
+    async with serve(answering("one")) as one, serve(answering("two")) as two:
+        config = Path(write_config(tmp_path, one.url))
+        options = ["--config", str(config), "--model", "fast=up:m", "--workers", "2"]
+        async with running(*options) as (url, process):
+            path = f"{url}/v1/chat/completions"
+            sent = 40
+            for _ in range(sent):  # each on a new connection, which any worker may accept
+                assert b"one" in (await post(path, BODY))[2]
+            write_config(tmp_path, two.url)
+            process.send_signal(signal.SIGHUP)
+            in_a_row = 0
+            async with asyncio.timeout(30):
+                while in_a_row < 40:
+                    status, _, answer = await post(path, BODY)
+                    sent += 1
+                    assert status == 200
+                    in_a_row = in_a_row + 1 if b"two" in answer else 0
+            await asyncio.sleep(2)
+            line = f'dragoman_requests_total{{wire="openai",model="fast",status="200"}} {sent}'
+            for _ in range(8):
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(f"{url}/metrics") as answered,
+                ):
+                    assert line in await answered.text()
+            workers = psutil.Process(process.pid).children()
+            assert len([each for each in workers if each.cpu_times().user > 0]) >= 2
 
 
 async def test_request_and_each_of_its_attempts_have_a_span() -> None:

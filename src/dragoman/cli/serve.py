@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
 import os
 import ssl
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -298,7 +300,18 @@ def command(
             "cors": cors,
             "admin": _read_admin(options["admin"]),
         }
-        _run(settings, host, port, workers, drain, tls)
+        with contextlib.ExitStack() as stack:
+            settings["metrics"] = _open_metrics_folder(stack) if workers > 1 else None
+            _run(settings, host, port, workers, drain, tls)
+
+
+def _open_metrics_folder(stack: contextlib.ExitStack) -> str | None:
+    """Return a new folder in which workers share their counters, removed at the end."""
+    try:
+        return stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-metrics-"))
+    except OSError as error:
+        click.echo(f"/metrics will show one worker at a time: {error}", err=True)
+        return None
 
 
 def _read_bounds(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ..wire import ServerCodec
 from ..wire.urls import is_loopback
 from .background import Background
 from .evidence import CallLog
+from .gathering import MetricsFolder
 from .keys import Key, KeyRing
 from .ledger import Ledger, LedgerWriter
 from .limits import RedisLimits
@@ -119,6 +120,7 @@ class Service:
         self.bounds = bounds
         self.calls = calls
         self.metrics = Metrics()
+        self.gathering: MetricsFolder | None = None  # set if there are several workers
         self.draining = False
         # true after SIGTERM while requests are still served, so that load balancers stop sending
         # them

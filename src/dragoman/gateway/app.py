@@ -48,6 +48,7 @@ from .background import Background
 from .cors import Cors
 from .evidence import CallLog
 from .exchange import RouteHandler, read_headers
+from .gathering import MetricsFolder
 from .kept_pages import kept_routes
 from .keys import Key, KeyRing
 from .keystore import load_keys
@@ -155,6 +156,8 @@ async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any
     service.draining = True
     for task in tasks:
         task.cancel()
+    if service.gathering is not None:
+        service.gathering.save()
     if service.usage is not None:
         await service.usage.flush(())
     if service.background is not None:
@@ -172,6 +175,8 @@ def _list_work(service: Service) -> list[Coroutine[Any, Any, None]]:
         work.append(_poll(service.keys))
     if service.usage is not None:
         work.append(service.usage.keep_flushing(service.live))
+    if service.gathering is not None:
+        work.append(service.gathering.keep_saving())
     return work
 
 
@@ -297,14 +302,14 @@ class _Pages:
         return JSONResponse({"status": "not ready", "models": shown}, 503)
 
     async def metrics(self, asked: HttpAsked) -> Response:
-        """Return the counters of this process."""
+        """Return the counters of all workers."""
         try:
             self._identify(asked)
         except ProviderError as error:
             return _refusal(asked, error)
-        return PlainTextResponse(
-            self._service.metrics.text(), media_type="text/plain; version=0.0.4"
-        )
+        gathering = self._service.gathering
+        metrics = self._service.metrics if gathering is None else gathering.gather()
+        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def models(self, asked: HttpAsked) -> Response:
         """Return the models that this key may use, for clients of the openai and anthropic wires.
@@ -443,6 +448,9 @@ def create_app_from_environment() -> Starlette:
         tracing=Tracing() if told["otel"] else None,
         open_ready=told["open_ready"],
     )
-    app.state.service.drain_delay = told["drain_delay"]
-    app.state.service.reload = lambda: Models(_open_models(told))
+    service: Service = app.state.service
+    if told["metrics"] is not None:
+        service.gathering = MetricsFolder(told["metrics"], service.metrics)
+    service.drain_delay = told["drain_delay"]
+    service.reload = lambda: Models(_open_models(told))
     return app

@@ -7,11 +7,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
+from msgspec import Struct
+
 from ..calls import RoutingSwitched
 from ..events import Usage
 from ..messages import LossWarning
 
 _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
+
+
+class Saved(Struct):
+    """The values of the counters: labels and number of each, and the durations by name."""
+
+    in_flight: int = 0
+    requests: list[tuple[tuple[str, ...], int]] = []
+    warnings: list[tuple[tuple[str, ...], int]] = []
+    tokens: list[tuple[tuple[str, ...], int]] = []
+    switches: list[tuple[tuple[str, ...], int]] = []
+    seconds: dict[str, list[float]] = {}
 
 
 class Metrics:
@@ -50,6 +63,32 @@ class Metrics:
         held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
         held[bisect_left(_BUCKETS, seconds)] += 1  # the last place is that of longer durations
         held[-1] += seconds
+
+    def save(self) -> Saved:
+        """Return the values of all counters."""
+        return Saved(
+            self.in_flight,
+            list(self._requests.items()),
+            list(self._warnings.items()),
+            list(self._tokens.items()),
+            list(self._switches.items()),
+            self._seconds,
+        )
+
+    def add(self, saved: Saved) -> None:
+        """Add the values of another worker's counters."""
+        self.in_flight += saved.in_flight
+        for counter, values in (
+            (self._requests, saved.requests),
+            (self._warnings, saved.warnings),
+            (self._tokens, saved.tokens),
+            (self._switches, saved.switches),
+        ):
+            for labels, value in values:
+                counter[labels] += value
+        for name, held in saved.seconds.items():
+            own = self._seconds.get(name, [0.0] * len(held))
+            self._seconds[name] = [mine + other for mine, other in zip(own, held, strict=True)]
 
     def text(self) -> str:
         """Return all counters in the text format of Prometheus."""

@@ -253,7 +253,7 @@ def _pages() -> dict[str, Any]:
     found = {
         "/health": _get("The process is alive."),
         "/ready": ready,
-        "/metrics": _get("Counters of this process.", *_DENIED, kind="text/plain"),
+        "/metrics": _get("Counters of all workers.", *_DENIED, kind="text/plain"),
     }
     for root in ("/v1/models", "/v1beta/models"):
         found[root] = _get("The models this key may use.", *_DENIED)

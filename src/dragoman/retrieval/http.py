@@ -20,6 +20,7 @@ from ..errors import (
 )
 from ..messages import LossWarning
 from ..prices import PricedAs, find_seller, find_server
+from ..provider.tracing import TRACE_HEADERS
 from ..transport import MAX_ERROR_BODY, Secret, Timeouts, Transport
 from ..wire.codec import Encoded, HttpReply
 from .contract import Embedder, Reranker, RetrievalModel, find_sale
@@ -71,7 +72,9 @@ class Endpoint(Generic[RequestT]):
 
     async def exchange(self, encoded: Encoded) -> HttpReply:
         """Send a request and return its complete reply; raise an error for an error status."""
-        async with self._transport.send(encoded.http, self._credentials, self._timeouts) as http:
+        traced = TRACE_HEADERS.get()
+        credentials = self._credentials if traced is None else {**traced, **self._credentials}
+        async with self._transport.send(encoded.http, credentials, self._timeouts) as http:
             if http.status >= 300:
                 body = await http.read(MAX_ERROR_BODY)
                 raise self.codec.error(http.status, http.headers, body, time.time())

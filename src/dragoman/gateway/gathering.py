@@ -1,0 +1,78 @@
+"""Add up the counters of all workers of a gateway, since a scrape reaches only one of them.
+
+Each worker saves its counters to a file of its own once a second. The worker that is asked adds
+the files of the others to its own counters. The file of a worker that ended stays, so that no
+counter decreases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from ..messages import new_ulid
+from .metrics import Metrics, Saved
+
+log = logging.getLogger("dragoman")
+
+_SECONDS = 1.0  # between two saves
+_saved = msgspec.json.Decoder(Saved)
+
+
+class MetricsFolder:
+    """The files with the counters of all workers, of which this process writes one."""
+
+    def __init__(self, folder: str | Path, metrics: Metrics) -> None:
+        self._folder = Path(folder)
+        self._metrics = metrics
+        self._path = self._folder / f"{os.getpid()}-{new_ulid()}.json"
+        self._written = b""
+
+    def save(self) -> None:
+        """Write the counters of this process, if they changed."""
+        data = msgspec.json.encode(self._metrics.save())
+        if data == self._written:
+            return
+        fresh = self._path.with_suffix(".new")
+        try:
+            fresh.write_bytes(data)
+            fresh.replace(self._path)
+        except OSError as error:
+            log.warning("the metrics of this worker cannot be saved: %s", error)
+            return
+        self._written = data
+
+    async def keep_saving(self) -> None:
+        """Write the counters once a second."""
+        while True:
+            self.save()
+            await asyncio.sleep(_SECONDS)
+
+    def gather(self) -> Metrics:
+        """Return the sums of all workers; those of others are up to a second old."""
+        total = Metrics()
+        total.add(self._metrics.save())
+        for path in sorted(self._folder.glob("*.json")):
+            if path == self._path:
+                continue
+            with contextlib.suppress(OSError, ValueError):  # an incomplete file of another program
+                saved = _saved.decode(path.read_bytes())
+                if not _is_running(int(path.name.partition("-")[0])):
+                    saved.in_flight = 0
+                total.add(saved)
+        return total
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
