@@ -9,6 +9,7 @@ import pytest
 
 from tests.gateway.upstream import WIRES
 
+from .results import record_outcomes
 from .running import find_program, gateway, in_full_run, run_program
 from .scripted import script
 
@@ -49,6 +50,7 @@ async def test_every_feature_of_a_client_library_works_through_the_gateway(
     async with gateway(script(), tmp_path) as url:
         for wire in WIRES:
             found = await run_list(url, name, side, wire, where)
+            record_outcomes(f"{name}, {side}", wire, found)
             failed |= {
                 f"{wire} {feature}": what
                 for feature, what in found.items()

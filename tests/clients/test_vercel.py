@@ -10,6 +10,7 @@ import pytest
 
 from tests.gateway.upstream import WIRES
 
+from .results import record_outcomes
 from .running import INSTALLED, find_program, gateway, in_full_run, run_program
 from .scripted import script
 
@@ -39,5 +40,6 @@ async def test_every_feature_of_the_vercel_library_works_through_the_gateway(
         failed = {}
         for wire in WIRES:
             found = await run_list(url, side, wire, tmp_path)
+            record_outcomes(f"Vercel AI SDK, {side}", wire, found)
             failed |= {f"{wire} {name}": what for name, what in found.items() if what != "yes"}
     assert failed == {}

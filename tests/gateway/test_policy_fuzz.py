@@ -95,7 +95,13 @@ BODIES: dict[str, dict[str, Any]] = {
             },
             {"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "x"},
             {"type": "custom_tool_call_output", "call_id": "c", "output": "y"},
-            {"type": "function_call", "call_id": "d", "name": "f", "arguments": "{}"},
+            {
+                "type": "function_call",
+                "call_id": "d",
+                "name": "f",
+                "namespace": "n",
+                "arguments": "{}",
+            },
             {
                 "type": "function_call_output",
                 "call_id": "d",
@@ -106,6 +112,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "tools": [
             {"type": "function", **FUNCTION},
             {"type": "custom", "name": "p", "format": {"type": "grammar"}},
+            {"type": "namespace", "name": "n", "tools": [{"type": "function", **FUNCTION}]},
         ],
         "tool_choice": {"type": "custom", "name": "p"},
         "text": {"format": {"type": "json_object"}, "verbosity": "low"},

@@ -4,10 +4,17 @@ wires.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import aiohttp
 import pytest
 
+from dragoman.gateway.app import create_app
+from dragoman.gateway.policy import prepare
+from dragoman.sim import Answer, Call, ScriptedProvider
+
+from .serving import serving
 from .upstream import bench, models_for
 
 USER = {"role": "user", "content": "Hi"}
@@ -155,6 +162,22 @@ SHAPES: list[tuple[str, str, Any, str]] = [
         "custom_call_rewritten",
     ),
     (
+        "responses",
+        "input",
+        [
+            USER,
+            {
+                "type": "function_call",
+                "call_id": "c1",
+                "namespace": "mcp__docs",
+                "name": "search",
+                "arguments": "{}",
+            },
+            {"type": "function_call_output", "call_id": "c1", "output": "Done"},
+        ],
+        "namespace_joined input[1]",
+    ),
+    (
         "gemini",
         "contents",
         [{"role": "model", "parts": [{"text": "Hello"}]}, {"parts": [{"text": "Hi"}]}],
@@ -205,6 +228,72 @@ async def test_tool_keeps_vendor_specific_fields_on_its_own_wire() -> None:
         assert "strict_dropped tools[0].strict" in headers["x-dragoman-warnings"]
         await gateway.ask("anthropic", "anthropic", {"tools": marked})
         assert gateway.seen[0]["tools"] == marked
+
+
+async def test_tools_of_a_namespace_are_called_by_their_own_names() -> None:
+    no_fields = {"type": "object", "properties": {}}
+    tools = [
+        {"type": "function", "name": "search", "parameters": no_fields},
+        {
+            "type": "namespace",
+            "name": "mcp__docs__",
+            "description": "The documents.",
+            "tools": [
+                {
+                    "type": "function",
+                    "name": "search",
+                    "description": "Search.",
+                    "parameters": no_fields,
+                },
+                {"type": "custom", "name": "query", "description": "Ask."},
+            ],
+        },
+    ]
+    calls = [Call("search"), Call("mcp__docs__search"), Call("mcp__docs__query", {"input": "x"})]
+    model = ScriptedProvider(Answer("", tool_calls=calls))
+    wanted = [
+        ("function_call", "search", None),
+        ("function_call", "search", "mcp__docs__"),
+        ("custom_tool_call", "query", "mcp__docs__"),
+    ]
+    body = {"model": "m", "input": "Hi", "tools": tools}
+    async with serving(create_app({"m": model})) as url, aiohttp.ClientSession(url) as http:
+        async with http.post("/v1/responses", json=body) as reply:
+            whole = await reply.json()
+            warned = reply.headers["x-dragoman-warnings"]
+        async with http.post("/v1/responses", json={**body, "stream": True}) as reply:
+            lines = [line[6:] async for line in reply.content if line.startswith(b"data: ")]
+    streamed = json.loads(lines[-1])["response"]
+    for response in (whole, streamed):
+        assert [
+            (item["type"], item["name"], item.get("namespace")) for item in response["output"]
+        ] == wanted
+    assert "namespace_joined tools[1]" in warned
+    offered = model.requests[0].tools
+    assert [(tool.name, tool.description) for tool in offered] == [
+        ("search", ""),
+        ("mcp__docs__search", "The documents.\n\nSearch."),
+        ("mcp__docs__query", "Ask."),
+    ]
+
+
+def test_a_tool_of_a_namespace_that_is_not_a_function_is_reported() -> None:
+    inner = {"type": "web_search"}
+    body = {"input": "Hi", "tools": [{"type": "namespace", "name": "n", "tools": [inner]}]}
+    prepared = prepare("responses", body)
+    assert prepared.body["tools"] == []
+    assert [(each.code, each.path) for each in prepared.left] == [
+        ("namespace_joined", "tools[0]"),
+        ("hosted_tool_dropped", "tools[0].tools[0]"),
+    ]
+
+
+async def test_namespace_is_sent_unchanged_on_the_same_wire() -> None:
+    inner = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "namespace", "name": "n", "description": "d", "tools": [inner]}]
+    async with bench() as gateway:
+        await gateway.ask("responses", "responses", {"tools": tools})
+        assert gateway.seen[0]["tools"] == tools
 
 
 async def test_instructions_are_not_sent_twice_on_the_same_wire() -> None:

@@ -360,7 +360,13 @@ class Exchange:
         asked = self.codec.decode(prepared.body, path)
         messages, self.prepared = settle_shape(wire, asked.request.messages, prepared)
         request = replace(asked.request, messages=messages, request_id=self.id)
-        asked = replace(asked, request=request, custom=prepared.custom, echo=self._echo(prepared))
+        asked = replace(
+            asked,
+            request=request,
+            custom=prepared.custom,
+            grouped=prepared.grouped,
+            echo=self._echo(prepared),
+        )
         self.is_native = not holds_sealed(body)
         self.service.bounds.check_request(asked.request)
         self.request = asked.request

@@ -45,6 +45,10 @@ class Asked(Struct, frozen=True):
     """Tools with free text as input, if the wire has them: replaced by functions with the
     parameter ``input``.
     """
+    grouped: Mapping[str, tuple[str, str]] = {}
+    """Tools of a namespace, if the wire has them, by the names of the functions that replace them:
+    the namespace, and the name in it.
+    """
 
 
 class ServerCodec(Protocol):

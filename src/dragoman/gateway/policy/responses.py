@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -81,6 +81,11 @@ _REFERENCE = Rule(
 )
 _HOSTED = Rule("refused", "offer tools of type function, or ask a model of the same wire")
 _OFFERED = Rule("hint", "the model's server does not run it; the other functions are offered")
+_FUNCTION = {
+    "defer_loading": Rule("hint", "every tool is offered at once", default=(False,)),
+    "allowed_callers": Rule("hint", "the model calls every tool directly", default=(["direct"],)),
+}
+_JOINED = Rule("mapped", "the namespace is a part of the function's name")
 _PARTS = (
     "input_text",
     "output_text",
@@ -130,6 +135,7 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
             made.pop("phase", None)
         return made
     if kind == "function_call":
+        item = _join_call(item, path, sorter)
         return {**item, "arguments": _sort_text_arguments(item, path, sorter)}
     if kind in ("function_call_output", "custom_tool_call_output"):
         made = sorter.keep(item, path, ("type", "call_id", "output", "id", "status"))
@@ -159,7 +165,8 @@ def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
     sorter.leave(
         path, Rule("mapped", "it is sent as a call of a function"), "custom_call_rewritten"
     )
-    name = item.get("name") or str(item["type"]).removesuffix("_call")
+    name = join_name(item.get("namespace"), item.get("name"))
+    name = name or str(item["type"]).removesuffix("_call")
     wanted = item.get("input") if "input" in item else item.get("action") or item.get("operation")
     return {
         "type": "function_call",
@@ -167,6 +174,25 @@ def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
         "name": name,
         "arguments": encode_arguments(wanted),
     }
+
+
+def _join_call(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
+    """Give the call of a tool in a namespace the name of the function that replaces the tool."""
+    if not item.get("namespace"):
+        return item
+    sorter.leave(path, _JOINED, "namespace_joined")
+    kept = {name: value for name, value in item.items() if name != "namespace"}
+    return {**kept, "name": join_name(item["namespace"], item.get("name"))}
+
+
+def join_name(namespace: Any, name: Any) -> Any:
+    """Return the name of the function that replaces a tool of a namespace.
+
+    Clients name a namespace with or without the separator at its end.
+    """
+    if not isinstance(namespace, str) or not isinstance(name, str) or not namespace:
+        return name
+    return f"{namespace.rstrip('_')}__{name}"
 
 
 def encode_arguments(text: Any) -> str:
@@ -221,12 +247,10 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
     for at, tool in enumerate(tools):
         kind = tool.get("type") if isinstance(tool, dict) else None
         path = f"tools[{at}]"
-        if kind == "function":
-            made.append(
-                sorter.keep(tool, path, ("type", "name", "description", "parameters", "strict"))
-            )
-        elif kind == "custom":
-            made.append(_sort_custom(tool, path, sorter))
+        if kind in ("function", "custom"):
+            made.append(_sort_tool(tool, path, sorter))
+        elif kind == "namespace" and isinstance(tool.get("tools"), list):
+            made += _sort_namespace(tool, path, sorter)
         elif isinstance(kind, str):
             others.append((path, tool))
         else:
@@ -235,6 +259,34 @@ def _sort_tools(tools: list[Any], sorter: Sorter) -> list[Any]:
         hosted = read_hosted("responses", tool["type"], tool)
         sorter.leave(path, _OFFERED if made else _HOSTED, "hosted_tool_dropped", hosted)
     return made
+
+
+def _sort_tool(tool: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
+    if tool.get("type") == "custom":
+        return _sort_custom(tool, path, sorter)
+    return sorter.keep(
+        tool, path, ("type", "name", "description", "parameters", "strict"), _FUNCTION
+    )
+
+
+def _sort_namespace(tool: dict[str, Any], path: str, sorter: Sorter) -> Iterator[Any]:
+    """Yield the tools of a namespace as functions whose names contain the namespace.
+
+    The first of them has the description of the namespace too.
+    """
+    sorter.leave(path, _JOINED, "namespace_joined")
+    namespace, about = tool.get("name"), tool.get("description")
+    for at, each in enumerate(tool["tools"]):
+        inner = f"{path}.tools[{at}]"
+        if not isinstance(each, dict) or each.get("type") not in ("function", "custom"):
+            sorter.leave(inner, _OFFERED, "hosted_tool_dropped")
+            continue
+        joined = join_name(namespace, each.get("name"))
+        sorter.grouped[str(joined)] = (str(namespace), str(each.get("name")))
+        texts = [text for text in (about, each.get("description")) if isinstance(text, str)]
+        about = None
+        named = {**each, "name": joined, "description": "\n\n".join(texts)}
+        yield _sort_tool(named, inner, sorter)
 
 
 def _sort_custom(tool: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:

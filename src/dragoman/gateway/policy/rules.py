@@ -70,6 +70,8 @@ class Sorter:
         self.own: dict[str, Any] = {}
         self.directives: list[str] = []  # instructions to add to the prompt
         self.custom: set[str] = set()  # names of custom tools, which are replaced by functions
+        # tools of a namespace, by the names of the functions that replace them
+        self.grouped: dict[str, tuple[str, str]] = {}
         self._together = together
 
     def leave(
@@ -100,6 +102,7 @@ class Sorter:
             self.own,
             frozenset(self.custom),
             tuple(self.directives),
+            self.grouped,
         )
 
     def wish(self, concept: str, value: Any) -> None:
@@ -161,3 +164,6 @@ class Prepared(Struct, frozen=True):
     """The names of custom tools, which are replaced by functions."""
     directives: tuple[str, ...] = ()
     """Instructions to add to the prompt if the model uses another wire."""
+    grouped: Mapping[str, tuple[str, str]] = {}
+    """Tools of a namespace by the names of the functions that replace them: the namespace, and the
+    name in it."""

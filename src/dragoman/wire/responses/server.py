@@ -88,7 +88,7 @@ class _StreamEncoder(ReplyEncoder):
         if isinstance(event, ThinkingDelta):
             return self._think(event)
         if isinstance(event, ToolUseStart):
-            call = {"call_id": event.tool_use_id, "name": event.tool_name}
+            call = {"call_id": event.tool_use_id, **_name_of(event.tool_name, self._asked)}
             if event.tool_name in self._asked.custom:
                 return self._begin(event.content_block_index, "custom_tool_call", **call, input="")
             return self._begin(event.content_block_index, "function_call", **call, arguments="")
@@ -295,6 +295,14 @@ class _StreamEncoder(ReplyEncoder):
         return named_frame({"type": kind, **fields, "sequence_number": number})
 
 
+def _name_of(tool: str, asked: Asked) -> dict[str, str]:
+    """Return the name of a called tool, with its namespace if the client gave it one."""
+    if tool not in asked.grouped:
+        return {"name": tool}
+    namespace, name = asked.grouped[tool]
+    return {"name": name, "namespace": namespace}
+
+
 def _write_body(
     reply: BodyEncoder, complete: MessageComplete, asked: Asked, created: int
 ) -> bytes:
@@ -305,7 +313,7 @@ def _write_body(
         if isinstance(block, ToolCall):
             call = next(calls)
             is_cut = complete.finish_reason == "length" and call.end.intent is None
-            facts = {"call_id": block.id, "name": block.name}
+            facts = {"call_id": block.id, **_name_of(block.name, asked)}
             if block.name in asked.custom:
                 item = _item(reply, at, "custom_tool_call", **facts, input=_input_of(call.text))
             else:

@@ -1,0 +1,65 @@
+"""Store the outcome of each library and program over each wire, and show it on a page.
+
+The tests that run them write ``results.json``; ``python -m tests.clients.results`` writes the
+section of the page from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.gateway.upstream import WIRES
+from tests.pages import ROOT
+
+FILE = Path(__file__).parent / "results.json"
+PAGE = ROOT / "docs/reference/gateway-clients.md"
+TITLE = "## Libraries and programs"
+_HEAD = f"""{TITLE}
+
+Libraries, and coding agents with their default settings, that edit a file of a small repository. They are not
+dependencies of this project: `make clients` installs them, and `make test-exhaustive` runs them and records the
+outcome, which `python -m tests.clients.results` writes here.
+
+"""
+
+Results = dict[str, dict[str, dict[str, str]]]  # client -> feature -> wire -> outcome
+
+
+def record_outcomes(client: str, wire: str, outcomes: Mapping[str, str], file: Path = FILE) -> None:
+    """Store the outcome of each feature of a client over a wire, in place of the last ones."""
+    with file.open("a+") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)  # other processes of a parallel run write it too
+        opened.seek(0)
+        results: Results = json.loads(opened.read() or "{}")
+        features = results.setdefault(client, {})
+        for feature in [*features]:
+            features[feature].pop(wire, None)
+        for feature, outcome in outcomes.items():
+            features.setdefault(feature, {})[wire] = outcome.partition(":")[0]
+        results[client] = {feature: wires for feature, wires in features.items() if wires}
+        opened.truncate(0)
+        opened.write(json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def write_section(results: Results) -> str:
+    """Return the section of the page."""
+    lines = [f"| client | feature | {' | '.join(WIRES)} |", "|---|---|" + "---|" * len(WIRES)]
+    for client, features in results.items():
+        for feature, wires in features.items():
+            shown = [wires.get(wire, "not run") for wire in WIRES]
+            lines.append(f"| {client} | {feature.replace('_', ' ')} | {' | '.join(shown)} |")
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+def read_results() -> Results:
+    """Return the stored outcomes."""
+    found: Results = json.loads(FILE.read_text())
+    return found
+
+
+if __name__ == "__main__":
+    vendors = PAGE.read_text().partition(TITLE)[0].rstrip("\n")
+    PAGE.write_text(f"{vendors}\n\n{write_section(read_results())}")
