@@ -28,7 +28,9 @@ outcome, which `python -m tests.clients.results` writes here.
 Results = dict[str, dict[str, dict[str, str]]]  # client -> feature -> wire -> outcome
 
 
-def record_outcomes(client: str, wire: str, outcomes: Mapping[str, str], file: Path = FILE) -> None:
+def record_outcomes(
+    client: str, wire: str, outcomes: Mapping[str, str], file: Path = FILE
+) -> None:
     """Store the outcome of each feature of a client over a wire, in place of the last ones."""
     with file.open("a+") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)  # other processes of a parallel run write it too

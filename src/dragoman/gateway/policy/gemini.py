@@ -164,12 +164,11 @@ def _sort_part(part: Any, path: str, role: Any, sorter: Sorter) -> Any:
         return {"text": "[content of another kind]"}
     made = sorter.keep(part, path, _PART_NAMES) if role != "model" else part
     for name, names in (
-        ("inlineData", ("mimeType", "data", "displayName")),
+        ("inlineData", ("mimeType", "data")),
         ("fileData", ("mimeType", "fileUri")),
     ):
         if isinstance(made.get(name), dict):
             made[name] = sorter.keep(made[name], f"{path}.{name}", names, {"displayName": _HINT})
-            made[name].pop("displayName", None)
     inline = made.get("inlineData")
     if isinstance(inline, dict) and isinstance(inline.get("data"), str):
         inline["data"] = to_standard_base64(inline["data"])
