@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,12 @@ from pydantic_ai import (
     ToolOutput,
     UsageLimits,
 )
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UsageLimitExceeded
+from pydantic_ai.exceptions import (
+    ModelAPIError,
+    ModelHTTPError,
+    UnexpectedModelBehavior,
+    UsageLimitExceeded,
+)
 from pydantic_ai.messages import ModelResponse, ThinkingPart, ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
@@ -39,6 +45,7 @@ from dragoman.messages import ForceTool
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 
 from ..listed import Listed, speak
+from ..pages import ROOT
 from .obliging import USAGE, obliging
 
 pytestmark = pytest.mark.filterwarnings(
@@ -82,6 +89,24 @@ async def test_agent_streams_the_text_of_the_reply(model: Model) -> None:
         assert len(pieces) > 1
     assert "".join(pieces) == await result.get_output()
     assert result.usage.output_tokens == 10
+
+
+async def test_stream_without_content_is_an_error_of_pydantic_ai() -> None:
+    agent = Agent(DragomanModel(ScriptedProvider(*[Answer(text="")] * 3)))
+    with pytest.raises(UnexpectedModelBehavior):
+        async with agent.run_stream("Hello?") as result:
+            await result.get_output()
+
+
+def test_page_lists_tests_that_exist() -> None:
+    """The page maps the cases of Pydantic AI's own tests to tests of this module."""
+    page = (ROOT / "docs" / "howto" / "frameworks.md").read_text()
+    table = page.partition("| tests of `DragomanModel` |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines()[2:]]
+    listed = {name for row in rows for name in re.findall(r"`(test_\w+)`", row[2])}
+    assert len(rows) == 10
+    assert listed <= {name for name in globals() if name.startswith("test_")}
+    assert all("`test_" in row[2] for row in rows)
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -45,6 +45,16 @@ async def test_embed_works_over_a_socket(server: SimServer, wire: str, packed: b
     assert found.usage.input_tokens == expected.usage.input_tokens
 
 
+@pytest.mark.parametrize("wire", sorted({*EMBED_CODECS, *RERANK_CODECS}))
+async def test_models_of_every_wire_are_ready(server: SimServer, wire: str) -> None:
+    if wire in EMBED_CODECS:
+        async with server.connect_embedder(wire) as embedder:
+            await embedder.ready()
+    if wire in RERANK_CODECS:
+        async with server.connect_reranker(wire) as reranker:
+            await reranker.ready()
+
+
 @pytest.mark.parametrize("wire", ["cohere", "gemini", "jina", "voyage"])
 async def test_input_types_reach_the_server(server: SimServer, wire: str) -> None:
     async with server.connect_embedder(wire) as embedder:

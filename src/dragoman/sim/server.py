@@ -16,6 +16,7 @@ from ..messages import Request
 from ..provider import Provider, connect
 from ..retrieval import Embedder, Reranker, connect_embedder, connect_reranker
 from ..retrieval.wire.server import RetrievalServer
+from ..retrieval.wire.tei import TeiEmbed
 from ..tokens import estimate_input_tokens
 from ..validate import check_request
 from ..wire import SERVER_CODECS, Asked, HttpReply, ReplyEncoder, ServerCodec
@@ -180,7 +181,9 @@ class SimServer:
             application.router.add_get(path + "/{name}", self._find)
         for path in ("/api/tags", "/api/ps"):
             application.router.add_get(path, self._list)
-        application.router.add_get("/health", self._healthy)
+        for path in ("/health", "/tei/health"):
+            application.router.add_get(path, self._healthy)
+        application.router.add_get("/tei/info", self._describe_tei)
         runner = web.AppRunner(
             application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
@@ -213,6 +216,19 @@ class SimServer:
 
     async def _healthy(self, request: web.Request) -> web.Response:
         return _json_response(200, {"status": "ok"})
+
+    async def _describe_tei(self, request: web.Request) -> web.Response:
+        """Describe both models; a real server of this wire has one and lists one kind."""
+        kinds = {"embedding": {"pooling": "mean"}, "reranker": {"id2label": {}, "label2id": {}}}
+        limit = self.embedder.batch_size or TeiEmbed.batch_limit
+        return _json_response(
+            200,
+            {
+                "model_id": self.embedder.model,
+                "model_type": kinds,
+                "max_client_batch_size": limit,
+            },
+        )
 
     async def _count(self, request: web.Request) -> web.Response:
         codec = SERVER_CODECS["anthropic"]
