@@ -334,19 +334,19 @@ def test_tool_made_from_a_function_can_have_another_name() -> None:
 
 
 class Forecast:
-    """Look ahead."""
+    """Forecast the weather."""
 
     def __call__(self, city: Annotated[str, "a city"], *, days: int = 3) -> str:
-        """Call it."""
+        """Return the forecast."""
         raise AssertionError("a Tool never calls its function")
 
 
 @pytest.mark.parametrize(
     ("function", "name", "description", "parameters"),
     [
-        (Forecast(), "Forecast", "Look ahead.", ["city", "days"]),
-        (Forecast().__call__, "__call__", "Call it.", ["city", "days"]),
-        (partial(Forecast(), days=1), "Forecast", "Look ahead.", ["city"]),
+        (Forecast(), "Forecast", "Forecast the weather.", ["city", "days"]),
+        (Forecast().__call__, "__call__", "Return the forecast.", ["city", "days"]),
+        (partial(Forecast(), days=1), "Forecast", "Forecast the weather.", ["city"]),
         (
             partial(weather, "Oslo", units=["metric"]),
             "weather",
@@ -429,7 +429,7 @@ class Chain(msgspec.Struct):
 
 
 class Forest(msgspec.Struct):
-    """Trees."""
+    """A forest of trees at a place."""
 
     trees: list[Tree]
     place: Place
@@ -474,7 +474,7 @@ def test_tool_is_made_from_a_pydantic_model() -> None:
 
 
 class Leg(BaseModel):
-    """A leg of a way."""
+    """A part of a journey."""
 
     to: PlaceModel
     then: list[Leg] = []
@@ -489,7 +489,7 @@ def test_tool_is_made_from_a_function_with_pydantic_parameters() -> None:
     def plan(
         place: PlaceModel, legs: list[Leg], last: PlaceModel | None = None, days: int = 1
     ) -> None:
-        """Plan a way."""
+        """Plan a journey."""
 
     plan.__annotations__ |= {"place": PlaceModel, "legs": list[Leg], "last": PlaceModel | None}
     schema = Tool.from_function(plan).parameters

@@ -31,7 +31,7 @@ def travel(
     name: str = Field(min_length=1),
     plain: Annotated[int, msgspec.Meta(ge=1), "plain"] = 1,
 ) -> str:
-    """Travel."""
+    """Travel to a country."""
     return (
         f"{days} {code} {stops} {[place.city for place in places]} {speed} {tags} {name} {plain}"
     )

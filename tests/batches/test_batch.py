@@ -452,15 +452,16 @@ async def test_full_disk_ends_the_batch(out: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("order", ["input", "completed"])
-async def test_no_row_is_begun_while_a_sync_hangs(
+async def test_no_row_is_started_while_writing_to_disk_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any
 ) -> None:
-    """Otherwise the memory of a batch grows with its slowest sync."""
+    """Otherwise the memory of a batch would grow while the disk is slow."""
     syncing, release = threading.Event(), threading.Event()
     sync = output_module._sync  # noqa: SLF001 - a disk that hangs is played here
 
     def hang(file: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():  # not the state file
+        # The main thread writes the state file, which must not hang
+        if threading.current_thread() is not threading.main_thread():
             syncing.set()
             assert release.wait(20)
         sync(file)
@@ -473,7 +474,7 @@ async def test_no_row_is_begun_while_a_sync_hangs(
     running = asyncio.ensure_future(batch(rows, out, model, concurrency=4, order=order))
     await asyncio.to_thread(syncing.wait, 20)
     begun = -1
-    while len(model.requests) > begun:  # until no more rows are begun
+    while len(model.requests) > begun:  # wait until no more rows are started
         begun = len(model.requests)
         await asyncio.sleep(0.05)
     release.set()

@@ -260,7 +260,7 @@ async def test_workers_on_ray_share_a_rate_limit_over_redis(
         for pid in workers:
             while Path(f"/proc/{pid}/exe").exists():
                 await asyncio.sleep(0.1)
-    # two separate limits would allow twice as many
+    # Two separate limits would allow twice as many requests.
     assert 50 <= asked <= 60 + seconds + 2, (asked, seconds)
 
 
@@ -318,7 +318,7 @@ async def kill(pid: int) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
 @pytest.mark.parametrize("seed", range(10))
-async def test_batch_on_ray_killed_at_random_points_loses_nothing(
+async def test_batch_on_ray_killed_at_random_points_loses_no_row(
     tmp_path: Path, seed: int, count: Callable[[str, int], None]
 ) -> None:
     """Kill nine workers and then the driver, each at a random point, and finish the batch."""

@@ -149,7 +149,7 @@ async def test_row_in_openai_format_gets_a_result_in_openai_format(
     assert body["data"][0]["embedding"] == wanted[0]
     assert body["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
     packed = second["response"]["body"]["data"][0]["embedding"]
-    # The batch setting for dimensions is used
+    # The batch setting for dimensions is used.
     assert array("f", base64.b64decode(packed)).tolist() == wanted[1]
 
 

@@ -137,7 +137,7 @@ def test_output_of_another_program_is_rejected(server: Background) -> None:
     assert run(server, "--fresh").exit_code == 0
 
 
-def test_rows_are_embedded_with_the_options_of_embeddings(tmp_path: Path) -> None:
+def test_embedding_options_apply_to_embedded_rows(tmp_path: Path) -> None:
     Path("words.csv").write_text("word\nHaus\n")
     data = [{"index": 0, "embedding": [1, 2]}]
     reply = json.dumps({"data": data, "model": "m", "usage": {"prompt_tokens": 3}}).encode()
@@ -160,7 +160,7 @@ def test_rows_are_embedded_with_the_options_of_embeddings(tmp_path: Path) -> Non
     assert "input_type" in row["warnings"][0]
 
 
-def test_settings_of_chats_are_usage_errors_with_rows_to_embed(server: Background) -> None:
+def test_chat_settings_in_an_embedding_batch_are_usage_errors(server: Background) -> None:
     done = run(server, "--embed", "--temperature", "0")
     assert done.exit_code == 2
     assert "temperature: is a setting of chats, and this batch embeds" in done.stderr

@@ -291,7 +291,9 @@ def one_spelling(value: Any) -> Any:
 
 
 def as_lists(body: Body) -> Body:
-    """Wrap a single Gemini object in a list, and a string in a content with one text."""
+    """Normalise Gemini shorthand: wrap a single object in a list, and a string in a content with
+    one text part.
+    """
     for name in ("tools", "contents"):
         if isinstance(body.get(name), dict):
             body[name] = [body[name]]
@@ -390,7 +392,9 @@ def _lower_types(schema: Any) -> Any:
 
 
 def plain_input(body: Body) -> Body:
-    """Normalise Responses input: constant fields such as ``store``, texts, and instructions."""
+    """Normalise Responses input: drop constant fields such as ``store``, and unify texts and
+    instructions.
+    """
     for name in ("store", "include", "background"):
         # By design our requests forbid storing and ask for encrypted reasoning.
         body.pop(name, None)
@@ -471,7 +475,7 @@ def plain_ollama(body: Body) -> Body:
 
 
 def plain_cohere(body: Body) -> Body:
-    """Normalise Cohere bodies: JSON mode is an any-object schema, and schema names are unified."""
+    """Normalise Cohere bodies: both forms of JSON output become a schema under one field name."""
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"):
         body["response_format"] = {

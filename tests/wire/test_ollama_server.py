@@ -163,6 +163,28 @@ def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool
     assert (theirs.finish_reason, theirs.usage) == (ours.finish_reason, ours.usage)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "found"), [('{"a": 1}', {"a": 1}), ('{"b": 1}', {"b": 1}), ('{"a": ', None)]
+)
+def test_streamed_tool_call_is_sent_as_one_line_when_it_is_complete(
+    arguments: str, found: dict[str, int] | None
+) -> None:
+    tool = Tool("any", "", {"type": "object", "required": ["a"]})
+    request = Request([User("Hello")], (tool,), model="m", request_id="R", stream=True)
+    out = Assembler(request_id="R", model="m", expected=Expectation(request))
+    out.start()
+    out.tool_start(0, "c", "any")
+    for piece in arguments:
+        out.tool_input(0, piece)
+    out.finish("tool_calls")
+    pieces = serve("ollama", request, out.take(), out.error)
+    lines = [msgspec.json.decode(line) for line in b"".join(pieces).splitlines()]
+    said = [line["message"] for line in lines if "message" in line]
+    calls = [message["tool_calls"] for message in said if "tool_calls" in message]
+    assert [call["function"]["arguments"] for (call,) in calls] == ([found] if found else [])
+    assert ("error" in lines[-1]) == (found is None)
+
+
 BECOMES: dict[type[ProviderError], type[ProviderError]] = dict.fromkeys(
     [
         NetworkError,

@@ -80,7 +80,9 @@ def test_reply_lines_for_ollama_clients_have_timestamps() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("wire", SERVER_CODECS)
-def test_unsigned_thinking_and_a_call_are_written(wire: str, stream: bool) -> None:
+def test_unsigned_thinking_and_a_tool_call_are_encoded_for_clients(
+    wire: str, stream: bool
+) -> None:
     request = Request([User("Hi")], tools=[Tool("patch")], model="m")
     out = Assembler(request_id="R", model="m", expected=Expectation(request))
     out.start()
