@@ -80,7 +80,7 @@ def take_out(folder: Path) -> None:
         path.write_text(source.replace(text, instead))
 
 
-# --- the child ---------------------------------------------------------------------------------
+# --- measuring in a child process --------------------------------------------------------------
 
 
 async def count(work: Callable[[], Awaitable[Any]], times: int) -> float:
@@ -120,7 +120,7 @@ async def run(base: str, times: int, *, counting: bool) -> None:
     await ours.close()
 
 
-# --- the comparison ----------------------------------------------------------------------------
+# --- comparing two versions of the source ------------------------------------------------------
 
 
 def start(source: Path, base: str, *arguments: str, before: tuple[str, ...] = ()) -> str:

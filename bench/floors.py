@@ -32,7 +32,7 @@ ANTHROPIC_TOOL = {"name": "weather", "description": "The weather.", "input_schem
 HEADERS = {"content-type": "application/json", "authorization": "Bearer key"}
 
 
-# --- types with only the fields that are read --------------------------------------------------
+# --- types with only the fields that the benchmark reads ---------------------------------------
 
 
 class _Function(msgspec.Struct):

@@ -41,7 +41,7 @@ CASES = ("complete", "stream, coalesced", "stream, a chunk at a time")
 KINDS = {"complete": "text", "stream, coalesced": "burst", "stream, a chunk at a time": "paced"}
 
 
-# --- the servers, each in a child process ------------------------------------------------------
+# --- the measured servers, each in a child process ---------------------------------------------
 
 
 def serve_relay(base: str, port: int) -> None:
@@ -177,7 +177,7 @@ def _wait_for(port: int, child: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server did not start")
 
 
-# --- the load ----------------------------------------------------------------------------------
+# --- sending load and measuring it -------------------------------------------------------------
 
 
 async def ask(url: str, kind: str, path: str = "/v1/chat/completions") -> bytes:
@@ -270,7 +270,7 @@ def _summary(costs: dict[str, list[float]]) -> dict[str, Any]:
     return told
 
 
-# --- many streams at once ----------------------------------------------------------------------
+# --- holding many streams open at once ---------------------------------------------------------
 
 
 class _Holding(asyncio.Protocol):
@@ -395,7 +395,7 @@ def hold_many(streams: int) -> dict[str, Any]:
     }
 
 
-# --- the command -------------------------------------------------------------------------------
+# --- the command line of the benchmark ---------------------------------------------------------
 
 
 def run_child(name: str, base: str, number: int) -> None:

@@ -174,7 +174,7 @@ def _share(ratio: float) -> str:
     return f"{ratio:.2f}×" if ratio >= 0.2 else f"1/{1 / ratio:.0f}"
 
 
-# --- the picture -------------------------------------------------------------------------------
+# --- drawing the bar chart ---------------------------------------------------------------------
 
 _WIDTH, _ROW, _LEFT, _TOP = 720, 22, 120, 46
 _PANELS = [("complete, text", "one call"), ("stream, a chunk, coalesced", "one chunk of a stream")]

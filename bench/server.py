@@ -24,7 +24,7 @@ TOOL_ARGUMENTS = '{"city": "Oslo", "days": 3, "units": "metric"}'
 PAUSE = 0.0003
 
 
-# --- the openai wire ---------------------------------------------------------------------------
+# --- replies of the openai wire ----------------------------------------------------------------
 
 
 def _chunk(delta: dict[str, object], finish: str | None = None) -> bytes:
@@ -90,7 +90,7 @@ def body(tool: bool) -> bytes:
     ).encode()
 
 
-# --- the anthropic wire ------------------------------------------------------------------------
+# --- replies of the anthropic wire -------------------------------------------------------------
 
 
 def anthropic_frames(chunks: int = CHUNKS) -> list[bytes]:
@@ -143,7 +143,7 @@ def anthropic_body(tool: bool) -> bytes:
     ).encode()
 
 
-# --- HTTP --------------------------------------------------------------------------------------
+# --- the HTTP server ---------------------------------------------------------------------------
 
 # About as many headers as a hosted API sends.
 _HEADERS = b"".join(

@@ -104,7 +104,7 @@ NOT_TEXT = re.compile(
 )
 
 
-# --- from the source's shapes to ours ----------------------------------------------------------
+# --- converting price data from the source's format to ours ------------------------------------
 
 
 def flatten(clause: Any) -> Iterator[tuple[str, str]]:
@@ -385,7 +385,7 @@ def collect() -> tuple[list[dict[str, Any]], list[str]]:
     return rows, remarks
 
 
-# --- the second opinion ------------------------------------------------------------------------
+# --- comparing prices with a second source -----------------------------------------------------
 
 
 def read_litellm(wheel: Path) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -496,7 +496,7 @@ def print_check(counts: dict[str, Counter[str]], disputes: list[Dispute]) -> Non
         )
 
 
-# --- proof and output --------------------------------------------------------------------------
+# --- checking and writing the price table ------------------------------------------------------
 
 
 def moments(model: ModelInfo, today: date) -> list[datetime]:

@@ -55,7 +55,7 @@ PER_SOURCE = 4  # number of documents cut from one block of a file
 BLOCK = 40_000  # characters in a block; a longer file is treated as several sources
 SHORTEST, LONGEST = 200, 8000  # minimum and maximum number of characters in a document
 
-# --- where text comes from ----------------------------------------------------------------------
+# --- sources of text ---------------------------------------------------------------------------
 
 STDLIB = sysconfig.get_path("stdlib").removeprefix("/")
 # Kind of content -> (how to read a file, pattern of paths below /)
@@ -313,7 +313,7 @@ def unroff(text: str) -> str:
     )
 
 
-# --- synthetic texts ---------------------------------------------------------------------------
+# --- generating synthetic texts ----------------------------------------------------------------
 
 EMOJI = (
     "😀",
@@ -511,7 +511,7 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(item)
 
 
-# --- documents ---------------------------------------------------------------------------------
+# --- collecting documents ----------------------------------------------------------------------
 
 
 def collect(corpus: Path, archives: Path | None, recorded: Path | None) -> None:
@@ -553,7 +553,7 @@ def cut(text: str, rng: random.Random) -> Iterator[str]:
             yield piece
 
 
-# --- exact counts ------------------------------------------------------------------------------
+# --- counting tokens exactly -------------------------------------------------------------------
 
 # Model family -> vocabulary. Gemini models have the vocabulary of Gemma, which is published.
 VOCABULARIES = {
@@ -620,7 +620,7 @@ def common_words(corpus: Path, limit: int = 60_000) -> dict[str, float]:
     return {word: share for word, share in shares.most_common(limit) if len(word) < 25}
 
 
-# --- fitting -----------------------------------------------------------------------------------
+# --- fitting the table -------------------------------------------------------------------------
 
 EVERYDAY = ("english", "prompts", "tool schemas", "markdown", "python")
 UNUSUAL = ("other languages", "characters of")
@@ -769,7 +769,7 @@ def write(table: Table) -> None:
     TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-# --- reporting ---------------------------------------------------------------------------------
+# --- reporting errors of the estimates ---------------------------------------------------------
 
 
 def report(corpus: Path) -> None:
@@ -847,7 +847,7 @@ def share(error: Any) -> int:
     return round(100 * float(np.mean(np.abs(error) <= 0.1)))
 
 
-# --- whole requests ----------------------------------------------------------------------------
+# --- estimating complete requests --------------------------------------------------------------
 
 # model family -> names of the models that use it
 MODELS = {

@@ -280,7 +280,7 @@ def world(folder: Path) -> Iterator[str]:
             os.chdir(before)
 
 
-# --- running -----------------------------------------------------------------------------------
+# --- running the examples of a page ------------------------------------------------------------
 
 
 def run_page(page: Path, folder: Path) -> int:

@@ -42,7 +42,7 @@ def write_pages() -> dict[str, str]:
     }
 
 
-# --- the command -------------------------------------------------------------------------------
+# --- reference page of the dragoman command ----------------------------------------------------
 
 
 def write_commands() -> str:
@@ -79,7 +79,7 @@ def _help(command: click.Command, parent: click.Context, name: str) -> str:
     return f"## dragoman {name}\n\n```text\n{command.get_help(own)}\n```\n"
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- reference page of errors ------------------------------------------------------------------
 
 _ERRORS = """\
 # Errors
@@ -188,7 +188,7 @@ def _first_line(kind: type) -> str:
     return (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
 
 
-# --- Python ------------------------------------------------------------------------------------
+# --- reference pages of the Python modules -----------------------------------------------------
 
 
 def write_modules() -> dict[str, str]:

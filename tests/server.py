@@ -152,7 +152,7 @@ async def _read(reader: asyncio.StreamReader) -> Seen | None:
     return Seen(method, path, headers, body)
 
 
-# --- chat completions, as most tests need them -------------------------------------------------
+# --- replies of the Chat Completions API, as most tests need them ------------------------------
 
 
 def completion(text: str = "Hello", **more: Any) -> bytes:

@@ -72,7 +72,7 @@ def maybe(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
     return st.none() | strategy
 
 
-# --- messages ---------------------------------------------------------------------------------
+# --- strategies for messages ------------------------------------------------------------------
 
 issuers = st.builds(Issuer, words, maybe(words), maybe(words))
 continuities = st.builds(Continuity, maybe(texts), json_values, maybe(issuers), st.booleans())
@@ -129,7 +129,7 @@ requests = st.builds(
     st.dictionaries(texts, texts, max_size=2),
 )
 
-# --- events --------------------------------------------------------------------------------
+# --- strategies for events --------------------------------------------------------------------
 
 usages = st.builds(Usage, counts, counts, counts, counts, counts, counts, st.booleans())
 finish_reasons = st.sampled_from(
@@ -175,7 +175,7 @@ EVENTS: dict[type, SearchStrategy[Event]] = {
 }
 events: SearchStrategy[Event] = st.one_of(*EVENTS.values())
 
-# --- calls of a wire to the assembler -----------------------------------------------------------
+# --- strategies for the calls that a wire makes to the assembler ------------------------------
 
 Verb = tuple[str, tuple[Any, ...]]
 """A verb of the assembler and its arguments."""

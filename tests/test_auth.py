@@ -139,7 +139,7 @@ async def test_old_token_is_used_until_it_expires_if_renewal_fails() -> None:
         await auth.headers(request, codec)
 
 
-# --- signatures --------------------------------------------------------------------------------
+# --- AWS request signatures --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("token", [None, "session/token+with=signs"])
@@ -189,7 +189,7 @@ async def test_requests_are_signed_when_they_are_sent() -> None:
     assert "canary" not in repr(sent) + repr(AccessKeys("a", "canary"))
 
 
-# --- models.yaml -------------------------------------------------------------------------------
+# --- API keys and tokens in models.yaml --------------------------------------------------------
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ class Recorder(ScriptedProvider):
         return super().open(request)
 
 
-# --- settings ----------------------------------------------------------------------------------
+# --- settings of a call ------------------------------------------------------------------------
 
 
 async def test_settings_can_be_passed_as_keyword_arguments() -> None:
@@ -101,7 +101,7 @@ async def test_session_id_and_metadata_are_part_of_the_request() -> None:
     assert (second.session_id, second.metadata) == ("s2", {})
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- functions and types as tools --------------------------------------------------------------
 
 
 def search(query: Annotated[str, "what to look for"], limit: int = 3) -> str:
@@ -194,7 +194,7 @@ async def test_response_schema_that_is_not_a_type_is_rejected() -> None:
         await Recorder("x").complete("Hi", response_schema=lambda: 0)  # type: ignore[arg-type]
 
 
-# --- streams -----------------------------------------------------------------------------------
+# --- reading the text of streams ---------------------------------------------------------------
 
 
 async def test_text_of_a_stream_can_be_iterated() -> None:
@@ -227,7 +227,7 @@ async def test_thinking_can_be_read_from_the_reply() -> None:
     assert (reply.thinking, reply.text) == ("Hm.", "Yes.")
 
 
-# --- pictures ----------------------------------------------------------------------------------
+# --- images as content -------------------------------------------------------------------------
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -261,7 +261,7 @@ def test_missing_image_file_raises_an_error() -> None:
         Image("nowhere.png")
 
 
-# --- structured output that does not fit -------------------------------------------------------
+# --- structured output that fails validation ---------------------------------------------------
 
 
 class Even(pydantic.BaseModel):
@@ -354,7 +354,7 @@ async def test_partial_objects_of_a_cancelled_stream_end_without_an_instance() -
     assert stream.response.finish_reason == "cancelled"
 
 
-# --- money -------------------------------------------------------------------------------------
+# --- the price of a reply ----------------------------------------------------------------------
 
 
 async def test_reply_is_priced_by_its_providers_price_row() -> None:

@@ -165,7 +165,7 @@ def test_error_names_an_invalid_capability_or_value(given: dict[str, Any], messa
     assert message in str(caught.value)
 
 
-# --- two sources -------------------------------------------------------------------------------
+# --- merging capabilities from two sources -----------------------------------------------------
 
 
 @pytest.mark.parametrize("mine", WEAKEST_FIRST)
@@ -194,7 +194,7 @@ def test_merging_with_unknown_capabilities_changes_nothing(made: Capabilities) -
     assert made.merged(Capabilities()) == Capabilities().merged(made) == made.merged(made) == made
 
 
-# --- from a file -------------------------------------------------------------------------------
+# --- reading capabilities from a file ----------------------------------------------------------
 
 
 def test_capabilities_are_read_from_a_file_with_their_source(tmp_path: Path) -> None:

@@ -182,8 +182,7 @@ def test_citations_are_omitted_from_later_requests_without_a_warning(wire: str) 
     ] == ["continuity_dropped"]
 
 
-# --- images next to text
-# ----------------------------------------------------------------------------
+# --- images next to text -----------------------------------------------------------------------
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
 
@@ -200,7 +199,7 @@ def test_images_next_to_the_text_of_a_reply_are_read(stream: bool) -> None:
     assert reply.images == (Image(Inline("aGk="), "image/png"),)
 
 
-# --- clients of the gateway --------------------------------------------------------------------
+# --- citations sent to clients of the gateway --------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -320,7 +319,7 @@ def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
     assert (done["phase"], done["content"][0]["annotations"]) == ("final_answer", [own])
 
 
-# --- summaries ---------------------------------------------------------------------------------
+# --- one-line summaries of opaque blocks -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -346,7 +345,7 @@ def test_opaque_block_has_a_one_line_summary(data: Any, summary: str) -> None:
     assert Opaque(data, Continuity(issuer=Issuer("x"))).summary == summary
 
 
-# --- fields that are only in raw ---------------------------------------------------------------
+# --- fields that are only in the raw reply -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -399,7 +398,7 @@ def test_unrequested_additional_choices_are_reported(wire: str) -> None:
     assert reply_of(wire, TWO[wire], config=RuntimeConfig(extras=asked)).warnings == ()
 
 
-# --- references among the parts of a text ------------------------------------------------------
+# --- reference parts between the parts of a text -----------------------------------------------
 
 
 def reference(*ids: Any) -> dict[str, Any]:
@@ -468,7 +467,7 @@ def test_unknown_content_parts_become_opaque_blocks() -> None:
     assert (said.text, kept.data, reply.warnings) == ("a", part, ())
 
 
-# --- what a server ran or found ----------------------------------------------------------------
+# --- server tools: what a server ran or found --------------------------------------------------
 
 RAN = {"index": 0, "type": "search", "arguments": '{"query": "Rhine"}', "output": "1233 km"}
 

@@ -131,7 +131,7 @@ KEYS = [
 ]
 
 
-# --- class hierarchy ---------------------------------------------------------------------------
+# --- class hierarchy of errors -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "parent", "category", "error_class", "word", "transient"), TREE)
@@ -179,7 +179,7 @@ def test_documented_class_tree_matches_the_inheritance() -> None:
     assert drawn_tree() == [(kind.__name__, kind.__bases__[0].__name__) for kind in CLASSES]
 
 
-# --- attributes --------------------------------------------------------------------------------
+# --- attributes of errors ----------------------------------------------------------------------
 
 FACTS = {
     "status": 418,
@@ -248,7 +248,7 @@ def test_structured_output_error_keeps_its_attributes_when_pickled() -> None:
     assert [getattr(bare, name) for name in fields] == [None, "", "", None, None]
 
 
-# --- the message -------------------------------------------------------------------------------
+# --- the text of an error ----------------------------------------------------------------------
 
 WORDS = [
     (ProviderError(), "provider_unavailable"),
@@ -307,7 +307,7 @@ def test_long_provider_messages_are_truncated(length: int, ending: str) -> None:
     assert quote.endswith(ending)
 
 
-# --- secrets -----------------------------------------------------------------------------------
+# --- secrets in error texts --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", [*KEYS, "Bearer abcdefgh", "basic dXNlcjpwYXNz"])
@@ -370,7 +370,7 @@ def test_hiding_secrets_works_on_an_error_without_text() -> None:
     assert (error.provider_code, error.provider_message, error.quotable) == (None, None, True)
 
 
-# --- bodies ------------------------------------------------------------------------------------
+# --- bodies of error responses -----------------------------------------------------------------
 
 BODIES: list[tuple[str | bytes | None, Any, Any]] = [
     (None, None, None),
@@ -401,7 +401,7 @@ def test_error_body_is_parsed_if_it_is_json(
     assert (error.body, error.inner_error) == (parsed, inner)
 
 
-# --- prompts -----------------------------------------------------------------------------------
+# --- prompts echoed in error texts -------------------------------------------------------------
 
 LONG = "The quick brown fox jumps over the lazy dog by the river."
 ECHOES = [
@@ -440,7 +440,7 @@ def test_any_long_part_of_an_echoed_prompt_is_detected(prompt: str, data: st.Dat
     assert not error.quotable
 
 
-# --- headers -----------------------------------------------------------------------------------
+# --- headers kept on an error ------------------------------------------------------------------
 
 HEADERS = {
     "Authorization": "Bearer abcdefghijkl",

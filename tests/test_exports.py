@@ -133,7 +133,7 @@ def test_export_check_accepts_correct_modules(source: str) -> None:
     assert complaints(source) == []
 
 
-# --- the package -------------------------------------------------------------------------------
+# --- names that the package exports ------------------------------------------------------------
 
 DEMANDED = [
     *["System", "User", "Assistant", "ToolResult"],

@@ -285,7 +285,7 @@ async def test_adapter_uses_its_proxy(file: Path) -> None:
     assert proxy.requests[0].path == "http://far.invalid/v1/chat/completions"
 
 
-# --- the life of a registry --------------------------------------------------------------------
+# --- the lifetime of providers from a registry -------------------------------------------------
 
 
 async def test_one_name_opens_one_provider_and_each_adapter_has_one_connection_pool(
@@ -356,7 +356,7 @@ async def test_new_providers_are_opened_after_the_file_changes(file: Path) -> No
             assert (await registry.open("both").complete("Hi")).text == "Hi"
 
 
-# --- mistakes ----------------------------------------------------------------------------------
+# --- mistakes in the configuration file --------------------------------------------------------
 
 MISTAKES = [
     (

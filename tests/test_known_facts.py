@@ -142,7 +142,7 @@ async def test_cache_marks_for_a_model_without_prompt_caching_are_reported(marke
     assert b"cache_control" in with_marks
 
 
-# --- observed ----------------------------------------------------------------------------------
+# --- capabilities observed in calls ------------------------------------------------------------
 
 
 @pytest.fixture

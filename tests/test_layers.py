@@ -117,7 +117,7 @@ MAY_EXECUTE = ["log", *LAYERS[LAYERS.index("tools") :]]
 RUNS_SQL = ["middleware/stores.py"]
 
 
-# --- the checks --------------------------------------------------------------------------------
+# --- the checks of the layers ------------------------------------------------------------------
 
 
 class Module:
@@ -387,7 +387,7 @@ def test_every_allowed_exception_to_the_layers_is_used() -> None:
     assert set(PRIVATE_ALLOWED) <= names
 
 
-# --- planted violations ------------------------------------------------------------------------
+# --- deliberate violations that the checks must find -------------------------------------------
 
 PLANTED = [
     (wrong_directions, "errors.py", "from .messages import User", "errors.py: imports messages"),

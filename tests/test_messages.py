@@ -73,7 +73,7 @@ VALUES = [
 ]
 
 
-# --- values ------------------------------------------------------------------------------------
+# --- messages as values: equality, copies and JSON ---------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "strategy"), VALUES)
@@ -192,7 +192,7 @@ def test_messages_are_encoded_as_documented_json(value: Any, written: bytes) -> 
     assert msgspec.json.encode(value) == written
 
 
-# --- messages ----------------------------------------------------------------------------------
+# --- content and properties of messages --------------------------------------------------------
 
 CALL = ToolCall("1", "search", {"q": "x"})
 FORMS = [
@@ -274,7 +274,7 @@ def test_loss_warning_reads_as_a_sentence() -> None:
     )
 
 
-# --- media -------------------------------------------------------------------------------------
+# --- images and documents from files -----------------------------------------------------------
 
 
 def test_image_is_made_from_a_file(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_document_is_made_from_a_file(tmp_path: Path, name: str, kind: str) -> N
     assert Document.from_file(tmp_path / name) == Document(Inline("eA=="), kind, name)
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- tools made from functions and types -------------------------------------------------------
 
 
 def weather(
@@ -605,7 +605,7 @@ def test_schema_with_a_single_definition_is_inlined() -> None:
     assert "$defs" not in schema_of(Odd)
 
 
-# --- ids ---------------------------------------------------------------------------------------
+# --- generating unique ids (ULIDs) -------------------------------------------------------------
 
 ALPHABET = set("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 

@@ -296,7 +296,7 @@ def test_missing_rule_file_is_reported(tmp_path: Path) -> None:
         Policy.load(tmp_path / "none.yaml")
 
 
-# --- approvals ---------------------------------------------------------------------------------
+# --- approvals of tool calls -------------------------------------------------------------------
 
 
 async def decide(gate: Gate, proposal: Proposal) -> Decision:

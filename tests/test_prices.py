@@ -98,7 +98,7 @@ BARE = row(input="3", output="15")
 COUNTING = row(input="1000000", output="1000000", cache_read="1000000", cache_write="1000000")
 
 
-# --- the bundled table -------------------------------------------------------------------------
+# --- the bundled price table -------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +338,7 @@ assert len([path for path in opened if path.endswith("prices.json")]) == 1
     assert done.returncode == 0, done.stderr
 
 
-# --- arithmetic --------------------------------------------------------------------------------
+# --- computing the cost of a call --------------------------------------------------------------
 
 # Token usage as each wire reports it, after decoding: totals that include the cached and reasoning
 # tokens listed with them.
@@ -540,7 +540,7 @@ def test_model_name_is_split_at_the_first_colon_ignoring_case() -> None:
     assert price(Usage(1, 1), entry, model="ROUTER:maker/model:free:x").notes == ()
 
 
-# --- tiers, days and hours ---------------------------------------------------------------------
+# --- price tiers, and prices that depend on the date or hour -----------------------------------
 
 TIERED = row(
     input="1",
@@ -659,7 +659,7 @@ def test_price_rows_match_model_names_ignoring_case() -> None:
         assert not match.covers(name), name
 
 
-# --- properties --------------------------------------------------------------------------------
+# --- cost properties that hold for all prices and usages ---------------------------------------
 
 amounts = st.decimals(min_value=0, max_value=10**6, places=6)
 counts = st.integers(0, 10**15)
@@ -787,7 +787,7 @@ def test_bundled_price_table_never_prices_tokens_at_zero(
         assert bill.reason
 
 
-# --- user tables -------------------------------------------------------------------------------
+# --- price tables of the user ------------------------------------------------------------------
 
 GOOD_YAML = """
 version: mine-1
@@ -980,7 +980,7 @@ def test_price_row_made_in_code_is_validated() -> None:
         Tier(1.5)  # type: ignore[arg-type]
 
 
-# --- pricing again -----------------------------------------------------------------------------
+# --- repricing earlier calls -------------------------------------------------------------------
 
 
 def test_repricing_gives_old_cost_new_cost_and_difference() -> None:

@@ -74,7 +74,7 @@ def tool_reply(arguments: str, name: str = "weather", finish: str = "tool_calls"
     return json.dumps({"choices": [{"message": message, "finish_reason": finish}]}).encode()
 
 
-# --- the two modes -----------------------------------------------------------------------------
+# --- complete and streamed calls ---------------------------------------------------------------
 
 
 async def test_completed_and_streamed_calls_give_the_same_reply() -> None:
@@ -167,7 +167,7 @@ async def test_equal_requests_are_encoded_as_identical_bytes() -> None:
     assert transport.requests[0].body == transport.requests[1].body
 
 
-# --- tool calls --------------------------------------------------------------------------------
+# --- invalid tool calls ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ async def test_rejected_stream_options_are_omitted_from_later_requests() -> None
     ]
 
 
-# --- refusals before the wire ------------------------------------------------------------------
+# --- requests that are rejected before they are sent -------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ async def test_plan_reports_what_sending_would_do() -> None:
     assert model.plan([User([Document(Inline("eA=="))])]).refused is None
 
 
-# --- cancellation ------------------------------------------------------------------------------
+# --- cancellation of calls ---------------------------------------------------------------------
 
 
 async def stalled(connection: Connection) -> None:
@@ -695,7 +695,7 @@ async def test_duplicate_request_id_in_flight_is_rejected() -> None:
         await first.aclose()
 
 
-# --- nothing is left behind --------------------------------------------------------------------
+# --- no socket, task or reply is left behind ---------------------------------------------------
 
 
 async def test_breaking_out_of_a_stream_leaves_no_socket_and_no_task() -> None:
@@ -760,7 +760,7 @@ async def test_provider_use_after_close_or_from_another_event_loop_raises() -> N
             await model.complete("Hi")
 
 
-# --- mid-stream failure ------------------------------------------------------------------------
+# --- streams that break off --------------------------------------------------------------------
 
 
 async def cut(connection: Connection) -> None:
@@ -792,7 +792,7 @@ async def test_truncated_stream_never_counts_as_a_success(handler: Any) -> None:
             await model.complete("Hi")
 
 
-# --- keys --------------------------------------------------------------------------------------
+# --- API keys and prompts are never shown ------------------------------------------------------
 
 
 def everything_about(error: BaseException) -> str:
@@ -943,7 +943,7 @@ async def test_event_stream_without_an_end_raises_an_error() -> None:
             await _drain(mumbler.stream("Hello"))
 
 
-# --- connecting --------------------------------------------------------------------------------
+# --- arguments of connect ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -619,7 +619,7 @@ def test_embedded_model_is_opened_by_name(file: Path) -> None:
     assert Registry.load(file).open("local").model == "smollm2-135m-instruct"
 
 
-# --- token families ----------------------------------------------------------------------------
+# --- tokenizer families of models --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -697,7 +697,7 @@ def test_unknown_tokenizer_family_is_rejected() -> None:
         connect("m", base_url="http://127.0.0.1:9/v1", token_family="klingon")
 
 
-# --- the catalogue -----------------------------------------------------------------------------
+# --- the bundled catalogue of vendors ----------------------------------------------------------
 
 
 def test_compiled_catalogue_is_up_to_date() -> None:
@@ -782,7 +782,7 @@ def test_probed_capabilities_are_used(tmp_path: Path) -> None:
         Registry.load(path)
 
 
-# --- keys stay with their origin ---------------------------------------------------------------
+# --- API keys are sent only to their own vendor ------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -823,7 +823,7 @@ def test_error_for_an_unknown_adapter_type_lists_the_types(file: Path) -> None:
         Registry.load(file)
 
 
-# --- a vendor and another wire -----------------------------------------------------------------
+# --- choosing another wire of a vendor ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ async def collect(model: Provider, messages: Any, **settings: Any) -> list[Model
     return [event async for event in to_model_events(model.stream(messages, TOOLS, **settings))]
 
 
-# --- the six -----------------------------------------------------------------------------------
+# --- the six rules of the runtime boundary -----------------------------------------------------
 
 
 async def test_normalizes_provider_tool_calls_into_intents() -> None:
@@ -189,7 +189,7 @@ async def test_sends_projected_observations_as_messages_without_executing() -> N
     assert executions == []
 
 
-# --- consequences ------------------------------------------------------------------------------
+# --- consequences of the six rules -------------------------------------------------------------
 
 
 def shape(events: list[ModelEvent]) -> list[Any]:

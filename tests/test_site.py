@@ -104,7 +104,7 @@ def test_site_has_every_page_and_search_finds_each_page(tmp_path: Path) -> None:
         assert search(items, query).partition("#")[0] == page, query
 
 
-# --- in a browser ------------------------------------------------------------------------------
+# --- the documentation site in a browser -------------------------------------------------------
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

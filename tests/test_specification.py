@@ -172,7 +172,7 @@ async def test_media_type_of_an_image_url_is_not_checked() -> None:
     assert (await model.complete([User([Image(Url("https://x/a"), "image/jpeg")])])).text == "ok"
 
 
-# --- ids ---------------------------------------------------------------------------------------
+# --- tool call ids -----------------------------------------------------------------------------
 
 
 async def test_tool_call_ids_of_any_length_are_sent_back_unchanged() -> None:
@@ -189,7 +189,7 @@ def test_tool_call_id_limits_depend_on_the_vendor() -> None:
         assert load_vendor(vendor).quirks["id_rule"] == {"max_length": 40, "any_character": True}
 
 
-# --- choices -----------------------------------------------------------------------------------
+# --- choices of a reply ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ async def test_missing_or_wrong_finish_reason_is_corrected(
     assert (reply.finish_reason, reply.finish_raw) == (expected, finish)
 
 
-# --- degraded replies --------------------------------------------------------------------------
+# --- invalid tool calls and filtered replies ---------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ async def test_filtered_choice_without_a_message_is_an_empty_reply(
     assert reply.raw["choices"][0]["content_filter_results"] == {"hate": {"filtered": True}}
 
 
-# --- arguments that are null -------------------------------------------------------------------
+# --- tool arguments that are null --------------------------------------------------------------
 
 NULLS: dict[str, Any] = {
     "openai": {
@@ -385,7 +385,7 @@ async def test_streamed_null_tool_arguments_mean_no_arguments_only_if_complete(
     assert stream.response.tool_calls[0].arguments == {}
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- bodies and classes of errors --------------------------------------------------------------
 
 
 async def refusal(status: int, body: Any, **settings: Any) -> ProviderError:
@@ -479,7 +479,7 @@ async def test_payment_required_is_a_billing_error(wire: str, message: str) -> N
     assert found == ("provider_authentication", "auth", "quota", False)
 
 
-# --- readiness ---------------------------------------------------------------------------------
+# --- readiness of vendors and models -----------------------------------------------------------
 
 LISTED = {"data": [{"id": "m"}]}
 
@@ -531,7 +531,7 @@ async def test_model_that_can_chat_is_ready(entry: dict[str, Any]) -> None:
     await model.ready()
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- the strict flag of tools ------------------------------------------------------------------
 
 
 async def test_strict_flag_of_a_tool_is_kept() -> None:

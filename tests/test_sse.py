@@ -137,7 +137,7 @@ def test_frames_are_returned_by_the_read_that_completes_them() -> None:
     assert decoder.end() == []
 
 
-# --- against the specification -----------------------------------------------------------------
+# --- comparison with the specification ---------------------------------------------------------
 
 
 def reference(body: str) -> list[Frame]:
@@ -218,7 +218,7 @@ def test_decoder_matches_the_specification(body: str, data: st.DataObject) -> No
     assert decode([encoded[at : at + 1] for at in range(len(encoded))]) == reference(body)
 
 
-# --- bounds ------------------------------------------------------------------------------------
+# --- size limits of events ---------------------------------------------------------------------
 
 BOUNDED = {
     "a data line": (b"data: " + b"x" * 14 + b"\n\n", 20),
@@ -268,7 +268,7 @@ def test_long_line_in_small_reads_takes_linear_time() -> None:
     assert frame == Frame(b"x" * 1_000_000)
 
 
-# --- JSON lines --------------------------------------------------------------------------------
+# --- splitting JSON lines ----------------------------------------------------------------------
 
 
 def decode_lines(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:

@@ -20,7 +20,7 @@ SBOM = runpy.run_path(str(ROOT / "scripts/sbom.py"))
 LOCKS = [path.read_text() for path in sorted(ROOT.glob("requirements/*.lock"))]
 
 
-# --- locks -------------------------------------------------------------------------------------
+# --- lock files of the dependencies ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_every_locked_package_is_pinned_and_hashed() -> None:
             assert "://" not in entry, "an index or a URL is named"
 
 
-# --- bill of materials -------------------------------------------------------------------------
+# --- software bill of materials ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ from dragoman.tokens import (
     exact_text,
 )
 
-# --- exact counts -------------------------------------------------------------------------------
+# --- comparing estimates with exact counts -----------------------------------------------------
 
 TEXTS = {
     "english": (
@@ -359,7 +359,7 @@ def test_counting_tokens_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> Non
         socket.create_connection(("localhost", 9))
 
 
-# --- exact -------------------------------------------------------------------------------------
+# --- exact counting with the tokenizer library -------------------------------------------------
 
 
 @pytest.mark.parametrize("family", VOCABULARIES)
@@ -405,7 +405,7 @@ def test_exactly_counted_request_has_a_small_error_band() -> None:
     assert 0 < estimate.error_band < estimate_request(messages, family="o200k").error_band
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- token estimates of requests ---------------------------------------------------------------
 
 WEATHER = Tool(
     "get_weather",
@@ -562,7 +562,7 @@ def test_any_conversation_has_a_token_estimate(texts: list[str], family: str) ->
     assert 0 <= estimate.error_band <= 1
 
 
-# --- pictures and documents --------------------------------------------------------------------
+# --- token estimates of images and documents ---------------------------------------------------
 
 
 def _inline(data: bytes) -> Inline:
@@ -701,7 +701,7 @@ def test_error_band_is_wider_for_content_that_is_harder_to_estimate() -> None:
     assert bands[2] > 0.9
 
 
-# --- calibration -------------------------------------------------------------------------------
+# --- calibrating estimates with reported usage -------------------------------------------------
 
 GUESS = Estimate(1000, "heuristic", "qw152k", 0.1)
 

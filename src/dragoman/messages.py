@@ -70,7 +70,7 @@ def _freeze(value: Struct, name: str) -> None:
         force_setattr(value, name, tuple(items))
 
 
-# --- blocks ------------------------------------------------------------------------------------
+# --- content blocks of messages ----------------------------------------------------------------
 
 
 class Issuer(Struct, frozen=True):
@@ -309,7 +309,7 @@ UserBlock: TypeAlias = Text | Image | Document | Audio
 AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaque | Audio | Image
 
 
-# --- messages ----------------------------------------------------------------------------------
+# --- messages of each role ---------------------------------------------------------------------
 
 
 class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=True):
@@ -458,7 +458,7 @@ def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Messa
     )
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- tools and server tools --------------------------------------------------------------------
 
 
 class Tool(Struct, frozen=True):
@@ -520,7 +520,7 @@ class ForceTool(Struct, frozen=True, tag="tool"):
 ToolChoice: TypeAlias = Literal["auto", "required", "none"] | ForceTool
 
 
-# --- settings and request ----------------------------------------------------------------------
+# --- settings of a call, and the request -------------------------------------------------------
 
 
 Effort = Literal["off", "none", "minimal", "low", "medium", "high", "xhigh"]
@@ -637,7 +637,7 @@ class Request(Struct, frozen=True):
             _freeze(self, "tools")
 
 
-# --- ids ---------------------------------------------------------------------------------------
+# --- generating unique ids (ULIDs) -------------------------------------------------------------
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford base 32, as in the ULID specification
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]

@@ -87,7 +87,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     input: dict[str, Any] | None = None
 
 
-# --- rules -------------------------------------------------------------------------------------
+# --- permission rules --------------------------------------------------------------------------
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
@@ -290,7 +290,7 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
 
 
-# --- policies ----------------------------------------------------------------------------------
+# --- permission policies -----------------------------------------------------------------------
 
 
 class Verdict(Struct, frozen=True):
@@ -401,7 +401,7 @@ def _read_rule(item: Section) -> Rule:
         raise item.fail(problem, key) from None
 
 
-# --- approvals ---------------------------------------------------------------------------------
+# --- approvals, and the calls that they cover --------------------------------------------------
 
 Approver: TypeAlias = Callable[[Proposal, Verdict], "bool | Decision | Awaitable[bool | Decision]"]
 """A callback that decides: it returns ``True`` or a ``Decision``. To wait for a person, use a

@@ -202,7 +202,7 @@ def _references(node: Any) -> set[str]:
     return set()
 
 
-# --- docstrings --------------------------------------------------------------------------------
+# --- reading docstrings ------------------------------------------------------------------------
 
 # ``re`` compiles these patterns on first use: most programs describe no function.
 _GOOGLE = r"\s*(?:Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments):\s*$"

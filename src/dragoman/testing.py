@@ -119,7 +119,7 @@ def dragoman_sim() -> Iterator[Callable[..., SimServer]]:
         server.stop()
 
 
-# --- no network --------------------------------------------------------------------------------
+# --- blocking network access in tests ----------------------------------------------------------
 
 
 class NetworkForbiddenError(AssertionError):

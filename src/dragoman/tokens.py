@@ -75,7 +75,7 @@ class Estimate(Struct, frozen=True):
     error_band: float
 
 
-# --- characters --------------------------------------------------------------------------------
+# --- character classes of texts ----------------------------------------------------------------
 # Every character is replaced by the sign of its class: all letters of another script have one
 # sign, and so do digits. Text between two words is cached in this form across calls; the words
 # themselves never are.
@@ -145,7 +145,7 @@ def _classes(common_han: str) -> _Classes:
     return table
 
 
-# --- pieces ------------------------------------------------------------------------------------
+# --- splitting text into pieces, and counting their features -----------------------------------
 # Split roughly like the splitters of the vocabularies. No quantifier is nested, so time is linear.
 
 _ACCENTED = "".join(_CODES[name] for name in _LATIN)
@@ -325,7 +325,7 @@ def _read_pairs(digits: str) -> dict[tuple[str, str], int]:
     return {(a, b): hardness[everyone[a], everyone[b]] for a in everyone for b in everyone}
 
 
-# --- the fitted table --------------------------------------------------------------------------
+# --- the fitted table of token costs -----------------------------------------------------------
 
 FAMILIES = (
     "default", "claude", "claude-4.7", "o200k", "cl100k", "llama3", "qw152k", "ds129k", "tekken",
@@ -367,7 +367,7 @@ def _known(family: str) -> str:
     return family
 
 
-# --- text --------------------------------------------------------------------------------------
+# --- token estimates of texts ------------------------------------------------------------------
 
 
 def estimate_text(
@@ -419,7 +419,7 @@ def _vocabulary(name: str) -> Any:
         raise ValueError(f"vocabulary: {error}") from None
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- token estimates of requests ---------------------------------------------------------------
 
 
 class _Frame(Struct, frozen=True):
@@ -581,7 +581,7 @@ def _sort_document(document: Document, contents: _Contents) -> None:
     contents.documents += estimate_document(data)
 
 
-# --- calibration -------------------------------------------------------------------------------
+# --- calibrating estimates with reported usage -------------------------------------------------
 
 
 class Calibration(Struct, frozen=True):

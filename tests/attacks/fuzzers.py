@@ -56,7 +56,7 @@ class Broken(AssertionError):
         self.data = data
 
 
-# --- requests: five wires, through the application ---------------------------------------------
+# --- fuzzing requests: five wires, through the application -------------------------------------
 
 APP = create_app({"fast": ScriptedProvider("Hello.")})
 SEEDS: dict[str, list[bytes]] = {}
@@ -176,7 +176,7 @@ async def send_request(
         json.loads(answer.body)
 
 
-# --- replies: five wires, through a provider ---------------------------------------------------
+# --- fuzzing replies: five wires, through a provider -------------------------------------------
 
 CASES = {wire: [case for case in find_cases(wire) if case.reply] for wire in CODECS}
 OTHERS = [case.reply or b"" for cases in CASES.values() for case in cases]
@@ -370,7 +370,7 @@ def _check_outcome(events: list[Any], error: ProviderError | None, status: int) 
         assert error.retry_after is None or 0 <= error.retry_after < 1e13
 
 
-# --- logs, policies, configuration -------------------------------------------------------------
+# --- fuzzing logs, policies and configuration --------------------------------------------------
 
 
 def fuzz_log(rng: Rng, exported: bytes, folder: Path) -> str:

@@ -235,7 +235,7 @@ def _report(error: BaseException) -> int:
     return 1
 
 
-# --- disturbances ------------------------------------------------------------------------------
+# --- killing and pausing the session processes -------------------------------------------------
 
 
 class World:

@@ -191,7 +191,7 @@ def _text_of(node: ast.expr, place: str) -> str | bytes | None:
     return None
 
 
-# --- texts -------------------------------------------------------------------------------------
+# --- texts that match a pattern ----------------------------------------------------------------
 
 _UNITS = [
     *(
@@ -352,7 +352,7 @@ def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
         before += _one(op, value)
 
 
-# --- growth ------------------------------------------------------------------------------------
+# --- growth of the search time with the size of the text ---------------------------------------
 
 SIZES = (500, 2_000, 8_000, 32_000, 128_000, 512_000, 1_024_000)
 _NOTICEABLE = 0.0004  # seconds of CPU below which a measurement is noise

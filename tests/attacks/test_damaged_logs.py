@@ -67,7 +67,7 @@ def lines(sound: Path) -> list[Any]:
     return [json.loads(line) for line in target.read_bytes().splitlines()]
 
 
-# --- bytes flipped in the file -----------------------------------------------------------------
+# --- bytes flipped in the log file -------------------------------------------------------------
 
 
 @pytest.mark.exhaustive
@@ -98,7 +98,7 @@ def test_log_commands_do_not_crash_on_flipped_bytes(
     assert codes[0] > 0
 
 
-# --- exports of an attacker --------------------------------------------------------------------
+# --- exports written by an attacker ------------------------------------------------------------
 
 HOSTILE: list[Any] = [
     None, True, -1, 0, 2**31, 2**63, 2**64, 10**400, -(10**400), 1e308, "", "x" * 5000,

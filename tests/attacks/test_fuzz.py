@@ -100,7 +100,7 @@ def test_long_fuzz_run_of_requests_and_replies_finds_no_error(
     count(f"cases of {fuzzer.__name__}", share)
 
 
-# --- files -------------------------------------------------------------------------------------
+# --- fuzzing files -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_unchanged_fuzz_input_files_can_be_loaded(kind: str, tmp_path: Path) -> 
     assert fuzzers.use_file(kind, fuzzers.FILES[kind][0], tmp_path) == "loaded"
 
 
-# --- earlier findings --------------------------------------------------------------------------
+# --- bugs that fuzzing found earlier -----------------------------------------------------------
 
 FOUND: list[dict[str, Any]] = [
     json.loads(line)

@@ -142,7 +142,7 @@ async def test_changed_tool_definition_is_recorded(tmp_path: Path) -> None:
         assert "changed tools: echo" in describe(ends[1])
 
 
-# --- pinned tools ------------------------------------------------------------------------------
+# --- pinned definitions of MCP tools -----------------------------------------------------------
 
 
 async def test_changed_tool_needs_approval_again(tmp_path: Path) -> None:

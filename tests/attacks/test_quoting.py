@@ -134,7 +134,7 @@ def test_prompt_echoed_by_a_server_is_found_in_linear_time() -> None:
     assert not error.quotable
 
 
-# --- server text in errors ---------------------------------------------------------------------
+# --- server text quoted in errors --------------------------------------------------------------
 
 CANARY = "plain-canary-of-no-known-shape"
 UNREADABLE = [

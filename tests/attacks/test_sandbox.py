@@ -56,7 +56,7 @@ def mounts(argv: list[str]) -> list[tuple[str, str]]:
     return [(part, head[at + taken[part]]) for at, part in enumerate(head) if part in taken]
 
 
-# --- arguments: these run everywhere -----------------------------------------------------------
+# --- arguments of the sandbox; these tests run on every system ---------------------------------
 
 
 def test_sandbox_hides_the_home_folder_and_sockets(
@@ -155,7 +155,7 @@ def test_symbolic_link_named_git_does_not_escape_the_workspace(root: Path) -> No
     assert mounts(Sandbox("bwrap", "").wrap(["ls"], root))[-1] == ("--ro-bind", str(root / "real"))
 
 
-# --- in the sandbox ----------------------------------------------------------------------------
+# --- commands that run in the sandbox ----------------------------------------------------------
 
 
 @LIVE
@@ -334,7 +334,7 @@ async def test_sandboxed_command_cannot_access_other_processes_and_namespaces(ro
         assert "namespace -1" in await bash(root, f"{sys.executable} unshare.py", bare)
 
 
-# --- without bubblewrap ------------------------------------------------------------------------
+# --- commands that run without bubblewrap ------------------------------------------------------
 
 DAEMONS = {
     "background": "sleep 3{n} & echo started",
@@ -490,7 +490,7 @@ def test_agent_makes_its_memory_unreadable_at_start() -> None:
         prctl(4, 1, 0, 0, 0)
 
 
-# --- dragoman agent doctor ---------------------------------------------------------------------
+# --- dragoman agent doctor, the command --------------------------------------------------------
 
 NAMES = [
     "commands confined", "disk read-only", "home hidden", "services hidden",

@@ -202,7 +202,7 @@ def test_temperature_beyond_the_float_range_is_rejected() -> None:
         check_request(request)
 
 
-# --- replies -----------------------------------------------------------------------------------
+# --- replies with many blocks ------------------------------------------------------------------
 
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 ONLY_WHOLE = [

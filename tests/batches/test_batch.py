@@ -251,7 +251,7 @@ async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> No
     )
 
 
-# --- money -------------------------------------------------------------------------------------
+# --- budgets of a batch ------------------------------------------------------------------------
 
 
 async def test_cost_budget_stops_a_batch_and_covers_all_its_runs(out: Path) -> None:
@@ -308,7 +308,7 @@ async def test_cost_of_failed_rows_counts_even_after_they_are_retried(out: Path)
     assert again.cost_usd > first.cost_usd
 
 
-# --- retries, cache and limits -----------------------------------------------------------------
+# --- retries, cache and rate limits of a batch -------------------------------------------------
 
 
 async def test_transient_failures_of_rows_are_retried(out: Path) -> None:
@@ -355,7 +355,7 @@ async def test_progress_of_a_batch_is_reported(out: Path) -> None:
     assert [each.rows for each in seen] == sorted(each.rows for each in seen)
 
 
-# --- the output of another batch ---------------------------------------------------------------
+# --- an output file that another batch wrote ---------------------------------------------------
 
 
 async def test_output_file_of_a_batch_with_other_settings_is_rejected(out: Path) -> None:

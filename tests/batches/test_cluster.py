@@ -32,7 +32,7 @@ WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 ROWS = 1_500
 
 
-# --- part files --------------------------------------------------------------------------------
+# --- merging part files ------------------------------------------------------------------------
 
 
 def line_of(number: int, text: str = "x") -> str:
@@ -114,7 +114,7 @@ async def test_settings_that_a_cluster_does_not_support_are_rejected(
         )
 
 
-# --- a real cluster ----------------------------------------------------------------------------
+# --- a batch on a real cluster -----------------------------------------------------------------
 
 
 class Counting:
@@ -264,7 +264,7 @@ async def test_workers_on_ray_share_a_rate_limit_over_redis(
     assert 50 <= asked <= 60 + seconds + 2, (asked, seconds)
 
 
-# --- kill -9 at random points ------------------------------------------------------------------
+# --- workers killed by SIGKILL at random points ------------------------------------------------
 
 
 class Gate(Counting):

@@ -100,7 +100,7 @@ class Refusing(SimulatedEmbedder):
         return await super().answer(request)
 
 
-# --- rows and results --------------------------------------------------------------------------
+# --- rows and results of embedding batches -------------------------------------------------------
 
 
 async def test_row_with_one_text_gets_a_vector_and_row_with_a_list_gets_a_list(
@@ -228,7 +228,7 @@ async def test_invalid_row_is_reported_in_the_output_and_rejected_in_strict_mode
     assert len(model.requests) == 1
 
 
-# --- the promises of every batch -----------------------------------------------------------------
+# --- order, failures, retries and budgets of embedding batches -----------------------------------
 
 
 async def test_parallel_calls_give_results_in_the_order_of_the_input(out: Path) -> None:
@@ -305,7 +305,7 @@ async def test_finished_rows_are_not_sent_again(out: Path) -> None:
         await run(texts(6), out, SimulatedEmbedder(), dimensions=3)
 
 
-# --- whether a batch embeds ----------------------------------------------------------------------
+# --- how a batch is recognised as an embedding batch ---------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -480,7 +480,7 @@ def test_git_folder_cannot_be_written_with_the_yes_option(workspace: Path) -> No
     assert not list((workspace / ".git").iterdir())
 
 
-# --- at a terminal -----------------------------------------------------------------------------
+# --- dragoman agent at a terminal --------------------------------------------------------------
 
 
 def test_user_is_asked_at_the_terminal(server: Server, workspace: Path) -> None:
@@ -582,7 +582,7 @@ def test_thinking_is_printed_separately_from_text(workspace: Path) -> None:
     assert "first.I looked" not in terminal.raw
 
 
-# --- choice of the model, and its key ----------------------------------------------------------
+# --- choice of the model, and its API key ------------------------------------------------------
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def chatting(server: Background, *words: str, **variables: str) -> Iterator[Term
         leave(terminal)
 
 
-# --- at a terminal -----------------------------------------------------------------------------
+# --- dragoman chat at a terminal ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_output_has_no_colour_if_the_environment_disables_it(variables: dict[str
         assert colours == []
 
 
-# --- without one -------------------------------------------------------------------------------
+# --- dragoman chat without a terminal ----------------------------------------------------------
 
 
 def test_model_swap_shows_losses_and_continues(tmp_path: Path) -> None:

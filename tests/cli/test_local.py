@@ -89,7 +89,7 @@ def test_download_progress_bar_is_shown_at_a_terminal(hub: HubServer, tmp_path: 
         assert terminal.wait() == 0
 
 
-# --- serve -------------------------------------------------------------------------------------
+# --- dragoman local serve, the command ---------------------------------------------------------
 
 
 def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any, dict[str, str]]:

@@ -206,7 +206,7 @@ def test_tool_calls_in_a_chat_are_recorded_as_not_executed(place: Path, tmp_path
     assert "!" not in run("replay", "last").stdout
 
 
-# --- failures ----------------------------------------------------------------------------------
+# --- recording of interrupted and failed calls -------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["ask", "chat"])
@@ -308,7 +308,7 @@ def test_chat_records_are_written_later_if_the_log_was_locked(place: Path) -> No
     ]
 
 
-# --- on and off --------------------------------------------------------------------------------
+# --- turning the recording on and off ----------------------------------------------------------
 
 
 def test_recording_can_be_turned_off(place: Path) -> None:

@@ -416,7 +416,7 @@ async def test_wire_of_a_server_is_detected() -> None:
     assert (report.wire, report.model) == ("ollama", "tiny:latest")
 
 
-# --- forms -------------------------------------------------------------------------------------
+# --- formats of the report ---------------------------------------------------------------------
 
 ECHOED = RecordedExchange("POST", "/x", "{}", 200, "]]> <i>\x1b")
 NASTY = Report(
@@ -473,7 +473,7 @@ def test_text_report_is_readable_without_colour() -> None:
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in table)
 
 
-# --- the file of facts -------------------------------------------------------------------------
+# --- the file of probed capabilities -----------------------------------------------------------
 
 
 def test_saved_capabilities_can_be_loaded_again(tmp_path: Path) -> None:
@@ -484,7 +484,7 @@ def test_saved_capabilities_can_be_loaded_again(tmp_path: Path) -> None:
     assert model.capabilities.supports_tools.source == "probed"
 
 
-# --- the command -------------------------------------------------------------------------------
+# --- dragoman check, the command ---------------------------------------------------------------
 
 
 def test_check_command_writes_every_report_format(

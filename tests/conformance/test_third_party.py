@@ -29,7 +29,7 @@ from dragoman.validate import Expectation
 from dragoman.wire import Codec, Decoder, Encoded, HttpReply, HttpRequest
 from dragoman.wire.errors import build_error, read_failure
 
-# --- a codec ------------------------------------------------------------------------------------
+# --- the suite with a codec of a third party ----------------------------------------------------
 
 
 class ParrotDecoder(Decoder):
@@ -192,7 +192,7 @@ def test_third_party_codec_can_be_tested_with_its_own_cases(tmp_path: Path) -> N
         cases[0].run()
 
 
-# --- a provider --------------------------------------------------------------------------------
+# --- the suite with a provider of a third party -------------------------------------------------
 
 
 class Clockwork(Provider):

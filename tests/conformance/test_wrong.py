@@ -50,7 +50,7 @@ from dragoman.wire import CODECS, Encoded, HttpRequest
 
 from .test_third_party import Clockwork, ParrotCodec, ParrotDecoder
 
-# --- providers ----------------------------------------------------------------------------------
+# --- providers with deliberate defects ---------------------------------------------------------
 
 Change = Callable[[list[Event]], list[Event]]
 
@@ -446,7 +446,7 @@ def test_every_conformance_case_has_a_faulty_provider() -> None:
     assert every <= seen
 
 
-# --- a provider over HTTP is watched in both modes ---------------------------------------------
+# --- HTTP providers are checked in complete and streamed calls ---------------------------------
 
 BODY = (
     b'{"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}'
@@ -514,7 +514,7 @@ async def test_conformance_cases_detect_a_faulty_http_provider(
         await case.run()
 
 
-# --- codecs ------------------------------------------------------------------------------------
+# --- codecs with deliberate defects ------------------------------------------------------------
 
 
 class Restless(ParrotCodec):
@@ -649,7 +649,7 @@ def test_codec_of_another_wire_fails_the_conformance_cases() -> None:
     assert failed > 15
 
 
-# --- arguments of the suite --------------------------------------------------------------------
+# --- arguments of the conformance suite --------------------------------------------------------
 
 MISUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "either a factory"),

@@ -117,7 +117,7 @@ def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
     return spoken
 
 
-# --- random orders of calls --------------------------------------------------------------------
+# --- the assembler under random orders of calls ------------------------------------------------
 
 endings = st.sampled_from(
     ["stop", "tool_calls", "length", "content_filter", "error", "fail", "cancel"]
@@ -255,7 +255,7 @@ def test_stream_cut_at_any_point_can_be_closed_with_valid_events(
         assert all(mine == theirs for mine, theirs in zip(heard[:-1], final, strict=False))
 
 
-# --- indices and closing -----------------------------------------------------------------------
+# --- events that scripted assembler calls emit -------------------------------------------------
 
 
 def brief(events: Iterable[Event]) -> list[Any]:
@@ -764,7 +764,7 @@ def test_any_tool_call_is_valid_without_tool_definitions() -> None:
     assert ends(out.take())[0].intent is not None
 
 
-# --- structured text ---------------------------------------------------------------------------
+# --- structured output in the text -------------------------------------------------------------
 
 
 class Structured(Expected):
@@ -843,7 +843,7 @@ def test_text_is_not_parsed_unless_a_complete_structured_reply_was_requested(
     assert fold(out.take()).parsed is None
 
 
-# --- endings -----------------------------------------------------------------------------------
+# --- failed and truncated messages -------------------------------------------------------------
 
 OPEN: list[some.Verb] = [
     ("tool_start", (0, "x", "any")),
@@ -948,7 +948,7 @@ def test_failing_or_cancelling_an_ended_message_changes_nothing(ending: str) -> 
     assert (out.take(), out.error, out.complete) == ([], error, complete)
 
 
-# --- illegal orders ----------------------------------------------------------------------------
+# --- illegal orders of assembler calls ---------------------------------------------------------
 
 BEFORE: list[tuple[some.Verb, str]] = [
     (("text", ("a",)), "a block before start"),
@@ -1021,7 +1021,7 @@ def test_assembler_calls_after_the_message_ends_are_rejected(
     assert (out.take(), out.complete) == ([], complete)
 
 
-# --- Follower ----------------------------------------------------------------------------------
+# --- the Follower, which completes the events of a broken stream -------------------------------
 
 
 def followed(events: Iterable[Event]) -> Follower:
@@ -1150,8 +1150,7 @@ def test_end_of_a_call_that_never_started_adds_no_content() -> None:
     assert follower.cut() == [MessageComplete("msg", "req", "cancelled", (), model="m1")]
 
 
-# --- events that were never delivered
-# -------------------------------------------------------------------
+# --- events that were never delivered ----------------------------------------------------------
 
 
 @given(some.verbs(), st.sampled_from(["stop", "fail", "open"]), st.data())

@@ -34,7 +34,7 @@ from dragoman.events import (
 from dragoman.messages import Assistant, Image, Inline, LossWarning, Text, Thinking, ToolCall, Url
 from tests import strategies as some
 
-# --- events as JSON -----------------------------------------------------------------------------
+# --- writing and reading events as JSON --------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", some.EVENTS)
@@ -135,7 +135,7 @@ def test_events_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.eq
 
 
-# --- JSON as servers write it ------------------------------------------------------------------
+# --- parsing the JSON that servers write -------------------------------------------------------
 
 
 @given(some.json_values)
@@ -216,7 +216,7 @@ def test_read_object_returns_none_unless_the_text_is_a_json_object(text: str, va
     assert read_object(text) == value
 
 
-# --- raw ---------------------------------------------------------------------------------------
+# --- the raw reply -----------------------------------------------------------------------------
 
 
 def test_raw_reply_is_decoded_once_on_first_use() -> None:
@@ -253,7 +253,7 @@ def test_raw_bytes_are_replaced_by_a_placeholder_in_json() -> None:
     assert json.loads(encode_event(COMPLETE))["kept"] is None
 
 
-# --- usage and response ------------------------------------------------------------------------
+# --- token usage, and the folded response ------------------------------------------------------
 
 
 def test_usage_offers_prompt_and_completion_tokens_as_aliases() -> None:
@@ -353,7 +353,7 @@ def test_paused_turn_is_recognised_by_the_raw_finish_reason(
     assert Response(Assistant("hi"), reason, finish_raw=raw).is_paused is paused
 
 
-# --- notebooks ---
+# --- display of a response in notebooks --------------------------------------------------------
 
 REPLY: Response[Any] = Response(
     Assistant(

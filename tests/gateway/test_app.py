@@ -58,8 +58,7 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-# --- rejected before any provider is called
-# ---------------------------------------------------------
+# --- requests that are rejected before any provider is called ----------------------------------
 
 REFUSED: list[tuple[str, dict[str, str], int]] = [
     ("no key", {}, 401),
@@ -276,7 +275,7 @@ async def test_invalid_request_reaches_no_provider() -> None:
     assert model.requests == []
 
 
-# --- limits ------------------------------------------------------------------------------------
+# --- rate limits, budgets and concurrency limits of a key --------------------------------------
 
 
 async def test_calls_over_the_rate_limit_of_a_key_are_rejected() -> None:
@@ -396,7 +395,7 @@ def test_processes_that_share_a_ledger_share_the_rate_limits(tmp_path: Path) -> 
         ledger.close()
 
 
-# --- keys --------------------------------------------------------------------------------------
+# --- the file of gateway keys ------------------------------------------------------------------
 
 
 def test_keys_are_stored_as_hashes_and_reloaded(tmp_path: Path) -> None:
@@ -482,7 +481,7 @@ def test_invalid_key_file_is_rejected(text: str, complaint: str, tmp_path: Path)
         KeyRing.load(_write(tmp_path / "keys.yaml", text))
 
 
-# --- endings -----------------------------------------------------------------------------------
+# --- how replies end: disconnects, failures and deadlines --------------------------------------
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
@@ -576,7 +575,7 @@ async def test_exception_in_a_provider_shows_no_traceback_to_clients(
             assert b"secret" not in said
 
 
-# --- access log and pages ----------------------------------------------------------------------
+# --- access log and operational endpoints ------------------------------------------------------
 
 
 async def test_access_log_contains_neither_content_nor_keys(

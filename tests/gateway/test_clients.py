@@ -84,7 +84,7 @@ def think(out: Assembler) -> None:
     out.text("Yes.")
 
 
-# --- openai ------------------------------------------------------------------------------------
+# --- the openai client, Chat Completions API ---------------------------------------------------
 
 
 async def test_openai_client_receives_a_complete_reply() -> None:
@@ -237,7 +237,7 @@ async def test_openai_client_lists_models() -> None:
             await client.chat.completions.create(model="slow", messages=HELLO)
 
 
-# --- openai, the newer wire --------------------------------------------------------------------
+# --- the openai client, Responses API ----------------------------------------------------------
 
 
 async def test_responses_client_receives_a_complete_reply() -> None:
@@ -316,7 +316,7 @@ async def test_errors_are_raised_as_the_classes_of_the_responses_client() -> Non
     assert kinds[-1] == "response.failed"
 
 
-# --- anthropic ---------------------------------------------------------------------------------
+# --- the anthropic client ----------------------------------------------------------------------
 
 
 async def test_anthropic_client_receives_a_complete_reply() -> None:
@@ -451,7 +451,7 @@ async def test_anthropic_client_counts_tokens_and_lists_models() -> None:
         assert [each.id async for each in client.models.list()] == ["fast"]
 
 
-# --- clients with the simulator ----------------------------------------------------------------
+# --- clients connected to the simulator --------------------------------------------------------
 
 
 async def test_openai_and_anthropic_clients_work_with_the_simulator() -> None:
@@ -490,7 +490,7 @@ async def test_openai_and_anthropic_clients_work_with_the_simulator() -> None:
         assert done.message.tool_calls[0].id == "call_1"
 
 
-# --- one client, several models ----------------------------------------------------------------
+# --- one client that calls several models ------------------------------------------------------
 
 
 async def test_one_client_can_call_every_model_by_its_name() -> None:
@@ -504,7 +504,7 @@ async def test_one_client_can_call_every_model_by_its_name() -> None:
             assert made.choices[0].message.content == answer
 
 
-# --- ollama ------------------------------------------------------------------------------------
+# --- the ollama client -------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager

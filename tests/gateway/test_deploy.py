@@ -163,7 +163,7 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
     assert sum(type(record.payload).__name__ == "CallCompleted" for record in calls) == 3
 
 
-# --- TLS ---------------------------------------------------------------------------------------
+# --- serving over TLS --------------------------------------------------------------------------
 
 
 async def test_gateway_can_serve_tls(tmp_path: Path) -> None:

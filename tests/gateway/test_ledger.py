@@ -260,7 +260,7 @@ async def test_cost_is_in_the_ledger_before_the_end_of_the_reply_is_sent(
         status, _, _ = await post(f"{url}{path}", {**kept, **fields}, bearer(ANN))
     cost = [usd for data, usd in written if end in data]
     assert (status, cost[:1]) == (200, [18_000_000])
-    await until(tmp_path / "used.db", (0, 2000, 18_000_000))  # counted once
+    await until(tmp_path / "used.db", (0, 2000, 18_000_000))  # the cost is recorded only once
     ledger.close()
 
 

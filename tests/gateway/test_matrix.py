@@ -655,7 +655,8 @@ async def main() -> None:
         for key, value in found.items():
             if value.startswith("no"):
                 print(name, key, value)
-    _, title, programs = PAGE.read_text().partition("\n## ")  # written by tests.clients.results
+    # tests.clients.results writes the second part of the page, which is kept
+    _, title, programs = PAGE.read_text().partition("\n## ")
     PAGE.write_text(write_page(cells) + title + programs)
 
 

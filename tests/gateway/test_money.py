@@ -163,7 +163,7 @@ async def test_ledger_log_and_observer_agree_on_the_cost(
     ledger.close()
 
 
-# --- clients that leave ------------------------------------------------------------------------
+# --- charges when a client disconnects ---------------------------------------------------------
 
 outcomes = st.lists(
     st.tuples(
@@ -246,7 +246,7 @@ async def test_ledger_log_and_observer_agree_on_the_cost_of_abandoned_calls(
     assert a.billed + b.billed == ledger.spent("ann") == logged == seen > 0
 
 
-# --- replies that are asked for again ----------------------------------------------------------
+# --- charges for replies that are requested again ----------------------------------------------
 
 SCHEMA = {
     "type": "object",
@@ -308,7 +308,7 @@ async def test_replies_that_violate_the_requested_schema_are_billed(
     assert sum(billed) == ledger.spent("ann") == logged == seen > 0
 
 
-# --- records in the log ------------------------------------------------------------------------
+# --- gateway records in the log ----------------------------------------------------------------
 
 
 async def test_a_call_is_logged_without_content_by_default(tmp_path: Path) -> None:

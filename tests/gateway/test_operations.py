@@ -45,7 +45,7 @@ async def get(url: str, headers: dict[str, str] | None = None) -> tuple[int, Any
         return answer.status, await answer.json()
 
 
-# --- readiness ---------------------------------------------------------------------------------
+# --- the readiness endpoint --------------------------------------------------------------------
 
 
 async def test_readiness_reply_names_no_models_without_a_key() -> None:
@@ -68,7 +68,7 @@ async def test_readiness_reply_names_no_models_without_a_key() -> None:
         assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200
 
 
-# --- the configuration -------------------------------------------------------------------------
+# --- reloading the configuration ---------------------------------------------------------------
 
 
 async def test_reloading_the_configuration_changes_models_and_drops_no_stream() -> None:
@@ -171,7 +171,7 @@ async def ask_once(session: aiohttp.ClientSession, path: str) -> bytes:
         return b""
 
 
-# --- traces ------------------------------------------------------------------------------------
+# --- trace context of requests -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def answering_with(body: Any) -> Any:
     return handler
 
 
-# --- several workers ---------------------------------------------------------------------------
+# --- several worker processes ------------------------------------------------------------------
 
 
 def test_metrics_are_the_sums_of_all_workers(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ async def settle(
     await ledger.close()
 
 
-# --- one suite ---------------------------------------------------------------------------------
+# --- limits that several processes share, the same tests for each store ------------------------
 
 
 async def test_rate_limits_slide_and_are_shared_by_processes(
@@ -165,7 +165,7 @@ async def test_concurrent_calls_are_admitted_exactly_up_to_the_limit(open_ledger
     assert {type(each) for each in results} == {Lease, RateLimitError}
 
 
-# --- files of earlier versions -----------------------------------------------------------------
+# --- ledger files of earlier versions ----------------------------------------------------------
 
 
 def test_ledger_reads_costs_from_a_file_of_the_first_version(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_ledger_reads_costs_from_a_file_of_the_first_version(tmp_path: Path) -> 
         ledger.close()
 
 
-# --- failures ----------------------------------------------------------------------------------
+# --- failures of the shared store --------------------------------------------------------------
 
 
 @pytest.fixture

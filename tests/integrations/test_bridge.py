@@ -87,7 +87,7 @@ def answer(request: Request) -> Answer | str:
     return "Hello there, all of you."
 
 
-# --- an SDK's stream ---------------------------------------------------------------------------
+# --- providers made from the stream of an SDK --------------------------------------------------
 
 
 async def read_sdk(request: Request) -> AsyncGenerator[Piece, None]:
@@ -261,7 +261,7 @@ async def test_errors_show_neither_keys_nor_prompts() -> None:
         assert "sk-abc" not in str(caught.value.provider_message)
 
 
-# --- LangChain ---------------------------------------------------------------------------------
+# --- providers made from LangChain models ------------------------------------------------------
 
 
 def chat(*rules: Any) -> ChatDragoman:
@@ -453,7 +453,7 @@ async def test_structured_output_from_a_forced_tool_call_is_returned_as_text() -
     assert (reply.parsed, reply.tool_calls) == ({"name": "Aare"}, ())
 
 
-# --- Pydantic AI -------------------------------------------------------------------------------
+# --- providers made from Pydantic AI models ----------------------------------------------------
 
 
 def limited(messages: Any, info: AgentInfo) -> ModelResponse:

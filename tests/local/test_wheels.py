@@ -148,7 +148,7 @@ def test_a_lack_of_disk_space_is_reported_before_the_download(index: Path, tmp_p
         join_wheels(entry, tmp_path)
 
 
-# --- a file that is there already --------------------------------------------------------------
+# --- a model file that already exists ----------------------------------------------------------
 
 
 @pytest.fixture

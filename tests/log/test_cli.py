@@ -182,7 +182,7 @@ def test_empty_search_is_a_usage_error(path: Path) -> None:
     assert run("search", " ", "--log", str(path)).exit_code == 2
 
 
-# --- verifying ---------------------------------------------------------------------------------
+# --- dragoman log verify -----------------------------------------------------------------------
 
 
 def test_verify_command_accepts_an_intact_log(path: Path) -> None:
@@ -263,7 +263,7 @@ def test_error_names_a_log_that_cannot_be_opened(
         assert str(path) in result.stderr
 
 
-# --- export and prune --------------------------------------------------------------------------
+# --- dragoman log export and dragoman log prune ------------------------------------------------
 
 
 def test_export_command_writes_the_records(path: Path, tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_log_that_is_being_written_can_be_verified_and_is_not_pruned(path: Path)
     assert f"is being written by process {os.getpid()}" in result.stderr
 
 
-# --- log cost ----------------------------------------------------------------------------------
+# --- dragoman log cost -------------------------------------------------------------------------
 
 
 def test_cost_command_uses_recorded_and_bundled_prices(path: Path) -> None:
@@ -415,7 +415,7 @@ def test_bars_of_the_cost_command_are_proportional_to_costs(
     ]
 
 
-# --- places ------------------------------------------------------------------------------------
+# --- paths and URLs of the log -----------------------------------------------------------------
 
 
 def test_log_path_comes_from_the_option_or_the_environment(

@@ -48,7 +48,7 @@ from .samples import SAMPLES, WRITABLE, payloads
 Open = Callable[..., EventLog]
 
 
-# --- writing and reading -----------------------------------------------------------------------
+# --- writing and reading records ---------------------------------------------------------------
 
 
 async def test_records_are_read_after_reopening(open_store: Open) -> None:
@@ -224,7 +224,7 @@ def test_appended_records_are_read_in_order(
     log.close()
 
 
-# --- many at once ------------------------------------------------------------------------------
+# --- concurrent writers of a session -----------------------------------------------------------
 
 
 async def test_threads_and_tasks_share_a_session_without_gaps(open_store: Open) -> None:
@@ -258,7 +258,7 @@ async def test_a_cancelled_append_is_still_written(open_store: Open) -> None:
     assert [record.payload for record in log.read("s1")] == [TurnStarted(1), TurnStarted(2)]
 
 
-# --- the chain ---------------------------------------------------------------------------------
+# --- the hash chain of the records -------------------------------------------------------------
 
 
 def test_exported_chain_can_be_verified_with_only_a_hash_function(open_store: Open) -> None:
@@ -364,7 +364,7 @@ def test_verifying_an_unknown_session_reports_zero_records(open_store: Open) -> 
     assert str(report) == "0 records in 0 sessions: whole"
 
 
-# --- retention ---------------------------------------------------------------------------------
+# --- removing old sessions ---------------------------------------------------------------------
 
 
 def test_pruning_removes_old_sessions_and_records_the_removal(open_store: Open) -> None:
@@ -410,7 +410,7 @@ def test_reading_a_session_that_is_pruned_meanwhile_raises_an_error(open_store: 
             list(reading)
 
 
-# --- opening and closing -----------------------------------------------------------------------
+# --- opening and closing a log -----------------------------------------------------------------
 
 
 def test_read_only_log_follows_the_writer_and_rejects_writes(open_store: Open) -> None:
@@ -491,7 +491,7 @@ def test_repr_of_a_log_or_record_contains_no_private_data(open_store: Open) -> N
         assert "host=" not in repr(log)
 
 
-# --- looking for some, and how far it has come -------------------------------------------------
+# --- searching records, and reporting progress -------------------------------------------------
 
 
 def test_records_are_found_by_type_across_sessions_and_pages(open_store: Open) -> None:

@@ -83,7 +83,7 @@ def test_log_of_a_killed_writer_is_readable_without_a_writer(tmp_path: Path) -> 
         check(log, acknowledged)
 
 
-# --- full disks --------------------------------------------------------------------------------
+# --- writing to a full disk --------------------------------------------------------------------
 
 
 def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]]:

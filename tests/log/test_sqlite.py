@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-# --- one writer --------------------------------------------------------------------------------
+# --- a log has only one writer at a time -------------------------------------------------------
 
 
 def test_second_writer_is_rejected_with_the_process_id(path: Path) -> None:
@@ -102,7 +102,7 @@ def test_error_names_the_program_that_locks_the_database(path: Path) -> None:
         assert log.append_sync("s1", TurnStarted(1)).seq == 11
 
 
-# --- readers -----------------------------------------------------------------------------------
+# --- readers of a log --------------------------------------------------------------------------
 
 
 def test_a_reader_never_blocks_the_writer(path: Path) -> None:
@@ -155,7 +155,7 @@ def test_missing_log_is_not_created_for_reading(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# --- groups ------------------------------------------------------------------------------------
+# --- group commits: records of many callers in one transaction ---------------------------------
 
 
 async def test_records_of_many_callers_are_written_in_one_commit(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_every_commit_is_synced_to_disk(tmp_path: Path) -> None:
     assert settings == {"synchronous": 2, "journal_mode": "wal"}
 
 
-# --- files that are not as they should be ------------------------------------------------------
+# --- damaged files, and files of other programs ------------------------------------------------
 
 
 @pytest.mark.parametrize("readonly", [False, True])
@@ -304,7 +304,7 @@ def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.Monkey
         )
 
 
-# --- folders that may not be written -----------------------------------------------------------
+# --- read-only folders and files ---------------------------------------------------------------
 
 UNPRIVILEGED = """
 import os, sys
@@ -376,7 +376,7 @@ def test_missing_folder_is_created_and_unusual_file_names_work(tmp_path: Path) -
         assert log.verify().records == 1
 
 
-# --- retention ---------------------------------------------------------------------------------
+# --- removing old records from the file --------------------------------------------------------
 
 
 def test_pruned_records_are_erased_from_the_disk(tmp_path: Path) -> None:

@@ -328,7 +328,7 @@ def test_failing_event_listener_does_not_affect_calls() -> None:
     assert availability.trigger("p", "m") == "auth_error"
 
 
-# --- random sequences of outcomes --------------------------------------------------------------
+# --- the circuit breaker under random sequences of outcomes ------------------------------------
 
 TARGETS = [("p", "a"), ("p", "b"), ("p", "c"), ("p", "d"), ("q", "a")]
 ENDINGS: dict[str, Any] = {

@@ -170,7 +170,7 @@ async def test_cached_reply_is_returned_without_calling_inner_layers() -> None:
     assert describe(model).splitlines()[0] == "Cache(store=Kept)"
 
 
-# --- stores ------------------------------------------------------------------------------------
+# --- cache stores ------------------------------------------------------------------------------
 
 Open = Callable[..., Store]
 

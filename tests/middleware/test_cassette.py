@@ -91,7 +91,7 @@ def without_ids(event: Any) -> Any:
     return plain
 
 
-# --- playing -----------------------------------------------------------------------------------
+# --- replaying recorded calls ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -242,7 +242,7 @@ async def test_replay_delays_overlap_with_the_time_a_slow_reader_takes(tmp_path:
     assert playing.slept == pytest.approx([1.0, 0.25, 0.25, 0.25])
 
 
-# --- modes -------------------------------------------------------------------------------------
+# --- modes of a cassette -----------------------------------------------------------------------
 
 
 async def test_once_mode_records_the_first_call_and_replays_later_ones(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ async def test_call_is_recorded_even_if_the_reader_stops_at_the_last_event(tmp_p
     assert isinstance(error, StructuredOutputError)
 
 
-# --- keys and misses ---------------------------------------------------------------------------
+# --- cassette keys and unrecorded requests -----------------------------------------------------
 
 
 def test_cassette_key_depends_only_on_what_changes_the_reply() -> None:
@@ -395,7 +395,7 @@ async def test_error_for_an_unrecorded_request_omits_image_data(tmp_path: Path) 
     assert len(str(caught.value)) < 5000
 
 
-# --- the file ----------------------------------------------------------------------------------
+# --- the cassette file -------------------------------------------------------------------------
 
 
 async def test_cassette_is_readable_text(tmp_path: Path) -> None:

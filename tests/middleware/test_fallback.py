@@ -133,8 +133,7 @@ async def test_error_that_ends_the_fallback_lists_earlier_failures() -> None:
     assert "before that, a:big: server_error" in caught.value.__notes__[0]
 
 
-# --- before any candidate is called
-# ---------------------------------------------------------------
+# --- candidates that are skipped before any call -----------------------------------------------
 
 TOOL = Tool("t", "", {"type": "object", "properties": {}})
 IMAGE = [User([Image(Url("https://example.org/x.png"))])]
@@ -245,7 +244,7 @@ async def test_unconfigured_candidate_is_never_called_even_inside_other_layers()
             await call
 
 
-# --- availability ------------------------------------------------------------------------------
+# --- availability of candidates ----------------------------------------------------------------
 
 
 async def test_failing_candidate_is_skipped_probed_and_used_again() -> None:
@@ -365,7 +364,7 @@ async def test_availability_can_be_shared_by_several_fallbacks() -> None:
     assert [type(event) for event in told] == [ProviderUnavailable]
 
 
-# --- evidence ----------------------------------------------------------------------------------
+# --- routing events ----------------------------------------------------------------------------
 
 
 def test_routing_events_are_encoded_with_the_names_of_the_adapter_contract() -> None:
@@ -429,7 +428,7 @@ async def test_fallback_closes_the_inner_stream_when_the_reader_stops() -> None:
     assert a.running == 0
 
 
-# --- candidates, readiness and closing ---------------------------------------------------------
+# --- validity, readiness and closing of candidates ---------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from dragoman.validate import build_request
 from tests.listed import Clock, Listed, collect, reply
 from tests.server import Connection, answering, chunk, serve
 
-# --- a counting server --------------------------------------------------------------------------
+# --- a stack of all layers, and a server that counts requests ----------------------------------
 
 
 def stacked(
@@ -347,7 +347,7 @@ def test_description_shows_objects_by_their_class_only() -> None:
     )
 
 
-# --- for a long time ---------------------------------------------------------------------------
+# --- long runs: no leak, and no attempt is lost ------------------------------------------------
 
 SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 1_000
 # Tracing memory makes calls several times slower, and a leak shows even in few calls.

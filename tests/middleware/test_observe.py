@@ -55,7 +55,7 @@ async def watch(
     return told, error
 
 
-# --- contents of reports -----------------------------------------------------------------------
+# --- contents of reported events ---------------------------------------------------------------
 
 
 async def test_successful_call_is_reported() -> None:
@@ -354,7 +354,7 @@ def test_call_events_are_encoded_with_the_names_of_the_adapter_contract() -> Non
         assert set(names.split()) <= set(kind.__struct_fields__)
 
 
-# --- redaction ---------------------------------------------------------------------------------
+# --- redaction of secrets ----------------------------------------------------------------------
 
 SECRETS = [
     ("Incorrect API key provided: sk-proj-abcdefghijklmnop1234", "sk-proj-abcdefghijklmnop1234"),
@@ -451,7 +451,7 @@ async def test_events_contain_no_secret(text: str, secret: str) -> None:
             assert secret not in repr(event)
 
 
-# --- listeners ---------------------------------------------------------------------------------
+# --- listeners that receive the events ---------------------------------------------------------
 
 
 async def test_subscribers_may_be_coroutine_functions_and_objects() -> None:

@@ -81,7 +81,7 @@ class Queue:
         await self.clock.settle()
 
 
-# --- the limiter -------------------------------------------------------------------------------
+# --- the rate limiter --------------------------------------------------------------------------
 
 
 async def test_token_bucket_allows_a_burst_and_then_a_steady_rate() -> None:
@@ -266,7 +266,7 @@ def test_error_names_an_invalid_limit(limits: dict[str, Any], field: str) -> Non
         Limiter(**limits)
 
 
-# --- the middleware ----------------------------------------------------------------------------
+# --- the rate limit middleware -----------------------------------------------------------------
 
 
 class Watched(Limiter):

@@ -215,7 +215,7 @@ async def test_time_spent_in_attempts_counts_towards_the_deadline() -> None:
     assert "deadline of 120 s" in caught.value.__notes__[0]
 
 
-# --- never twice -------------------------------------------------------------------------------
+# --- a stream is never retried after its first event -------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -467,7 +467,7 @@ async def test_reask_and_per_attempt_overrides_work_together() -> None:
     ]
 
 
-# --- cancelling --------------------------------------------------------------------------------
+# --- cancelling a call between attempts --------------------------------------------------------
 
 
 async def test_cancelling_ends_the_wait_between_attempts() -> None:
@@ -509,7 +509,7 @@ async def test_stream_cancelled_between_attempts_is_closed() -> None:
     assert heard[-1].finish_reason == "cancelled"
 
 
-# --- settings ----------------------------------------------------------------------------------
+# --- settings of the retry middleware ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(

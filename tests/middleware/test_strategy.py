@@ -147,7 +147,7 @@ def test_invalid_settings_are_rejected(settings: Any, problem: str) -> None:
         Fallback(named("a", "b"), **settings)
 
 
-# --- a simulation ------------------------------------------------------------------------------
+# --- a simulation of load balancing ------------------------------------------------------------
 
 # Seconds that a call takes at each of three upstreams; the last is ten times slower.
 SERVICE = (0.2, 0.2, 2.0)

@@ -136,7 +136,7 @@ async def test_one_hundred_sequential_calls_succeed(model: Provider) -> None:
             assert response.usage.output_tokens == 2
 
 
-# --- the embedded model ------------------------------------------------------------------------
+# --- tests with the embedded model -------------------------------------------------------------
 
 
 async def test_server_is_not_ready_while_the_model_is_loading() -> None:

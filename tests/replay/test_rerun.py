@@ -191,7 +191,7 @@ async def test_run_with_shortened_context_can_be_replayed_without_shortening() -
         assert (await session.run("Go.")).text == "Done."
 
 
-# --- another model -----------------------------------------------------------------------------
+# --- rerunning a session with another model ----------------------------------------------------
 
 
 def same(*, last: str = "Done.", word: str = "a") -> ScriptedProvider:
@@ -243,7 +243,7 @@ def test_a_session_without_a_goal_cannot_be_rerun(tmp_path: Path) -> None:
     assert "has no recorded goal" in result.stderr
 
 
-# --- words -------------------------------------------------------------------------------------
+# --- titles of the steps -----------------------------------------------------------------------
 
 
 def test_call_that_was_started_is_not_reported_as_never_run() -> None:

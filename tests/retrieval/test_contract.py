@@ -79,7 +79,7 @@ class Scores(Reranker):
         )
 
 
-# --- arguments ---------------------------------------------------------------------------------
+# --- invalid arguments of embed and rerank -----------------------------------------------------
 
 EMBED_MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     ([], {}, "texts is empty"),
@@ -129,7 +129,7 @@ async def test_rerank_rejects_invalid_input_before_a_request_is_sent(
     assert reranker.requests == []
 
 
-# --- splitting ---------------------------------------------------------------------------------
+# --- splitting a large call into several requests ----------------------------------------------
 
 
 async def test_large_call_is_split_and_its_results_are_joined_in_order() -> None:
@@ -237,7 +237,7 @@ def test_supported_embedding_and_reranking_wires_are_listed() -> None:
     assert set(RERANK_CODECS) == {"openai", "cohere", "voyage", "tei", "jina"}
 
 
-# --- over HTTP ---------------------------------------------------------------------------------
+# --- split calls over HTTP ---------------------------------------------------------------------
 
 
 def _reply(*rows: Sequence[float], status: int = 200) -> tuple[int, dict[str, str], list[bytes]]:
@@ -338,7 +338,7 @@ def test_invalid_settings_are_rejected() -> None:
             opened("m", **{"base_url": "http://host", **settings})
 
 
-# --- cancelling --------------------------------------------------------------------------------
+# --- cancelling a split call -------------------------------------------------------------------
 
 
 async def test_cancelled_split_call_keeps_the_earlier_results() -> None:
@@ -363,7 +363,7 @@ async def test_cancelled_split_call_keeps_the_earlier_results() -> None:
     assert await embedder.cancel("r") is False
 
 
-# --- vectors -----------------------------------------------------------------------------------
+# --- vectors as sequences and arrays -----------------------------------------------------------
 
 
 def test_vectors_behave_as_an_immutable_sequence_of_float_rows() -> None:

@@ -86,7 +86,7 @@ async def _no_sleep(seconds: float) -> None:
 slept: list[float] = []
 
 
-# --- retry -------------------------------------------------------------------------------------
+# --- the retry middleware around embedders -----------------------------------------------------
 
 
 async def test_retry_repeats_only_the_failed_request_of_a_split_call() -> None:
@@ -127,7 +127,7 @@ def test_nested_retries_are_rejected() -> None:
         Retry(once)
 
 
-# --- fallback ----------------------------------------------------------------------------------
+# --- the fallback middleware around embedders --------------------------------------------------
 
 
 async def test_fallback_uses_another_server_of_the_same_model() -> None:
@@ -166,7 +166,7 @@ async def test_fallback_raises_errors_that_affect_all_candidates() -> None:
     assert second.requests == []
 
 
-# --- rate limit --------------------------------------------------------------------------------
+# --- the rate limit middleware around embedders ------------------------------------------------
 
 
 async def test_a_rate_limit_counts_the_requests_that_are_sent() -> None:
@@ -191,7 +191,7 @@ async def test_reserved_tokens_are_corrected_by_the_reported_usage() -> None:
     await ranker.rerank("q", ["a"])
 
 
-# --- observe -----------------------------------------------------------------------------------
+# --- the observe middleware around embedders ---------------------------------------------------
 
 
 async def test_every_request_is_reported_as_one_event() -> None:
@@ -247,7 +247,7 @@ async def test_a_cancelled_request_is_reported() -> None:
     assert seen[-1].error_class == "cancelled"
 
 
-# --- cassettes ---------------------------------------------------------------------------------
+# --- the cassette middleware around embedders and rerankers ------------------------------------
 
 
 async def test_cassette_replays_embeddings(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ async def test_cassette_replays_rankings(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-# --- cache -------------------------------------------------------------------------------------
+# --- the cache middleware around embedders and rerankers ---------------------------------------
 
 
 async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ async def test_cached_rankings_are_returned_without_a_request(tmp_path: Path) ->
     await reranker.close()
 
 
-# --- stacks ------------------------------------------------------------------------------------
+# --- description of middleware around an embedder ----------------------------------------------
 
 
 async def test_middleware_around_an_embedder_describes_itself_and_forwards_everything() -> None:

@@ -160,7 +160,7 @@ def test_error_locates_a_mistake_in_models_yaml(tmp_path: Path, text: str, messa
     assert message in str(caught.value)
 
 
-# --- money -------------------------------------------------------------------------------------
+# --- the cost of embedding and reranking -------------------------------------------------------
 
 
 async def test_embedding_cost_is_computed() -> None:

@@ -105,7 +105,7 @@ async def test_a_simulated_reranker_returns_documents() -> None:
     assert [each.document for each in ranking.results] == ["fox", "cow"]
 
 
-# --- blocking ----------------------------------------------------------------------------------
+# --- synchronous embedders and rerankers -------------------------------------------------------
 
 
 def test_synchronous_embedders_and_rerankers_work(server: SimServer) -> None:
@@ -124,7 +124,7 @@ def test_synchronous_embedders_and_rerankers_work(server: SimServer) -> None:
         assert "sync" in repr(reranker)
 
 
-# --- the command -------------------------------------------------------------------------------
+# --- dragoman embed and dragoman rerank, the commands ------------------------------------------
 
 
 def _run(*words: str, stdin: str | None = None) -> Any:

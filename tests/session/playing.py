@@ -50,7 +50,7 @@ def of(records: Sequence[LogRecord], kind: str) -> list[Any]:
     return [record.payload for record in records if record.type == kind]
 
 
-# --- evidence ----------------------------------------------------------------------------------
+# --- checking the order of tool call records ---------------------------------------------------
 
 ENDS = {
     "tool.observed",

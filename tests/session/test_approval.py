@@ -74,7 +74,7 @@ async def run(
     return records
 
 
-# --- edits -------------------------------------------------------------------------------------
+# --- approvals that edit the input -------------------------------------------------------------
 
 
 async def test_edited_approval_records_the_proposed_and_the_executed_input() -> None:
@@ -127,7 +127,7 @@ async def test_approval_with_unchanged_input_is_not_an_edit() -> None:
     assert of(records, "tool.observed")[0].content == "ran ls"
 
 
-# --- scopes ------------------------------------------------------------------------------------
+# --- scopes of approvals -----------------------------------------------------------------------
 
 
 async def count_questions(provider: Listed, decision: Decision) -> int:
@@ -201,7 +201,7 @@ async def test_earlier_approval_does_not_override_a_rule_that_denies() -> None:
     assert of(records, "permission.denied")[0].by == "policy"
 
 
-# --- hooks -------------------------------------------------------------------------------------
+# --- approval hooks ----------------------------------------------------------------------------
 
 
 def program(tmp_path: Path, text: str) -> list[str]:
@@ -287,7 +287,7 @@ async def test_call_is_denied_if_the_hook_times_out_or_raises(tmp_path: Path) ->
         hook("rm -rf")  # type: ignore[arg-type]
 
 
-# --- another process ---------------------------------------------------------------------------
+# --- approvals answered by another process -----------------------------------------------------
 
 
 async def until_asked(log: EventLog) -> Any:

@@ -83,7 +83,7 @@ def test_importing_lower_layers_does_not_load_the_session() -> None:
     assert done.stdout.strip() == "[]"
 
 
-# --- armed -------------------------------------------------------------------------------------
+# --- tools that fail the test if they run ------------------------------------------------------
 
 fired: list[str] = []
 

@@ -296,7 +296,7 @@ async def test_result_too_long_for_the_context_window_is_truncated(log: SqliteLo
     assert "It was cut to save space" in result.text  # type: ignore[union-attr]
 
 
-# --- summaries ---------------------------------------------------------------------------------
+# --- summaries of earlier messages -------------------------------------------------------------
 
 
 def cheap(text: str = "Pages 1 to 9 are about a fox.", **facts: Any) -> Listed:
@@ -375,7 +375,7 @@ async def test_a_summary_counts_towards_the_budget(log: SqliteLog) -> None:
     assert (await bounded.run("Read.")).outcome == "exhausted"
 
 
-# --- custom policies, and limits ---------------------------------------------------------------
+# --- custom context policies, and limits -------------------------------------------------------
 
 
 class DropPairs(ContextPolicy, frozen=True):
@@ -448,7 +448,7 @@ async def test_resumed_session_sends_the_same_messages(tmp_path: Any) -> None:
         assert any("Left out" in m.text for m in before if isinstance(m, ToolResult))
 
 
-# --- the cost of a turn ------------------------------------------------------------------------
+# --- the work per turn -------------------------------------------------------------------------
 
 
 class CountedLog(MemoryLog):

@@ -89,7 +89,7 @@ async def test_session_with_a_log_path_writes_a_file(tmp_path: Any) -> None:
         assert "memory" not in repr(session)
 
 
-# --- structured answers ------------------------------------------------------------------------
+# --- structured output of a session ------------------------------------------------------------
 
 
 async def test_output_schema_is_sent_in_the_first_request_if_there_are_no_tools() -> None:

@@ -111,7 +111,7 @@ def find_written(value: Any, found: set[tuple[type, str]]) -> None:
             find_written(written, found)
 
 
-# --- tools and models --------------------------------------------------------------------------
+# --- tools and models that the sessions use ----------------------------------------------------
 
 
 @tool(side_effect="execute")
@@ -177,7 +177,7 @@ def body(words: str, stop: str = "end_turn") -> bytes:
     ).encode()  # fmt: skip
 
 
-# --- the corpus --------------------------------------------------------------------------------
+# --- sessions that produce every field of every record -----------------------------------------
 
 
 async def use_tools(log: EventLog, seen: list[Any]) -> None:

@@ -57,7 +57,7 @@ def check_sendable(messages: list[Message]) -> None:
     check_request(build_request([*messages, User("x")], [], None, None, None, model="m"))
 
 
-# --- resuming at a record ----------------------------------------------------------------------
+# --- resuming a session at a record ------------------------------------------------------------
 
 
 async def test_session_can_be_resumed_at_each_of_its_records() -> None:
@@ -126,7 +126,7 @@ async def test_session_can_be_resumed_twice_at_the_same_record() -> None:
     assert reduce_records(log.read("s1")).messages == session.state.messages
 
 
-# --- forks -------------------------------------------------------------------------------------
+# --- forks of a session ------------------------------------------------------------------------
 
 
 async def test_session_can_be_forked_after_each_of_its_records() -> None:
@@ -203,7 +203,7 @@ async def test_exported_session_can_be_imported_and_resumed_in_another_log(tmp_p
         check_evidence(list(other.read("f")))
 
 
-# --- further goals -----------------------------------------------------------------------------
+# --- follow-up goals ---------------------------------------------------------------------------
 
 
 async def test_follow_up_goal_is_handled_in_the_same_run() -> None:
@@ -243,7 +243,7 @@ async def test_goal_added_during_a_run_is_sent_after_the_answer() -> None:
     assert said == [User, Assistant, ToolResult, Assistant, User]
 
 
-# --- paused ------------------------------------------------------------------------------------
+# --- turns that the server paused --------------------------------------------------------------
 
 PAUSED = (
     b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Searching."}],'

@@ -41,7 +41,7 @@ def sonnet(*answers: Any) -> Listed:
     return Listed(*answers, name="anthropic", model=SONNET)
 
 
-# --- billed failures ---------------------------------------------------------------------------
+# --- failed calls that are billed --------------------------------------------------------------
 
 WRONG = propose(call("look", wort="ox"), usage=LARGE)
 UNKNOWN = propose(call("fly"), usage=LARGE)
@@ -188,7 +188,7 @@ async def test_an_unknown_cost_is_not_shown_as_zero(log: SqliteLog) -> None:
     assert spent.describe_cost() == "cost unknown"
 
 
-# --- priced_as of a provider -------------------------------------------------------------------
+# --- the priced_as setting of a provider -------------------------------------------------------
 
 REPLY = (
     b'{"type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Hi."}],'

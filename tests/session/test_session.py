@@ -209,7 +209,7 @@ async def test_unknown_price_is_recorded_as_unknown_rather_than_zero(log: Sqlite
     assert outcome.spent.cost_unknown.startswith("listed:m: no price for listed:m")
 
 
-# --- several at once ---------------------------------------------------------------------------
+# --- concurrent tool calls ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ async def test_call_that_cannot_be_recorded_stops_concurrent_calls(
     assert "b" not in ran
 
 
-# --- failures ---------------------------------------------------------
+# --- denied tool calls, and failures of tools and models ---------------------------------------
 
 
 async def test_denied_call_is_recorded_as_a_decision_rather_than_a_tool_error(
@@ -441,7 +441,7 @@ async def test_calls_of_a_filtered_or_failed_reply_are_not_run(
     check_evidence(records)
 
 
-# --- other models ------------------------------------------------------------------------------
+# --- model swaps and fallback in a session -----------------------------------------------------
 
 
 async def test_model_swap_is_recorded_and_keeps_call_ids_unique(log: SqliteLog) -> None:
@@ -569,7 +569,7 @@ def _spoken_by(name: str, request: Any) -> Any:
     return out.take()
 
 
-# --- manners -----------------------------------------------------------------------------------
+# --- invalid use of a session, and failing subscribers -----------------------------------------
 
 
 async def test_finished_session_needs_another_goal(log: SqliteLog) -> None:
@@ -646,7 +646,7 @@ async def test_error_raised_before_a_request_is_sent_is_recorded(log: SqliteLog)
     assert types(list(log.read(session.id)))[-2:] == ["llm.call_failed", "session.finished"]
 
 
-# --- attempts ----------------------------------------------------------------------------------
+# --- number of attempts in the records ---------------------------------------------------------
 
 
 async def test_call_record_has_the_number_of_attempts(log: SqliteLog) -> None:

@@ -333,7 +333,7 @@ def test_error_names_an_invalid_value_of_a_script(make: Any, complaint: str) -> 
         make()
 
 
-# --- random scripts, and the documented one ----------------------------------------------------
+# --- random scripts, and the documented script -------------------------------------------------
 
 WORDS = st.text(max_size=30)
 CALLS = st.builds(

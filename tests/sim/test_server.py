@@ -263,7 +263,7 @@ async def _ask(server: SimServer) -> str:
         return (await model.complete("hi")).text
 
 
-# --- the command -------------------------------------------------------------------------------
+# --- dragoman sim, the command -----------------------------------------------------------------
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ async def run(made: FunctionTool | ProcessTool, **arguments: Any) -> Observation
     return await box.execute(made.name, arguments)
 
 
-# --- functions ---------------------------------------------------------------------------------
+# --- functions as tools ------------------------------------------------------------------------
 
 
 async def test_arguments_are_converted_to_the_types_of_the_function() -> None:
@@ -228,7 +228,7 @@ def test_invalid_schema_is_rejected() -> None:
         ProcessTool(Tool("p", "", {"type": "objekt"}), ["true"])
 
 
-# --- output ------------------------------------------------------------------------------------
+# --- limiting the output of tools --------------------------------------------------------------
 
 
 @given(st.text(max_size=600), st.integers(200, 400))
@@ -295,7 +295,7 @@ def test_media_that_no_provider_accepts_are_omitted(block: Image, problem: str) 
     assert seen.truncated
 
 
-# --- programs ----------------------------------------------------------------------------------
+# --- programs as tools -------------------------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}, "n": {"type": "integer"}}}
 PYTHON = [sys.executable, "-c"]

@@ -145,7 +145,7 @@ def test_workspace_in_a_missing_folder_is_rejected(root: Path) -> None:
         Workspace(root / "a.txt")
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- tools that read files ---------------------------------------------------------------------
 
 
 async def test_file_can_be_read_by_line_numbers(root: Path) -> None:
@@ -250,7 +250,7 @@ async def test_result_of_a_search_counts_the_files_it_skipped(root: Path) -> Non
     assert (await call(root, "search", text="two", pattern="*.txt")).details == {}
 
 
-# --- writing -----------------------------------------------------------------------------------
+# --- tools that write files --------------------------------------------------------------------
 
 
 async def test_edit_of_a_file_returns_a_diff(root: Path) -> None:
@@ -363,7 +363,7 @@ def test_workspace_tools_declare_their_side_effects_and_paths(root: Path) -> Non
     assert tools["read_file"].context() == {"workspace": str(root)}
 
 
-# --- bash --------------------------------------------------------------------------------------
+# --- the bash tool -----------------------------------------------------------------------------
 
 
 async def test_command_runs_in_the_workspace_without_api_keys(

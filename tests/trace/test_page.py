@@ -538,7 +538,7 @@ def test_the_page_is_accessible(watched: Watched, log: SqliteLog) -> None:
         check_accessible(page)
 
 
-# --- decisions ---------------------------------------------------------------------------------
+# --- answering permission requests on the page -------------------------------------------------
 
 
 def test_a_person_can_allow_or_deny_a_call_on_the_page(
@@ -593,7 +593,7 @@ def test_a_person_can_allow_or_deny_a_call_on_the_page(
     expect(watched.page.locator("#waiting, .decide:visible")).to_have_count(1)
 
 
-# --- one file ----------------------------------------------------------------------------------
+# --- exporting a session as one HTML file ------------------------------------------------------
 
 
 def test_session_is_exported_as_one_file(

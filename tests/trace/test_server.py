@@ -174,7 +174,7 @@ def test_trace_page_loads_nothing_from_other_servers() -> None:
     assert " style=" not in (page / "index.html").read_text()
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- reading sessions and records --------------------------------------------------------------
 
 
 def test_pages_of_a_session_together_equal_the_complete_session(log: SqliteLog) -> None:
@@ -279,7 +279,7 @@ def test_token_is_not_logged_for_rejected_requests(
     assert not [record for record in caplog.records if token in str(record.__dict__)]
 
 
-# --- sorting and filtering ---------------------------------------------------------------------
+# --- sorting and filtering sessions ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_summary_of_a_session_is_updated_when_it_grows(log: SqliteLog) -> None:
     assert (row["outcome"], row["turns"], row["unpriced"]) == ("completed", 4, 1)
 
 
-# --- decisions ---------------------------------------------------------------------------------
+# --- answering permission requests over HTTP ---------------------------------------------------
 
 ASKED = (
     next(at for at, payload in enumerate(STORY) if isinstance(payload, PermissionRequested)) + 1
@@ -401,7 +401,7 @@ def test_permission_requests_cannot_be_answered_unless_enabled(log: SqliteLog, u
     assert send(url)[0] in (404, 405)
 
 
-# --- the command -------------------------------------------------------------------------------
+# --- dragoman log view and dragoman log export --html, the commands ----------------------------
 
 
 def test_trace_command_serves_until_interrupted(log: SqliteLog) -> None:

@@ -60,7 +60,7 @@ async def _collect(model: Provider) -> tuple[list[Any], Exception | None]:
     return events, None
 
 
-# --- the four deadlines ------------------------------------------------------------------------
+# --- the four deadlines of an exchange ---------------------------------------------------------
 
 
 async def test_opening_a_connection_fails_at_the_connect_timeout() -> None:
@@ -388,7 +388,7 @@ def test_invalid_timeouts_are_rejected(value: Any) -> None:
         Timeouts(idle=value)
 
 
-# --- failure below HTTP ------------------------------------------------------------------------
+# --- failures below the HTTP level -------------------------------------------------------------
 
 
 async def hang_up(connection: Connection) -> None:
@@ -500,7 +500,7 @@ async def test_invalid_header_is_rejected() -> None:
     assert server.requests == []
 
 
-# --- bodies ------------------------------------------------------------------------------------
+# --- bodies of replies -------------------------------------------------------------------------
 
 
 async def test_compressed_replies_are_decoded() -> None:
@@ -545,7 +545,7 @@ async def test_body_of_an_error_response_is_read_up_to_a_limit() -> None:
         await asyncio.wait_for(server.closed.wait(), 5)
 
 
-# --- connections -------------------------------------------------------------------------------
+# --- reuse of connections ----------------------------------------------------------------------
 
 
 async def test_complete_calls_reuse_a_connection_and_streams_close_theirs() -> None:
@@ -659,7 +659,7 @@ async def test_proxy_variables_are_used_unless_excluded(
             assert (await model.complete("Hi")).text == "by proxy"
 
 
-# --- the small parts ---------------------------------------------------------------------------
+# --- secrets, the fixture transport and invalid proxies ----------------------------------------
 
 
 def test_repr_of_a_secret_does_not_contain_it() -> None:

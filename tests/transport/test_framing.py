@@ -331,7 +331,7 @@ async def test_repeated_reply_headers_are_joined_and_names_are_lower_case() -> N
     assert fields == {"content-length": "2", "x-a": "1, 2", "retry-after": "7"}
 
 
-# --- replies at the wrong time -----------------------------------------------------------------
+# --- replies that arrive at the wrong time -----------------------------------------------------
 
 
 async def test_reply_that_arrives_before_the_request_is_sent_is_read() -> None:
@@ -511,7 +511,7 @@ async def test_connection_is_closed_if_reading_the_rest_of_a_reply_takes_too_lon
     assert (count, idle) == (2, 0)
 
 
-# --- compression -------------------------------------------------------------------------------
+# --- compressed bodies -------------------------------------------------------------------------
 
 
 def _pack(data: bytes, window: int) -> bytes:

@@ -216,7 +216,7 @@ async def test_slow_reader_applies_backpressure(
         await transport.close()
 
 
-# --- addresses ---------------------------------------------------------------------------------
+# --- addresses: Unix sockets and IPv6 ----------------------------------------------------------
 
 
 async def test_calls_work_over_unix_sockets(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ async def test_happy_eyeballs_connects_to_the_address_that_works(
         each.close()
 
 
-# --- request heads -----------------------------------------------------------------------------
+# --- request lines and headers -----------------------------------------------------------------
 
 
 async def _sent(
@@ -362,7 +362,7 @@ async def test_invalid_addresses_are_rejected(url: str) -> None:
     await transport.close()
 
 
-# --- event loops -------------------------------------------------------------------------------
+# --- transports and event loops ----------------------------------------------------------------
 
 
 def test_transport_belongs_to_one_event_loop(make_transport: Make) -> None:

@@ -36,7 +36,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-# --- a real proxy ------------------------------------------------------------------------------
+# --- calls through a real proxy ----------------------------------------------------------------
 
 
 def _free_port() -> int:
@@ -221,7 +221,7 @@ async def test_connections_through_different_proxies_are_not_mixed(authority: Au
         await transport.close()
 
 
-# --- the environment ---------------------------------------------------------------------------
+# --- proxy settings of the environment ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(

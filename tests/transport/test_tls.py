@@ -226,7 +226,7 @@ async def test_system_certificates_are_trusted(
         await transport.close()
 
 
-# --- the end of a connection -------------------------------------------------------------------
+# --- the end of a TLS connection ---------------------------------------------------------------
 
 
 async def _read_until_eof(

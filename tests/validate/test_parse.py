@@ -46,7 +46,7 @@ from dragoman.validate import (
 )
 from tests import strategies as some
 
-# --- messages -----------------------------------------------------------------------------------
+# --- parsing messages --------------------------------------------------------------------------
 
 
 def user(*parts: Any) -> dict[str, Any]:
@@ -570,7 +570,7 @@ def test_any_json_is_parsed_as_messages_or_rejected(given: Any) -> None:
     assert isinstance(outcome, tuple) or outcome.startswith("messages")
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- parsing tools -----------------------------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
 TOOLS: list[tuple[Any, list[Tool]]] = [
@@ -646,7 +646,7 @@ def test_tool_whose_type_is_not_a_string_is_parsed_as_a_function(kind: Any) -> N
     assert parse_tools([{"type": kind, "function": {"name": "t"}}]) == (Tool("t"),)
 
 
-# --- settings ----------------------------------------------------------------------------------
+# --- parsing settings --------------------------------------------------------------------------
 
 CONFIGS: list[tuple[Any, RuntimeConfig]] = [
     (None, RuntimeConfig()),
@@ -693,7 +693,7 @@ def test_settings_of_a_call_can_be_read_from_a_mapping(config: RuntimeConfig) ->
     assert parse_config(msgspec.to_builtins(config)) == config
 
 
-# --- tool choice -------------------------------------------------------------------------------
+# --- parsing the tool choice -------------------------------------------------------------------
 
 CHOICES: list[tuple[Any, Any]] = [
     (None, None),
@@ -739,7 +739,7 @@ def test_invalid_tool_choice_is_rejected(given: Any, message: str) -> None:
     assert caught.value.message.startswith(message)
 
 
-# --- the request -------------------------------------------------------------------------------
+# --- building the request ----------------------------------------------------------------------
 
 
 class Answer(msgspec.Struct):

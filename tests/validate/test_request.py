@@ -338,7 +338,7 @@ def test_any_request_is_accepted_or_rejected_with_an_error(
     )
 
 
-# --- requests beyond known capabilities --------------------------------------------------------
+# --- requests that exceed known capabilities ---------------------------------------------------
 
 # A request that uses every feature that a model may lack.
 EVERYTHING = Request([S, User([Text("u"), PNG])], tools=[T], response_schema=OBJECT)
@@ -466,7 +466,7 @@ def test_unsupported_media_are_rejected(
         assert (found[0], found[1].message) == ("no_vision_support", message)
 
 
-# --- depth -------------------------------------------------------------------------------------
+# --- nesting depth, non-finite numbers and other borderline requests ---------------------------
 
 
 def nest(levels: int) -> Any:

@@ -20,7 +20,7 @@ from dragoman.validate import compile_schema, schema
 from dragoman.validate.schema import first_error
 from tests import cpu
 
-# --- references out of the document -------------------------------------------------------------
+# --- schema references to other documents ------------------------------------------------------
 
 
 class Server(HTTPServer):
@@ -146,7 +146,7 @@ def test_invalid_schemas_are_rejected(given: Any, message: str) -> None:
     assert "\n" not in caught.value.message
 
 
-# --- compiling once ----------------------------------------------------------------------------
+# --- equal schemas are compiled once -----------------------------------------------------------
 
 
 def test_equal_schemas_are_compiled_once() -> None:
@@ -219,7 +219,7 @@ def test_self_referencing_schema_is_compiled() -> None:
     )
 
 
-# --- schemas made to take long -----------------------------------------------------------------
+# --- schemas that are designed to take long ----------------------------------------------------
 
 
 def doubling(levels: int, make: Any, start: Any = None) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def _served() -> Iterator[Record]:
         )
 
 
-# --- writing -----------------------------------------------------------------------------------
+# --- rewriting the expected events of cases -----------------------------------------------------
 
 
 def write(wire: str, names: list[str], say: Callable[[str], object] = print) -> None:

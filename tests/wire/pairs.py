@@ -62,7 +62,7 @@ from dragoman.wire.gemini.names import to_camel
 
 from .cases import BASE_URL, DecodedReply, decode
 
-# --- requests: what two requests may differ in and still be the same bytes ----------------------
+# --- requests: differences that are lost in the encoded bytes -----------------------------------
 
 Rule = Callable[[Request], Request]
 
@@ -297,7 +297,7 @@ def known_settings(request: Request) -> Request:
     return replace(request, config=changed)
 
 
-# --- events: differences that do not matter -----------------------------------
+# --- events: differences between wires that do not matter ---------------------------------------
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-# --- normalisers -------------------------------------------------------------------------------
+# --- functions that normalise requests before a comparison -------------------------------------
 
 
 def drop_nulls(value: Any) -> Any:
@@ -598,7 +598,7 @@ def reason_of(place: str) -> str | None:
     return next((why for pattern, why in REASONS.items() if re.match(pattern, place)), None)
 
 
-# --- recordings --------------------------------------------------------------------------------
+# --- comparing recorded requests ---------------------------------------------------------------
 
 
 def recorded() -> Iterator[tuple[str, str, Body, str]]:
@@ -677,7 +677,7 @@ def _describe(same: int, expressed: int, lost: int) -> str:
     return f"{same} of {expressed} the same ({same / expressed:.1%}); {lost} not expressed"
 
 
-# --- the table of the page ---------------------------------------------------------------------
+# --- the table of results on the documentation page --------------------------------------------
 
 PAGE = ROOT / "docs/concepts/wires.md"
 START, END = "<!-- requests -->\n", "<!-- /requests -->\n"

@@ -103,7 +103,7 @@ def replied(heard: DecodedReply) -> Response:
     return heard.response
 
 
-# --- cases as data -----------------------------------------------------------------------------
+# --- conformance cases -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -211,7 +211,7 @@ def test_provider_state_on_a_user_message_is_reported() -> None:
     ]
 
 
-# --- cut anywhere ------------------------------------------------------------------------------
+# --- streams that are truncated at any byte ----------------------------------------------------
 
 
 def cuts(case: Case, step: int) -> None:
@@ -245,7 +245,7 @@ def test_truncated_stream_is_reported(case: Case) -> None:
     cuts(case, 41)
 
 
-# --- one reply, two forms ----------------------------------------------------------------------
+# --- streamed and unstreamed replies are equal -------------------------------------------------
 
 names = st.sampled_from(["get_weather", "get_time"])
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
@@ -396,7 +396,7 @@ def test_tool_arguments_are_sent_back_unchanged(arguments: dict[str, Any]) -> No
     assert replied(heard).tool_calls[0].arguments == arguments
 
 
-# --- nothing escapes ---------------------------------------------------------------------------
+# --- damaged replies raise only provider errors ------------------------------------------------
 
 FUZZED = [case for case in CASES if case.reply and case.options.status == 200]
 
@@ -777,7 +777,7 @@ def test_extra_fields_that_repeat_a_setting_are_accepted() -> None:
     )
 
 
-# --- state and ids of other issuers ------------------------------------------------------------
+# --- opaque state and call ids of other issuers ------------------------------------------------
 
 
 def test_tool_calls_with_unreadable_arguments_are_omitted_with_their_results() -> None:
@@ -806,7 +806,7 @@ def test_tool_call_ids_of_any_form_are_sent_without_an_id_rule() -> None:
     assert used[1] != "ä.0"
 
 
-# --- schemas -----------------------------------------------------------------------------------
+# --- supported schemas -------------------------------------------------------------------------
 
 TREE = {
     "$ref": "#/$defs/Node",
@@ -906,7 +906,7 @@ def test_schema_of_the_caller_is_not_modified() -> None:
     assert case == schema
 
 
-# --- learning, and the provider around it ------------------------------------------------------
+# --- learning from rejected requests -----------------------------------------------------------
 
 REFUSED_FORMAT = b'{"type":"error","error":{"type":"invalid_request_error","message":"output_config: Extra inputs are not permitted"}}'  # fmt: skip
 REFUSED_TOOL = b'{"type":"error","error":{"type":"invalid_request_error","message":"tool_choice: forced tool use is not supported"}}'  # fmt: skip

@@ -45,7 +45,7 @@ def encode(wire: str, *messages: Message) -> tuple[dict[str, Any], list[str]]:
     return json.loads(encoded.http.body), [warning.code for warning in encoded.warnings]
 
 
-# --- values ------------------------------------------------------------------------------------
+# --- audio blocks and documents ----------------------------------------------------------------
 
 
 def test_audio_and_documents_are_made_from_files_bytes_and_urls(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_estimate_counts_the_tokens_of_audio() -> None:
     assert estimate_input_tokens([User([Audio(Url("https://a.test/b.wav"))])]) > 1000
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- audio in requests -------------------------------------------------------------------------
 
 
 def test_audio_is_sent_where_supported() -> None:
@@ -181,7 +181,7 @@ def test_unsupported_audio_in_a_tool_result_is_replaced_by_a_note(wire: str) -> 
     assert codes == ["audio_omitted"]
 
 
-# --- replies -----------------------------------------------------------------------------------
+# --- speech in replies -------------------------------------------------------------------------
 
 
 def hear(wire: str, data: bytes, stream: bool, **config: Any) -> Any:

@@ -189,7 +189,7 @@ def test_citations_are_read() -> None:
     )  # fmt: skip
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- encoding requests -------------------------------------------------------------------------
 
 
 def sent(request: Request, model: str = "m", **quirks: Any) -> tuple[dict[str, Any], list[str]]:
@@ -340,7 +340,7 @@ def test_opaque_data_of_an_unknown_shape_is_sent_unchanged(data: dict[str, Any])
     assert turns[1]["content"] == [{"text": "a"}, data]
 
 
-# --- the server side ---------------------------------------------------------------------------
+# --- the server side: reading requests and writing replies -------------------------------------
 
 
 def test_encoded_request_is_decoded_unchanged() -> None:
@@ -582,7 +582,7 @@ def test_errors_and_keys_round_trip_through_the_server_codec() -> None:
     assert codec().error(500, {}, b"<html>no</html>").provider_message == "no"
 
 
-# --- recordings: an independent reading, by the vendor's own library and the standard one ------
+# --- recorded replies, read again with the vendor's library and the standard library -----------
 
 RECORDS = [record for record in find_records().values() if record.wire == "bedrock"]
 # Replies of the CountTokens operation, which contain no message.
@@ -711,7 +711,7 @@ def test_every_recorded_exchange_is_read(count: Any) -> None:
     assert len(RECORDS) == 281
 
 
-# --- InvokeModel: bodies of the models' makers, which known wires read -------------------------
+# --- InvokeModel: native bodies of models, read by the matching wires --------------------------
 
 
 def payloads_of(record: dict[str, Any]) -> list[Any]:

@@ -72,7 +72,7 @@ def marks(body: Any, path: str = "") -> list[str]:
     return [*inner, *([path] if "cache_control" in body else [])]
 
 
-# --- breakpoints -------------------------------------------------------------------------------
+# --- where cache marks are placed --------------------------------------------------------------
 
 
 def test_automatic_cache_marks_are_on_tools_system_prompt_and_last_two_turns() -> None:
@@ -216,7 +216,7 @@ def test_removing_a_cache_mark_does_not_modify_the_callers_block() -> None:
     assert data["cache_control"] == MARK
 
 
-# --- a router ----------------------------------------------------------------------------------
+# --- cache marks sent to routers ---------------------------------------------------------------
 
 
 def test_automatic_cache_marks_are_sent_to_routers() -> None:
@@ -247,7 +247,7 @@ def test_cache_marks_of_the_caller_are_sent_to_routers() -> None:
     ]
 
 
-# --- keys and handles --------------------------------------------------------------------------
+# --- cache keys, and handles of cached content -------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_unsupported_cache_marks_are_reported(wire: str) -> None:
     assert {warning.path for warning in warnings} == expected
 
 
-# --- records -----------------------------------------------------------------------------------
+# --- parsing cache marks and cache settings ----------------------------------------------------
 
 
 def test_cache_marks_are_parsed_from_json_messages() -> None:
@@ -359,7 +359,7 @@ def test_cache_setting_of_a_single_call_is_used() -> None:
         build_request("Hi", config={"cache": "always"})
 
 
-# --- clients of the gateway --------------------------------------------------------------------
+# --- cache marks of gateway clients ------------------------------------------------------------
 
 
 def test_cache_marks_of_gateway_clients_are_kept() -> None:

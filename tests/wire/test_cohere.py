@@ -229,7 +229,7 @@ def test_tool_calls_of_api_version_1_are_read() -> None:
     assert reply.finish_reason == "tool_calls"
 
 
-# --- requests ----------------------------------------------------------------------------------
+# --- encoding requests -------------------------------------------------------------------------
 
 
 def sent(request: Request, **quirks: Any) -> tuple[dict[str, Any], list[str]]:
@@ -353,7 +353,7 @@ async def test_schema_is_put_in_the_prompt_after_it_is_rejected() -> None:
     )
 
 
-# --- the server side ---------------------------------------------------------------------------
+# --- the server side: reading requests and writing replies -------------------------------------
 
 
 def test_encoded_request_is_decoded_unchanged() -> None:
@@ -547,7 +547,7 @@ def test_errors_and_keys_round_trip_through_the_server_codec() -> None:
     assert codec().authorise("k") == {"authorization": "Bearer k"}
 
 
-# --- recordings: an independent reading, by the standard library -------------------------------
+# --- recorded replies, read again with the standard library ------------------------------------
 
 RECORDS = [record for record in find_records().values() if record.wire == "cohere"]
 FAILED = {

@@ -187,7 +187,7 @@ def opaque_of(block: Any) -> list[Any]:
     return state.opaque if state is not None and isinstance(state.opaque, list) else []
 
 
-# --- an independent reading: the standard library, and the rules of the wire in a few lines ----
+# --- reading recorded replies with the standard library only, by the rules of the wire ---------
 
 
 def bodies_of(record: Record) -> list[Any]:
@@ -396,7 +396,7 @@ def test_reading_recordings_byte_by_byte_gives_the_same_reply(
     count("recorded replies fed byte by byte, or as the network cut them", len(records) + len(cut))
 
 
-# --- refusals ----------------------------------------------------------------------------------
+# --- recorded error responses ------------------------------------------------------------------
 
 # The expected error class for a status and a phrase in the body, determined by hand. The first
 # phrase that occurs decides.
@@ -499,7 +499,7 @@ def test_every_recorded_error_becomes_a_provider_error() -> None:
         assert str(error)
 
 
-# --- real servers ------------------------------------------------------------------------------
+# --- exchanges with real servers ---------------------------------------------------------------
 
 # Bodies with a success status that are not replies, with the reason.
 NO_ANSWER = {

@@ -196,7 +196,7 @@ def test_done_marker_may_be_missing_after_a_finish_reason(case: Case) -> None:
         assert heard.facts == whole.facts
 
 
-# --- recordings --------------------------------------------------------------------------------
+# --- truncated recordings ----------------------------------------------------------------------
 
 
 def recorded_streams(share: int, longest: int = 10**9) -> list[Record]:

@@ -33,7 +33,7 @@ from dragoman.wire.json import ordered_json
 from tests import cpu
 from tests import strategies as some
 
-# --- waiting ------------------------------------------------------------------------------------
+# --- delays from the Retry-After header --------------------------------------------------------
 
 NOON = "Wed, 21 Oct 2015 12:00:00 GMT"
 EPOCH = 1_445_428_800.0  # NOON in seconds since the epoch
@@ -137,7 +137,7 @@ def test_any_retry_after_header_gives_a_finite_delay_or_none(
     assert wait is None or 0 <= wait < float("inf")
 
 
-# --- bodies ------------------------------------------------------------------------------------
+# --- bodies of error responses -----------------------------------------------------------------
 
 HTML = """<!DOCTYPE html><html><head><title>401 Authorization Required</title>
 <style>body { color: red }</style><script type="x">var a = "<b>";</script></head>
@@ -337,7 +337,7 @@ def test_any_json_can_be_read_as_an_error_body(body: Any) -> None:
     assert len(failure.message) <= 4000
 
 
-# --- classes -----------------------------------------------------------------------------------
+# --- error classes -----------------------------------------------------------------------------
 
 STATUSES: list[tuple[int, type[ProviderError], str]] = [
     (300, InvalidRequestError, "the server answered with a redirect, which is not followed"),

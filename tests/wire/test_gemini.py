@@ -121,7 +121,7 @@ def content_of(heard: DecodedReply) -> tuple[Any, ...]:
     return heard.response.message.content
 
 
-# --- cases -------------------------------------------------------------------------------------
+# --- conformance cases -------------------------------------------------------------------------
 
 
 @each_case
@@ -218,7 +218,7 @@ def test_complete_chunks_of_a_truncated_json_array_are_read() -> None:
         assert (heard.response.text if heard.response else "") == said
 
 
-# --- round trips -------------------------------------------------------------------------------
+# --- replies that are sent back unchanged ------------------------------------------------------
 
 
 def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
@@ -721,7 +721,7 @@ def test_plan_reports_what_encoding_drops() -> None:
     ]
 
 
-# --- schemas for older servers -----------------------------------------------------------------
+# --- schemas reduced for older servers ---------------------------------------------------------
 
 
 KEPT = [
@@ -863,7 +863,7 @@ def test_reduced_schema_uses_supported_keywords_only(schema: dict[str, Any]) -> 
         pending += [node["items"]] if "items" in node else []
 
 
-# --- decoding --------------------------------------------------------------------------------
+# --- decoding replies --------------------------------------------------------------------------
 
 
 def test_thought_signature_stays_on_its_part() -> None:
@@ -1384,7 +1384,7 @@ def test_model_that_answered_is_reported() -> None:
         assert start.model == model
 
 
-# --- mutations ---------------------------------------------------------------------------------
+# --- decoding mutated replies ------------------------------------------------------------------
 
 REPLIES = [case.reply or b"" for case in find_cases("gemini", "reply.sse", "reply.json")]
 
@@ -1449,7 +1449,7 @@ def test_random_bytes_raise_only_provider_errors(
     assert heard.error is None or isinstance(heard.error, ProviderError)
 
 
-# --- lessons, and the provider around it -------------------------------------------------------
+# --- learning from rejected requests -----------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 
@@ -1624,7 +1624,7 @@ def test_unsupported_reasoning_effort_is_rejected_before_sending() -> None:
         CODEC.encode(Request([User("Hello")], config=RuntimeConfig(reasoning="xhigh")))
 
 
-# --- refusals that cases do not show -----------------------------------------------------------
+# --- error bodies that no conformance case covers ----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -1683,7 +1683,7 @@ def test_retry_after_header_takes_precedence_over_the_body() -> None:
     assert CODEC.error(429, {"Retry-After": "3"}, body).retry_after == 3
 
 
-# --- the field ---------------------------------------------------------------------------------
+# --- recorded replies --------------------------------------------------------------------------
 
 CORPUS = SHARED / "corpus/recorded.jsonl.gz"
 needs_corpus = pytest.mark.skipif(

@@ -249,7 +249,7 @@ def check_responses(body: Any) -> None:
     assert calls == answers
 
 
-# --- six turns, another wire each time ---------------------------------------------------------
+# --- a conversation of six turns, each on another wire -----------------------------------------
 
 REPLIES: dict[str, Any] = {
     "openai": lambda text: {"choices": [{"message": {"content": text}, "finish_reason": "stop"}],

@@ -62,7 +62,7 @@ def use(*content: Any) -> list[Message]:
     return [User("Go."), Assistant([call]), ToolResult("call_1", content)]
 
 
-# --- random conversations ----------------------------------------------------------------------
+# --- random conversations with media -----------------------------------------------------------
 
 JSON: Any = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
@@ -197,7 +197,7 @@ def test_any_tool_results_and_replies_can_be_encoded(
     assert {note.code for note in omitted} <= {warning.code for warning in encoded.warnings}
 
 
-# --- one picture -------------------------------------------------------------------------------
+# --- images in tool results --------------------------------------------------------------------
 
 
 def sent(wire: str, messages: list[Message], **settings: Any) -> tuple[str, list[str]]:
@@ -308,7 +308,7 @@ def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> 
     assert (item.rule, item.loss) == (rule, rule == "image_omitted")
 
 
-# --- one name ----------------------------------------------------------------------------------
+# --- tool names that servers reject ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -132,7 +132,7 @@ def body_of(request: Request, **quirks: Any) -> dict[str, Any]:
     return json.loads(encode(request, **quirks).http.body)
 
 
-# --- the cases ---------------------------------------------------------------------------------
+# --- conformance cases -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASE_LIST, ids=str)
@@ -930,7 +930,7 @@ def test_tool_arguments_are_sent_back_unchanged(arguments: dict[str, Any]) -> No
         assert heard.response.finish_reason == "tool_calls"
 
 
-# --- learned from rejected requests ------------------------------------------------------------
+# --- fields learned from rejected requests -----------------------------------------------------
 
 NATIVE = {"response_schema": SCHEMA}
 STREAM = {"stream": True}
@@ -1021,7 +1021,7 @@ async def test_rejected_field_is_omitted_when_the_request_is_sent_again() -> Non
     ]
 
 
-# --- readiness ---------------------------------------------------------------------------------
+# --- checking the readiness of a server --------------------------------------------------------
 
 READY = Case("openai", "007-ready-check").json("ready.json")
 
@@ -1092,7 +1092,7 @@ def test_readiness_check_raises_only_provider_errors(body: Any, status: int) -> 
         assert error is None or type(error) in TREE
 
 
-# --- refusals ----------------------------------------------------------------------------------
+# --- error responses ---------------------------------------------------------------------------
 
 
 def said(message: str = "", code: Any = None, kind: str | None = None) -> bytes:
@@ -1791,7 +1791,7 @@ def test_oversized_event_is_rejected_and_kept_in_the_raw_reply(
     assert set(heard.response.raw["chunks"][1]) == {"x"}
 
 
-# --- the decoder by hand -----------------------------------------------------------------------
+# --- the decoder, called without a provider ----------------------------------------------------
 
 
 def make_decoder(**fields: Any) -> tuple[Any, Assembler]:

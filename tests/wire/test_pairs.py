@@ -123,7 +123,7 @@ def check_reply(wire: str, request: Request, heard: DecodedReply) -> None:
         assert type(error) is rules.errors.get(type(heard.error), type(heard.error))
 
 
-# --- random round trips ------------------------------------------------------------------------
+# --- random requests and replies that round-trip -----------------------------------------------
 
 quickly = settings(
     max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

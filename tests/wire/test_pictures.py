@@ -95,7 +95,7 @@ def sent_back(wire: str, said: Assistant, quirks: Any = None) -> tuple[Any, list
     return json.loads(encoded.http.body), [warning.code for warning in encoded.warnings]
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- images in replies -------------------------------------------------------------------------
 
 ROUTER = {"reasoning_details": True}
 READ: dict[str, tuple[str, Any, list[Image]]] = {
@@ -149,7 +149,7 @@ def test_images_in_a_reply_become_image_blocks(wire: str, body: Any, images: lis
     assert images or any(isinstance(block, Opaque) for block in reply.message.content)
 
 
-# --- back to the issuer ------------------------------------------------------------------------
+# --- images that are sent back to their issuer -------------------------------------------------
 
 
 def test_images_are_sent_back_to_their_issuer_unchanged() -> None:
@@ -208,7 +208,7 @@ def test_user_may_send_an_image_that_a_model_made() -> None:
         check_request(Request((User([Image(PNG.source, "image/png", continuity="x")]),)))  # type: ignore[arg-type]
 
 
-# --- clients of the gateway --------------------------------------------------------------------
+# --- images of gateway clients -----------------------------------------------------------------
 
 UPSTREAM: dict[str, Any] = {
     "openai": chat(content="a", images=[DATA]),

@@ -136,7 +136,7 @@ def events_in(data: bytes) -> list[dict[str, Any]]:
     return [event for event in found if isinstance(event.get("type"), str)]
 
 
-# --- the cases ---------------------------------------------------------------------------------
+# --- conformance cases -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASE_LIST, ids=str)
@@ -679,7 +679,7 @@ def test_second_turn_only_appends_bytes_to_the_first(
     assert build([*turns, *more]).startswith(first.removesuffix(last) + b",")
 
 
-# --- learned from rejected requests ------------------------------------------------------------
+# --- fields learned from rejected requests -----------------------------------------------------
 
 NATIVE = {"response_schema": SCHEMA}
 STRICT = {"tools": (CLOSED,)}
@@ -855,7 +855,7 @@ async def test_conversation_continues_after_a_cancelled_turn() -> None:
     assert [item["type"] for item in items] == ["message", "message", "message"]
 
 
-# --- refusals ----------------------------------------------------------------------------------
+# --- error responses ---------------------------------------------------------------------------
 
 # The error class of failed recorded exchanges, by a phrase in the body. All others are invalid
 # requests.
@@ -1384,7 +1384,7 @@ def test_randomly_damaged_replies_are_handled(seed: int, at: int) -> None:
     held(decode(case.codec(ResponsesCodec), case.request, [bytes(data)]))
 
 
-# --- recordings --------------------------------------------------------------------------------
+# --- recorded exchanges ------------------------------------------------------------------------
 
 # The recordings whose reply is or contains an error, with the reason.
 HELD: dict[str, tuple[type[ProviderError], str]] = {

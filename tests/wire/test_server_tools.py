@@ -153,7 +153,7 @@ def test_results_of_server_tools_are_sent_back_to_their_issuer() -> None:
     assert sent["messages"][1]["content"] == body["content"]
 
 
-# --- extras of the gemini wire -----------------------------------------------------------------
+# --- extra fields of the gemini wire -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_discriminated_union_is_sent_as_a_plain_union() -> None:
     assert list(form["$defs"]["Cat"]["properties"]) == ["kind", "lives"]
 
 
-# --- a tool's own wish -------------------------------------------------------------------------
+# --- the strict flag of a tool -----------------------------------------------------------------
 
 FITTING, UNFIT = closed(a=TEXT), {"type": "object", "properties": {"a": TEXT}}
 SENT: list[tuple[str, bool | None, dict[str, Any], Any, bool]] = [

@@ -176,7 +176,7 @@ class Availability:
             None,
         )
 
-    # --- called by admissions
+    # --- methods that admissions call with the outcome of a call
 
     def _succeeded(self, admission: Admission) -> None:
         whole, state = self._states(admission.provider, admission.model)
@@ -205,7 +205,7 @@ class Availability:
         if fell and self._count_unavailable(provider, now) >= self.thresholds.models:
             self._trip(admission, whole, "provider_wide", "multi_model_failures")
 
-    # --- private
+    # --- private methods of the circuit breaker
 
     def _states(self, provider: str, model: str) -> tuple[_State, _State]:
         whole = self._providers.get(provider)

@@ -76,7 +76,7 @@ class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, i
         self.diff = diff
 
 
-# --- keys --------------------------------------------------------------------------------------
+# --- keys that identify recorded requests ------------------------------------------------------
 
 
 def request_key(request: Request) -> str:
@@ -215,7 +215,7 @@ def _mask(value: Any) -> Any:
     return value if value is None or isinstance(value, bool) or value == "" else "[hidden]"
 
 
-# --- errors as data ----------------------------------------------------------------------------
+# --- writing and reading errors as JSON --------------------------------------------------------
 
 _KINDS: dict[str, type[ProviderError]] = {
     name: kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
@@ -273,7 +273,7 @@ def read_error(data: Mapping[str, Any]) -> ProviderError:
     return error
 
 
-# --- the file ----------------------------------------------------------------------------------
+# --- the cassette file -------------------------------------------------------------------------
 
 
 class Take(Struct, frozen=True):
@@ -391,7 +391,7 @@ def add_take(path: Path, take: Take, *, replacing: bool) -> None:
             raise
 
 
-# --- the middleware ----------------------------------------------------------------------------
+# --- the middleware that records and replays calls ---------------------------------------------
 
 
 class Record(Wrapper, Middleware):
@@ -452,7 +452,7 @@ class Record(Wrapper, Middleware):
         if not self._plays:
             await self.inner.ready()
 
-    # --- playing
+    # --- replaying recorded calls
 
     async def _play(self, request: Request) -> AsyncIterator[Event]:
         began, heard = self._clock(), list[Event]()
@@ -471,7 +471,7 @@ class Record(Wrapper, Middleware):
                     heard.append(event)
                 yield event
 
-    # --- recording
+    # --- recording calls
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
         began, key = self._clock(), request_key(request)

@@ -231,7 +231,7 @@ class Fallback(Wrapper):
         """
         return self._candidates[0].plan(messages)
 
-    # --- choosing a candidate
+    # --- choosing a candidate to call
 
     def _order(self, request: Request) -> list[int]:
         """Return the indices of all candidates in the order to try them, available ones first."""

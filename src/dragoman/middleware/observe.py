@@ -46,7 +46,7 @@ BATCH = 100
 FLUSH_SECONDS = 5.0
 
 
-# --- values ------------------------------------------------------------------------------------
+# --- events and types of the observer ----------------------------------------------------------
 
 
 class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
@@ -61,7 +61,7 @@ Subscriber: TypeAlias = Callable[[CallEvent], object]
 Price: TypeAlias = Callable[[Usage, str], Any]
 
 
-# --- the middleware ----------------------------------------------------------------------------
+# --- the middleware that observes calls --------------------------------------------------------
 
 
 class Observe(Wrapper, Middleware):
@@ -305,7 +305,7 @@ class _Call:
     def _since_start(self, moment: float) -> float:
         return round((moment - self._began) * 1000, 3)
 
-    # --- records that are built on delivery
+    # --- building events when they are delivered
 
     def _facts(self) -> dict[str, Any]:
         request, provider, reply = self.request, self.owner.inner, self.served.reply
@@ -404,7 +404,7 @@ def _try(function: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-# --- delivery ----------------------------------------------------------------------------------
+# --- delivering events to listeners ------------------------------------------------------------
 
 
 _Item: TypeAlias = tuple[Callable[[], CallEvent], contextvars.Context]

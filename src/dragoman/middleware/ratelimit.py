@@ -135,7 +135,7 @@ class Limiter:
             self._tokens.take(spent - lease.tokens)
         self._wake()
 
-    # --- private
+    # --- private methods of the rate limiter
 
     async def _reserve(self, lease: Lease) -> float:
         """Reserve capacity for a call and return 0, or return the seconds to wait for it."""

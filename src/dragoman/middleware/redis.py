@@ -181,7 +181,7 @@ class RedisLimiter(Limiter):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # --- private
+    # --- private methods of the limiter in Redis
 
     async def _reserve(self, lease: Lease) -> float:
         asking = self._start(self._ask(lease))

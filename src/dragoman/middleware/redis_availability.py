@@ -105,7 +105,7 @@ class RedisAvailability(Availability):
         if self._owned:
             await self._redis.aclose()
 
-    # --- private
+    # --- private methods of the circuit breaker in Redis
 
     async def _read(self) -> None:
         try:

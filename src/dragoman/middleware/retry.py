@@ -135,7 +135,7 @@ class Retry(Wrapper, Middleware):
             served.record(reply, record_failed(self.inner, attempt, reply, failure, wait))
             await self._prepare(failure, call, wait)
 
-    # --- private
+    # --- private methods of the retry middleware
 
     def _attempt(self, call: _Call) -> Request:
         """Return the request for an attempt, with the attempt's number and settings."""

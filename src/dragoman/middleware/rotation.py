@@ -102,7 +102,7 @@ class KeyRotation(Wrapper):
     def plan(self, messages: Messages) -> SwapPlan:
         return self._providers[0].plan(messages)
 
-    # --- private
+    # --- private methods of the key rotation
 
     def _find_seller(self) -> PricedAs:
         return self._providers[0].priced_as

@@ -59,7 +59,7 @@ def _check(owner: str, ttl: float | None, max_bytes: int) -> None:
     check_number(owner, "max_bytes", max_bytes, least=1, whole=True)
 
 
-# --- SQLite ------------------------------------------------------------------------------------
+# --- the cache store in a SQLite file ----------------------------------------------------------
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -108,7 +108,7 @@ class SqliteStore(Store):
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
 
-    # --- in the thread
+    # --- methods that run in the thread of the database
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
@@ -170,7 +170,7 @@ class SqliteStore(Store):
             self._database = None
 
 
-# --- Redis -------------------------------------------------------------------------------------
+# --- the cache store in Redis ------------------------------------------------------------------
 
 # KEYS: the entry, the entries by last use, the size of each. ARGV: value, TTL in milliseconds or
 # 0, the bound. The index drops expired entries, so that its total matches what Redis holds.

@@ -140,7 +140,7 @@ class TokenAuth(Auth):
         return token
 
 
-# --- AWS Signature Version 4 -------------------------------------------------------------------
+# --- signing requests with AWS Signature Version 4 ---------------------------------------------
 
 
 class AccessKeys(Struct, frozen=True):

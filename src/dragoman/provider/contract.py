@@ -250,7 +250,7 @@ class Provider(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
 
-    # --- for subclasses and layers
+    # --- methods for subclasses and middleware layers
 
     def _find_seller(self) -> PricedAs:
         return PricedAs(f"{self.name}:{self.model}")

@@ -160,7 +160,7 @@ class HttpProvider(ReplyProvider):
         except ProviderError as error:
             raise self._annotate(error).with_traceback(None) from error.__cause__
 
-    # --- encode, authorise, learn
+    # --- encoding and authorising requests, and learning from rejected ones
 
     def _find_seller(self) -> PricedAs:
         return (

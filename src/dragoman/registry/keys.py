@@ -111,7 +111,7 @@ def remove_key(name: str) -> bool:
     return True
 
 
-# --- the file ----------------------------------------------------------------------------------
+# --- the file of API keys ----------------------------------------------------------------------
 
 
 def _read(path: Path) -> dict[str, _Entry]:
@@ -157,7 +157,7 @@ def _write(path: Path, entries: dict[str, _Entry]) -> None:
         ) from None
 
 
-# --- the keyring -------------------------------------------------------------------------------
+# --- the keyring of the operating system -------------------------------------------------------
 
 
 def _open_keyring() -> Any:

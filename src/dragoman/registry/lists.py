@@ -116,7 +116,7 @@ def _check_model(name: str, model: ListedModel) -> None:
             raise ListError(f"{name}: {rate} of {price} dollars for a million tokens cannot be")
 
 
-# --- the formats -------------------------------------------------------------------------------
+# --- formats of model lists --------------------------------------------------------------------
 
 
 def _by_key(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

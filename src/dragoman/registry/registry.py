@@ -221,7 +221,7 @@ class Registry:
     ) -> None:
         await self.close()
 
-    # --- internals
+    # --- private methods of the registry
 
     def _open(self, name: str, order: Order, *, shared: bool = True) -> Provider:
         names = self._names()

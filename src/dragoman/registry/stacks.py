@@ -138,7 +138,7 @@ class Stacks:
             if isinstance(limiter, RedisLimiter):
                 await limiter.close()
 
-    # --- internals
+    # --- private methods that build providers
 
     def _build(self, names: Names, name: str, order: Order) -> Provider:
         if names.is_scheme(name):

@@ -355,7 +355,7 @@ def _read_values(section: Section) -> dict[str, Any]:
     }
 
 
-# --- compiled ----------------------------------------------------------------------------------
+# --- reading and writing the compiled catalogue ------------------------------------------------
 
 
 class _Compiled(Struct, frozen=True):

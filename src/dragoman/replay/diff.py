@@ -70,7 +70,7 @@ def _differ_in_text(a: str, b: str, path: str) -> Difference:
     )
 
 
-# --- two runs ----------------------------------------------------------------------------------
+# --- comparing two runs of a session -----------------------------------------------------------
 
 # What differs between any two runs and is not significant: ids, durations, and the provider's own
 # texts.

@@ -277,7 +277,7 @@ def _walk(kind: type[ProviderError]) -> Iterator[type[ProviderError]]:
         yield from _walk(each)
 
 
-# --- a recorded reply as events ----------------------------------------------------------------
+# --- emitting a recorded reply as events -------------------------------------------------------
 
 
 class Recorded(Struct, frozen=True):

@@ -69,7 +69,7 @@ def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
         )  # fmt: skip
 
 
-# --- consistency of the records ----------------------------------------------------------------
+# --- checking the records for consistency ------------------------------------------------------
 
 
 class Evidence:
@@ -165,7 +165,7 @@ class Evidence:
         return tuple(notes)
 
 
-# --- totals ------------------------------------------------------------------------------------
+# --- totals of a session -----------------------------------------------------------------------
 
 
 class Totals(Struct, frozen=True, omit_defaults=True):

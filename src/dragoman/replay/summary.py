@@ -138,7 +138,7 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-# --- sessions and turns ------------------------------------------------------------------------
+# --- summary lines of sessions and turns -------------------------------------------------------
 
 
 def _started(it: SessionStarted) -> Headline:
@@ -200,7 +200,7 @@ def _projected(it: ContextProjected) -> Headline:
     )
 
 
-# --- calls -------------------------------------------------------------------------------------
+# --- summary lines of model calls --------------------------------------------------------------
 
 
 def _called(it: CallStarted) -> Headline:
@@ -237,7 +237,7 @@ def _call_failed(it: CallFailed) -> Headline:
     )
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- summary lines of tool calls and permissions -----------------------------------------------
 
 _ENDS = {
     True: " after it had begun to run, and what it did is not known",

@@ -92,7 +92,7 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
 
-    # --- private
+    # --- private methods of embedders and rerankers
 
     def _find_seller(self) -> PricedAs:
         return PricedAs(f"{self.name}:{self.model}")

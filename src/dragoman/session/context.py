@@ -204,7 +204,7 @@ class Summarise(ContextPolicy, frozen=True):
         return Projection(dropped, f"{_SUMMARY}\n{text}", record)
 
 
-# --- results -----------------------------------------------------------------------------------
+# --- shortening tool results -------------------------------------------------------------------
 
 
 def _elide(results: Iterable[Part], view: ContextView) -> tuple[list[LeftOut], int]:
@@ -267,7 +267,7 @@ def _shorten_unseen(view: ContextView, excess: int) -> list[LeftOut]:
     return left_out
 
 
-# --- turns -------------------------------------------------------------------------------------
+# --- grouping turns, and writing the transcript to summarise -----------------------------------
 
 
 def _group(parts: Sequence[Part]) -> list[list[Part]]:

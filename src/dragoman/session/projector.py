@@ -191,7 +191,7 @@ class Projector:
             )  # fmt: skip
         return tuple(parts)
 
-    # --- the summary ----------------------------------------------------------------------------
+    # --- summarising earlier messages -----------------------------------------------------------
 
     async def _summarise(
         self,

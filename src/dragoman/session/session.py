@@ -224,7 +224,7 @@ class Session(Displayed, Generic[Parsed]):
         """The conversation as it would be sent to the current provider."""
         return self.state.project(self.provider.name)
 
-    # --- driving --------------------------------------------------------------------------------
+    # --- running the session --------------------------------------------------------------------
 
     async def run(self, goal: str | User | None = None) -> Outcome[Parsed]:
         """Pursue a goal to its end. Without a goal, continue with the current one."""
@@ -301,7 +301,7 @@ class Session(Displayed, Generic[Parsed]):
 
     _sheet = describe_session  # pyright: ignore[reportAssignmentType]
 
-    # --- the loop -------------------------------------------------------------------------------
+    # --- the agent loop -------------------------------------------------------------------------
 
     async def _supervise(self, goal: str | User | None, *, once: bool) -> Step:
         """Run the session in its own task, while this process holds the session's lease."""
@@ -407,7 +407,7 @@ class Session(Displayed, Generic[Parsed]):
             raise asyncio.CancelledError
         return Step(self.state.spent.turns, None, (), outcome)
 
-    # --- beginning and end ----------------------------------------------------------------------
+    # --- starting and finishing the session -----------------------------------------------------
 
     async def _begin(self, goal: str | User | None) -> None:
         if goal is None and self._queued:

@@ -173,7 +173,7 @@ class State:
         ):
             kept.end = payload
 
-    # --- derived facts
+    # --- facts derived from the records
 
     @property
     def has_answered(self) -> bool:

@@ -155,7 +155,7 @@ class Turn:
         )
         await self._write(MessageRecorded(User(text), message_id=new_message_id()), actor="system")
 
-    # --- the call -------------------------------------------------------------------------------
+    # --- calling the model in a turn ------------------------------------------------------------
 
     async def _call(self, parent: str) -> Response:
         """Call the model; if the conversation does not fit, shorten it and call once more."""
@@ -273,7 +273,7 @@ class Turn:
         except Exception:
             log.warning("a subscriber of session %s failed", self._journal.session, exc_info=True)
 
-    # --- its end --------------------------------------------------------------------------------
+    # --- recording the reply or failure of a turn -----------------------------------------------
 
     async def _record_reply(
         self, started: CallStarted, call: LogRecord, stream: EventStream, response: Response

@@ -69,7 +69,7 @@ class SimBatches:
         router.add_post("/v1beta/batches/{id}:cancel", self._cancel)
         router.add_get("/v1beta/batches/{id}", self._show_gemini)
 
-    # --- the three APIs
+    # --- the batch APIs of three wires
 
     async def _upload(self, request: web.Request) -> web.Response:
         form = await request.post()
@@ -231,7 +231,7 @@ class SimBatches:
             "response": response,
         }
 
-    # --- shared parts
+    # --- methods that all batch APIs share
 
     def _add(self, wire: str, rows: Sequence[tuple[str, Any]], path: str = "") -> _Batch:
         batch = _Batch(f"batch_{len(self.batches) + 1}", wire, rows, path)

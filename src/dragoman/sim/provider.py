@@ -322,7 +322,7 @@ def _unanswered(rules: tuple[ScriptRule, ...], request: Request) -> str:
     )
 
 
-# --- emitting ----------------------------------------------------------------------------------
+# --- emitting scripted replies -----------------------------------------------------------------
 
 Say = Callable[[Assembler], None]
 
@@ -377,7 +377,7 @@ def _text_of(said: Said) -> str:
     return said.written if isinstance(said, Call) else getattr(said, "text", "")
 
 
-# --- failing -----------------------------------------------------------------------------------
+# --- emitting scripted failures ----------------------------------------------------------------
 
 
 def _refusal(fault: Fault) -> ProviderError | None:

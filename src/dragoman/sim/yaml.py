@@ -169,7 +169,7 @@ def _read_usage(section: Section) -> Usage | None:
     return Usage(**counts.plain())
 
 
-# --- shared ------------------------------------------------------------------------------------
+# --- building values with the line number of an error ------------------------------------------
 
 
 def _build(section: Section, kind: type[T], **values: Any) -> T:

@@ -228,7 +228,7 @@ class Toolbox:
         return round((self._clock() - began) * 1000, 3)
 
 
-# --- output ------------------------------------------------------------------------------------
+# --- limiting the output of tools --------------------------------------------------------------
 
 
 def cut_text(text: str, limit: int) -> tuple[str, int]:

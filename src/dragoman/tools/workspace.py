@@ -224,7 +224,7 @@ def _explain(path: str, error: OSError) -> PathError:
     return PathError(f"{path}: {error.strerror}")
 
 
-# --- the tools ---------------------------------------------------------------------------------
+# --- the tools that a workspace offers ---------------------------------------------------------
 
 
 class _Files:

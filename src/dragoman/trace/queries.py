@@ -77,7 +77,7 @@ class Reader:
         # the summary of each session, and the head of its chain at that time
         self._summaries: dict[str, tuple[str, Summary]] = {}
 
-    # --- sessions -------------------------------------------------------------------------------
+    # --- listing and summarising sessions -------------------------------------------------------
 
     def list_sessions(
         self, wanted: Wanted | None = None, offset: int = 0, limit: int = 100
@@ -132,7 +132,7 @@ class Reader:
         found = msgspec.to_builtins(report.first) if report.first is not None else None
         return {"ok": report.ok, "records": report.records, "break": found}
 
-    # --- records --------------------------------------------------------------------------------
+    # --- reading the records of a session -------------------------------------------------------
 
     def read_page(self, session: str, after: int = 0, limit: int = 500) -> dict[str, Any]:
         """Return the next steps of a session, each with its contradictions to earlier steps."""

@@ -176,7 +176,7 @@ class _Site:
             app.router.add_get(f"/{{token}}/api/{name}", self._answer(read))
         return app
 
-    # --- access control
+    # --- access control of the trace viewer
 
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         name, _, port = request.host.rpartition(":")
@@ -201,7 +201,7 @@ class _Site:
     def _send(self, body: bytes, **facts: Any) -> web.Response:
         return self.web.Response(body=body, content_type="application/json", **facts)
 
-    # --- responses
+    # --- sending responses to the browser
 
     async def _send_file(self, request: web.Request) -> web.Response:
         name, kind = _FILES[request.match_info.get("name", "")]
@@ -240,7 +240,7 @@ class _Site:
             text=page, content_type="text/html", charset="utf-8", headers=headers
         )
 
-    # --- decisions
+    # --- decisions on permission requests
 
     async def _send_questions(self, _: web.Request) -> web.Response:
         """Send the open questions and the token for answers; nothing if answers are disabled."""
@@ -269,7 +269,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
 
 
-# --- query parameters --------------------------------------------------------------------------
+# --- reading query parameters ------------------------------------------------------------------
 
 
 def _text(query: Mapping[str, str], name: str) -> str:

@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         self._until_eof = False
         self._used = False
 
-    # --- called by the exchange
+    # --- methods that the exchange calls
 
     def send(self, head: bytes, body: bytes, *, limit: int) -> None:
         """Write a request and begin to wait for its reply; ``limit`` bounds the read-ahead."""
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.close()
         self._loop.call_soon(self.close)
 
-    # --- called by the event loop
+    # --- methods that the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -269,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._held >= self.limit and not self._paused and self.transport is not None:
                 self._paused = True
                 self.transport.pause_reading()
-        elif self._timer is not None:  # draining is complete
+        elif self._timer is not None:  # the rest of a reply is being drained
             if state == "done":
                 self._timer.cancel()
                 self._timer = None
@@ -295,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
         self._owner.handle_loss(self)
 
-    # --- called by the parser
+    # --- methods that the HTTP parser calls
 
     def on_message_begin(self) -> None:
         if self.state != "head":
@@ -338,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.state = "done"
 
-    # --- framing
+    # --- framing of replies
 
     def _begin(self) -> None:
         self.state = "head"

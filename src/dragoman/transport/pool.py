@@ -134,7 +134,7 @@ class Pool:
             with suppress(RuntimeError):  # the event loop may be closed in the meantime
                 self.loop.call_soon_threadsafe(self.close)
 
-    # --- called by connections
+    # --- methods that connections call
 
     def handle_loss(self, connection: Connection) -> None:
         if connection in self._all:
@@ -147,7 +147,7 @@ class Pool:
     def handle_drain(self, connection: Connection) -> None:
         self.release(connection)
 
-    # --- private
+    # --- private methods of the connection pool
 
     def _expire(self) -> None:
         """Close the connections that have been idle for too long."""

@@ -101,7 +101,7 @@ def _total(node: _Node, further: list[int], counts: list[int]) -> int:
     return same + names + indexes + max(parts, default=0)
 
 
-# --- the graph ---------------------------------------------------------------------------------
+# --- the graph of subschemas -------------------------------------------------------------------
 
 
 class _Graph:
@@ -240,7 +240,7 @@ def _follow(value: Any, pointer: str) -> Any:
     return value
 
 
-# --- orders ------------------------------------------------------------------------------------
+# --- topological order and strongly connected components ---------------------------------------
 
 
 def _find_order(nodes: list[_Node], edges: Any) -> list[int] | None:

@@ -48,7 +48,7 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self.data.get(name) is not None
 
-    # --- errors
+    # --- raising errors with the path of a field
 
     def at(self, name: str) -> str:
         """Return the path of a field."""
@@ -70,7 +70,7 @@ class Fields:
         """Raise the error for a problem with a field."""
         raise self.fail(problem, name)
 
-    # --- reading one field
+    # --- reading one field of a mapping
 
     def take(self, name: str) -> Any:
         """Return the value of a field, of any type."""
@@ -162,7 +162,7 @@ class Fields:
             self.refuse(name, "is required")
         return value
 
-    # --- fields that were not read
+    # --- reporting fields that were not read
 
     def put(self, name: str, value: Any) -> None:
         """Set a field, and mark it as not read."""

@@ -248,7 +248,7 @@ def parse_tool_choice(choice: Any) -> ToolChoice | None:
     return ForceTool(record.need_text("name"))
 
 
-# --- messages ----------------------------------------------------------------------------------
+# --- reading messages from JSON ----------------------------------------------------------------
 
 
 def _read_message(record: Fields) -> Message:
@@ -329,7 +329,7 @@ _READERS: dict[str, tuple[Callable[[Fields], Message], tuple[str, ...]]] = {
 }
 
 
-# --- blocks ------------------------------------------------------------------------------------
+# --- reading content blocks from JSON ----------------------------------------------------------
 
 
 def _read_user_block(record: Fields) -> UserBlock:

@@ -284,7 +284,7 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-# --- what the model is known not to support ----------------------------------------------------
+# --- requests that exceed what the model is known to support -----------------------------------
 
 
 def find_refusal(

@@ -361,7 +361,7 @@ class Decoder(ABC):
         self.out.fail(error)
         return self._take_events()
 
-    # --- implemented by each wire
+    # --- methods that each wire implements
 
     @abstractmethod
     def frame(self, frame: Frame) -> None:
@@ -379,7 +379,7 @@ class Decoder(ABC):
         """Return the fields that ``raw`` has besides ``chunks``: a finished stream's summary."""
         return {}
 
-    # --- private
+    # --- methods that the decoders of all wires share
 
     def lose(self, code: str, path: str, detail: str) -> None:
         """Report a part of the reply that the message has no field for, once for each code."""

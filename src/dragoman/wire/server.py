@@ -226,7 +226,7 @@ class BodyEncoder(ReplyEncoder):
         raise error
 
 
-# --- shared by encoders ------------------------------------------------------------------------
+# --- functions that the encoders of all wires share --------------------------------------------
 
 encode_json = msgspec.json.Encoder().encode
 

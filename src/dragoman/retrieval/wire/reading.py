@@ -131,7 +131,7 @@ def decode_base64(text: str) -> bytes:
         raise InvalidResponseError("a vector is a text and not base64") from None
 
 
-# --- rankings ----------------------------------------------------------------------------------
+# --- reading rankings --------------------------------------------------------------------------
 
 
 def read_results(
@@ -175,7 +175,7 @@ def _read_echo(value: Any) -> str | None:
     raise InvalidResponseError(f"a result has the document {quote(value)}")
 
 
-# --- counts and names: an invalid one is treated as not reported -------------------------------
+# --- reading token counts and names: an invalid one is treated as not reported -----------------
 
 
 def read_usage(record: Any, *names: str) -> Usage:

@@ -160,7 +160,7 @@ class AnthropicCodec(Endpoint[Quirks]):
             return
         self._read(reply)
 
-    # --- private
+    # --- private methods of the anthropic codec
 
     def _get(self, path: str) -> HttpRequest:
         return get_json(_address(self.base_url, path), _VERSION)

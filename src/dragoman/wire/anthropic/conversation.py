@@ -47,7 +47,7 @@ BlockWriter: TypeAlias = Callable[[UserBlock, str, Notes], dict[str, Any]]
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
-# --- calls and their results -------------------------------------------------------------------
+# --- pairing calls with their results ----------------------------------------------------------
 
 
 class _Turns(Pairs):
@@ -74,7 +74,7 @@ class _Turns(Pairs):
                 self.serving.add(block.data["id"])
 
 
-# --- turns -------------------------------------------------------------------------------------
+# --- writing turns -----------------------------------------------------------------------------
 
 
 def write_turns(
@@ -208,7 +208,7 @@ def _as_blocks(turn: dict[str, Any]) -> list[Any]:
     return blocks
 
 
-# --- messages of users and tools --------------------------------------------------------------
+# --- writing messages of users and tools -------------------------------------------------------
 
 
 def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def _read_text(data: str, path: str) -> str:
         ) from error
 
 
-# --- messages of the model ---------------------------------------------------------------------
+# --- writing messages of the model -------------------------------------------------------------
 
 
 def _extras_of(block: AssistantBlock) -> dict[str, Any]:

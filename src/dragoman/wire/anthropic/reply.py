@@ -190,7 +190,7 @@ class AnthropicDecoder(Decoder):
             "usage": self._usage,
         }
 
-    # --- the message
+    # --- reading the start, usage and failure of a message
 
     def _read_rare(self, kind: str, event: _Event) -> bool:
         """Decode an event that is sent once per message or block; return whether it was one."""
@@ -261,7 +261,7 @@ class AnthropicDecoder(Decoder):
         # Some servers send end_turn although there is a call (case: anthropic/call-with-end-turn).
         return "tool_calls" if self.out.has_calls else "stop"
 
-    # --- blocks
+    # --- reading content blocks
 
     def _open(self, index: Any, data: Any) -> _Block:
         if not isinstance(data, dict):

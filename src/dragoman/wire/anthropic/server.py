@@ -89,7 +89,7 @@ class AnthropicServer:
         return headers.get("x-api-key") or bearer_token(headers)
 
 
-# --- writing -----------------------------------------------------------------------------------
+# --- writing replies for clients ---------------------------------------------------------------
 
 
 # the vendor's server sends a ping after the start of every stream
@@ -304,7 +304,7 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- writing errors for clients ----------------------------------------------------------------
 
 # The status if it is specific to this wire, the ``type`` by which clients recognise an error, and
 # a prefix of the message for clients that match it.

@@ -97,7 +97,7 @@ class _Losses(Losses):
         self.drop_fields(record, ("cache_control",), _WHY)
 
 
-# --- settings ----------------------------------------------------------------------------------
+# --- reading settings of clients ---------------------------------------------------------------
 
 
 def _read_cache(fields: Fields, losses: _Losses) -> PromptCache | None:
@@ -186,7 +186,7 @@ def _read_choice(fields: Fields, losses: _Losses) -> ToolChoice | None:
     return choice
 
 
-# --- the conversation --------------------------------------------------------------------------
+# --- reading the conversation of clients -------------------------------------------------------
 
 
 def _read_system(fields: Fields, losses: _Losses) -> list[System]:

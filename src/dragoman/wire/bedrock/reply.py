@@ -120,7 +120,7 @@ class BedrockDecoder(AnthropicDecoder):
         else:  # a proxy that omits the counts (case: bedrock/no-counts)
             self._finish()
 
-    # --- events
+    # --- reading the events of a stream
 
     def _read_lines(self, data: bytes) -> None:
         for line in data.splitlines():
@@ -170,7 +170,7 @@ class BedrockDecoder(AnthropicDecoder):
         self._add_fragment(block, thought.get("text"))
         self._note_signature(block, thought.get("signature"))
 
-    # --- the end of the reply
+    # --- reading the end of the reply
 
     def _read_end(self, event: _Event) -> None:
         self._start()

@@ -162,7 +162,7 @@ def _write_config(config: RuntimeConfig) -> dict[str, Any]:
     return fields
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- writing tools -----------------------------------------------------------------------------
 
 
 def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
     return {"any" if choice == "required" else "auto": {}}
 
 
-# --- blocks of users and tools -----------------------------------------------------------------
+# --- writing content blocks of users and tools -------------------------------------------------
 
 
 def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def _write_medium(
     raise UnsupportedContentError(f"{path}: this wire takes media inline, or from S3")
 
 
-# --- from the form of turns to Converse --------------------------------------------------------
+# --- converting turns of the Messages API to Converse ------------------------------------------
 
 
 def _write_turn(turn: Mapping[str, Any]) -> dict[str, Any]:

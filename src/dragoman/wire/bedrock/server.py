@@ -77,7 +77,7 @@ class BedrockServer:
         return bearer_token(headers)
 
 
-# --- writing -----------------------------------------------------------------------------------
+# --- writing replies for clients ---------------------------------------------------------------
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -231,7 +231,7 @@ def _hides_call(complete: MessageComplete) -> bool:
     return has_unreadable_call(complete.final_content)
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- writing errors for clients ----------------------------------------------------------------
 
 _INVALID = "ValidationException"
 # The name of the exception, and a prefix of the message for clients that match it.

@@ -116,7 +116,7 @@ class _Losses(Losses):
         self.drop(record.where, "cache_point_dropped", _WHY)
 
 
-# --- tools -------------------------------------------------------------------------------------
+# --- reading tools of clients ------------------------------------------------------------------
 
 
 _Tools: TypeAlias = tuple[tuple[Tool, ...], tuple[ServerTool, ...], ToolChoice | None]
@@ -163,7 +163,7 @@ def _read_choice(choice: Fields | None) -> ToolChoice | None:
     return "required" if "any" in choice else "auto"
 
 
-# --- the conversation --------------------------------------------------------------------------
+# --- reading the conversation of clients -------------------------------------------------------
 
 
 def _read_turn(fields: Fields, losses: _Losses) -> list[Message]:

@@ -125,7 +125,7 @@ class CohereDecoder(Decoder):
     def facts(self) -> dict[str, Any]:
         return dict(self._end)
 
-    # --- events
+    # --- reading the events of a stream
 
     def _read_rare(self, kind: str, index: Any, message: _Message) -> bool:
         """Decode an event other than a content delta; return whether it is known."""
@@ -213,7 +213,7 @@ class CohereDecoder(Decoder):
             self._cite(own or (records if texts == [at] else []))
             self.out.block_end()
 
-    # --- tool calls
+    # --- reading tool calls
 
     def _call(self, index: Any, call: Any) -> None:
         call = call if isinstance(call, dict) else {}
@@ -261,7 +261,7 @@ class CohereDecoder(Decoder):
             self.out.block_end(self._empty)
             self._empty = None
 
-    # --- the end
+    # --- the end of the reply
 
     def _close(self, end: _Delta) -> None:
         self._start()
@@ -288,7 +288,7 @@ class CohereDecoder(Decoder):
         if isinstance(record, dict) and record:
             self.out.usage(_read_usage(record))
 
-    # --- version 1 of the API
+    # --- reading replies of version 1 of the API
 
     def _read_earlier(self, body: dict[str, Any]) -> None:
         """Decode a reply of ``/v1/chat``, as some proxies send: one text, and calls."""

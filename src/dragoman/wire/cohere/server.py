@@ -112,7 +112,7 @@ class CohereServer:
         return bearer_token(headers)
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- reading requests of clients ---------------------------------------------------------------
 
 
 def _read_choice(fields: Fields) -> ToolChoice | None:
@@ -239,7 +239,7 @@ def _read_call(fields: Fields) -> ToolCall:
     return ToolCall(call_id, name, arguments)
 
 
-# --- writing -----------------------------------------------------------------------------------
+# --- writing replies for clients ---------------------------------------------------------------
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -417,7 +417,7 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     )
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- writing errors for clients ----------------------------------------------------------------
 
 # Prefixes of the message by which clients recognise an error: this wire has no error code.
 _OPENINGS: dict[type[ProviderError], str] = {

@@ -116,7 +116,7 @@ class GeminiCodec(Endpoint[Quirks]):
                 f"the model {self.model!r} does not generate content", status=reply.status
             )
 
-    # --- private
+    # --- private methods of the gemini codec
 
     def _find_changes(self, said: str, request: Request) -> dict[str, Any] | None:
         quirks = self.quirks

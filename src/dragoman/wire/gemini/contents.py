@@ -82,7 +82,7 @@ class _Writer:
     def _path(self, at: int) -> str:
         return f"messages[{self._first + at}]"
 
-    # --- messages of the user
+    # --- writing messages of the user
 
     def _user_parts(self, content: str | Sequence[UserBlock], path: str) -> list[dict[str, Any]]:
         if isinstance(content, str):
@@ -98,7 +98,7 @@ class _Writer:
             else _write_media(block, path, self._notes)
         )
 
-    # --- messages of the model, and the results of its calls
+    # --- writing messages of the model, and the results of its calls
 
     def _write_turn(self, message: Assistant, at: int) -> None:
         path = self._path(at)
@@ -202,7 +202,7 @@ class _Writer:
             return {}
         return {"id": self._ids[call.id]}
 
-    # --- opaque state
+    # --- writing opaque state
 
     def _signature(self, state: Continuity | None, where: str) -> dict[str, str]:
         """Return the signature of a block, if it may be sent back.
@@ -236,7 +236,7 @@ class _Writer:
         )
 
 
-# --- media -------------------------------------------------------------------------------------
+# --- writing media -----------------------------------------------------------------------------
 
 _SUFFIXES = {
     "aac": "audio/aac",

@@ -288,7 +288,7 @@ class GeminiDecoder(Decoder):
     def facts(self) -> dict[str, Any]:
         return {"finish_reason": self._finish_raw or self._blocked, "usage": self._usage}
 
-    # --- private
+    # --- private methods of the gemini decoder
 
     def _fail(self, error: Any) -> None:
         if isinstance(error, bytes):
@@ -386,7 +386,7 @@ class GeminiDecoder(Decoder):
                 self.out.attach(Thinking)
             self._in_thought = True
 
-    # --- calls: complete in one part, or begun with a name and continued in parts without one
+    # --- tool calls: complete in one part, or continued in parts without a name
 
     def _read_call(self, call: dict[str, Any], signature: str | None) -> None:
         name = call.get("name")
@@ -442,7 +442,7 @@ class GeminiDecoder(Decoder):
             self.out.tool_input(opened.key, _encode(opened.arguments.value).removesuffix("}"))
             self.out.block_end(opened.key)
 
-    # --- ends of the reply
+    # --- the end of the reply
 
     def _finish(self) -> None:
         self._abandon_call()

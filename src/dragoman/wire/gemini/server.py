@@ -244,7 +244,7 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     )
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- writing errors for clients ----------------------------------------------------------------
 
 # The status name by which clients recognise an error, and a prefix of the message for clients that
 # match it.

@@ -81,7 +81,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     )
 
 
-# --- settings ----------------------------------------------------------------------------------
+# --- reading settings of clients ---------------------------------------------------------------
 
 
 def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
@@ -189,7 +189,7 @@ def _read_choice(fields: Fields) -> tuple[ToolChoice | None, tuple[str, ...]]:
     return _MODES[mode], names
 
 
-# --- the conversation --------------------------------------------------------------------------
+# --- reading the conversation of clients -------------------------------------------------------
 
 
 def _read_system(fields: Fields) -> list[System]:

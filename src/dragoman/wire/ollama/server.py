@@ -117,7 +117,7 @@ def format_time(created: int) -> str:
     return datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- reading requests of clients ---------------------------------------------------------------
 
 
 def _read_config(fields: Fields) -> RuntimeConfig:
@@ -246,7 +246,7 @@ def _read_image(data: Any, path: str) -> Image:
     )
 
 
-# --- writing -----------------------------------------------------------------------------------
+# --- writing replies for clients ---------------------------------------------------------------
 
 
 class _StreamEncoder(ReplyEncoder):
@@ -350,7 +350,7 @@ def _hides_call(complete: MessageComplete) -> bool:
     return has_unreadable_call(complete.final_content)
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- writing errors for clients ----------------------------------------------------------------
 
 # Prefixes of the message by which clients recognise an error: this wire has no error code.
 _OPENINGS: dict[type[ProviderError], str] = {

@@ -117,7 +117,7 @@ class OpenAICodec(Endpoint[Quirks]):
         elif kind == "auto":
             yield from self._ask_health()
 
-    # --- readiness
+    # --- checking the readiness of a server
 
     def _ask_models(self) -> Generator[HttpRequest, HttpReply, Mapping[str, Any]]:
         """Check that the model is listed and its state allows calls."""

@@ -232,7 +232,7 @@ class OpenAIDecoder(Decoder):
     def facts(self) -> dict[str, Any]:
         return {"finish_reason": self._finish_raw, "usage": self._usage_raw}
 
-    # --- private
+    # --- private methods of the openai decoder
 
     def _fail_with(self, chunk: _Chunk, data: bytes) -> None:
         """Fail with the error of a chunk or a body, after the text and calls next to it.
@@ -464,7 +464,7 @@ class OpenAIDecoder(Decoder):
             self.out.tool_input(call.key, fragment)
         self.out.offset = now
 
-    # --- ends of the reply
+    # --- the end of the reply
 
     def _note_finish(self, choice: _Choice) -> None:
         # OpenRouter may send two different finish reasons. The first one that is not "stop" is

@@ -540,8 +540,7 @@ def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
     return f"[{name}: in the message after the results]"
 
 
-# --- tool calls through a JSON Schema
-# -----------------------------------------------------------------------
+# --- tool calls through a JSON Schema ----------------------------------------------------------
 
 
 def _calls_schema(request: Request) -> dict[str, Any]:

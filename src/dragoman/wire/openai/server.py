@@ -109,7 +109,7 @@ class OpenAIServer:
         return bearer_token(headers)
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- reading requests of clients ---------------------------------------------------------------
 
 
 def _join_system_parts(record: Any, at: int) -> Any:
@@ -228,7 +228,7 @@ def _read_reasoning(fields: Fields) -> Effort | int | None:
     return effort
 
 
-# --- writing -----------------------------------------------------------------------------------
+# --- writing replies for clients ---------------------------------------------------------------
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -350,7 +350,7 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     )
 
 
-# --- errors ------------------------------------------------------------------------------------
+# --- writing errors for clients ----------------------------------------------------------------
 
 _INVALID = "invalid_request_error"
 # The ``type`` and ``code`` by which clients recognise an error, and a prefix of the message for

@@ -105,7 +105,7 @@ class ResponsesCodec(Endpoint[Quirks]):
         quirks = OpenAIQuirks(readiness=self.quirks.readiness, any_model=self.quirks.any_model)
         yield from OpenAICodec(self.model, self.base_url, quirks).ready()
 
-    # --- private
+    # --- private methods of the responses codec
 
     def _has_strict_tools(self, request: Request) -> bool:
         return self.quirks.strict_tools and any(

@@ -70,7 +70,7 @@ def write_input(
     return writer.items
 
 
-# --- calls and their outputs -------------------------------------------------------------------
+# --- pairing function calls with their outputs -------------------------------------------------
 
 
 class _Items(Pairs):
@@ -94,7 +94,7 @@ class _Items(Pairs):
                         self.own.add((call_id, kind.endswith("_output")))
 
 
-# --- turns -------------------------------------------------------------------------------------
+# --- writing turns as items --------------------------------------------------------------------
 
 
 class _Writer:
@@ -265,7 +265,7 @@ class _Writer:
         return {}
 
 
-# --- messages of users and tools --------------------------------------------------------------
+# --- writing messages of users and tools -------------------------------------------------------
 
 
 def _write_parts(content: Any, path: str, notes: Notes) -> list[dict[str, Any]]:

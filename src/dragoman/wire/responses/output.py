@@ -118,7 +118,7 @@ class Output:
         self.start()
         return self.find(index, item_id, kind) or self.open(index, item_id, kind)
 
-    # --- fragments
+    # --- emitting fragments of items
 
     def _switch_to(self, place: tuple[int, Any] | None) -> None:
         """Close the text or thinking that is open, unless it is at ``place``."""
@@ -178,7 +178,7 @@ class Output:
         if item.started:
             self._out.tool_input(item.key, piece)
 
-    # --- the end of an item: emit what its fragments did not contain
+    # --- the end of an item: emit the content that its fragments did not contain
 
     def end(self, item: Item, record: dict[str, Any]) -> None:
         """Emit the parts of the finished item ``record`` that no fragment contained."""

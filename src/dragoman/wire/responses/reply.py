@@ -156,7 +156,7 @@ class ResponsesDecoder(Decoder):
     def facts(self) -> dict[str, Any]:
         return {"finish_reason": self._finish_raw, "usage": self._usage_raw}
 
-    # --- events
+    # --- reading the events of a stream
 
     def _fail(self, error: Any) -> None:
         self.out.fail(reply_error(error))
@@ -254,7 +254,7 @@ class ResponsesDecoder(Decoder):
         )
         self._settle(response, status)
 
-    # --- ends of the reply
+    # --- the end of the reply
 
     def _settle(self, response: _Response, status: str) -> None:
         for item, record in self._output.unfinished(list_of(response.output)):

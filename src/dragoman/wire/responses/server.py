@@ -171,7 +171,7 @@ class _StreamEncoder(ReplyEncoder):
             "error", code=record["code"], message=record["message"], param=None, error=record
         )
 
-    # --- private
+    # --- private methods of the stream encoder
 
     def _response(self, status: str, **facts: Any) -> dict[str, Any]:
         return {**_response(self, status, self._items, self._asked, self._created), **facts}

@@ -70,7 +70,7 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     )
 
 
-# --- settings ----------------------------------------------------------------------------------
+# --- reading settings of clients ---------------------------------------------------------------
 
 
 def _read_config(fields: Fields, losses: Losses) -> RuntimeConfig:
@@ -163,7 +163,7 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
     return schema
 
 
-# --- items -------------------------------------------------------------------------------------
+# --- reading input items of clients ------------------------------------------------------------
 
 
 def _read_instructions(fields: Fields) -> list[System]:
