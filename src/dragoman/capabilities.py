@@ -41,7 +41,11 @@ _STRENGTH: dict[str, int] = {
 
 
 class Fact(Struct, frozen=True, omit_defaults=True):
-    """The value of one capability, its source, and when and by what it was determined."""
+    """The value of one capability, and its source.
+
+    ``at`` is when the value was determined; ``by`` names the file, list or tool that it comes
+    from.
+    """
 
     value: bool | int | tuple[str, ...] | None = None
     source: Source = "unknown"
@@ -88,7 +92,7 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         at: str | None = None,
         by: str | None = None,
     ) -> Capabilities:
-        """Build capabilities from values by name; raise ``ValueError`` if one is wrong."""
+        """Build capabilities from a mapping; raise ``ValueError`` for a wrong name or value."""
         facts: dict[str, Fact] = {}
         for name, value in values.items():
             if name not in cls.__struct_fields__:
@@ -130,7 +134,10 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
         return getattr(self, name).value
 
     def merged(self, other: Capabilities) -> Capabilities:
-        """Merge two sets of capabilities: the stronger source wins, then the later value."""
+        """Merge two sets of capabilities; for each capability, the stronger source wins.
+
+        If both sources are equally strong, the value in ``other`` wins.
+        """
         changes = {}
         for name in self.__struct_fields__:
             theirs = getattr(other, name)

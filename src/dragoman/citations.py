@@ -97,7 +97,7 @@ def _read_sources(citations: Any, results: Any) -> list[Citation]:
 
 
 def _read_locations(value: Any) -> list[Citation]:
-    """Return the citations of a text on the anthropic wire: places in documents, search results.
+    """Return the citations of a text on the anthropic wire: document locations, search results.
 
     A location refers to the source, not to characters of the text, so the citation supports the
     complete text. A record of the cohere wire has the characters and a list of sources.
@@ -129,7 +129,7 @@ def _read_location(record: Mapping[str, Any]) -> Citation:
 
 
 def _read_supported(record: Mapping[str, Any]) -> list[Citation]:
-    """Return the citations of one passage: documents of the request, and results of tools."""
+    """Return the citations of one passage, which refer to request documents or tool results."""
     place = (_count(record, "start"), _count(record, "end"))
     found = []
     for source in _records(record.get("sources")):

@@ -88,14 +88,14 @@ class Section(Fields):
         self.problems.append(self.fail(problem, name))
 
     def fail(self, problem: str, name: str | None = None) -> ConfigError:
-        """Return the error for a problem with a key of this section or with the section."""
+        """Return the error for a problem with a key of this section or with the section itself."""
         place = self.where if name is None else self.at(name)
         return ConfigError(
             self.path, self._line_of(name), f"{place}: {problem}" if place else problem
         )
 
     def section(self, key: str) -> Section:
-        """Return the nested mapping of a key; if the key is absent, an empty mapping."""
+        """Return the nested mapping under a key; if the key is absent, an empty mapping."""
         return self.inner(key) or Section(
             self.path, {}, {}, self.problems, where=self.at(key), line=self._line_of(key)
         )
@@ -106,7 +106,7 @@ class Section(Fields):
             yield key, self.section(key)
 
     def enter(self, name: str, value: Any) -> Section:
-        """Return a nested mapping; report any other value, and return an empty mapping for it."""
+        """Return a nested mapping; report a value of another type, and return an empty mapping."""
         if isinstance(value, Section):
             value.where = self.at(name)
             return value

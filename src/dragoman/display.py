@@ -79,7 +79,7 @@ _PRE = "white-space:pre-wrap;overflow-wrap:anywhere;margin:.4em 0"
 
 
 def write_html(sheet: Sheet) -> str:
-    """Return an HTML fragment without scripts and links; its styles apply to itself only."""
+    """Return an HTML fragment without scripts and links; its styles affect only the fragment."""
     parts = [f"<strong>{_escape(sheet.title)}</strong>"]
     parts += (
         [f"<div><small>{_escape(' · '.join(sheet.facts))}</small></div>"] if sheet.facts else []

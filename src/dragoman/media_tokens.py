@@ -1,6 +1,6 @@
-"""Token estimates of images, audio and documents.
+"""Token estimates for images, audio and documents.
 
-These are rules of thumb for a family of models. Rules of individual models are not known here.
+These are rules of thumb for each model family. Rules for individual models are not included.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ASSUMED_SECONDS = 60  # assumed length of audio at a URL
 
 
 def estimate_audio(block: Audio) -> float:
-    """Return the tokens of a recording by its size.
+    """Estimate the tokens of a recording from its size.
 
     WAV speech has 32 KB a second, compressed speech 8 KB.
     """
@@ -45,12 +45,12 @@ def estimate_audio(block: Audio) -> float:
 
 
 def estimate_document(data: str) -> float:
-    """Return the tokens of a document by the size of its base64 data."""
+    """Estimate the tokens of a document from the size of its base64 data."""
     return max(_LEAST_DOCUMENT, _DOCUMENT_PER_KB * len(data) / 1000)
 
 
 def _by_tiles(width: int, height: int) -> float:
-    """Return the tokens of an image as OpenAI documents them for GPT-4o.
+    """Return the tokens of an image by the rule that OpenAI documents for GPT-4o.
 
     The image is scaled to fit 2048 pixels, then its short side to 768. It costs 85 tokens, and 170
     for each 512-pixel tile.
@@ -61,7 +61,7 @@ def _by_tiles(width: int, height: int) -> float:
 
 
 def _by_crops(width: int, height: int) -> float:
-    """Return the tokens of an image as Google documents them for Gemini 2.
+    """Return the tokens of an image by the rule that Google documents for Gemini 2.
 
     A small image costs 258 tokens; a larger one costs 258 for each 768-pixel tile.
     """
@@ -73,7 +73,7 @@ def _by_crops(width: int, height: int) -> float:
 
 
 def _by_area(longest: int, most: int) -> Callable[[int, int], float]:
-    """Return a function that counts the tokens of an image as Anthropic documents them.
+    """Return a function that counts the tokens of an image by Anthropic's documented rule.
 
     The image is scaled down to at most ``longest`` pixels on its longest side; then each 750
     pixels cost one token, up to ``most`` tokens.
@@ -97,7 +97,7 @@ _ANY_PICTURE = _by_area(1568, 1600)
 
 
 def estimate_image(image: Image, family: str) -> float:
-    """Return the tokens of an image by its size, as the vendor of the family documents it."""
+    """Estimate the tokens of an image from its size, by the rule of the model family's vendor."""
     count = RULES.get(family, _ANY_PICTURE)
     if image.detail == "low" and count is _by_tiles:
         return _LOW_DETAIL
@@ -106,7 +106,7 @@ def estimate_image(image: Image, family: str) -> float:
 
 
 def read_inline(block: Image | Document) -> str:
-    """Return the base64 data of a block; empty if it is at a URL."""
+    """Return the base64 data of a block; empty if the media is at a URL."""
     if isinstance(block.source, Url):
         found = read_data_url(block.source.url)
         return "" if found is None else found[1]

@@ -503,8 +503,8 @@ class ServerTool(Struct, frozen=True, tag="server_tool", omit_defaults=True):
     It is passed among ``tools``, and never executed here.
 
     ``name`` is ``web_search``, ``code_execution``, ``url_context``, ``file_search`` or
-    ``computer_use``, which are translated for the wire, or another name of the wire. ``options``
-    are those of the wire.
+    ``computer_use``, which are translated for the wire, or any other tool that the wire has.
+    ``options`` are the wire's own options for the tool.
     """
 
     name: str
@@ -547,9 +547,9 @@ class RuntimeConfig(Struct, frozen=True, omit_defaults=True):
     ``reasoning`` is ``"off"``, ``"minimal"``, ``"low"``, ``"medium"``, ``"high"`` or a budget in
     tokens. It is translated for the model; an approximate translation is a ``LossWarning``.
     ``"none"`` is the same as ``"off"``; ``"xhigh"`` is rejected for models that do not have it.
-    ``extras`` are sent to the provider unchanged; one that contradicts a field of the codec is
-    rejected. ``cache`` is for the provider's prompt cache: ``"auto"``, a ``PromptCache``, or
-    ``"off"``, which also ignores marks.
+    ``extras`` are sent to the provider unchanged; an extra that contradicts a field that the codec
+    writes is rejected. ``cache`` is for the provider's prompt cache: ``"auto"``, a
+    ``PromptCache``, or ``"off"``, which also ignores ``cache=True`` on messages.
     """
 
     temperature: float | None = None
@@ -605,9 +605,9 @@ class LossWarning(Struct, frozen=True):
 class Request(Struct, frozen=True):
     """One call as data: everything that a codec needs.
 
-    ``response_type`` is the Python type that the schema was made of. No codec reads it; the reply
-    is converted to it, and ``Retry`` can retry if that fails. ``native`` maps the name of a wire
-    to fields in the form of that wire, which override the fields that its codec writes. The
+    ``response_type`` is the Python type that the schema was made from. No codec reads it; the
+    reply is converted to it, and ``Retry`` can retry if that fails. ``native`` maps the name of a
+    wire to fields in the form of that wire, which override the fields that its codec writes. The
     gateway uses it for settings that ``Request`` cannot express. Without ``check_calls``, a call
     of a tool that was not offered, or whose arguments violate the tool's schema, is an intent like
     any other, and the caller checks it. With ``continues``, the last message may be an assistant
@@ -657,8 +657,9 @@ def new_ulid() -> str:
 
 @lru_cache(maxsize=4)
 def _write_stem(number: int) -> str:
-    """Return the first 24 letters of an id: 12 pairs of ten bits each. The ids of a millisecond
-    nearly always share them.
+    """Return the first 24 letters of an id: 12 pairs of ten bits each.
+
+    Ids created in the same millisecond nearly always begin with the same 24 letters.
     """
     # shifting 40 bits at a time is twice as fast as shifting all of them
     a, b, c = number >> 70, number >> 30 & 0xFFFFFFFFFF, number & 0x3FFFFFFF

@@ -74,7 +74,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     ``input`` replaces the proposed input; it is validated like the proposal, and both are
     recorded. ``scope`` is what else the decision allows in this session without asking again: the
     tool (``session``), the tool on the same paths (``path``), or commands that begin with the
-    words of ``prefix``, by default the first word of this one (``prefix``). A call that a rule
+    words of ``prefix``, by default this command's first word (``prefix``). A call that a rule
     denies stays denied.
     """
 
@@ -421,7 +421,8 @@ class _Grant(Struct, frozen=True):
     def of(cls, decision: Decision, proposal: Proposal) -> _Grant | None:
         """Return the permission that a decision grants for later calls.
 
-        The result is ``None`` if it grants none or is unclear.
+        Return ``None`` if the decision denies the call, applies to this call only, or has a scope
+        that does not fit the call.
         """
         kept = replace(decision, input=None)  # an edited input applies to one call only
         if not decision.allowed or decision.scope == "once":

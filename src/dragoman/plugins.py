@@ -45,7 +45,7 @@ def find_plugins(group: PluginGroup) -> dict[str, EntryPoint]:
 
 
 def load_plugin(group: PluginGroup, name: str) -> Any:
-    """Return the object of an entry point; ``ValueError`` if it cannot be loaded."""
+    """Return the object that an entry point names; raise ``ValueError`` if it cannot be loaded."""
     point = find_plugins(group).get(name)
     if point is None:
         raise ValueError(f"no package offers {name!r} as an entry point of {group}")

@@ -68,7 +68,10 @@ NOT_REASONING = ReasoningStyle(reasons=False, off={})
 
 
 class _Family(Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the data: the style of models on a wire, and at a vendor if hosts differ."""
+    """One row of ``catalog/reasoning.json``: a model family's style on a wire.
+
+    ``vendor`` is set if the family has different styles at different vendors.
+    """
 
     wire: str
     style: ReasoningStyle
@@ -85,7 +88,7 @@ class _Catalogue(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _read_catalogue() -> _Catalogue:
-    """Return the data, read on first use."""
+    """Return the rows of ``catalog/reasoning.json``, which is read on first use."""
     from importlib.resources import files  # slow to import, needed only to read the catalogue
 
     data = files("dragoman").joinpath("catalog", "reasoning.json").read_bytes()
@@ -258,7 +261,7 @@ def _nest(paths: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_fields(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
-    """Add fields to a body; objects that both have are joined."""
+    """Add fields to a body; objects under the same key are merged."""
     for name, value in fields.items():
         if isinstance(value, dict) and isinstance(body.get(name), dict):
             body[name] = {**body[name], **value}

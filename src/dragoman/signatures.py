@@ -1,4 +1,4 @@
-"""Types and functions as JSON Schemas: type hints, constraints, defaults and docstrings.
+"""Build JSON Schemas of types and functions from hints, constraints, defaults and docstrings.
 
 Pydantic is not a dependency: its models, and the constraints of its ``Field``, are recognised by
 their attributes, and described by Pydantic, which the caller has imported.
@@ -82,7 +82,8 @@ def _describe_parameter(parameter: inspect.Parameter, hint: Any) -> tuple[Any, .
 def _describe_hint(hint: Any) -> Any:
     """Return a hint that msgspec can describe.
 
-    Strings become ``Meta``, and constraints of Pydantic a foreign type.
+    A string in ``Annotated`` becomes a description; a hint with Pydantic constraints is replaced
+    by a class whose schema Pydantic writes.
     """
     base, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if _has_constraints(hint):
@@ -94,7 +95,7 @@ def _describe_hint(hint: Any) -> Any:
 
 
 def pydantic_adapter(kind: Any) -> Any:
-    """Return a Pydantic adapter for a type with Pydantic models or constraints, else ``None``."""
+    """Return a Pydantic adapter for a type with Pydantic models or constraints, or ``None``."""
     if hasattr(kind, "model_json_schema") or not mentions_pydantic(kind):
         return None
     return sys.modules["pydantic"].TypeAdapter(kind)
@@ -125,7 +126,11 @@ def _is_field(default: Any) -> bool:
 
 
 def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with the type hints: of a ``functools.partial``, or of ``__call__``."""
+    """Return the function whose type hints describe a callable.
+
+    For a ``functools.partial`` that is the wrapped function; for other objects, their
+    ``__call__``.
+    """
     while isinstance(function, partial):
         function = function.func
     is_plain = inspect.isroutine(function) or inspect.isclass(function)
@@ -169,7 +174,7 @@ class _Foreign:
         return schema
 
     def _describe(self, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the schema of a model and its definitions, under unused names."""
+        """Return the schema of a model and its definitions, under names that are still free."""
         prefix, count = "", 1
         while True:
             schema = dict(kind.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))
@@ -238,7 +243,10 @@ def read_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, st
 
 
 def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]:
-    """Return where the section at line ``at`` ends, and its entries; ``at`` if there is none."""
+    """Return the line after the section that begins at line ``at``, and the section's entries.
+
+    If no section begins there, return ``at`` and no entries.
+    """
     line = lines[at]
     if re.match(_GOOGLE, line):
         return _read_entries(lines, at + 1, _indent(line) + 1, re.compile(_GOOGLE_ENTRY))
@@ -254,7 +262,10 @@ def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]
 def _read_entries(
     lines: list[str], at: int, least: int, entry: re.Pattern[str], most: int | None = None
 ) -> tuple[int, dict[str, list[str]]]:
-    """Read entries, each with the deeper lines below it, up to a shallower line or a section."""
+    """Read entries until a less indented line or the next section.
+
+    More deeply indented lines below an entry belong to it.
+    """
     entries: dict[str, list[str]] = {}
     depth: int | None = None
     words: list[str] = []

@@ -106,7 +106,7 @@ def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
 def dragoman_sim() -> Iterator[Callable[..., SimServer]]:
     """Simulate models: call the fixture with the arguments of ``dragoman.sim.serve``.
 
-    The port opens when its URL is read.
+    The server opens its port when its URL is first read.
     """
     made: list[SimServer] = []
 

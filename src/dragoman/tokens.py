@@ -599,7 +599,7 @@ class Calibration(Struct, frozen=True):
     ratios: tuple[float, ...] = ()
 
     def calibrate(self, estimate: Estimate, reported: int | None) -> Calibration:
-        """Return a calibration that includes a request's reported tokens, if it reports them."""
+        """Return a calibration that also includes the tokens reported for a request, if any."""
         if estimate.method.endswith(_CALIBRATED):
             raise ValueError("estimate: calibrate with the estimate as it was before correct()")
         if not reported or reported < 0 or not estimate.tokens:

@@ -85,7 +85,7 @@ async def batch(
 
     A batch can be stopped at any time, by any means, and started again: rows with a result in
     ``out`` are not sent again. A row that fails, or cannot be sent, gets a result with an
-    ``error``. The keywords are those of ``BatchOptions``.
+    ``error``. ``BatchOptions`` lists the keyword arguments.
     """
     given = read_options(options)
     rows = open_source(source, given.max_row_bytes)
@@ -219,7 +219,7 @@ class _Run:
         return runner
 
     def _recount(self, found: Recovered, dropped: Decimal) -> None:
-        """Replace the totals by those of the output file.
+        """Replace the totals with the sums over the output file.
 
         A worker that died may have saved rows without reporting them.
         """
@@ -300,6 +300,9 @@ def _check_price(provider: Provider | Embedder, limits: Mapping[str, Decimal]) -
 
 
 def _drop(file: StateFile, state: State) -> None:
-    """Remove failed rows from the output, to send them again; the state file keeps their cost."""
+    """Remove failed rows from the output, so that they are sent again.
+
+    The state file keeps their cost.
+    """
     state.dropped_usd = str(EXACT.add(Decimal(state.dropped_usd), drop_failures(file.out)))
     file.save(state)

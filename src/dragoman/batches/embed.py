@@ -34,7 +34,7 @@ _CHAT = frozenset({"prompt", "messages"})
 
 
 class EmbedDefaults(Struct, frozen=True, kw_only=True):
-    """The settings of rows to embed that do not set their own; plain data, like ``Defaults``."""
+    """The default settings for rows to embed; plain data, like ``Defaults``."""
 
     input_type: str | None = None
     dimensions: int | None = None
@@ -108,7 +108,7 @@ class EmbedRowParser(Parser):
         return AskedRetrieval(self._overlay(request), (), form)
 
     def _read_foreign(self, record: Record) -> AskedRetrieval:
-        """Read a row in OpenAI's batch format, but use the model of the batch."""
+        """Read a row in OpenAI's batch format; the batch's model replaces the model of the row."""
         if record.get("url") != EMBED_URL:
             raise ValueError(
                 f"url must be {EMBED_URL}, since this batch embeds, not {record.get('url')!r}"
@@ -123,7 +123,7 @@ class EmbedRowParser(Parser):
         return replace(asked, request=self._overlay(request), form=form)
 
     def _overlay(self, own: EmbedRequest) -> EmbedRequest:
-        """Return a request with the settings of the batch for those that it does not set."""
+        """Return a request whose unset settings are taken from the batch."""
         given = self._defaults
         return replace(
             own,
@@ -136,7 +136,7 @@ class EmbedRowParser(Parser):
 def make_embed_defaults(given: Options) -> EmbedDefaults:
     """Check the settings that all rows to embed share, and return them as plain data.
 
-    ``ValueError`` names a setting that only chats have.
+    Raise ``ValueError`` for a setting that only chat requests have.
     """
     settings = {**given.settings}
     extras = settings.pop("extras", None)
@@ -175,9 +175,10 @@ def make_embed_defaults(given: Options) -> EmbedDefaults:
 
 
 def embeds(model: str, source: Source, given: Options) -> bool:
-    """Return whether a batch embeds.
+    """Return whether a batch requests embeddings rather than chat replies.
 
-    An option decides, or else what is known about the model, or else the first row.
+    The option ``embed`` decides if it is set. Otherwise a model known to be an embedder decides,
+    or else the fields of the first row.
     """
     if given.embed is not None:
         return given.embed

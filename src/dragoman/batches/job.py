@@ -61,7 +61,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return found
 
     def make_parser(self, model: str) -> Parser:
-        """Return the parser of the rows, for a model with this name."""
+        """Return the row parser for a model with this name."""
         if isinstance(self.defaults, EmbedDefaults):
             return EmbedRowParser(self.defaults, model)
         return RowParser(self.defaults, model)
@@ -74,7 +74,10 @@ class Job(Struct, frozen=True, kw_only=True):
         return connect(self.model, retries=0, **self.connection)
 
     def identify(self) -> str:
-        """Return a hash of everything that affects the replies; a restart must have the same."""
+        """Return a hash of everything that affects the replies.
+
+        A restart of the batch must have the same hash.
+        """
         facts = {
             "model": self.model,
             "connection": {name: self.connection.get(name) for name in ("base_url", "wire")},
@@ -104,7 +107,7 @@ class StateFile:
         self.path = out.with_name(out.name + ".state")
 
     def open(self, job: str, source: dict[str, Any], *, fresh: bool) -> State:
-        """Return the batch's state; raise ``OutputError`` if the output is another batch's."""
+        """Return the batch's state; raise ``OutputError`` if another batch wrote the output."""
         ahead = self.out.with_name(self.out.name + ".ahead")
         if fresh:
             for path in (self.out, ahead, self.path):

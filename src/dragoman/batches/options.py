@@ -32,17 +32,17 @@ class BatchProgress(Struct, frozen=True):
 
 
 class BatchOptions(Settings, total=False):
-    """Keyword arguments of ``batch``: these, and the settings of the calls (``temperature`` ...).
+    """Keyword arguments of ``batch``, which include the settings of a call (``temperature`` ...).
 
     ``template`` builds the prompt from columns; ``id_column`` is the column with the id of a row.
-    ``tools``, ``tool_choice`` and ``response_schema`` are those of ``complete``; they apply to
-    rows without their own.
+    ``tools``, ``tool_choice`` and ``response_schema`` mean the same as for ``complete``; they
+    apply to rows that do not set their own.
 
-    ``embed`` is whether the batch embeds; by default it does if ``model`` is an embedder, or if
-    the first row has an ``input`` or a ``text``, or is one for ``/v1/embeddings``. Then
-    ``input_type``, ``dimensions`` and ``extras`` are those of ``Embedder.embed``, and
-    ``encoding_format`` (``"float"`` or ``"base64"``) is the form of vectors in the output, for
-    rows that have none.
+    ``embed`` is whether the batch requests embeddings; by default it does if ``model`` is an
+    embedder, or if the first row has an ``input`` or a ``text``, or is a request for
+    ``/v1/embeddings``. Then ``input_type``, ``dimensions`` and ``extras`` mean the same as for
+    ``Embedder.embed``, and ``encoding_format`` (``"float"`` or ``"base64"``) is the format of
+    vectors in the output, for rows that do not set their own.
 
     ``concurrency`` (16) is the number of simultaneous calls; ``order`` is the order of the results
     (``"input"`` or ``"completed"``). ``retries`` (4) is how often a call that failed transiently
@@ -58,7 +58,7 @@ class BatchOptions(Settings, total=False):
     all machines must have access to the folder of ``out``. ``via="provider"`` uses the provider's
     batch API, which costs half and takes up to a day; ``poll_seconds`` (10) is the first interval
     at which its state is polled, and ``cancel`` stops its batches and downloads the finished
-    answers. ``connection`` are the settings of ``connect``, if ``model`` is a name.
+    answers. ``connection`` has the settings for ``connect``, if ``model`` is a name.
     ``on_progress`` is called after each sync.
     """
 

@@ -168,7 +168,7 @@ class Output:
             await self._room.wait()
 
     def begin(self, line: int) -> None:
-        """Register a row by its line number when it is taken; this fixes its output position."""
+        """Register a row when its processing starts, which fixes its position in the output."""
         if self.ordered:
             self._order.append(line)
 
@@ -224,7 +224,10 @@ class Output:
                 return
 
     async def sync(self) -> None:
-        """Wait until all added results are on disk; only for an output in order of completion."""
+        """Wait until all added results are on disk.
+
+        This works only if results are written in order of completion.
+        """
         while self.saved < self._put:
             self._room.clear()
             await self._room.wait()
@@ -253,7 +256,7 @@ class Output:
         )
 
     def _release(self) -> None:
-        """Queue for writing the results whose earlier rows are all finished."""
+        """Queue the results that can be written now, because all earlier rows are finished."""
         order, held = self._order, self._held
         while order and order[0] in held:
             self._add(held.pop(order.popleft()))
@@ -326,7 +329,7 @@ class replace_file:  # noqa: N801 - used as a statement
 
 
 def lock(file: BinaryIO, path: Path) -> None:
-    """Lock a file; the lock ends with the process, even after a crash."""
+    """Lock a file. The lock is released when the process ends, even after a crash."""
     if sys.platform == "win32":
         return
     import fcntl  # missing on Windows, where two runs that write one file are not detected

@@ -40,7 +40,10 @@ def list_parts(folder: Path) -> list[Path]:
 
 
 class _Numbered(Struct):
-    """The only field of a result that a worker reads, since it reads the results of all others."""
+    """The line number of a result.
+
+    A worker reads no other field, since it has to scan the results of all workers.
+    """
 
     line: int
 
@@ -99,8 +102,9 @@ def merge(out: Path, *, ordered: bool) -> Recovered:
 
 
 def _read_merged(sources: list[Path], found: Recovered, *, ordered: bool) -> Iterator[bytes]:
-    """Yield the results of several files, by line if ``ordered``, with an index on disk. Add them
-    to the totals in ``found``.
+    """Yield the results in several files, sorted by line number if ``ordered``.
+
+    Add them to the totals in ``found``. The sort index is a temporary SQLite database.
     """
     index = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     files = [path.open("rb") for path in sources]

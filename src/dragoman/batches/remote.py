@@ -36,7 +36,7 @@ Rows = Callable[[], Iterator[Row | BadRow | Skipped]]
 class Submitted(Struct):
     """A batch at the provider: its id and its range of lines.
 
-    ``over`` is whether its answers are on disk.
+    ``over`` is true once its answers are on disk.
     """
 
     id: str

@@ -134,7 +134,7 @@ def _facts(response: Response[Any] | Embeddings) -> dict[str, Any]:
 
 
 def _vectors(row: Row, answer: Embeddings) -> dict[str, Any]:
-    """Return the result of a row to embed: a vector for a string, a list of them for a list."""
+    """Return the result of a row to embed: one vector for a string, several for a list."""
     asked: AskedRetrieval = row.request
     if row.shape != "own":
         reply = _EMBED.encode(answer, asked, answer.model or asked.request.model)
@@ -145,7 +145,7 @@ def _vectors(row: Row, answer: Embeddings) -> dict[str, Any]:
 
 
 def _describe(error: Exception) -> dict[str, Any]:
-    """Return an error as an object, without its unknown fields."""
+    """Return an error as a JSON object, without the fields whose values are unknown."""
     if not isinstance(error, ProviderError):
         return {"category": "other", "kind": type(error).__name__, "message": str(error)}
     names = (

@@ -51,7 +51,7 @@ class BadRow(Struct, frozen=True):
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
-    """The settings of rows that do not set their own; plain data that other processes can read."""
+    """Default settings for the rows; plain data that can be sent to other processes."""
 
     system: str | None = None
     tools: tuple[Tool, ...] = ()
@@ -170,7 +170,7 @@ class RowParser(Parser):
         )
 
     def _read_foreign(self, record: Record, shape: Shape) -> Request:
-        """Read a row in a provider's batch format, but use the model of the batch."""
+        """Read a row in a provider's batch format; the batch's model replaces the row's model."""
         given = self._defaults
         name = {"anthropic": "params", "gemini": "request"}.get(shape, "body")
         if name == "body" and record.get("url") == EMBED_URL:
@@ -200,7 +200,7 @@ class RowParser(Parser):
 
 
 def _overlay(given: RuntimeConfig, own: RuntimeConfig) -> RuntimeConfig:
-    """Return the batch's settings, overridden by those of a row."""
+    """Return the batch's settings, overridden by the settings of a row."""
     if given == NO_CONFIG:
         return own
     empty = RuntimeConfig()
@@ -284,7 +284,7 @@ class Skipped(Struct, frozen=True):
 def read_rows(
     source: Source, parser: Parser, done: Iterable[int] | Any = ()
 ) -> Iterator[Row | BadRow | Skipped]:
-    """Yield the rows of a source; of rows whose line is in ``done``, read only the id."""
+    """Yield the rows of a source; for a row whose line is in ``done``, read only the id."""
     seen = SeenIds()
     try:
         for line, record in source:

@@ -360,9 +360,9 @@ async def _open_session(
 def _add_approvers(
     log: EventLog, approver: Approver | None, options: dict[str, Any]
 ) -> Approver | None:
-    """Return the approver with what the options add to it.
+    """Return the approver, extended as the options request.
 
-    With ``--await-approval`` another process may answer. A hook is asked before all others.
+    With ``--await-approval``, another process may answer too. A hook is asked first.
     """
     if options["await_approval"]:
         approver = RemoteApprover(log, approver)

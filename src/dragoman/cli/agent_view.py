@@ -47,7 +47,7 @@ class AgentView:
         self._warned: set[str] = set()
 
     def show_event(self, event: Event) -> None:
-        """Show text and thinking as they arrive: as Markdown at a terminal, else as plain text."""
+        """Show text and thinking as they arrive: as Markdown at a terminal, otherwise as text."""
         if self.as_json:
             return
         if isinstance(event, TextDelta | ThinkingDelta) and event.text:

@@ -117,7 +117,7 @@ def command(
 
 
 def read_tools(path: str) -> list[Any]:
-    """Return the tools of a JSON file with one tool or a list."""
+    """Return the tools in a JSON file that contains one tool or a list of tools."""
     tools = read_json(path)
     return tools if isinstance(tools, list) else [tools]
 
@@ -291,8 +291,8 @@ def _show_block(response: Response, *, as_json: bool) -> None:
 def _first_block(text: str) -> str:
     """Return the content of the first closed Markdown code block, or the text if there is none.
 
-    A block is closed by a line of the characters that opened it, at least as many as in the
-    opening line.
+    The closing line consists of the fence character of the opening line, repeated at least as
+    often.
     """
     opening = ""
     lines: list[str] = []

@@ -24,9 +24,9 @@ def command() -> None:
 @command.command("path")
 @json_option("it")
 def path(*, as_json: bool) -> None:
-    """Print the path of models.yaml: $DRAGOMAN_CONFIG, else the platform's settings folder.
+    """Print the path of models.yaml: $DRAGOMAN_CONFIG if set, or the platform's default.
 
-    Exit code 1 means that the file does not exist; the bundled catalogue is used then.
+    Exit code 1 means that the file does not exist; then the bundled catalogue is used.
     """
     found = config_path()
     if as_json:

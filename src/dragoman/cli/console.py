@@ -23,7 +23,7 @@ _DELAY = 1.0  # seconds before a spinner appears
 
 
 def console(*, err: bool = False) -> Any:
-    """Return a ``rich`` console at a terminal where ``rich`` is installed, else ``None``."""
+    """Return a ``rich`` console at a terminal where ``rich`` is installed, otherwise ``None``."""
     stream = sys.stderr if err else sys.stdout
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return None
@@ -102,7 +102,10 @@ def format_table(
 
 
 def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
-    """Print lines; if there are more than fit, use ``$PAGER`` unless that is empty or ``cat``."""
+    """Print lines; if they do not fit on the screen, print them through ``$PAGER``.
+
+    The pager is not used if the variable is empty or ``cat``.
+    """
     is_long = len(lines) >= shutil.get_terminal_size().lines
     is_watched = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if use_pager and is_long and is_watched and os.environ.get("PAGER", "less") not in ("", "cat"):

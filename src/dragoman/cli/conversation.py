@@ -263,7 +263,7 @@ class Conversation:
 
 
 def _accept(planned: SwapPlan) -> bool:
-    """Show what another model would not receive; ask the user unless it is only reasoning."""
+    """Show what another model would not receive; ask for consent if it is more than reasoning."""
     show_plan(planned)
     if planned.refused is not None:
         return False

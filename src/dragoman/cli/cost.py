@@ -120,7 +120,7 @@ def command(
 
 
 class _Names:
-    """Map the model names in files to those of price tables."""
+    """Map the model names in files to the names in price tables."""
 
     def __init__(self, registry: Registry, model: str | None) -> None:
         self._registry = registry

@@ -69,7 +69,7 @@ def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[Non
 
 
 def name_options(error: ProviderError) -> ProviderError:
-    """Return the error with the names of options in its text instead of those of parameters."""
+    """Replace the parameter names in an error's text with the names of command-line options."""
     error.message = _name_options(error.message)
     clauses = [clause for clause in error.advice.rstrip(".").split("; ") if "error." not in clause]
     advice, stop = _name_options("; ".join(clauses)), "." if error.advice.endswith(".") else ""
@@ -100,7 +100,7 @@ def _name_options(text: str) -> str:
 
 
 def to_record(error: ProviderError) -> dict[str, Any]:
-    """Return an error as a JSON object, without unknown fields."""
+    """Return an error as a JSON object, without the fields whose values are unknown."""
     name_options(error)
     facts = (
         "category",

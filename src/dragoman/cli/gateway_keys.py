@@ -263,7 +263,7 @@ def audit(name: str | None, limit: int, place: str, *, as_json: bool) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @_auth_option
 def import_keys(file: str, place: str) -> None:
-    """Add the keys and teams of a YAML FILE for --auth; clients can go on with their keys."""
+    """Add the keys and teams of a YAML FILE for --auth; clients keep their keys."""
     try:
         keys, teams = read_key_file(Path(file))
     except ConfigError as error:

@@ -131,7 +131,8 @@ def _find_pins() -> Path:
 def _make_accept(lines: Lines | None, *, always: bool) -> AcceptChange | None:
     """Return the callback that decides about a changed tool.
 
-    It accepts all of them or asks the user; it is ``None`` without a terminal.
+    The callback accepts every change or asks the user. Without a terminal to ask at, return
+    ``None``.
     """
     if always:
         return lambda change: True

@@ -71,7 +71,10 @@ def _make_bar(screen: Any) -> Any:
 
 
 def fetch_default_model(name: str) -> None:
-    """Download the default model before its first use and show progress; ignore other names."""
+    """Download the default model before its first use, with a progress bar.
+
+    Do nothing if another model is named.
+    """
     scheme, _, rest = name.partition(":")
     default = find_model(None)
     if (

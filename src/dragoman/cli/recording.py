@@ -169,7 +169,7 @@ class Recording:
         return self._session.id if self._session is not None else None
 
     def watch(self, provider: SyncProvider) -> SyncProvider:
-        """Return a provider that wraps this one, so that its calls can be recorded."""
+        """Wrap a provider, so that its calls can be recorded."""
         return (
             provider if self._writer is None else SyncProvider(WatchedProvider(provider.provider))
         )
@@ -222,10 +222,10 @@ class Recording:
         kept: Assistant | None,
         count: int,
     ) -> None:
-        """Record how a call ended; one without a response or an error was interrupted.
+        """Record how a call ended; a call without a response or an error was interrupted.
 
-        ``kept`` is the part of the reply that the conversation keeps, and ``count`` its current
-        number of messages.
+        ``kept`` is the part of the reply that the conversation keeps. ``count`` is the number of
+        messages that the conversation has now.
         """
         self._recorded = count
         started, self._started = self._started, None
@@ -361,7 +361,7 @@ def open_recording(
 
 
 def read_past(log: EventLog, session: str) -> Past:
-    """Read a recorded conversation. An unanswered question is omitted, as ``chat`` drops it."""
+    """Read a recorded conversation; omit an unanswered question, as ``chat`` does."""
     records = list(log.read(session))
     state = reduce_records(records)
     messages: list[Message] = []

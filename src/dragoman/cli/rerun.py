@@ -31,7 +31,7 @@ class Move(Struct, frozen=True):
 
 
 class Rerun(Struct, frozen=True):
-    """The result of a repeated run: how many turns were compared, and both moves that differ."""
+    """The result of a repeated run: the number of turns compared, and the moves that differ."""
 
     session: str
     model: str

@@ -57,7 +57,7 @@ def retrieval_options(wires: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 def read_lines(file: Any, *, or_stdin: bool) -> list[str]:
-    """Return the lines of a file, or of standard input without a file; omit empty lines."""
+    """Return the lines of a file, or of standard input if no file is given; omit empty lines."""
     if file is None:
         if not or_stdin or sys.stdin.isatty():
             return []

@@ -31,7 +31,7 @@ class Screen(Protocol):
 
 
 def open_screen() -> Screen:
-    """Return a Markdown screen at a terminal where ``rich`` is installed, else a plain one."""
+    """Return a Markdown screen at a terminal with ``rich`` installed, otherwise a plain one."""
     screen = console()
     return PlainScreen() if screen is None else MarkdownScreen(screen)
 

@@ -306,7 +306,7 @@ def command(
 
 
 def _open_metrics_folder(stack: contextlib.ExitStack) -> str | None:
-    """Return a new folder in which workers share their counters, removed at the end."""
+    """Create a folder in which workers share their counters; remove it at the end."""
     try:
         return stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-metrics-"))
     except OSError as error:
@@ -375,7 +375,7 @@ def _load_keys(place: str) -> KeyRing:
 
 
 def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
-    """Return the TLS settings, empty without a certificate; reject files that do not match."""
+    """Return the TLS settings, if any; reject a certificate and a key that do not match."""
     if tls_cert is None or tls_key is None:
         if tls_cert != tls_key:
             raise click.UsageError("--tls-cert and --tls-key go together")

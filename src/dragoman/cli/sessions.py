@@ -1,4 +1,4 @@
-"""Find sessions of the log by the prefix of an id or as ``last``, and list them."""
+"""Find sessions in the log by an id, by the prefix of an id or by ``last``, and list them."""
 
 from __future__ import annotations
 

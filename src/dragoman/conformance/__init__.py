@@ -83,11 +83,11 @@ def suite(
     a folder of your own case files, with one folder per wire.
 
     For a provider, give ``factory``: ``factory()`` returns a new provider for each case, or an
-    awaitable of one. ``capabilities`` enable and disable cases: a feature known to be missing must
-    be rejected cleanly instead. ``failing`` and ``unready`` map an error class to a factory whose
-    calls, or whose ``ready()``, must raise it; ``breaking`` returns a provider whose stream breaks
-    off after its first text. ``settings`` are those of ``Kit``: ``prompt``, ``tool``, ``schema``,
-    ``config``, ``at_once``, ``seconds``.
+    awaitable that returns one. ``capabilities`` enable and disable cases: a feature known to be
+    missing must be rejected cleanly instead. ``failing`` and ``unready`` map an error class to a
+    factory whose calls, or whose ``ready()``, must raise it; ``breaking`` returns a provider whose
+    stream breaks off after its first text. ``settings`` are fields of ``Kit``: ``prompt``,
+    ``tool``, ``schema``, ``config``, ``at_once``, ``seconds``.
 
     ``skip`` omits cases by name, with ``*`` as a wildcard; a name that matches no case is an
     error.

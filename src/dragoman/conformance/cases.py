@@ -207,7 +207,7 @@ def find_cases(
 
 
 def read_request(data: bytes, model: str = MODEL) -> Request:
-    """Read a request of a case; a misspelled field is an error."""
+    """Read the request of a case; a misspelled field is an error."""
     record = msgspec.json.decode(data)
     unknown = set(record) - set(Request.__struct_fields__)
     demand(not unknown, f"a request has no {', '.join(sorted(unknown))}")
@@ -292,7 +292,7 @@ _PLAIN = {"message_id": "M", "request_id": "R"}
 
 
 def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool = True) -> Any:
-    """Replace ids that differ from run to run by fixed ones in a JSON value.
+    """Replace ids that differ from run to run with fixed ids, in a JSON value.
 
     Without ``offsets``, also set byte offsets to 0.
     """

@@ -189,7 +189,7 @@ _FLAGS = {
 
 
 def _answer(found: Mapping[str, CheckOutcome], names: tuple[str, ...]) -> bool | None:
-    """Return true if any check passed, false if all conclusive checks failed, else ``None``."""
+    """Return true if any check passed, false if all conclusive ones failed, otherwise ``None``."""
     conclusive = [
         found[name] for name in names if name in found and found[name].status != "not_applicable"
     ]

@@ -74,7 +74,7 @@ class Kit:
 
 
 class Spy:
-    """Count the calls that reach a provider, by counting the calls of its ``open``."""
+    """Count the calls that reach a provider, by counting how often ``open`` is called."""
 
     def __init__(self, provider: Provider) -> None:
         self.calls = 0

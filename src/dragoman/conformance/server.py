@@ -159,7 +159,10 @@ class Server:
         return {"config": given, **settings}
 
     async def post(self, change: Callable[[dict[str, Any]], Any]) -> HttpReply:
-        """Send a request whose body ``change`` has altered in a way that no codec does."""
+        """Send a short request with the body that the function ``change`` returns.
+
+        The function alters the body of a valid request in a way in which no codec would write it.
+        """
         request = Request((User("Hello"),), config=RuntimeConfig(max_tokens=4), model=self.model)
         http = self.codec().encode(request).http
         body = change(msgspec.json.decode(http.body))

@@ -134,7 +134,10 @@ class Assembler:
         return bool(self._tools)
 
     def calls_are_complete(self, *keys: Any) -> bool:
-        """Return whether the arguments of these calls, or of all, are complete JSON objects."""
+        """Return whether the arguments of these calls are complete JSON objects.
+
+        Without keys, check all calls.
+        """
         return all(self._tools[key].is_complete() for key in keys or self._tools)
 
     def take(self) -> list[Event]:
@@ -148,7 +151,8 @@ class Assembler:
     def cut(self, undelivered: Sequence[Event] = ()) -> list[Event]:
         """End the message as cancelled, and return the events that close it.
 
-        The message ends before ``undelivered``, the last events that were taken.
+        ``undelivered`` are the last events from ``take`` that the caller did not deliver. They do
+        not become part of the message.
         """
         undelivered = [*undelivered, *self.take()]
         if self.complete is None or self.complete in undelivered:

@@ -117,7 +117,7 @@ class Block:
         return self.content.read() + "".join(self.waiting or ())
 
     def retract(self, events: Sequence[Event]) -> bool:
-        """Undo the block's last events; return whether any other event of it was delivered."""
+        """Undo the block's last events; return whether an earlier one was delivered."""
         hidden = 0
         for event in events:
             if isinstance(event, ToolUseStart):
@@ -139,7 +139,7 @@ class Block:
         return self.kind is ToolCall or bool(text or self.signatures)
 
     def is_complete(self) -> bool:
-        """Return whether another block may begin: a call must first have a complete input."""
+        """Return whether another block may begin after this one: a call must be complete first."""
         if self.kind is not ToolCall:
             return True
         # This is called for every fragment of interleaved calls. Looking only at the last fragment
@@ -149,7 +149,7 @@ class Block:
     def intent(
         self, intent_id: str, text: str, provider: str, model: str, request_id: str
     ) -> ToolIntent:
-        """Return the intent of a call with complete arguments, which ``text`` contains."""
+        """Return the intent for a call whose complete arguments are ``text``."""
         return ToolIntent(
             id=intent_id,
             provider_call_id=self.provider_id,

@@ -210,7 +210,10 @@ class _Checker:
 
 
 def _write(value: Any) -> bytes | None:
-    """Return a value as JSON, in which ``True``, ``1`` and ``1.0`` differ; ``None`` if invalid."""
+    """Return a value as JSON, or ``None`` if JSON cannot represent the value.
+
+    ``True``, ``1`` and ``1.0`` differ in the result, although they are equal in Python.
+    """
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError):

@@ -147,7 +147,7 @@ class RecordedAssembler(Assembler):
 def make_intent(
     start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str
 ) -> ToolIntent:
-    """Return the intent of a call without byte offsets, since events do not contain them."""
+    """Return the intent for a call, without byte offsets, since events do not contain them."""
     return ToolIntent(
         f"tu_{new_ulid()}",
         end.tool_use_id,

@@ -30,7 +30,10 @@ _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for o
 
 
 class Charged(NamedTuple):
-    """Records whose cost was charged before the request ended, and the error at that time."""
+    """The records of a call that were charged early, and the error at that time.
+
+    The cost is charged before the end of the reply is sent.
+    """
 
     records: list[CallEnd]
     error: ProviderError | None

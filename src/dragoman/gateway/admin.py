@@ -143,7 +143,10 @@ def _write_page(
 def _fill(
     rows: Sequence[Row], hours: int, value: Callable[[Row], float]
 ) -> list[tuple[str, float]]:
-    """Return one bar per hour of a day, or per day of a longer range, even without usage."""
+    """Return the bars of a chart, including those without usage.
+
+    There is a bar for each hour of a day, or for each day of a longer range.
+    """
     step = 1 if hours <= 24 else 24
     last = int(time.time() // 3600) // step
     sums: dict[int, float] = defaultdict(float)

@@ -46,7 +46,7 @@ class Database(Protocol):
         ...
 
     def transaction(self, *locks: str) -> AbstractContextManager[float]:
-        """Take these locks for the block, yield the database's Unix time, commit at the end."""
+        """Hold these locks in a ``with`` block that gets the database's Unix time, then commit."""
         ...
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ def is_postgres(place: object) -> bool:
 def open_database(place: str | Path, schema: Sequence[str]) -> Database:
     """Open a SQLite file, ``:memory:``, or a ``postgresql://`` URL, and create the missing tables.
 
-    ``{bytes}`` and ``{serial}`` in the schema stand for the types of the database.
+    ``{bytes}`` and ``{serial}`` in the schema are replaced by the database's own column types.
     """
     if not is_postgres(place):
         return _Sqlite(

@@ -392,7 +392,7 @@ class Exchange:
 
     @property
     def owner(self) -> str:
-        """The id of the key, to which stored responses belong."""
+        """The id of the client's key, which owns the responses that are stored for it."""
         return "" if self.key is None else self.key.id
 
     # --- reading and authorising the request
@@ -414,7 +414,7 @@ class Exchange:
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
-        """Return the request with this provider's name for the model, translated to its wire."""
+        """Translate a request for the provider's wire, with the provider's name for the model."""
         assert self.prepared is not None
         wire, wires = self.codec.wire, wires_of(provider)
         has_limit = provider.capabilities.known("max_output_tokens") is not None
@@ -433,7 +433,7 @@ class Exchange:
         return request
 
     async def _count(self, key: Key, provider: Provider) -> None:
-        """Count the request of a key with limits; raise an error if a limit is reached."""
+        """Count the request against its key's limits; raise an error if a limit is reached."""
         # the key has received limits that this process cannot count
         if not self.service.can_count(key):
             raise QuotaExceededError(
@@ -527,7 +527,7 @@ class Exchange:
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _fail(self, encoder: ReplyEncoder, error: ProviderError) -> bytes:
-        """Return the last bytes of a failed reply; if none was sent before, raise the error."""
+        """Return the last bytes of a failed reply; if the reply has not begun, raise the error."""
         self.error = error
         if encoder.content_type == "application/json" or self.started:
             return encoder.fail(error)
@@ -550,7 +550,7 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _watch(self) -> None:
-        """Wait until the client disconnects, and stop the work then."""
+        """Wait until the client disconnects, then stop the work."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
         self.gone = True

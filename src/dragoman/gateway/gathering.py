@@ -1,8 +1,8 @@
 """Add up the counters of all workers of a gateway, since a scrape reaches only one of them.
 
-Each worker saves its counters to a file of its own once a second. The worker that is asked adds
-the files of the others to its own counters. The file of a worker that ended stays, so that no
-counter decreases.
+Each worker saves its counters to a file of its own once a second. The worker that receives the
+scrape adds the counters in the other files to its own. The file of a worker that ended stays, so
+that no counter decreases.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MetricsFolder:
             await asyncio.sleep(_SECONDS)
 
     def gather(self) -> Metrics:
-        """Return the sums of all workers; those of others are up to a second old."""
+        """Return the sums over all workers; counters of other workers are up to a second old."""
         total = Metrics()
         total.add(self._metrics.save())
         for path in sorted(self._folder.glob("*.json")):

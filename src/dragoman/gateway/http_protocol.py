@@ -132,7 +132,10 @@ class _EndingProtocol(HttpToolsProtocol):
         return self._running is not None and not self._running.response_complete
 
     def _disconnect(self) -> None:
-        """Report the lost connection to the running request; uvicorn informs only the newest."""
+        """Report the lost connection to the running request.
+
+        If several requests are queued on the connection, uvicorn reports it only to the newest.
+        """
         cycle = self._running
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True

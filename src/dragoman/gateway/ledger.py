@@ -161,7 +161,7 @@ class Ledger:
     # --- private methods
 
     def _adopt(self) -> None:
-        """Migrate the costs in a file of version 0.1.0, so that they still count."""
+        """Migrate the costs in a file that version 0.1.0 wrote, so that they still count."""
         with self._base.transaction():
             if self._base.run("select 1 from sqlite_master where name = 'spent'"):
                 self._base.run(
@@ -188,7 +188,7 @@ class Ledger:
             raise QuotaExceededError("the budget of this key's team for the month is exhausted")
 
     def _read_spent(self, account: str, month: str) -> dict[str, Decimal]:
-        """Return the cost of an account by month; the key "" has the total."""
+        """Return the cost of an account by month; the entry for "" is the total."""
         rows = self._base.run(
             "select month, usd from dragoman_spent where key = ? and month in ('', ?)",
             (account, month),
@@ -237,7 +237,7 @@ class Ledger:
         return int(rows[0][0])
 
     def _check_minute(self, now: float, key: str, what: str, limit: int) -> None:
-        """Check a sliding window of a minute; count the overlap with the previous minute."""
+        """Check a limit per minute over a sliding window that includes part of the last minute."""
         seconds = now % 60
         this, last = self._read_minutes(now, key, what)
         if this + last * (1 - seconds / 60) < limit:
@@ -362,7 +362,8 @@ class LedgerWriter:
     ) -> bool:
         """Release a lease and count the call's usage, as soon as the ledger can be written.
 
-        Return whether the ledger's thread writes it; that thread then resolves ``tried``.
+        Return true if the ledger's thread will write the usage; that thread then resolves
+        ``tried``.
         """
         if self.limits is not None and key.has_rates:
             if lease is not None and lease.limits is not None:

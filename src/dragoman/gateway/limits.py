@@ -165,7 +165,7 @@ class RedisLimits:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def admit(self, key: Key, seconds: float) -> str | None:
-        """Count one more request of a key and return its lease; raise an error at a limit."""
+        """Count one more request and return its lease; raise an error if a limit is reached."""
         lease = new_ulid()
         limits = (
             key.max_concurrency or 0,
@@ -215,7 +215,7 @@ class RedisLimits:
         return self._standing.get(key.id, {})
 
     async def close(self) -> None:
-        """Wait until pending leases are released; close the connection if it was opened here."""
+        """Wait until pending leases are released; close the connection if it was not passed in."""
         self._closing.set()
         while self._tasks:  # a task that ends may start another one
             await asyncio.wait(self._tasks)

@@ -18,7 +18,7 @@ def list_models(names: Sequence[str]) -> dict[str, Any]:
 
 
 def show_model(name: str) -> dict[str, Any]:
-    """Return the entry of one model in ``/v1/models``."""
+    """Return the entry for one model in ``/v1/models``."""
     return {
         "id": name,
         "object": "model",

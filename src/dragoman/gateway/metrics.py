@@ -17,7 +17,7 @@ _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
 
 
 class Saved(Struct):
-    """The values of the counters: labels and number of each, and the durations by name."""
+    """The values of all counters: each value with its labels, and durations by name."""
 
     in_flight: int = 0
     requests: list[tuple[tuple[str, ...], int]] = []

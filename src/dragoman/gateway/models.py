@@ -80,7 +80,7 @@ class Models:
         return provider
 
     def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel[Any, Any]:
-        """Return the embedder or reranker with a name; ``InvalidModelError`` if not served."""
+        """Return an embedder or reranker by name; raise ``InvalidModelError`` if not served."""
         model = self._retrieval.get((name, operation))
         if model is None and self._registry is not None and self._is_listed(self._registry, name):
             opener: Any = (
@@ -116,7 +116,8 @@ class Models:
     def describe_upstreams(self, problems: Mapping[str, str]) -> list[list[str]]:
         """Return a row for each open model: its name, its provider, and its state.
 
-        The state is that of the readiness check and of the circuit breaker.
+        The state is the reason why the circuit breaker suspended the model, or otherwise the
+        result of the readiness check.
         """
         found = []
         for name, provider in sorted(self._providers.items()):

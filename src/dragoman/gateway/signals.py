@@ -18,11 +18,12 @@ log = logging.getLogger("dragoman")
 
 
 def handle_signals(service: Service) -> None:
-    """Install signal handlers; the handler for SIGTERM finally calls that of the HTTP server.
+    """Install signal handlers: SIGTERM drains the process, SIGHUP reloads its models.
 
-    After SIGTERM, ``/ready`` reports 503 for ``drain_delay`` seconds while requests are served, so
-    that load balancers stop sending them; then the server drains. SIGHUP replaces the models for
-    new requests; running ones finish with the earlier models.
+    After SIGTERM, ``/ready`` reports 503 for ``drain_delay`` seconds while requests are still
+    served, so that load balancers stop sending requests. Then the HTTP server's own handler runs,
+    which drains the server. SIGHUP replaces the models for new requests; running requests finish
+    with the earlier models.
     """
     previous: Any = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):

@@ -13,7 +13,10 @@ from uvicorn.supervisors import Multiprocess
 
 
 class _Supervisor(Multiprocess):
-    """Forward SIGHUP to the workers, which then reload; uvicorn would replace them."""
+    """Forward SIGHUP to the workers, which then reload.
+
+    uvicorn's own supervisor would restart the workers instead.
+    """
 
     def handle_hup(self) -> None:
         for process in self.processes:

@@ -29,9 +29,9 @@ class Asked(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """The answer to one request: its key, or its position if it has no key; a status and a body.
+    """The answer to one request: a status and a body, identified by a key or a position.
 
-    ``lost`` is the reason if there is no answer: the batch expired or was cancelled before.
+    ``lost`` is the reason if there is no answer: the batch expired or was cancelled first.
     """
 
     key: str | None

@@ -115,7 +115,7 @@ class RetrievalCase(Struct, frozen=True):
 def find_retrieval_cases(
     operation: str = "*", wire: str = "*", folder: Path = CASES
 ) -> list[RetrievalCase]:
-    """Return the cases of an operation and a wire, by default all."""
+    """Return the cases of an operation on a wire; ``*`` stands for all operations or wires."""
     return [
         RetrievalCase(
             path.stem, path.parts[-3], path.parts[-2], msgspec.json.decode(path.read_bytes())

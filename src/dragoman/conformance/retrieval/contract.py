@@ -87,10 +87,10 @@ def retrieval_suite(
 ) -> list[RetrievalModelCase]:
     """Return the cases of an embedder or a reranker; run each with ``case.run()``.
 
-    ``factory()`` returns a new model for each case, or an awaitable of one. ``failing`` maps an
-    error class to a factory whose calls must raise it. ``settings`` are those of ``RetrievalKit``:
-    ``texts`` (at least five), ``query``, ``at_once``, ``seconds``. ``skip`` omits cases by name,
-    with ``*`` as a wildcard.
+    ``factory()`` returns a new model for each case, or an awaitable that returns one. ``failing``
+    maps an error class to a factory whose calls must raise it. ``settings`` are fields of
+    ``RetrievalKit``: ``texts`` (at least five), ``query``, ``at_once``, ``seconds``. ``skip``
+    omits cases by name, with ``*`` as a wildcard.
     """
     for name in settings:
         if name not in RetrievalKit.__dataclass_fields__:

@@ -182,7 +182,7 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
 
 
 def _sort_document(block: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a document; text blocks in it are joined to a single text."""
+    """Return a document, with the text blocks in it joined into a single text."""
     source = block.get("source")
     source = source if isinstance(source, dict) else {}
     kind = source.get("type")

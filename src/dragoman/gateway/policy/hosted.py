@@ -57,7 +57,7 @@ _REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container"})
 
 
 class Hosted(Struct, frozen=True):
-    """A server tool that a client requested: its portable name, and options in common terms."""
+    """A server tool that a client requested, with its portable name and portable options."""
 
     name: str
     options: dict[str, Any]

@@ -110,7 +110,7 @@ def _sort_calls(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forget_ids(messages: list[Any]) -> None:
-    """Remove the call ids of tool results if no call has that id.
+    """Remove the call id of a tool result if no call has that id.
 
     litellm sends ids with results but not with calls. Results are then matched to calls by their
     order.

@@ -177,7 +177,7 @@ def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
 
 
 def _join_call(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Give the call of a tool in a namespace the name of the function that replaces the tool."""
+    """Rename a call of a tool in a namespace to the function that replaces the tool."""
     if not item.get("namespace"):
         return item
     sorter.leave(path, _JOINED, "namespace_joined")
@@ -272,7 +272,7 @@ def _sort_tool(tool: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any
 def _sort_namespace(tool: dict[str, Any], path: str, sorter: Sorter) -> Iterator[Any]:
     """Yield the tools of a namespace as functions whose names contain the namespace.
 
-    The first of them has the description of the namespace too.
+    The description of the first function begins with the description of the namespace.
     """
     sorter.leave(path, _JOINED, "namespace_joined")
     namespace, about = tool.get("name"), tool.get("description")

@@ -106,7 +106,7 @@ class Sorter:
         )
 
     def wish(self, concept: str, value: Any) -> None:
-        """Note a setting that has a field on some wires; the module ``concepts`` lists them."""
+        """Note a setting that has a field on some wires; see the module ``concepts``."""
         self.wishes[concept] = value
 
     def keep(
@@ -116,7 +116,10 @@ class Sorter:
         names: Collection[str],
         rules: Mapping[str, Rule] | None = None,
     ) -> dict[str, Any]:
-        """Return the fields with these names; note as dropped the others that are not defaults."""
+        """Return the fields with these names; note every other field as dropped.
+
+        A field that is empty or has its default value is dropped without a note.
+        """
         rules = rules or {}
         kept = {}
         for name, value in record.items():
@@ -129,7 +132,10 @@ class Sorter:
         return kept
 
     def sort_root(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the top-level fields that the reader knows; note the others by their rules."""
+        """Return the top-level fields that the strict reader accepts.
+
+        Note every other field as its rule requires, unless it is empty or has its default value.
+        """
         kept: dict[str, Any] = {}
         for name, value in body.items():
             rule = self.rules.get(name, UNKNOWN)

@@ -91,7 +91,7 @@ class _Translation:
 
     @property
     def others(self) -> frozenset[str]:
-        """The model's wires except the client's own; one empty name if it has no wire at all."""
+        """The model's wires except the client's own; one empty name if the model has no wire."""
         return (self.target.wires or frozenset({""})) - {self.wire}
 
     def carry_own(self) -> None:
@@ -151,7 +151,7 @@ class _Translation:
                 self._express(concept, value, wire)
 
     def fit_settings(self) -> None:
-        """Drop settings that the model's wire lacks; add a token limit if the wire needs one."""
+        """Drop settings that the model's wire lacks; add a token limit if the wire requires it."""
         config = self.request.config
         lacking = {name for wire in self.others for name in _LACKING.get(wire, ())}
         for name in sorted(lacking):
@@ -214,9 +214,10 @@ class _Translation:
             )
 
     def _ask_for_json(self) -> None:
-        """Ask for JSON in the prompt, unless it does so and the model's wire has a JSON mode.
+        """Add an instruction to answer in JSON, unless the prompt must already contain one.
 
         Clients of the openai and responses wires must mention JSON in the prompt themselves.
+        Nothing is added for them if every wire of the model has a JSON mode.
         """
         is_told = self.wire in ("openai", "responses") and self.others <= {
             "openai",
