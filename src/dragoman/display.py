@@ -111,7 +111,7 @@ def _write_table(table: Table) -> str:
 
 
 def _escape(text: str) -> str:
-    import html  # its table of entities takes two milliseconds; only notebooks need it
+    import html  # lazy import: it takes two milliseconds, and only notebooks need it
 
     return html.escape(text)
 

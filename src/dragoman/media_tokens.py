@@ -22,7 +22,7 @@ __all__ = [
     "read_size",
 ]
 
-ENCRYPTED_PER_TOKEN = 6  # characters of base64 for a token of encrypted thinking
+ENCRYPTED_PER_TOKEN = 6  # base64 characters per token of encrypted thinking
 _LOW_DETAIL = 85  # tokens of an image with detail="low"
 # assumed size of an image at a URL, or of a format whose header is not read here
 _ASSUMED_SIZE = (1024, 1024)

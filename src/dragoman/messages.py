@@ -125,7 +125,7 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
-    """An image in a message. One that a model generated has ``continuity``.
+    """An image in a message. A generated image has ``continuity``.
 
     ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image("https://...")`` refers to
     a URL that is never fetched here, and ``Image(data)`` takes bytes. ``media_type`` is taken from

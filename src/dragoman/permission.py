@@ -344,7 +344,7 @@ class Policy:
     def find_idle(self, tools: Iterable[tuple[str, SideEffect, bool]]) -> list[Rule]:
         """Return the rules with a path that can never match, because their tools never name paths.
 
-        ``tools`` are (name, side effect, whether calls name paths).
+        An item of ``tools`` is a name, a side effect, and whether calls of the tool name paths.
         """
         known = list(tools)
         return [

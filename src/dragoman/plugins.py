@@ -31,7 +31,7 @@ PluginGroup: TypeAlias = Literal["dragoman.vendors", "dragoman.wires", "dragoman
 @cache
 def find_plugins(group: PluginGroup) -> dict[str, EntryPoint]:
     """Return the entry points of a group, by name; the first package wins."""
-    from importlib.metadata import entry_points  # slow to import, needed only to find plugins
+    from importlib.metadata import entry_points  # lazy import: slow, needed only for plugins
 
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
@@ -59,7 +59,7 @@ def load_plugin(group: PluginGroup, name: str) -> Any:
 
 def read_plugin_file(group: PluginGroup, name: str) -> bytes:
     """Return the file that an entry point ``package:file`` names."""
-    from importlib.resources import files  # slow to import, needed only for plugins
+    from importlib.resources import files  # lazy import: slow, needed only for plugins
 
     point = find_plugins(group)[name]
     try:

@@ -89,7 +89,7 @@ class _Catalogue(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def _read_catalogue() -> _Catalogue:
     """Return the rows of ``catalog/reasoning.json``, which is read on first use."""
-    from importlib.resources import files  # slow to import, needed only to read the catalogue
+    from importlib.resources import files  # lazy import: slow, needed only for the catalogue
 
     data = files("dragoman").joinpath("catalog", "reasoning.json").read_bytes()
     return msgspec.json.decode(data, type=_Catalogue)

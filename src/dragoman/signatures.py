@@ -150,7 +150,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
         return _unwrapped(dict(kind.model_json_schema()))
     foreign = _Foreign({})
     schema = msgspec.json.schema(kind, schema_hook=foreign)
-    # Two definitions have the same name, so those of Pydantic are renamed.
+    # Two definitions have the same name, so the ones from Pydantic are renamed.
     if not foreign.found.keys().isdisjoint(schema.get("$defs", {})):
         foreign = _Foreign(schema["$defs"])
         schema = msgspec.json.schema(kind, schema_hook=foreign)

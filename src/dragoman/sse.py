@@ -107,7 +107,7 @@ class SseDecoder:
         self.lines += len(lines)
         position, held = self._position, self._data
         offset, size = self._offset, self._data_size
-        near = self._max - len(b"data:")  # no line or event is too long up to this size
+        near = self._max - len(b"data:")  # up to this size, no line or event is too long
         for line in lines:
             if line.startswith(b"data: "):
                 if not held:

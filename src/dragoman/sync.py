@@ -409,7 +409,7 @@ def gather(
 ) -> Iterator[Gathered[Parsed]]:
     """Call ``complete`` for every prompt, at most ``concurrency`` at once.
 
-    This is ``dragoman.gather`` for a ``for`` loop.
+    This is the synchronous ``dragoman.gather``.
 
     Prompts are taken in a thread, so their iterator may block or use a model itself. Leaving the
     loop cancels the calls in flight when the iterator is closed.

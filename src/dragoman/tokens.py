@@ -160,7 +160,7 @@ _PIECE = re.compile(
     rf"0{{1,3}}|[\t\n ]*\n|{'|'.join(f' ?{run}+' for run in _RUNS)}| ?[!-/:-@\[-`{{-~]+\n*|[\t ]+"
 )
 
-# extra tokens of a word, in eighths of a token
+# thresholds for the number of extra tokens of a word, in eighths of a token
 _LEVELS = (1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 26, 32, 40)
 _HARDEST = _LEVELS[-1]
 _LEVEL = tuple(bisect_right(_LEVELS, score) for score in range(_HARDEST + 1))
@@ -352,7 +352,7 @@ def _table() -> _Table:
 
 @cache
 def _tables() -> tuple[_Classes, dict[tuple[str, str], int]]:
-    """Return the classes of characters and the extra tokens of pairs of letters."""
+    """Return the character classes, and the extra tokens for each pair of letters."""
     return _classes(_table().common_han), _read_pairs(_table().hardness)
 
 
@@ -511,7 +511,7 @@ def _sort_contents(
     if system_prompt:
         contents.texts.append(system_prompt)
         contents.frame += frame.system
-    # Thinking is sent back within its turn; servers drop that of earlier turns.
+    # Thinking is sent back within its turn; servers drop the thinking of earlier turns.
     turn = max((at for at, message in enumerate(messages) if type(message) is User), default=-1)
     for at, message in enumerate(messages):
         if not isinstance(message, System | User | Assistant | ToolResult):

@@ -86,7 +86,7 @@ class ClusterRunner:
         try:
             await asyncio.shield(driving)
         except asyncio.CancelledError:
-            import ray  # not slow: the thread that must stop has already imported ray
+            import ray  # quick here: the thread to be stopped has already imported ray
 
             ray.shutdown()
             with contextlib.suppress(Exception):

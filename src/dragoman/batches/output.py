@@ -25,9 +25,9 @@ from ..prices.results import EXACT
 from .results import INVALID_ROW
 
 _PAUSE = 0.02  # seconds between two syncs, so that one sync covers many rows
-_WINDOW = 2_000  # how many rows may finish before an earlier row, at least
-# Bytes of results that are not on disk yet, after which no row is begun. Without this bound, the
-# memory of a long batch is that of the slowest sync in it.
+_WINDOW = 2_000  # how many rows, at least, may finish ahead of an earlier row
+# No row is begun while more bytes of results than this are not on disk yet. Without this bound,
+# results would fill the memory during a slow sync.
 _UNSYNCED_BYTES = 1024 * 1024
 _HELD_BYTES = 64 * 1024 * 1024  # no row is begun while finished rows in memory exceed this size
 # The size from which OUT.ahead is rewritten without the rows that OUT contains.

@@ -103,7 +103,7 @@ def command(
             failure = _talk(talk, reader, _Answer(talk, as_json=as_json, quiet=reader.quiet))
         finally:
             talk.provider.close()
-        if failure is not None and not sys.stdin.isatty():  # scripts need the exit code
+        if failure is not None and not sys.stdin.isatty():  # a script needs an exit code
             sys.exit(EXIT_CODES.get(failure.category, 1))
 
 

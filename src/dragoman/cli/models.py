@@ -208,7 +208,7 @@ def _show_choice(
 
 
 class _Catalogue(Struct):
-    """The models to list: those found on this machine, then those of the registry."""
+    """The models to list: those found on this machine, then those in the registry."""
 
     registry: Registry
     prices: PriceTable
@@ -301,7 +301,7 @@ class _Catalogue(Struct):
 
 
 def _local_entries() -> dict[str, ModelEntry]:
-    """Return the entries of the embedded model and of the downloaded ones."""
+    """Return the entries for the embedded model and for downloaded models."""
     entries = {}
     for at, model in enumerate(list_models()):
         if at > 0 and not model.is_present:

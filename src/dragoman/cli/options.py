@@ -86,7 +86,7 @@ def default_model() -> str | None:
 
 
 def choose_model() -> str:
-    """Return the default model: from the environment, from models.yaml, or the embedded one."""
+    """Return the default model: from the environment or models.yaml, or the embedded model."""
     chosen = default_model()
     if chosen:
         return chosen

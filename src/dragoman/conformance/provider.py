@@ -91,7 +91,7 @@ async def run_case(name: str, check: Callable[[Any], Awaitable[None]], kit: Any)
     """Run a case's check within the time limit; turn every exception into ``Violation``."""
     try:
         async with asyncio.timeout(kit.seconds):
-            # each case gets a copy of the settings, so that it cannot change those of others
+            # each case gets a copy of the settings, so that it cannot affect other cases
             await check(copy.copy(kit))
     except TimeoutError:
         raise Violation(f"{name}: still running after {kit.seconds:g} s") from None
@@ -104,7 +104,7 @@ async def run_case(name: str, check: Callable[[Any], Awaitable[None]], kit: Any)
 
 
 def leave_out(cases: Iterable[CaseT], skip: Iterable[str]) -> list[CaseT]:
-    """Return the cases without those whose names match ``skip``, with ``*`` as a wildcard."""
+    """Return the cases whose names do not match ``skip``, with ``*`` as a wildcard."""
     listed = list(cases)
     for pattern in skip:
         kept = [case for case in listed if not fnmatch.fnmatchcase(str(case), pattern)]

@@ -22,7 +22,7 @@ from .report import RecordedExchange
 
 _SENT, _GOT = 600, 800  # number of characters that are kept of a request and of a reply
 _LOOKED_AT = 32 * 1024
-# fields that differ from run to run and are irrelevant
+# fields that are omitted from recorded replies, since they differ from run to run
 _NOISE = ("created", "id", "system_fingerprint", "timings")
 
 
@@ -211,7 +211,7 @@ async def _get(
 
 
 async def find_wire(url: str, key: str | None, seconds: float) -> str:
-    """Return the wire that a server uses: by its URL, or else by which endpoint responds."""
+    """Guess the wire that a server uses from its URL, or from the known endpoint that responds."""
     path = urlsplit(url).path
     if "v1beta" in path:
         return "gemini"

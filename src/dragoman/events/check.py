@@ -30,7 +30,7 @@ _Rule: TypeAlias = Callable[[bool, str], None]
 
 _REASONS = frozenset(get_args(FinishReason))
 _PROBLEMS = frozenset(get_args(Problem))
-# the problems of calls with incomplete arguments
+# the problems that a call with incomplete arguments can have
 _HALVES = frozenset({"cancelled", "interrupted", "malformed"})
 _COUNTS = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens"))
 
@@ -182,8 +182,8 @@ class _Checker:
         rule(intent.id not in self.intents, "an intent's id used twice")
         self.intents.add(intent.id)
         # If the provider uses an id twice, the stream replaces the second one, but the intent
-        # keeps the provider's id, which is that of an earlier call. Then the block index
-        # identifies the call.
+        # keeps the provider's id, which an earlier call has too. Then the block index identifies
+        # the call.
         foreign = (
             intent.provider_call_id != tool.tool_use_id and intent.provider_call_id in self.seen
         )

@@ -454,7 +454,8 @@ def decode_event(data: bytes | str) -> Event | UnknownEvent:
 
 # --- reading JSON as servers and models write it -----------------------------------------------
 
-# Patterns for a lone half of a surrogate pair, and for the two escapes that look like one.
+# Group 1 is the escape of a lone half of a surrogate pair. The other alternatives skip an escaped
+# backslash or quote, and a complete pair.
 _HALF = r"[0-9a-fA-F]{2}"
 _ESCAPES = re.compile(
     rf'\\["\\]|\\u[dD][89abAB]{_HALF}\\u[dD][c-fC-F]{_HALF}|(\\u[dD][89a-fA-F]{_HALF})'

@@ -235,8 +235,8 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         if admin and service.usage is not None
         else []
     )
-    # Routes are tried in this order: fixed paths of calls first, since nearly all requests use
-    # them; paths with a pattern match those of retrieval too, which therefore come before them.
+    # Routes are tried in this order. Fixed paths of calls come first, since nearly all requests
+    # use them. Retrieval paths come before paths with a pattern, which would match them too.
     return [
         *[route for route in posts if not route.param_convertors],
         *page,
@@ -342,7 +342,7 @@ class _Pages:
         )
 
     async def ollama_running(self, asked: HttpAsked) -> Response:
-        """Return the models that this key may use as Ollama's list of models in memory."""
+        """Return the models that this key may use, in the format of Ollama's loaded models."""
         return self._list_models(
             asked, lambda names: {"models": [show_ollama_running(name) for name in names]}
         )

@@ -20,7 +20,7 @@ from .metrics import Metrics, Saved
 
 log = logging.getLogger("dragoman")
 
-_SECONDS = 1.0  # between two saves
+_SECONDS = 1.0  # seconds between two saves
 _saved = msgspec.json.Decoder(Saved)
 
 
@@ -60,7 +60,8 @@ class MetricsFolder:
         for path in sorted(self._folder.glob("*.json")):
             if path == self._path:
                 continue
-            with contextlib.suppress(OSError, ValueError):  # an incomplete file of another program
+            # the file is unreadable, or another program wrote it
+            with contextlib.suppress(OSError, ValueError):
                 saved = _saved.decode(path.read_bytes())
                 if not _is_running(int(path.name.partition("-")[0])):
                     saved.in_flight = 0

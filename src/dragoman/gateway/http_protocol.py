@@ -388,7 +388,7 @@ class BoundedHttpProtocol(_EndingProtocol):
 
 
 class _ClosingTransport:
-    """A transport whose ``close`` calls the protocol, since uvicorn closes it too early."""
+    """A transport whose ``close`` calls the protocol, since uvicorn calls it too early."""
 
     def __init__(self, inner: asyncio.Transport, protocol: _EndingProtocol) -> None:
         self.write = inner.write
@@ -404,7 +404,10 @@ class _ClosingTransport:
 
 
 class _UntilClose(int):
-    """The length of a reply that ends with the connection: HTTP/1.0 has no chunked encoding."""
+    """The unlimited length of a reply that ends when the connection is closed.
+
+    HTTP/1.0 has no chunked encoding, so only the end of the connection marks the end of the reply.
+    """
 
     def __lt__(self, other: object) -> bool:
         return False

@@ -303,7 +303,7 @@ class _Settlement(NamedTuple):
     key: Key
     tokens: int = 0
     money: Decimal = Decimal(0)
-    # done after the first attempt to write the settlement
+    # a future that is done after the first attempt to write the settlement
     tried: asyncio.Future[None] | None = None
 
 
@@ -424,7 +424,7 @@ class LedgerWriter:
             async with asyncio.timeout(2 * _BUSY_SECONDS):
                 return await asyncio.shield(asyncio.wrap_future(result))
         except (asyncio.CancelledError, TimeoutError) as error:
-            # the client has disconnected, but its lease may still be granted: release it then
+            # the call no longer waits, but its lease may still be granted: release it then
             result.add_done_callback(lambda done: self._give_back(done, key))
             if isinstance(error, TimeoutError):
                 raise _overloaded() from error

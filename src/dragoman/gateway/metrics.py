@@ -61,7 +61,8 @@ class Metrics:
     def time(self, name: str, seconds: float) -> None:
         """Record a duration under a name."""
         held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
-        held[bisect_left(_BUCKETS, seconds)] += 1  # the last place is that of longer durations
+        # the entry after the last bucket counts durations that are too long for every bucket
+        held[bisect_left(_BUCKETS, seconds)] += 1
         held[-1] += seconds
 
     def save(self) -> Saved:

@@ -47,7 +47,7 @@ class ResponseStore:
         await self._work(self._put, owner, kind, written)
 
     async def get(self, owner: str, kind: str, names: Sequence[str]) -> dict[str, Any]:
-        """Return the values of these ids that belong to the owner."""
+        """Return the owner's values with these ids."""
         return {
             name: msgspec.json.decode(data)
             for name, data in await self._work(self._get, owner, kind, names)

@@ -13,7 +13,7 @@ import msgspec
 from .contract import Answered, Asked, BatchApi, Progress, read_text
 
 _OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
-# HTTP statuses for the codes of google.rpc.Status, which answers in a batch have instead.
+# An answer in a batch has a code of google.rpc.Status. These are the equivalent HTTP statuses.
 _STATUS = {3: 400, 5: 404, 7: 403, 8: 429, 9: 400, 13: 500, 14: 503, 16: 401}
 
 
@@ -56,7 +56,7 @@ class GeminiBatches(BatchApi):
 
 
 def _read(each: dict[str, Any], place: int, state: str) -> Answered:
-    # some API versions omit the key; answers have the order of the requests
+    # some API versions omit the key; answers are in the order of the requests
     metadata = each.get("metadata")
     key = metadata.get("key") if isinstance(metadata, dict) else None
     if "response" in each:

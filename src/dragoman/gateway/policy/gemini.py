@@ -271,7 +271,7 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
         calling, "toolConfig.functionCallingConfig", ("mode", "allowedFunctionNames")
     )
     mode, names = str(calling.get("mode") or "AUTO").upper(), calling.get("allowedFunctionNames")
-    # on every wire, calls are validated against the schemas of their tools
+    # other wires need no such mode: calls are always validated against the schemas of their tools
     if mode in ("VALIDATED", "MODE_UNSPECIFIED"):
         sorter.own["toolConfig"] = config
         mode = "AUTO"

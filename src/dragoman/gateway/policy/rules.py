@@ -19,7 +19,7 @@ Effect = Literal["read", "mapped", "hint", "refused"]
 
 
 class Rule(Struct, frozen=True):
-    """What happens to a field if the model uses another wire than the client.
+    """What happens to a field if the model's wire differs from the client's wire.
 
     ``read``: our values represent it. ``mapped``: the model's wire has a field for it (``concept``
     names the row of ``concepts``); without one it is dropped and reported. ``hint``: it is dropped

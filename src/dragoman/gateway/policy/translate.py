@@ -54,7 +54,7 @@ def translate(
     *,
     is_native: bool = True,
 ) -> Translated:
-    """Return the request for a model. ``names`` maps our names of settings to the client's names.
+    """Return the request for a model. ``names`` maps our setting names to the client's names.
 
     Unless ``is_native``, a model of the client's own wire receives no native fields.
 
