@@ -61,7 +61,10 @@ class Ended(Protocol):
     error: ProviderError | None
     warnings: tuple[LossWarning, ...]
     charged: Charged | None
-    record: Callable[[float], list[CallEnd]] | None
+
+    @property
+    def record(self) -> Callable[[float], list[CallEnd]] | None:
+        """Build the records of a retrieval request; ``None`` for other requests."""
 
 
 async def charge(exchange: Ended) -> None:
