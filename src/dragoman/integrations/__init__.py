@@ -1,15 +1,15 @@
-"""Adapters for other frameworks. Each module needs its framework, an extra of the package.
+"""Adapters for other frameworks. Each module needs its framework, which an extra installs.
 
-- ``dragoman.integrations.langchain``: ``ChatDragoman`` and ``DragomanEmbeddings``, models of
-  LangChain
+- ``dragoman.integrations.langchain``: ``ChatDragoman`` and ``DragomanEmbeddings``, LangChain
+  models
 - ``dragoman.integrations.pydantic_ai``: ``DragomanModel``, a Pydantic AI model
-- ``dragoman.integrations.llm``: a plugin of the ``llm`` command, found by its entry point
+- ``dragoman.integrations.llm``: a plugin for the ``llm`` command, found by its entry point
 - ``dragoman.integrations.starlette``: replies as responses of Starlette and FastAPI, also for
   ``useChat``
 - ``dragoman.integrations.notebook``: ``show``, which displays a reply in a notebook while it
   arrives
-- ``dragoman.integrations.bridge``: the other way, models of frameworks and streams of SDKs as
-  providers
+- ``dragoman.integrations.bridge``: the other direction: models of frameworks and streams of SDKs
+  as providers
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Use a model of LangChain or Pydantic AI, or the stream of an SDK, as a ``Provider``.
+"""Use a LangChain or Pydantic AI model, or the stream of an SDK, as a ``Provider``.
 
 ::
 
@@ -56,7 +56,7 @@ __all__ = [
 class CallPiece(msgspec.Struct, frozen=True):
     """A fragment of the arguments of a tool call.
 
-    ``key`` is the SDK's identifier of the call; the first fragment of a call also has the name of
+    ``key`` is the SDK's identifier for the call; the first fragment of a call also has the name of
     the tool.
     """
 

@@ -256,7 +256,7 @@ class _Reply:
             self._reason = str(message.response_metadata.get(name) or self._reason)
 
     def _read_chunk(self, chunk: Any) -> CallPiece:
-        """Return a fragment of a tool call; without an index it belongs to the last named one."""
+        """Return a call fragment; without an index, it belongs to the last call with a name."""
         if chunk["index"] is not None:
             self._last = chunk["index"]
         elif chunk["name"]:

@@ -1,4 +1,4 @@
-"""Call a model of Pydantic AI with a Dragoman request, and read its reply."""
+"""Call a Pydantic AI model with a Dragoman request, and read its reply."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _FINISH: dict[str, FinishReason] = {
 
 
 class PydanticAIReader:
-    """Call one model of Pydantic AI and read its replies."""
+    """Call one Pydantic AI model and read its replies."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

@@ -1,7 +1,7 @@
 """Convert messages between LangChain and Dragoman.
 
-It reads the content blocks of LangChain 1, to which LangChain itself converts the OpenAI and
-Anthropic forms. A reply keeps its exact Dragoman message in ``additional_kwargs``, so that
+This module reads the content blocks of LangChain 1, to which LangChain itself converts the OpenAI
+and Anthropic forms. A reply keeps its exact Dragoman message in ``additional_kwargs``, so that
 reasoning signatures and other state are sent back to the provider unchanged.
 """
 

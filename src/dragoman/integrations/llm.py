@@ -1,4 +1,4 @@
-"""A plugin of the ``llm`` command: ``llm -m dragoman/local "Name a river."``.
+"""A plugin for the ``llm`` command: ``llm -m dragoman/local "Name a river."``.
 
 ``llm`` finds the plugin by its entry point. ``llm models`` lists ``local`` and the aliases and
 groups of ``models.yaml``.

@@ -1,4 +1,4 @@
-"""``DragomanModel``: every model that Dragoman connects to, as a model of Pydantic AI.
+"""``DragomanModel``: every model that Dragoman connects to, as a Pydantic AI model.
 
 ::
 
@@ -80,7 +80,7 @@ _PROFILE = ModelProfile(
 
 
 class DragomanModel(Model[Provider]):
-    """A model of Pydantic AI that calls ``dragoman.connect(model)`` or your provider.
+    """A Pydantic AI model that calls ``dragoman.connect(model)`` or your provider.
 
     With a name, each event loop gets connections of its own, which are closed when the loop shuts
     down. ``connection`` are further arguments of ``connect``, such as ``base_url`` and ``wire``.
@@ -211,7 +211,7 @@ def _read_thinking(thinking: bool | str) -> str:
 
 
 def make_response(response: Response[Any], system: str) -> ModelResponse:
-    """Return a complete reply as a response of Pydantic AI."""
+    """Return a complete reply as a Pydantic AI response."""
     parts: list[ModelResponsePart] = []
     if response.thinking:
         parts.append(ThinkingPart(response.thinking))
@@ -233,7 +233,7 @@ def make_response(response: Response[Any], system: str) -> ModelResponse:
 def make_details(response: Response[Any]) -> dict[str, Any]:
     """Return the ``provider_details`` of a response; issue its losses as Python warnings.
 
-    They contain the message, which the next turn sends back, and the warnings.
+    The details contain the message, which the next turn sends back, and the warnings.
     """
     warn_of_losses(response.warnings, stacklevel=3)
     return {

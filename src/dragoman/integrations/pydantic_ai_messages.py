@@ -1,4 +1,4 @@
-"""Convert messages of Pydantic AI to Dragoman's messages."""
+"""Convert Pydantic AI messages to Dragoman messages."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
     except _RefusedError as refused:
         if refused.status != 416 or not start:
             raise
-        # the server has no bytes after the partial file, so that is a part of another file
+        # the server has no bytes after the partial file, so this is a part of another file
         file.seek(file.truncate(0))
         return _fetch_rest(remote, hub, file, progress)
     with contextlib.closing(last) as reply:

@@ -168,7 +168,7 @@ def _serve() -> None:
 
 
 def _knows_tools(address: str, key: str) -> bool:
-    """Return whether the model's chat template supports tools; ask the server."""
+    """Ask the server whether the model's chat template supports tools."""
     request = Request(f"{address}/props", headers={"Authorization": f"Bearer {key}"})  # noqa: S310 - the URL of our own server
     with build_opener(ProxyHandler({})).open(request, timeout=60) as reply:
         return bool(json.load(reply).get("chat_template_caps", {}).get("supports_tools"))

@@ -45,7 +45,7 @@ def open_server(
 
 
 def default_threads(entry: CatalogModel | None = None) -> int:
-    """Return the number of compute threads: ``$DRAGOMAN_LOCAL_THREADS``, the catalogue's, or 1."""
+    """Return the number of compute threads: ``$DRAGOMAN_LOCAL_THREADS``, or the catalogue's."""
     return _read_threads() or (entry.threads if entry is not None else 1)
 
 

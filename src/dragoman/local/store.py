@@ -1,4 +1,4 @@
-"""The folder of model files, with a receipt for each file that shows whether it has changed.
+"""The folder for model files, with a receipt for each file that shows whether it has changed.
 
 Next to each file is a receipt, ``FILE.json``: name, source, sha256, size and modification time. A
 file is hashed when it is stored. Before use, size and time are compared with the receipt; the file
@@ -101,7 +101,7 @@ def keep(
     sha256: str,
     progress: Progress | None = None,
 ) -> Path:
-    """Move a file to its final path if it has this digest; else delete it and raise an error."""
+    """Move a file to its final path if it has this digest, or delete it and raise an error."""
     found = hash_file(arrived, progress)
     with arrived.open("rb") as file:
         magic = file.read(4)

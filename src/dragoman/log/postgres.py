@@ -254,7 +254,7 @@ class PostgresLog(EventLog):
                 self._idle.append(connection)
 
     def _begin_reading(self, stack: ExitStack) -> psycopg.Connection[Any]:
-        """Begin a transaction on an idle connection that still works, else on a new one."""
+        """Begin a transaction on an idle connection that still works, or on a new one."""
         while self._idle:
             try:
                 connection = self._idle.pop()

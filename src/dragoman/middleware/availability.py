@@ -4,11 +4,11 @@ The rules, with the default thresholds. A target is one model of one provider.
 
 ==================================================================  =================================
 5 failures of one target in a row, the first at most 2 min ago      that model is unavailable
-3 models of a provider became unavailable within 2 min              the provider is
-an authentication error                                             the provider is, at once
-2 network errors of a provider within 30 s                          the provider is
-5 min without an attempt                                            one probe goes through, alone
-a success                                                           the model and its provider are back
+3 models of a provider became unavailable within 2 min              the provider is unavailable
+an authentication error                                             the provider is unavailable
+2 network errors of a provider within 30 s                          the provider is unavailable
+5 min without an attempt                                            one probe call is allowed
+a success                                                           model and provider are available
 ==================================================================  =================================
 
 Only transient failures and authentication errors count. A call that was cancelled, rejected as
@@ -169,7 +169,7 @@ class Availability:
     def trigger(self, provider: str, model: str) -> Trigger | None:
         """Return why the target is unavailable, or ``None``.
 
-        The provider's cause precedes the model's.
+        If both the provider and the model are unavailable, return the provider's cause.
         """
         return next(
             (state.trigger for state in self._states(provider, model) if state.since is not None),

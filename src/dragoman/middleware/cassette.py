@@ -138,7 +138,7 @@ class _StoredAnswer(Struct):
 
 
 def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Ranking:
-    """Rebuild embeddings or a ranking from the record of ``write_answer``, as text or values."""
+    """Rebuild embeddings or a ranking from the output of ``write_answer``, or from its JSON."""
     found = (
         msgspec.json.decode(data, type=_StoredAnswer)
         if isinstance(data, bytes)

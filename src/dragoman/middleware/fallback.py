@@ -93,16 +93,17 @@ class Fallback(Wrapper):
 
     ``strategy`` orders the candidates for each call: ``"fallback"`` (as given), ``"weighted"``,
     ``"least_busy"``, ``"lowest_latency"`` or ``"cheapest"``; see ``dragoman.middleware.strategy``.
-    ``weights`` are for the second and third, ``half_life`` (seconds) for the fourth.
+    ``weights`` are for ``"weighted"`` and ``"least_busy"``, ``half_life`` (seconds) is for
+    ``"lowest_latency"``.
 
     A candidate is skipped when it is not configured, unavailable (``Availability``) or known to
     lack a feature that the request uses. The call moves on to the next when a candidate fails with
     a transient error, bad credentials, no quota, an unknown model, an unsupported feature or a
-    conversation too long for it. An invalid request is invalid for every candidate, so it is
-    raised at once.
+    conversation that is too long for it. An invalid request is invalid for every candidate, so it
+    is raised at once.
 
     ``on_event`` is called with every switch, and with every change of availability unless
-    ``availability`` is given, which has listeners of its own. When all candidates fail, the last
+    ``availability`` is given, which has its own ``on_event``. When all candidates fail, the last
     error is raised with the others as its notes.
     """
 
@@ -210,7 +211,7 @@ class Fallback(Wrapper):
         raise last
 
     async def ready(self) -> None:
-        """Check that any candidate is ready.
+        """Check that at least one candidate is ready.
 
         Otherwise raise the error of the last one, with the others as notes.
         """
@@ -256,7 +257,7 @@ class Fallback(Wrapper):
     def _find_seller(self) -> PricedAs:
         """Return the price of the group.
 
-        It is unknown if any candidate has none, since any may answer.
+        It is unknown if any candidate has no known price, since any candidate may answer.
         """
         sold = [candidate.priced_as for candidate in self._candidates]
         return next((each for each in sold if each.find_problem() is not None), sold[0])
@@ -333,10 +334,10 @@ class _Dispatched:
 
 
 class RetrievalFallback(RetrievalPolicy):
-    """Send a request to the first of several servers of one model that answers; see ``Fallback``.
+    """Try several servers of the same model in turn until one answers; see ``Fallback``.
 
-    Vectors of different models cannot be compared, and neither can scores: candidates must be of
-    one model.
+    Vectors of different models cannot be compared, and neither can scores: all candidates must
+    serve the same model.
     """
 
     title = "Fallback"
@@ -499,7 +500,7 @@ def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderEr
 
 
 async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
-    """Check that any candidate is ready.
+    """Check that at least one candidate is ready.
 
     Otherwise raise the error of the last one, with the others as notes.
     """

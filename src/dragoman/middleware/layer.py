@@ -64,7 +64,7 @@ class Wrapper(ReplyProvider, Layer):
 
 
 class Middleware(Layer):
-    """A provider that wraps one other; what a subclass does not override is delegated to it.
+    """A provider that wraps another and delegates to it what a subclass does not override.
 
     Called with an embedder or a reranker, a middleware returns one with the same policy applied.
     """
@@ -175,7 +175,7 @@ def walk(provider: Provider) -> Iterator[Provider]:
 
 
 def find_served(provider: Provider, name: str, model: str) -> Provider:
-    """Return the wrapped provider of this name and model, else this model, else the outermost."""
+    """Return the wrapped provider with this name and model, or this model, or the outermost."""
     inside = [
         each for each in walk(provider) if not isinstance(each, Layer) and each.model == model
     ]

@@ -215,8 +215,8 @@ class RetrievalObserve(RetrievalPolicy):
         try:
             answer = await inner.answer(request)
         except BaseException as raised:
-            # The usage is read now, because the enclosing call later adds that of its other
-            # requests to the error.
+            # The usage is read now, because the enclosing call later adds the usage of its
+            # other requests to the error.
             error, partial_answer, seconds = (
                 raised,
                 getattr(raised, "response", None),

@@ -1,4 +1,4 @@
-"""Report calls as OpenTelemetry spans and metrics, named by its conventions for generative AI.
+"""Report calls as OpenTelemetry spans and metrics, named by the conventions for generative AI.
 
 ``dragoman.session.SessionTelemetry`` adds the spans of agents and tools.
 """

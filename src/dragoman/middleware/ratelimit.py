@@ -305,7 +305,7 @@ def _order_limiters(
     clock: Callable[[], float],
     sleep: Callable[[float], Awaitable[object]],
 ) -> tuple[Limiter, ...]:
-    """Return the shared limiters and the own one, in the order in which calls acquire them."""
+    """Return the shared limiters and the layer's own, in the order in which calls acquire them."""
     shared = _read_limiters(limiter)
     if not shared or own != (None, None, None):
         shared = (*shared, Limiter(*own, clock=clock, sleep=sleep))

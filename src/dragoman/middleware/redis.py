@@ -39,8 +39,8 @@ local function keep(name, value, rate, capacity)
 end
 """
 
-# ARGV: lease id, seconds of a lease, slots or 0, then name, rate, capacity and cost of each
-# bucket.
+# ARGV: lease id, duration of the lease in seconds, number of slots or 0; then for each bucket:
+# name, rate, capacity, cost.
 _RESERVE = (
     _PRELUDE
     + """
@@ -68,8 +68,8 @@ return '0'
 """
 )
 
-# ARGV: lease id, then name, rate, capacity and what to give back (less than 0 charges) of each
-# bucket.
+# ARGV: lease id; then for each bucket: name, rate, capacity, amount to give back (a negative
+# amount is charged).
 _SETTLE = (
     _PRELUDE
     + """
@@ -94,7 +94,7 @@ def open_redis(url: str, **settings: Any) -> Redis:
     from redis.asyncio import Redis  # redis is an optional dependency, imported on first use
 
     # The library quotes the part that it takes for the port: in "redis://:a/b@host" that is "a".
-    # Its error is not kept as the context of the one raised here.
+    # The library's error is therefore not kept as the context of the error raised here.
     with suppress(ValueError):
         return Redis.from_url(url, **settings)
     raise ValueError(

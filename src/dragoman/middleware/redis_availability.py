@@ -22,8 +22,8 @@ log = logging.getLogger("dragoman")
 _SECONDS = 2.0  # timeout of one Redis command, in seconds: availability must not slow a call down
 _PAUSE = 10.0  # after a failure, no Redis command is sent for this many seconds
 
-# Returns triples: target, seconds since its last failure, what made it unavailable. The clock is
-# that of Redis.
+# Returns triples: target, seconds since its last failure, what made it unavailable. The times
+# are measured by the clock of Redis.
 _READ = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000

@@ -37,20 +37,22 @@ class Retry(Wrapper, Middleware):
 
     Only errors with ``transient`` set are tried again, or those for which ``classifier(error)`` is
     true. The wait is 1 s, doubled each time, ±25 %, at most 30 s, or ``backoff(attempt_index)``;
-    the ``retry_after`` of an error (Retry-After) has precedence; above 60 s the error is raised at
-    once. No attempt begins after ``deadline`` seconds, and no wait that would end later.
+    the ``retry_after`` of an error (Retry-After) has precedence, but if it is above 60 s, the
+    error is raised at once. No attempt begins after ``deadline`` seconds, and no wait begins that
+    would end later.
 
-    The error that is finally raised has ``retry_count``: the number of attempts before the last.
+    ``retry_count`` of the error that is finally raised is the number of attempts before the last.
 
     A call is retried only before its first event was delivered. With ``reask`` or ``classifier``,
     ``complete()`` delivers events after the attempt has ended, so that a reply that turns out
     invalid can be retried; ``stream()`` delivers at once, and raises.
 
-    ``reask(error) -> str`` makes ``StructuredOutputError`` one of those tried again, even when the
-    reply satisfies the schema and not the type's own validators: the model sees its answer and
-    then your text, on a copy of the conversation. ``per_attempt_override`` are settings for the
-    first retry, the second, and so on; the last holds for the rest. ``on_retry(error,
-    attempt_index, wait)`` watches; whatever it does, the call goes on.
+    With ``reask(error) -> str``, a call that fails with ``StructuredOutputError`` is tried again,
+    even if the reply satisfies the schema and violates only the type's own validators. The model
+    then receives a copy of the conversation with its answer and your text at the end.
+    ``per_attempt_override`` are settings for the first retry, the second, and so on; the last one
+    applies to all further retries. ``on_retry(error, attempt_index, wait)`` is called before each
+    retry; an exception that it raises does not end the call.
     """
 
     def __init__(

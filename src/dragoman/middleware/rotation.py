@@ -1,4 +1,4 @@
-"""Key rotation: when a key is rejected or rate limited, the call is sent with the next one."""
+"""Key rotation: when a key is rejected or rate limited, the call is sent with the next key."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ LIMITED_SECONDS = 30.0
 class KeyRotation(Wrapper):
     """One model with several keys: providers that differ only in their key.
 
-    A call uses the key that served the last one. On 429 and 401 (and 402, 403), before the first
-    event, it is sent again with the next key, each key at most once a call; the key that failed is
-    not used until its ``retry_after`` has passed. This is not a retry: each attempt uses another
-    key. When all keys fail, the last error is raised.
+    A call uses the key that served the previous call. On 429 and 401 (and 402, 403), before the
+    first event, it is sent again with the next key, each key at most once a call; the key that
+    failed is not used until its ``retry_after`` has passed. This is not a retry: each attempt uses
+    another key. When all keys fail, the last error is raised.
     """
 
     def __init__(

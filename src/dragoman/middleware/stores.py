@@ -29,7 +29,7 @@ _TOUCH_SECONDS = 60.0  # the time of an entry's last use is written at most this
 class Store(ABC):
     """Store values by key.
 
-    An entry expires after ``ttl`` seconds, or is evicted for newer ones.
+    An entry expires after ``ttl`` seconds, or earlier if space is short.
     """
 
     @abstractmethod
@@ -172,8 +172,9 @@ class SqliteStore(Store):
 
 # --- the cache store in Redis ------------------------------------------------------------------
 
-# KEYS: the entry, the entries by last use, the size of each. ARGV: value, TTL in milliseconds or
-# 0, the bound. The index drops expired entries, so that its total matches what Redis holds.
+# KEYS: the entry, the index of entries by last use, the sizes of the entries. ARGV: value, TTL in
+# milliseconds or 0, size limit. The index drops expired entries, so that its total matches what
+# Redis holds.
 _PUT = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -216,7 +217,7 @@ return value
 class RedisStore(Store):
     """A cache in Redis, for many machines; ``client`` is a URL or a ``redis.asyncio.Redis``.
 
-    All stores with the same ``prefix`` share their entries and the bound, 1 GiB by default.
+    All stores with the same ``prefix`` share their entries and the size limit, 1 GiB by default.
     """
 
     def __init__(

@@ -3,9 +3,9 @@
 ==================  ==========================================================================================
 ``fallback``        in the order given
 ``weighted``        smooth weighted round-robin: each candidate is first in proportion to its weight
-``least_busy``      the fewest calls in flight per weight first
-``lowest_latency``  the lowest recent time to the first event first, times the calls in flight
-``cheapest``        the lowest estimated price of this call first; candidates without a price come last
+``least_busy``      the candidate with the fewest calls in flight, divided by its weight, first
+``lowest_latency``  the lowest recent time to the first event, times the calls in flight, first
+``cheapest``        the lowest estimated price for this call first; candidates without a price last
 ==================  ==========================================================================================
 
 A strategy only orders. ``Fallback`` skips candidates that cannot serve the call and moves on to
@@ -39,7 +39,7 @@ _FAILED = 2.0  # a failed call counts as its latency times this factor
 
 
 class Strategy(ABC):
-    """Order candidates, given by number.
+    """Order candidates, which are identified by their index.
 
     The layer reports the start, first event and end of each call.
     """
@@ -164,7 +164,7 @@ class _LowestLatency(Strategy):
 
     def answered(self, number: int, seconds: float) -> None:
         mean, now = self._mean[number], self._clock()
-        # The weight of each measurement is a tenth, more after a pause.
+        # Each measurement has a weight of one tenth, or more after a pause.
         share = max(0.1, 1 - 0.5 ** ((now - self._measured[number]) / self._half_life))
         self._mean[number] = seconds if mean is None else mean + share * (seconds - mean)
         self._measured[number] = now

@@ -44,7 +44,7 @@ def reprice(
     """Price stored calls again, each with the rows of ``table`` that apply on its day."""
     for record in records:
         use = record if isinstance(record, PricedUse) else PricedUse(*record)
-        # Unlike in ``cost``, a call without a time has no price: that of today would be a guess.
+        # Unlike in ``cost``, a call without a time has no price: today's price would be a guess.
         new = (
             Unpriced("the record has no time")
             if use.at is None

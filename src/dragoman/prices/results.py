@@ -44,11 +44,11 @@ class Unpriced(Struct, frozen=True, tag="unpriced"):
 
     @property
     def total(self) -> None:
-        """Always ``None``: not known."""
+        """Always ``None``: the total is not known."""
 
     @property
     def parts(self) -> None:
-        """Always ``None``: not known."""
+        """Always ``None``: the parts are not known."""
 
     @property
     def pricing_version(self) -> None:

@@ -82,14 +82,14 @@ class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The rates of some models of one provider for some time, in US dollars per million tokens.
+    """The rates of one provider's models for a period, in US dollars per million tokens.
 
     ``valid_from`` is the first day, ``valid_until`` the first day no longer covered; ``hours`` is
     a span of the day, from and until. Days and hours are UTC. ``free`` must be explicit: a row of
     zeros without it is rejected, since zero often means "not known". ``unpriced`` is the reason
     why a model has no price here. ``ignored`` names what the provider bills but ``Usage`` does not
     count; ``disputed`` is the different price that another source gives. ``search`` is the rate of
-    a reranker that bills searches and not tokens, in US dollars per thousand search units.
+    a reranker that bills searches instead of tokens, in US dollars per thousand search units.
     """
 
     provider: str

@@ -50,7 +50,7 @@ class Auth(ABC):
 
     @abstractmethod
     async def headers(self, request: HttpRequest, codec: Codec) -> Mapping[str, Secret]:
-        """Return the headers for a request; ``AuthenticationError`` without credentials."""
+        """Return the headers for a request; raise ``AuthenticationError`` without credentials."""
 
     def reject(self) -> None:  # noqa: B027
         """Drop the cached credentials: the server has rejected them."""
@@ -157,7 +157,7 @@ class AccessKeys(Struct, frozen=True):
 class SignatureAuth(Auth):
     """Sign requests with AWS Signature Version 4.
 
-    ``find_keys`` returns the credentials, once per request.
+    ``find_keys`` is called for every request and returns the credentials.
     """
 
     def __init__(

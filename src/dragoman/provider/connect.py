@@ -19,7 +19,7 @@ SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:op
 """Model names that need no address, mapped to the function that opens the model or to its import
 path."""
 
-# Layers above this one, imported on demand: most programs give an address and need neither.
+# Layers above this one, imported on demand: a program that gives an address rarely needs them.
 _REGISTRY = "dragoman.registry:open_name"
 _RETRY = "dragoman.middleware:Retry"
 
@@ -45,24 +45,25 @@ def connect(
 ) -> Provider:
     """Return a provider for a model. Nothing is sent before the first call.
 
-    ``model`` is a name such as ``"openai:gpt-5"``, an alias of ``models.yaml``, or ``"local"``,
+    ``model`` is a name such as ``"openai:gpt-5"``, an alias in ``models.yaml``, or ``"local"``,
     the embedded model; with ``base_url`` it is the model's name at that address, whose ``wire`` is
     ``"openai"`` by default.
 
     A call is sent once. ``retries=2`` adds a ``Retry`` that tries transient failures again;
-    without it only an adapter that ``models.yaml`` configures is retried, by its ``max_retries``.
-    ``describe()`` shows the stack.
+    without it only calls through an adapter in ``models.yaml`` are retried, as its ``max_retries``
+    sets. ``describe()`` shows the stack.
 
-    ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else; the key of a
+    ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else; the key for a
     name comes from the environment. ``api_key`` may be a function or coroutine function that
     returns the key, or a ``Token`` with its expiry, which is renewed before it expires; or an
-    ``Auth``. ``capabilities`` declares what the model supports, by the names of the contract;
-    ``quirks`` how the server differs, as the wire's ``Quirks`` or a mapping of its fields;
-    ``timeouts`` the four deadlines, or a number for ``total``. ``name`` labels the provider in
-    events and errors, by default the vendor or the host; ``vendor`` names whose opaque state the
-    endpoint understands; ``token_family`` is the vocabulary that lengths are estimated by, one of
-    ``tokens.FAMILIES``. ``priced_as`` is the price that applies, if the host of ``base_url`` does
-    not determine it: ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
+    ``Auth``. ``capabilities`` declares what the model supports, as ``Capabilities`` or a mapping
+    of its fields; ``quirks`` how the server differs, as the wire's ``Quirks`` or a mapping of its
+    fields; ``timeouts`` the four deadlines, or a number for ``total``. ``name`` labels the
+    provider in events and errors, by default the vendor or the host; ``vendor`` is the vendor
+    whose opaque state the endpoint understands; ``token_family`` is the tokenizer family used to
+    estimate token counts, one of ``tokens.FAMILIES``. ``priced_as`` is the price that applies, if
+    the host of ``base_url`` does not determine it: ``"vendor:model"`` in a price table,
+    ``"free"``, or a ``PriceRow``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks,
@@ -85,7 +86,7 @@ def connect(
 
 
 def open_scheme(model: str, settings: Mapping[str, Any]) -> Provider:
-    """Open a name of ``SCHEMES``, such as ``local`` or ``local:NAME``, with its settings."""
+    """Open the provider for a name with a scheme in ``SCHEMES``, such as ``local:NAME``."""
     scheme, _, rest = model.partition(":")
     known = {
         key: settings[key]

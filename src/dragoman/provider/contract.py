@@ -72,7 +72,7 @@ class Provider(ABC):
     def priced_as(self) -> PricedAs:
         """The price of calls.
 
-        Assign ``"vendor:model"`` of a price table, ``"free"``, or a ``PriceRow``.
+        Assign ``"vendor:model"`` in a price table, ``"free"``, or a ``PriceRow``.
         """
         return self._priced_as or self._find_seller()
 
@@ -84,7 +84,7 @@ class Provider(ABC):
     def events(self, request: Request) -> AsyncIterator[Event]:
         """Yield the events of the reply to one request.
 
-        They obey the rules of a stream; if the call failed, the error is raised after them.
+        They obey the rules of an event stream; if the call failed, the error is raised after them.
         """
 
     def open(self, request: Request) -> Reply:
@@ -98,7 +98,7 @@ class Provider(ABC):
         return reply
 
     async def ready(self) -> None:  # noqa: B027
-        """Check that the next call is likely to succeed; otherwise raise its error."""
+        """Check that the next call is likely to succeed; raise the expected error if it is not."""
 
     async def close(self) -> None:  # noqa: B027
         """Release connections."""
@@ -124,7 +124,7 @@ class Provider(ABC):
         ...) and ``system``, a system prompt. Functions among ``tools`` are described, never
         called. ``session_id`` and ``metadata`` go to the records of the call, not to the provider.
         With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the
-        schema, is returned and not an error.
+        schema, is returned instead of raising an error.
         """
         request = self._request(
             messages, tools, config, response_schema, tool_choice, check_calls=check_calls,
@@ -171,11 +171,12 @@ class Provider(ABC):
         continues: bool = False,
         **settings: Unpack[Settings],
     ) -> EventStream[Parsed]:
-        """Call the model and return its reply as a stream; arguments are those of ``complete``.
+        """Call the model and return its reply as a stream; it takes the arguments of ``complete``.
 
         With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the
-        schema, is an intent and not an error: the caller checks it. With ``continues=True`` the
-        last message may be a reply that its provider paused (``Response.is_paused``).
+        schema, becomes an intent instead of an error: the caller checks it. With
+        ``continues=True`` the last message may be a reply that its provider paused
+        (``Response.is_paused``).
         """
         request = self._request(
             messages, tools, config, response_schema, tool_choice, stream=True,

@@ -77,7 +77,7 @@ async def gather(
 class _Batch(Generic[Parsed]):
     """Workers that take prompts and put items into a queue.
 
-    A worker holds a slot from before it takes a prompt; the reader frees the slot when it delivers
+    A worker acquires a slot before it takes a prompt; the reader frees the slot when it delivers
     the item.
     """
 

@@ -126,7 +126,7 @@ class HttpProvider(ReplyProvider):
         await self._ask_all(self.codec.ready())
 
     async def count_input_tokens(self, request: Request) -> int | None:
-        """Return the server's count of the input tokens; ``None`` if the wire has no endpoint.
+        """Return the server's count of the input tokens; ``None`` if the wire cannot count.
 
         An error reply is raised as an error, for example if a compatible server lacks the
         endpoint.
@@ -190,7 +190,7 @@ class HttpProvider(ReplyProvider):
         return encoded
 
     async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
-        """Return the headers with credentials: fixed ones, and those that ``Auth`` creates."""
+        """Return the headers with credentials: fixed ones, and ones that ``Auth`` creates."""
         traced = TRACE_HEADERS.get()
         if self._auth is None:
             return self._credentials if traced is None else {**traced, **self._credentials}
@@ -230,7 +230,7 @@ class HttpProvider(ReplyProvider):
         return tuple([lesson.detail for lesson in getattr(self.codec, "lessons", ())])
 
     def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
-        """Name provider, model and request in an error.
+        """Add the provider, the model and the request id to an error.
 
         Keys and the caller's text are removed from its message.
         """
@@ -270,9 +270,9 @@ class HttpProvider(ReplyProvider):
 class WireReply(AssembledReply):
     """The reply of an HTTP provider: bytes from the transport go through a decoder.
 
-    Not an async generator: asyncio registers each of them, which is measurable when a call takes
-    300 µs. A reply that is garbage collected closes its socket, because the exchange that it holds
-    does.
+    This class is not an async generator: asyncio registers every async generator, and the cost of
+    that is measurable when a call takes 300 µs. A reply that is garbage collected closes its
+    socket, because the exchange that it holds closes it.
     """
 
     def __init__(self, provider: HttpProvider, request: Request) -> None:
@@ -308,7 +308,7 @@ class WireReply(AssembledReply):
             await self._leave(GeneratorExit())
 
     async def _read(self) -> list[Event]:
-        """Read until there are events; return none at the end of the reply, or raise its error."""
+        """Read until there are events; at the end, return an empty list or raise the error."""
         http, decoder = self._http, self._decoder
         if http is None or decoder is None:
             http, decoder = await self._send()

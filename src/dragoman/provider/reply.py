@@ -29,7 +29,7 @@ class Reply(ABC):
     def provider(self) -> str:
         """The name of the provider that serves the request.
 
-        With a ``Fallback``, it is that of the chosen candidate.
+        With a ``Fallback``, it is the chosen candidate's name.
         """
 
     @property
@@ -65,7 +65,7 @@ class Reply(ABC):
     @property
     @abstractmethod
     def raw(self) -> Any:
-        """The data received from the provider so far, as parsed JSON; ``None`` if not kept."""
+        """The data received so far, as parsed JSON; ``None`` if it is not kept."""
 
     @property
     @abstractmethod
@@ -166,8 +166,8 @@ class AssembledReply(Reply):
     def _estimate(self, usage: Usage, content: Sequence[AssistantBlock]) -> Usage:
         """Return the estimated usage of an interrupted message: what the provider bills.
 
-        The counts of a stream come at its end, or begin with one output token, so they are too low
-        here.
+        A stream reports its counts at its end, or starts with a count of one output token, so the
+        reported counts are too low here.
         """
         request, family = self.request, self.token_family
         written = (

@@ -132,7 +132,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
 
     @property
     def response(self) -> Response[Parsed]:
-        """The complete reply. ``RuntimeError`` before the stream has ended."""
+        """The complete reply; raise ``RuntimeError`` if the stream has not ended yet."""
         if self._response is None:
             raise RuntimeError(
                 "the stream has not ended: read it to its end, or cancel it, before using response"
@@ -209,7 +209,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
         raise StopAsyncIteration
 
     async def cancel(self) -> bool:
-        """End the stream as cancelled; return ``False`` if it had ended."""
+        """End the stream as cancelled; return ``False`` if it had already ended."""
         if self._ended or self._interrupting or self._response is not None:
             return False
         if self._task is not None:

@@ -1,10 +1,10 @@
-"""``auth:`` of an adapter: credentials beyond a fixed key.
+"""The ``auth:`` section of an adapter: credentials other than a fixed API key.
 
 ==============  ====================================================================================================
-``entra``       a token of Microsoft Entra ID, by ``azure-identity`` (extra ``azure``)
-``google``      a token of Google Cloud, by ``google-auth`` (extra ``google``)
-``aws``         AWS Signature Version 4 with the keys of the environment, or of ``botocore``'s chain (extra ``aws``)
-``command``     what a program prints: the key, or JSON with ``token`` and ``expires_at`` or ``expires_in``
+``entra``       a Microsoft Entra ID token, obtained with ``azure-identity`` (extra ``azure``)
+``google``      a Google Cloud token, obtained with ``google-auth`` (extra ``google``)
+``aws``         AWS Signature Version 4; keys from the environment, or found by ``botocore`` (extra ``aws``)
+``command``     the output of a program: the key, or JSON with ``token`` and ``expires_at`` or ``expires_in``
 ==============  ====================================================================================================
 """
 
@@ -129,7 +129,7 @@ def _ask_google(scopes: str) -> Token:
 
 
 def _find_access_keys(profile: str | None) -> AccessKeys:
-    """Return the AWS access keys from the environment, else from botocore's profiles and roles."""
+    """Return the AWS access keys from the environment or, without them, from botocore."""
     access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
     if profile is None and access and secret:
         return AccessKeys(access, secret, os.environ.get("AWS_SESSION_TOKEN") or None)

@@ -110,7 +110,7 @@ def read_wanted(
     tier: str | None = None,
     configured: bool = False,
 ) -> Wanted:
-    """Parse the requirements of a caller; ``ValueError`` names the first invalid one."""
+    """Parse the caller's requirements; raise ``ValueError`` that names the first invalid one."""
     return Wanted(
         _read_needs(needs or ()),
         _read_price("max_input_price", max_input_price),

@@ -39,7 +39,7 @@ from .limits import (
 from .pools import Connection
 from .vendors import Side, Vendor, load_vendor, vendor_names
 
-# In the adapter contract, "options" are settings of one adapter. These ones become HTTP headers.
+# In the adapter contract, "options" are settings of one adapter. These become HTTP headers.
 _ORGANISATION = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
 _HEADER_OPTIONS = {
     "openai": _ORGANISATION,
@@ -102,7 +102,7 @@ class Adapter(Struct, frozen=True):
         return (self.api_key_env, *self.spare_key_envs) if self.api_key_env else ()
 
     def _stored_key(self, variable: str) -> str | None:
-        """Return the key stored for a variable; a vendor's key only for the vendor's address."""
+        """Return the stored key for a variable; a vendor's key only for the vendor's address."""
         key = read_key(variable)
         if key is None:
             return None
@@ -127,7 +127,7 @@ class Adapter(Struct, frozen=True):
         )
 
     def with_wire(self, wire: str) -> Adapter:
-        """Return a copy for another wire, at the adapter's address or the vendor's."""
+        """Return a copy that uses another wire, at the adapter's address or the vendor's."""
         vendor = self.vendor
         base_url = self.base_url
         if vendor is not None and base_url == vendor.address(self.wire):
@@ -135,7 +135,7 @@ class Adapter(Struct, frozen=True):
         return replace(self, own_wire=wire, base_url=base_url)
 
     def for_model(self, model: str) -> Adapter:
-        """Return the adapter for a model, with another wire if only that one serves it."""
+        """Return the adapter for a model, on another wire if the model is served only there."""
         vendor = self.vendor
         if self.own_wire is not None or vendor is None or vendor.wire_of(model) == self.wire:
             return self
@@ -209,7 +209,7 @@ class Adapter(Struct, frozen=True):
         }
 
     def deadlines(self, own: Mapping[str, float | None] | None = None) -> Timeouts:
-        """Return the timeouts of calls; those of a group's candidate replace the adapter's."""
+        """Return the timeouts for calls: the adapter's, overridden by a candidate's (``own``)."""
         return replace(self.timeouts or Timeouts(total=self.timeout_seconds), **(own or {}))
 
     def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
@@ -243,9 +243,9 @@ class ModelEntry(Struct, frozen=True):
     """One model by its canonical name, ``adapter:name``.
 
     ``status`` is ``configured`` or ``not_configured``; ``tokens`` is the tokenizer family for
-    estimates; ``priced_as`` is the price of its calls, and ``sold_as`` the price setting as the
-    file states it. The entry of a ``group`` has the group's name as its id, and describes the
-    first candidate.
+    estimates; ``priced_as`` is how its calls are priced, and ``sold_as`` the price setting in the
+    file, if any. The entry of a ``group`` has the group's name as its id, and describes the first
+    candidate.
     """
 
     id: str
@@ -370,7 +370,7 @@ def _read_redis(root: Section) -> str | None:
 
 
 def _read_prices(root: Section) -> PriceTable | None:
-    """Read the user's price table, which precedes the bundled one.
+    """Read the user's price table, which takes precedence over the bundled one.
 
     A relative path is relative to the file.
     """

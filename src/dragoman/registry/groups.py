@@ -15,7 +15,7 @@ from .limits import RateLimits, read_rate_limit, read_retries, read_timeouts
 
 
 class Candidate(Struct, frozen=True):
-    """One model of a group, with its own settings. ``timeouts`` replace those of the adapter."""
+    """One model of a group, with its own settings. ``timeouts`` replace the adapter's timeouts."""
 
     model: str
     weight: float = 1.0

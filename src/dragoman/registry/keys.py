@@ -41,7 +41,7 @@ class _Entry(Struct, frozen=True, omit_defaults=True):
 
 
 def keys_path() -> Path:
-    """Return the file of stored keys: ``$DRAGOMAN_KEYS``, else in the settings folder."""
+    """Return the path of the key file: ``$DRAGOMAN_KEYS``, or a file in the settings folder."""
     if chosen := os.environ.get("DRAGOMAN_KEYS"):
         return Path(chosen)
     return user_folder("config") / "keys.json"
@@ -50,13 +50,13 @@ def keys_path() -> Path:
 def stored_keys() -> dict[str, Place]:
     """Return the names of the stored keys and where each is stored.
 
-    ``ConfigError`` if the file is unreadable.
+    Raise ``ConfigError`` if the file is unreadable.
     """
     return {name: entry.place for name, entry in _read(keys_path()).items()}
 
 
 def read_key(name: str) -> str | None:
-    """Return the stored key of an environment variable.
+    """Return the key stored for an environment variable.
 
     If the store is unreadable, log that and return ``None``.
     """
@@ -71,7 +71,7 @@ def read_key(name: str) -> str | None:
 
 
 def store_key(name: str, key: str) -> Place:
-    """Store a key in a usable keyring, else in the file; return which of the two."""
+    """Store a key in the keyring if it is usable, otherwise in the file; return where."""
     if not _NAME.fullmatch(name):
         # The message does not repeat the name: the user may have given the key by mistake.
         raise ValueError(
@@ -161,7 +161,7 @@ def _write(path: Path, entries: dict[str, _Entry]) -> None:
 
 
 def _open_keyring() -> Any:
-    """Return the system's keyring; ``None`` without the extra or without a usable backend."""
+    """Return the system's keyring; ``None`` if the extra or a usable backend is missing."""
     try:
         import keyring  # keyring is an optional dependency, and slow to import
         from keyring.errors import KeyringError

@@ -59,7 +59,7 @@ def read_rate_limit(section: Section) -> RateLimits | None:
 
 
 def read_timeouts(section: Section) -> dict[str, float | None] | None:
-    """Read ``timeouts:``, a mapping of the four deadlines, or the seconds of ``total``."""
+    """Read ``timeouts:``: a mapping of the four deadlines, or a number, which sets ``total``."""
     given = section.take("timeouts")
     if given is None:
         return None

@@ -56,7 +56,7 @@ Listed = dict[str, dict[str, ListedModel]]
 
 
 def read_list(data: bytes) -> tuple[str, Listed]:
-    """Return the format of a list and its models by vendor; ``ListError`` if it is invalid."""
+    """Return the format of a list and its models by vendor; raise ``ListError`` if invalid."""
     if len(data) > MAX_BYTES:
         raise ListError(f"the list is larger than {MAX_BYTES // 1024 // 1024} MiB")
     try:
@@ -221,13 +221,12 @@ def _write_entry(record: dict[str, Any]) -> ListedModel:
         _RATES, ("prompt", "completion", "input_cache_read", "input_cache_write"), strict=True
     )
     costs = {rate: pricing.get(theirs) for rate, theirs in named}
-    # A router such as openrouter/auto has the price -1, because the price is that of the chosen
-    # model.
+    # A router such as openrouter/auto has the price -1: the chosen model determines the price.
     return ListedModel(_known(facts), {} if "-1" in costs.values() else _price(costs, _MILLION))
 
 
 def _part(record: Any, key: str) -> dict[str, Any]:
-    """Return the mapping under a key of a record; an empty one if there is none."""
+    """Return the mapping under a key of a record; an empty mapping if there is none."""
     part = record.get(key) if isinstance(record, dict) else None
     return part if isinstance(part, dict) else {}
 

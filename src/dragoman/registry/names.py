@@ -25,7 +25,7 @@ from .vendors import load_vendor, vendor_names
 
 
 class Names(Struct, frozen=True):
-    """The index of one reading of ``models.yaml``.
+    """An index of the names in one version of ``models.yaml``.
 
     It is replaced atomically when the file changes, so a lookup never mixes two versions.
     """
@@ -120,7 +120,7 @@ class Names(Struct, frozen=True):
         )
 
     def _join(self, group: Group) -> ModelEntry:
-        """Return a group's entry: its first candidate's, with the capabilities of all."""
+        """Return a group's entry: its first candidate's, with all candidates' capabilities."""
         entries = [self._candidate(candidate.model) for candidate in group.candidates]
         usable = any(entry.status == "configured" for entry in entries)
         return replace(
@@ -142,7 +142,7 @@ class Names(Struct, frozen=True):
         )
 
     def is_scheme(self, name: str) -> bool:
-        """Return whether a name opens without an address, such as ``local``.
+        """Return whether a name is a scheme, such as ``local``, that needs no address.
 
         Names in the file take precedence.
         """
@@ -155,7 +155,7 @@ class Names(Struct, frozen=True):
         return vendor is None or (vendor.chats and entry.wire_name not in vendor.not_chat)
 
     def is_embed_scheme(self, name: str) -> bool:
-        """Return whether a name opens an embedder without an address.
+        """Return whether a name is a scheme that opens an embedder without an address.
 
         Names in the file take precedence.
         """
@@ -222,7 +222,7 @@ def _price_by(source: str, as_of: str, changed: int) -> PriceTable:
 
 
 def _price_update(update: CatalogUpdate) -> PriceTable:
-    """Return the bundled prices plus the update's prices for models that they lack; cached."""
+    """Return the bundled prices, plus the update's for models without a bundled price; cached."""
     return _price_by(update.source, update.as_of, id(update))
 
 
@@ -231,7 +231,7 @@ def _unnumbered(name: str) -> str:
 
 
 def _price(entry: ModelEntry, adapter: Adapter) -> PricedAs:
-    """Return how a model is priced: as the file sets, else by its vendor, else by its host."""
+    """Return how a model is priced: by the file, or else by its vendor, or else by its host."""
     if entry.sold_as is not None:
         return PricedAs.of(entry.sold_as, entry.wire_name)
     if adapter.vendor is not None:

@@ -34,7 +34,7 @@ class Connection(Struct, frozen=True):
         return f"Connection(ca={self.ca!r}, client_cert={self.client_cert!r})"
 
     def make_transport(self) -> Transport:
-        """Return a new transport; ``ValueError`` or ``OSError`` if a file is unusable."""
+        """Return a new transport; raise ``ValueError`` or ``OSError`` if a file is unusable."""
         trusted: str | ssl.SSLContext | None = self.ca
         if self.client_cert is not None:
             trusted = ssl.create_default_context(cafile=self.ca)
@@ -114,7 +114,7 @@ class Pools:
         self._replaced: list[Pool] = []
 
     def lease(self, adapter: str, connection: Connection) -> Lease:
-        """Return a lease on an adapter's pool; on a new pool if its settings changed."""
+        """Return a lease on an adapter's pool; replace the pool if the settings have changed."""
         kept = self._pools.get(adapter)
         if kept is None or kept[0] != connection:
             if kept is not None:

@@ -1,7 +1,8 @@
-"""Open providers by name: ``"anthropic:claude-sonnet-4-6"``, or a name of ``models.yaml``.
+"""Open providers by name: ``"anthropic:claude-sonnet-4-6"``, or a name in ``models.yaml``.
 
-The file is read from ``$DRAGOMAN_CONFIG``, else from the platform's settings folder. It is never
-read from the working directory, where a stranger's repository could redirect your keys.
+The file is read from ``$DRAGOMAN_CONFIG`` or, if that is not set, from the platform's settings
+folder. It is never read from the working directory, where a stranger's repository could redirect
+your keys.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Registry:
     def load(cls, path: str | Path | None = None) -> Registry:
         """Read ``models.yaml``; without one, use the catalogue only.
 
-        ``ConfigError`` if the file is invalid.
+        Raise ``ConfigError`` if the file is invalid.
         """
         found = Path(path) if path is not None else config_path()
         if path is None and not found.exists() and not found.is_symlink():
@@ -104,7 +105,7 @@ class Registry:
         return self._names().adapter(name)
 
     def local_adapters(self) -> tuple[list[Adapter], list[Adapter]]:
-        """Return the adapters of local servers: those of the file, then the catalogue's others."""
+        """Return the adapters of local servers: first the file's, then others in the catalogue."""
         names = self._names()
         own = [
             adapter
@@ -155,16 +156,16 @@ class Registry:
         return choose_among(chats, wanted, self.prices())
 
     def prices(self) -> PriceTable:
-        """Return the table of ``DRAGOMAN_PRICES``, else of the file, else the bundled one."""
+        """Return the price table in use: ``DRAGOMAN_PRICES``, the file's, or the bundled one."""
         own = self._names().own_prices
         return own if own is not None else PriceTable.default()
 
     def provider(self, name: str, *, planning: bool = False, **settings: Any) -> Provider:
         """Return the provider for a model's name, without the retries of its adapter.
 
-        ``AuthenticationError`` names the missing environment variable. With ``planning`` the
-        provider is used for planning only and needs no key. ``settings`` are passed to ``connect``
-        and override the file.
+        If the key is missing, raise ``AuthenticationError``, which names the environment variable.
+        With ``planning`` the provider is used for planning only and needs no key. ``settings`` are
+        passed to ``connect`` and override the file.
         """
         return self._open(name, Order(settings, planning=planning, bare=True))
 
@@ -191,8 +192,7 @@ class Registry:
 
         ``subscribers`` are called for every request; see ``open``.
 
-        Each call returns a new object. The candidates of a group must be servers of the same
-        model.
+        Each call returns a new object. All candidates of a group must serve the same model.
         """
         order = Order(settings, subscribers, retries)
         found: Embedder = self._stacks.open_retrieval(self._names(), name, "embed", order)

@@ -61,8 +61,8 @@ def _naming_redis() -> Iterator[None]:
 class Order(Struct, frozen=True):
     """The options with which a caller opens a model.
 
-    ``retries`` is ``None`` to use the file's value; ``bare`` omits a ``Retry`` that only the
-    adapter requests.
+    ``retries`` is ``None`` to use the file's value. With ``bare``, retries that only the adapter's
+    settings request are omitted.
     """
 
     settings: dict[str, Any]
@@ -73,7 +73,7 @@ class Order(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether equal options may share a provider: not with subscribers or other objects."""
+        """Whether equal options may share a provider. Subscribers and other objects prevent it."""
         kinds = str | int | float | bool | Struct | None
         return not self.subscribers and all(
             isinstance(value, kinds) for value in self.settings.values()
@@ -129,7 +129,7 @@ class Stacks:
         self._opened.clear()
 
     async def close(self) -> None:
-        """Close the connections of all providers and those to Redis."""
+        """Close the connections of all providers and the connections to Redis."""
         self._opened.clear()
         await self._pools.close()
         if self._availability is not None:

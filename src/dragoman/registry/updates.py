@@ -109,7 +109,7 @@ class Difference(Struct, frozen=True):
 def compare(
     known: dict[str, dict[str, dict[str, Any]]], table: PriceTable, listed: Listed
 ) -> Difference:
-    """Compare a list with the catalogue, ``known`` by vendor and model, and with a price table."""
+    """Compare a list with the catalogue (``known``, by vendor and model) and a price table."""
     added, changed, odd = [], [], []
     for vendor, models in sorted(listed.items()):
         have = known.get(vendor, {})

@@ -81,8 +81,8 @@ class Vendor(Struct, frozen=True):
     the advice if no server responds there. ``not_chat`` lists the models that embed or transcribe;
     ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
     ``embed`` and ``rerank`` describe how it embeds and ranks. ``auth`` is the type of credentials
-    of calls without a key, if one of the variables ``auth_env`` is set; the value of one of
-    ``region_env`` replaces ``region`` in the address.
+    that replaces an API key if one of the variables in ``auth_env`` is set. If a variable in
+    ``region_env`` is set, its value replaces ``region`` in the address.
     """
 
     id: str
@@ -123,7 +123,7 @@ class Vendor(Struct, frozen=True):
 
     @property
     def default_auth(self) -> str | None:
-        """The type of credentials other than a key that the environment has for this vendor."""
+        """The type of credentials other than an API key that the environment provides, if any."""
         return self.auth if any(os.environ.get(name) for name in self.auth_env) else None
 
     def quirks_of(self, wire: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _ABSENT = object()
 class Difference(Struct, frozen=True):
     """A path at which two values differ.
 
-    ``held_a`` or ``held_b`` is false if that value has nothing there.
+    ``held_a`` or ``held_b`` is false if that value has nothing at the path.
     """
 
     path: str
@@ -58,7 +58,7 @@ def find_differences(a: Any, b: Any, path: str = "") -> Iterator[Difference]:
 
 
 def _differ_in_text(a: str, b: str, path: str) -> Difference:
-    """Return how two strings differ; of long ones, only the part where they diverge."""
+    """Return how two strings differ; for long strings, only the part where they diverge."""
     at = next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
@@ -98,7 +98,7 @@ _INCIDENTAL = frozenset(
 
 
 class Change(Struct, frozen=True):
-    """A difference of two runs: a step of only one, or payloads that differ in ``where``."""
+    """A step that only one of two runs has, or payloads that differ at the places ``where``."""
 
     kind: Literal["only_a", "only_b", "changed"]
     a: ReplayStep | None = None
@@ -117,7 +117,7 @@ def compare_runs(a: Iterable[ReplayStep], b: Iterable[ReplayStep]) -> tuple[Chan
     keys = [[_key(step) for step in steps] for steps in (left, right)]
     start = 0
     while start < min(len(left), len(right)) and keys[0][start] == keys[1][start]:
-        start += 1  # most compared runs begin alike, and the matcher is slow on long ones
+        start += 1  # most compared runs begin alike, and the matcher is slow on long runs
     matcher = SequenceMatcher(None, keys[0][start:], keys[1][start:], autojunk=False)
     changes: list[Change] = []
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
@@ -127,7 +127,7 @@ def compare_runs(a: Iterable[ReplayStep], b: Iterable[ReplayStep]) -> tuple[Chan
 
 
 def _untangle(steps: Iterable[ReplayStep]) -> list[ReplayStep]:
-    """Return the steps, with those of concurrent proposals grouped by proposal."""
+    """Return the steps, with the steps of concurrent proposals grouped by proposal."""
     order: dict[str, int] = {}
     untangled: list[ReplayStep] = []
     for is_tool, group in groupby(steps, key=lambda step: step.intent is not None):

@@ -31,10 +31,11 @@ _TYPES = (
 def recorded_tools(log: EventLog, session: str) -> list[RecordedTool]:
     """Return the tools of a recorded run: they return its observations and execute nothing.
 
-    A call that ran several times returns its observations in order; one that only reads repeats
-    the last one. A call that never ran, because it was denied or not proposed, fails with
-    ``not_recorded``. A run without a recorded outcome counts as never run. Give them to a
-    ``Session`` with ``ReplayProvider`` or another model.
+    A call that ran several times returns its observations in order. If there are more calls than
+    observations, a call without side effects repeats the last observation. A call that never ran,
+    because it was denied or not proposed, fails with ``not_recorded``. A call without a recorded
+    outcome counts as never run. Pass the tools to a ``Session`` with ``ReplayProvider`` or another
+    model.
     """
     tools: Any = importlib.import_module(_TOOLS)
     described: dict[str, Tool] = {}

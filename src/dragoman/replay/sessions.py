@@ -21,7 +21,7 @@ from .summary import shorten
 
 
 class Summary(Struct):
-    """The row of a session in a list.
+    """A session's row in a list.
 
     An unknown cost is ``None``; ``unpriced`` is the number of calls with an unknown cost.
     """
@@ -37,7 +37,7 @@ class Summary(Struct):
 
 
 def summarize(log: EventLog, entry: SessionEntry) -> Summary:
-    """Summarise a session from its first and last record and those of its turns and calls."""
+    """Summarise a session from its first and last record and the records of turns and calls."""
     found = Summary()
     first = next(log.read(entry.session)).payload
     if isinstance(first, SessionStarted):
@@ -63,7 +63,7 @@ def summarize(log: EventLog, entry: SessionEntry) -> Summary:
         else:
             found.cost_usd = EXACT.add(found.cost_usd or Decimal(0), use.old)
     if found.model is None and models:
-        # A gateway's session names no model, so those of its calls are used.
+        # A gateway's session names no model, so use the models of its calls.
         found.model = next(iter(models)) if len(models) == 1 else f"{len(models)} models"
     return found
 

@@ -35,8 +35,8 @@ from .summary import describe
 class ReplayStep(Struct, frozen=True, omit_defaults=True):
     """One record of a run: a one-line summary and the stored record.
 
-    ``intent`` is the id of the proposal the step belongs to. ``notes`` lists contradictions to
-    the earlier records, such as a tool that ran without a decision.
+    ``intent`` is the id of the proposal the step belongs to. ``notes`` lists contradictions with
+    earlier records, such as a tool that ran without a decision.
     """
 
     seq: int
@@ -51,7 +51,7 @@ class ReplayStep(Struct, frozen=True, omit_defaults=True):
 
 
 def read_steps(log: EventLog, session: str, after: int = 0) -> Iterator[ReplayStep]:
-    """Yield the steps of a run after the record ``after``; ``LogCorruptError`` for a gap."""
+    """Yield the steps after the record ``after``; raise ``LogCorruptError`` if there is a gap."""
     for step in to_steps(log.read(session)):
         if step.seq > after:
             yield step
@@ -110,7 +110,7 @@ class Evidence:
         return intent, (*notes, *self._check_step(intent, payload))
 
     def has_run(self, intent: str) -> bool:
-        """Return whether an intent had begun to run so far."""
+        """Return whether an intent has begun to run."""
         return intent in self._ran
 
     def _check_step(self, intent: str, payload: Any) -> Iterator[str]:

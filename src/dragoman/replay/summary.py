@@ -57,8 +57,8 @@ class Headline(NamedTuple):
 def describe(record: LogRecord, *, started: bool | None = None) -> str:
     """Return a record in one line; for an unknown type, its contents.
 
-    ``started`` is whether the intent of the record had begun to run, for records without that
-    field.
+    ``started`` is whether the record's intent had begun to run; it is used only for records that
+    do not contain this information.
     """
     payload = record.payload
     if isinstance(payload, ToolIntentClosed) and payload.started is None:

@@ -4,9 +4,9 @@
 ``values``      requests, ``Embeddings`` and ``Ranking``
 ``vectors``     ``Vectors``: float32 numbers in one buffer
 ``contract``    ``Embedder`` and ``Reranker``: what a model implements, and what callers use
-``check``       arguments to requests
-``split``       calls that are too large for one request
-``wire``        the codecs, pure (sans-IO), and the servers' side of each wire
+``check``       check the arguments of a call and build requests from them
+``split``       split calls that are too large for one request
+``wire``        the codecs (sans-IO), and the server side of each wire
 ``http``        a model behind a wire: encode, send, decode
 ``connect``     ``connect_embedder()`` and ``connect_reranker()``
 ==============  ==================================================================================

@@ -21,7 +21,7 @@ EMBED_SCHEMES: dict[str, str | Callable[..., Embedder]] = {
 path.
 """
 
-# Modules of higher layers, imported on demand: most programs give an address and need neither.
+# Modules of higher layers, imported on demand: programs that give an address do not need them.
 _EMBEDDER = "dragoman.registry:open_embedder_name"
 _RERANKER = "dragoman.registry:open_reranker_name"
 _RETRY = "dragoman.middleware:Retry"
@@ -50,15 +50,15 @@ def connect_embedder(
 ) -> Embedder:
     """Return an embedding model. Nothing is sent before the first call.
 
-    ``model`` is a name such as ``"openai:text-embedding-3-small"``, an alias of ``models.yaml``,
+    ``model`` is a name such as ``"openai:text-embedding-3-small"``, an alias in ``models.yaml``,
     or ``"local"``, the embedded model; with ``base_url`` it is the model's name at that address,
     whose ``wire`` is ``"openai"`` by default.
 
     ``batch_size`` is how many texts go into one request, by default as many as the wire allows.
     ``prefixes`` maps an input type to a string that is put before each text, for models that were
     trained with one: ``{"query": "query: ", "document": "passage: "}``. ``keep_raw`` is whether
-    the server's replies are kept; by default those up to 16 MiB are. The other settings are those
-    of ``connect``.
+    the server's replies are kept; by default, replies up to 16 MiB are. The other settings are the
+    same as for ``connect``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "batch_size": batch_size, "prefixes": prefixes,
@@ -93,10 +93,10 @@ def connect_reranker(
 ) -> Reranker:
     """Return a reranking model. Nothing is sent before the first call.
 
-    ``model`` is a name such as ``"cohere:rerank-v3.5"`` or an alias of ``models.yaml``; with
+    ``model`` is a name such as ``"cohere:rerank-v3.5"`` or an alias in ``models.yaml``; with
     ``base_url`` it is the model's name at that address, whose ``wire`` is ``"openai"`` by default:
-    ``/v1/rerank`` as vLLM and llama.cpp have it. ``batch_size`` is how many documents go into one
-    request. The other settings are those of ``connect``.
+    ``/v1/rerank`` as vLLM and llama.cpp implement it. ``batch_size`` is how many documents go into
+    one request. The other settings are the same as for ``connect``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "batch_size": batch_size,
@@ -178,7 +178,7 @@ def add_retries(model: ModelT, retries: int | None) -> ModelT:
 
 
 def open_embed_scheme(model: str, settings: Mapping[str, Any]) -> Embedder:
-    """Open an embedder without an address, such as ``local:NAME``; ignore settings of HTTP."""
+    """Open an embedder without an address, such as ``local:NAME``; ignore HTTP settings."""
     scheme, _, rest = model.partition(":")
     known = {key: settings[key] for key in _SCHEME_SETTINGS if key in settings}
     opener = EMBED_SCHEMES[scheme]

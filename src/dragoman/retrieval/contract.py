@@ -60,7 +60,7 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
         """
 
     async def ready(self) -> None:
-        """Check that the next call is likely to succeed; otherwise raise its error."""
+        """Check that the next call is likely to succeed; raise the expected error if it is not."""
 
     async def close(self) -> None:
         """Release connections."""

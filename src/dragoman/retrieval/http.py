@@ -109,14 +109,14 @@ class Endpoint(Generic[RequestT]):
             log.warning("%s/%s %s: %s", self.name, self.codec.model, request.request_id, warning)
 
     def keep(self, reply: HttpReply) -> Replies | None:
-        """Return the raw reply if it is kept, by default only up to a certain size."""
+        """Return the raw reply if it is to be kept; by default, only small replies are."""
         keeps = len(reply.body) <= KEPT_BYTES if self._keep_raw is None else self._keep_raw
         return Replies((reply.body,), show_raw) if keeps else None
 
     def annotate(
         self, error: ProviderError, request: RequestT | None, texts: Sequence[str]
     ) -> ProviderError:
-        """Name provider, model and request in an error.
+        """Add the provider, the model and the request id to an error.
 
         Keys and the caller's texts are removed from its message.
         """
@@ -308,7 +308,7 @@ def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> Answ
 
 
 def _as_network(error: ProviderError) -> ProviderError:
-    """Advise a retry in the error for a truncated reply, which is unusable; return the error."""
+    """Return the error; for a truncated reply, which is unusable, add advice to try again."""
     if isinstance(error, StreamInterruptedError):
         error.advice = "Try again."
     return error

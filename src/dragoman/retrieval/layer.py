@@ -1,7 +1,7 @@
 """Layers around embedders and rerankers: a policy decides what happens around each request.
 
-The middleware of ``dragoman.middleware`` is applied to both kinds by one policy each. A call that
-is split passes through its layers once for each request, so that a retry sends only the part that
+Each middleware class that supports these models applies one policy to both kinds. A call that is
+split passes through its layers once for each request, so that a retry sends only the part that
 failed, and a rate limit counts the requests that are really sent.
 """
 
@@ -31,7 +31,7 @@ class RetrievalPolicy(ABC):
         return {}
 
     async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
-        """Check that the next call is likely to succeed; otherwise raise its error."""
+        """Check that the next call is likely to succeed; raise the expected error if it is not."""
         await inner.ready()
 
     async def close(self, inner: RetrievalModel[Any, Any]) -> None:

@@ -31,7 +31,7 @@ def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest
 
 
 def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
-    """Return the answer; raise an error if its vectors have another length than earlier ones."""
+    """Return the answer; raise an error if its vectors differ in length from earlier ones."""
     if earlier and part.dimensions != earlier[0].dimensions:
         raise InvalidResponseError(
             f"the vectors of this request have {part.dimensions} numbers, those before it "
@@ -41,7 +41,7 @@ def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
 
 
 def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
-    """Join the results of consecutive slices; id and model are those of the first slice."""
+    """Join the results of consecutive slices; id and model come from the first slice."""
     first = parts[0]
     if len(parts) == 1:
         return first

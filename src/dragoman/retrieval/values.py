@@ -17,7 +17,8 @@ Operation: TypeAlias = Literal["embed", "rerank"]
 class EmbedRequest(Struct, frozen=True, kw_only=True):
     """Texts to embed in one request.
 
-    ``input_type`` is what they are for: ``query``, ``document`` or a wire's own.
+    ``input_type`` is what they are for: ``query``, ``document``, or a value that only the wire
+    defines.
     """
 
     texts: Sequence[str]
@@ -84,9 +85,9 @@ class Replies:
 class Embeddings(Struct, frozen=True, kw_only=True):
     """One vector for each text, in the order of the texts.
 
-    ``model`` is the name of the model in the answer, else that of the request. A count of
-    ``usage`` that is ``None`` was not reported. ``warnings`` lists what the caller requested but
-    did not get.
+    ``model`` is the model name in the answer or, if the answer has none, in the request. A count
+    in ``usage`` is ``None`` if the server did not report it. ``warnings`` lists what the caller
+    requested but did not get.
     """
 
     vectors: Vectors
@@ -107,7 +108,7 @@ class Embeddings(Struct, frozen=True, kw_only=True):
 
     @property
     def raw(self) -> Any:
-        """The provider's data as JSON, a list if the call was split; ``None`` if not kept."""
+        """The raw reply as JSON, a list if the call was split; ``None`` if it was not kept."""
         return self.kept.value if self.kept is not None else None
 
 
@@ -138,5 +139,5 @@ class Ranking(Struct, frozen=True, kw_only=True):
 
     @property
     def raw(self) -> Any:
-        """The provider's data as JSON, a list if the call was split; ``None`` if not kept."""
+        """The raw reply as JSON, a list if the call was split; ``None`` if it was not kept."""
         return self.kept.value if self.kept is not None else None

@@ -40,7 +40,7 @@ _TYPES = (
 
 
 class Question(Struct, frozen=True, omit_defaults=True):
-    """A tool call that waits for permission; ``seq`` is the number of the record that asks."""
+    """A tool call that waits for permission; ``seq`` is the number of its request record."""
 
     session: str
     intent_id: str
@@ -92,9 +92,9 @@ def _make_question(
 
 
 def answer_question(log: EventLog, session: str, intent_id: str, decision: Decision) -> LogRecord:
-    """Answer an open question of a session in another process; ``SessionError`` if not open.
+    """Answer an open question of a session that runs in another process.
 
-    ``log`` may be open for reading only.
+    Raise ``SessionError`` if the question is not open. ``log`` may be open for reading only.
     """
     if not any(question.intent_id == intent_id for question in find_questions(log, session)):
         raise SessionError(f"session {session!r} has no open question about {intent_id!r}")
@@ -111,7 +111,7 @@ def name_answers(session: str) -> str:
 
 @contextmanager
 def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
-    """Open the log that stores the answers; to read one that does not exist, yield ``None``."""
+    """Open the log of answers; yield ``None`` if it is to be read and does not exist."""
     path = find_answers_file(log)
     if path is None and isinstance(log, PostgresLog) and not readonly:
         with log.reopen() as answers:
@@ -127,7 +127,7 @@ def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]
 
 
 def find_answers_file(log: EventLog) -> Path | None:
-    """Return the file that stores the answers of a log in a file.
+    """Return the file that stores the answers for a log that is itself a file.
 
     The result is ``None`` if the log itself stores them.
     """

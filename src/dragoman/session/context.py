@@ -288,7 +288,7 @@ def _group(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _choose_groups(groups: list[list[Part]], view: ContextView, turns: int | None) -> list[Part]:
-    """Return the oldest groups until enough tokens are saved; keep ``turns``, at least one."""
+    """Return the oldest groups to omit: enough to fit and to leave at most ``turns``."""
     gone: list[Part] = []
     for at, group in enumerate(groups[:-1]):
         is_enough = sum([part.tokens for part in gone]) >= view.excess

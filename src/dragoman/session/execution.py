@@ -42,7 +42,7 @@ class Pipeline:
         self._journal = journal
 
     async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
-        """Process every intent to its end: concurrently if all only read, else one by one."""
+        """Process every intent to its end: concurrently if all only read, otherwise in order."""
         if len(intents) > 1 and self._tools.may_overlap([intent.tool_name for intent in intents]):
             await self._process_together(intents, turn)
             return
@@ -103,7 +103,7 @@ class Pipeline:
     def _edit(
         self, intent: ToolIntent, proposal: Proposal, decision: Decision
     ) -> tuple[Proposal, Decision]:
-        """Replace the proposed input by that of the decision, if it is valid and not denied."""
+        """Replace the proposed input by the decision's input, if that is valid and not denied."""
         if decision.input == proposal.input:
             return proposal, replace(decision, input=None)
         try:

@@ -30,7 +30,7 @@ async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> 
     place = ForkedFrom(session, records[-1].seq, records[-1].hash)
     root = await log.append(name, _start(records, place), expected=0)
     written = root
-    # Maps the number of each original record to that of its copy.
+    # Maps the number of each original record to the number of its copy.
     numbers: dict[int, int] = {}
     for seq, change, is_goal in state.conversation.list_changes():
         if isinstance(change, MessageRecorded):

@@ -44,7 +44,7 @@ class Journal:
 
         A cancellation does not end the wait, so that it is known whether the record was written.
 
-        Without a ``parent``, the record follows from the start of the session.
+        Without a ``parent``, the parent is the session's first record.
         """
         parent = parent or self.state.root
         appending = asyncio.ensure_future(

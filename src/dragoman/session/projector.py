@@ -53,7 +53,7 @@ class Projector:
     async def fit(
         self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str
     ) -> tuple[list[Message], int]:
-        """Return the messages to send and their tokens, shortened to the share of the window."""
+        """Return the messages to send and their tokens; shorten them if they exceed the limit."""
         messages, tokens = self._measure(provider, tools)
         window = self._find_window(provider)
         if window is None or self.keeps_all or tokens <= self._find_limit(window):

@@ -44,7 +44,7 @@ def make_message(
     """Return the record of a reply: its id, model and cost, and our own ids for its calls.
 
     ``served`` are the provider and model that answered; with a fallback, others may have been
-    called first. ``price`` are the fields of the cost.
+    called first. ``price`` has the record fields for the cost.
     """
     return MessageRecorded(
         response.message,
@@ -69,7 +69,7 @@ def make_message(
 def make_worker_message(
     response: Response, provider: Provider, price: dict[str, Any]
 ) -> MessageRecorded:
-    """Return the reply of an internal call; only the end of that call is recorded."""
+    """Return the reply to an internal call, such as a summary; it is not in the conversation."""
     routing = Routing("default", f"{provider.name}:{provider.model}")
     return make_message(
         response, (), routing, (provider.name, provider.model), price, in_context=False

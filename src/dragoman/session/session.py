@@ -77,16 +77,17 @@ class Session(Displayed, Generic[Parsed]):
     process. Without a policy only tools with ``side_effect="none"`` run without asking.
 
     ``run`` loops until the model answers without a tool call, a budget is exhausted, or ``cancel``
-    is called; ``step`` runs one turn. An error of the provider is recorded and raised, and the
-    session can be run again. With ``output``, a type, the model is asked for a structured answer
-    at the end, again if the answer is invalid, and ``outcome.output`` is the instance. ``approve``
-    decides when the policy asks; without it, nothing that needs approval runs. ``on_record``
-    receives every record once it is stored, ``on_event`` the model's events as they arrive: print
-    the text of ``TextDelta`` to stream from a session. An invalid call is rejected, and the model
-    receives the reason; after ``corrections`` unusable replies in a row, the next one raises.
-    ``context`` is one or more policies that shorten a long conversation; without it everything is
-    sent. With ``keep_raw`` the log also stores every reply as the provider's own JSON. The session
-    closes neither provider nor log, except a log it opened by path.
+    is called; ``step`` runs one turn. A provider's error is recorded and raised, and the session
+    can be run again. With ``output``, a type, the model is asked at the end for a structured
+    answer, and asked again if the answer is invalid; ``outcome.output`` is the instance.
+    ``approve`` decides when the policy asks; without it, nothing that needs approval runs.
+    ``on_record`` receives every record once it is stored, and ``on_event`` receives the model's
+    events as they arrive: print the text of ``TextDelta`` to stream from a session. An invalid
+    call is rejected, and the model receives the reason; after ``corrections`` unusable replies in
+    a row, the next one raises an error. ``context`` is one or more policies that shorten a long
+    conversation; without it everything is sent. With ``keep_raw`` the log also stores every reply
+    as the provider's own JSON. The session closes neither provider nor log, except a log it opened
+    by path.
     """
 
     def __init__(

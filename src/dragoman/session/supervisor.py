@@ -51,7 +51,7 @@ class Supervisor:
         return task.result()
 
     async def cancel(self, reason: str) -> bool:
-        """Stop the work and wait for its end; return ``False`` if none runs or it is stopping."""
+        """Stop the work and wait until it ends; return ``False`` if there is nothing to stop."""
         task = self._task
         if task is None or self.stop is not None:
             return False

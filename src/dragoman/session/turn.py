@@ -117,7 +117,7 @@ class Turn:
         self._attempt = 0  # the number of the current attempt, from 0
 
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
-        """Call the model and process the intents of its reply, unless it ended as an error."""
+        """Call the model; process the intents if the finish reason allows it."""
         record = await self._write(
             TurnStarted(self.number, self._provider.model, self._provider.name)
         )
@@ -135,7 +135,7 @@ class Turn:
         return response, intents
 
     async def correct(self, error: MalformedToolCallError) -> None:
-        """Report to the model that its calls are invalid. Nothing of that reply runs."""
+        """Report to the model that its calls are invalid. No call of that reply runs."""
         await close_intents(self._journal, "another call of the same reply could not be used")
         problem = f"Not run: {error.message}"
         if self._journal.state.unanswered():

@@ -84,7 +84,7 @@ class Mangler:
         return Mangled(data[: limit - self._size], "cut" if self.cut else "ended")
 
     def portions(self, data: bytes) -> list[bytes]:
-        """Return the bytes as the separate writes to make."""
+        """Return the bytes, split into separate writes."""
         size = self._fault.drip
         if size is None:
             return [data] if data else []

@@ -43,7 +43,7 @@ class Scene(Struct, frozen=True):
 
 
 class ScriptedProvider(ReplyProvider):
-    """Answer by rules.
+    """Answer requests by rules.
 
     A string, an ``Answer`` or an error answers one call; the last one answers all further calls.
 
@@ -99,7 +99,7 @@ class ScriptedProvider(ReplyProvider):
 
     @classmethod
     def from_file(cls, path: str | Path, **settings: Any) -> ScriptedProvider:
-        """Return a provider that answers by a YAML script; ``ConfigError`` names file and line."""
+        """Return a provider for a YAML script; an error in the script names file and line."""
         return cls.from_script(read_script(path), **settings)
 
     def open(self, request: Request) -> Reply:

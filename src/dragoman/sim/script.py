@@ -30,7 +30,7 @@ FINISHES: tuple[str, ...] = get_args(FinishReason)
 
 
 def find_error(name: str) -> type[ProviderError] | None:
-    """Return the class of the error tree with this name."""
+    """Return the error class with this name."""
     kind = getattr(errors, name, None)
     return kind if isinstance(kind, type) and issubclass(kind, ProviderError) else None
 
@@ -102,14 +102,15 @@ class Fault(Struct, frozen=True):
     """A failure.
 
     Faults of the reply: ``status`` rejects the call with ``message``, ``code`` and
-    ``retry_after``; ``error`` names a class of the error tree to raise after ``after`` pieces;
-    ``stall`` waits that many seconds at that point (``inf``: forever).
+    ``retry_after``; ``error`` names the error class to raise after ``after`` pieces; ``stall``
+    waits that many seconds at that point (``inf``: forever).
 
-    Faults of the bytes, where the reply is served: ``cut_at`` drops the connection at that byte
-    and ``end_at`` ends the body there as if it were complete; ``garbage_at`` inserts ``garbage``
-    random bytes; ``duplicate`` sends every n-th chunk twice; ``interleave`` mixes the fragments of
-    parallel tool calls; ``drip`` sends that many bytes at a time with ``pace`` seconds between;
-    ``content_type`` sends a wrong Content-Type; ``body`` replaces the body of an error response.
+    Faults of the bytes, if the reply is served over HTTP: ``cut_at`` drops the connection at that
+    byte and ``end_at`` ends the body there as if it were complete; ``garbage_at`` inserts
+    ``garbage`` random bytes; ``duplicate`` sends every n-th chunk twice; ``interleave`` mixes the
+    fragments of parallel tool calls; ``drip`` sends that many bytes at a time with ``pace``
+    seconds between; ``content_type`` sends a wrong Content-Type; ``body`` replaces the body of an
+    error response.
     """
 
     status: int | None = None

@@ -115,7 +115,7 @@ class SimServer:
         return self.url + RETRIEVAL_BASES[wire]
 
     def start(self) -> str:
-        """Open the port; ``OSError`` if that fails."""
+        """Open the port; raise ``OSError`` if that fails."""
         if self._thread is None:
             ready = threading.Event()
             failed: list[BaseException] = []
@@ -218,7 +218,7 @@ class SimServer:
         return _json_response(200, {"status": "ok"})
 
     async def _describe_tei(self, request: web.Request) -> web.Response:
-        """Describe both models; a real server of this wire has one and lists one kind."""
+        """Describe both simulated models in one record; a real TEI server has only one model."""
         kinds = {"embedding": {"pooling": "mean"}, "reranker": {"id2label": {}, "label2id": {}}}
         limit = self.embedder.batch_size or TeiEmbed.batch_limit
         return _json_response(
@@ -402,8 +402,8 @@ def serve(
 ) -> SimServer:
     """Return a server for a script: a file's path, a ``Script``, a provider, or rules.
 
-    A string is an answer; give a path as ``Path``. ``settings`` are those of ``ScriptedProvider``;
-    ``batches`` configures the simulated batches.
+    A string is an answer; give a path as ``Path``. ``settings`` are passed to
+    ``ScriptedProvider``; ``batches`` configures the simulated batches.
     """
     if len(script) == 1 and isinstance(script[0], ScriptedProvider):
         return SimServer(script[0], host=host, port=port, batches=batches)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def read_script(path: str | Path) -> Script:
-    """Read a script; ``ConfigError`` names file and line of the first problem."""
+    """Read a script; raise ``ConfigError`` with file and line of the first problem."""
     root = read_yaml(Path(path))
     root.allow("seed", "model", "models", "capabilities", "rules")
     if "rules" not in root.data:

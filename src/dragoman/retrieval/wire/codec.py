@@ -1,8 +1,8 @@
 """The interface of a retrieval wire: a codec for one model at one address.
 
-Codecs are pure, as those of ``dragoman.wire`` are: no socket, no clock, no log. ``encode`` writes
-one request, ``decode`` reads its whole reply. Splitting a call into several requests is done above
-the codecs.
+Like the codecs of ``dragoman.wire``, these are pure: no socket, no clock, no log. ``encode``
+writes one request, ``decode`` reads its whole reply. Splitting a call into several requests is
+done above the codecs.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: RequestT) -> Any:
-        """Decode the complete reply to a request; ``InvalidResponseError`` if it is invalid."""
+        """Decode the complete reply to a request; raise ``InvalidResponseError`` if invalid."""
 
     def try_call(self, request: RequestT) -> Generator[HttpRequest, HttpReply, None]:
         """Check readiness by a call that costs one token, for servers without a model list."""
@@ -124,7 +124,7 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def inband_error(self, record: Any) -> ProviderError | None:
-        """Return the error in a reply with status 200 and an ``error``; ``None`` without one."""
+        """Return the error that a reply with status 200 contains; ``None`` if it has no error."""
         found = record.get("error") if isinstance(record, dict) else None
         return inband_error(read_failure(record)) if found else None
 
@@ -150,7 +150,7 @@ class EmbedCodec(RetrievalCodec[Q, EmbedRequest]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
-        """Decode the complete reply to a request; ``InvalidResponseError`` if it is invalid."""
+        """Decode the complete reply to a request; raise ``InvalidResponseError`` if invalid."""
 
 
 class RerankCodec(RetrievalCodec[Q, RerankRequest]):
@@ -158,11 +158,11 @@ class RerankCodec(RetrievalCodec[Q, RerankRequest]):
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: RerankRequest) -> RankPart:
-        """Decode the complete reply to a request; ``InvalidResponseError`` if it is invalid."""
+        """Decode the complete reply to a request; raise ``InvalidResponseError`` if invalid."""
 
 
 def choose_input_type(request: EmbedRequest, words: Mapping[str, str]) -> str | None:
-    """Return the wire's name for the request's input type; reject a type that it lacks."""
+    """Return the wire's name for the request's input type; reject a type that the wire lacks."""
     if request.input_type is None:
         return None
     if request.input_type not in words:

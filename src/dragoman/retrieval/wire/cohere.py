@@ -1,4 +1,4 @@
-"""Codecs of Cohere's ``/v2/embed`` and ``/v2/rerank``."""
+"""Codecs for Cohere's ``/v2/embed`` and ``/v2/rerank``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class CohereEmbed(EmbedCodec[EmbedQuirks]):
-    """Codec of ``/v2/embed`` for one model at one base URL.
+    """Encode and decode ``/v2/embed`` for one model at one base URL.
 
     The wire requires an input type; the default is ``document``.
     """
@@ -90,10 +90,10 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CohereRerank(RerankCodec[RerankQuirks]):
-    """Codec of ``/v2/rerank`` for one model at one base URL.
+    """Encode and decode ``/v2/rerank`` for one model at one base URL.
 
-    The wire returns no documents, and truncates each at ``max_tokens_per_doc``, 4,096 unless set
-    in ``extras``.
+    The server does not return the documents, and truncates each document at
+    ``max_tokens_per_doc``, 4,096 unless set in ``extras``.
     """
 
     wire: ClassVar[str] = "cohere"

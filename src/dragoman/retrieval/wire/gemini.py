@@ -55,11 +55,11 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class GeminiEmbed(EmbedCodec[EmbedQuirks]):
-    """Codec of ``:batchEmbedContents`` for one model at one base URL.
+    """Encode and decode ``:batchEmbedContents`` for one model at one base URL.
 
     The task is sent as a field, which ``gemini-embedding-001`` reads; later models expect it as a
-    prefix of each text (``prefixes`` of ``connect_embedder``). Vectors of other than the full
-    length are not normalised.
+    prefix of each text (``prefixes`` of ``connect_embedder``). Vectors that are shorter than the
+    full length are not normalised.
     """
 
     wire: ClassVar[str] = "gemini"

@@ -1,7 +1,7 @@
 """Jina: ``/v1/embeddings`` with a task, and ``/v1/rerank``.
 
 Texts that are too long are rejected, not truncated. Tasks beyond ``query`` and ``document`` differ
-from one version of its models to the next; set them with ``extras={"task": ...}``.
+between versions of Jina's models; set them with ``extras={"task": ...}``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JinaEmbed(EmbedCodec[EmbedQuirks]):
-    """Codec of ``/v1/embeddings`` for one model at one base URL."""
+    """Encode and decode ``/v1/embeddings`` for one model at one base URL."""
 
     wire: ClassVar[str] = "jina"
     quirks_type = EmbedQuirks
@@ -63,7 +63,7 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JinaRerank(RerankCodec[RerankQuirks]):
-    """Codec of ``/v1/rerank`` for one model at one base URL."""
+    """Encode and decode ``/v1/rerank`` for one model at one base URL."""
 
     wire: ClassVar[str] = "jina"
     quirks_type = RerankQuirks

@@ -1,6 +1,7 @@
 """Ollama: ``/api/embed``.
 
-Long texts are rejected. Ollama truncates them by default, and always under ``/v1``.
+Requests set ``truncate`` to false, so that Ollama rejects long texts. By default it truncates
+them, and on ``/v1`` it always does.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class OllamaEmbed(EmbedCodec[EmbedQuirks]):
-    """Codec of ``/api/embed`` for one model at one server."""
+    """Encode and decode ``/api/embed`` for one model on one server."""
 
     wire: ClassVar[str] = "ollama"
     quirks_type = EmbedQuirks

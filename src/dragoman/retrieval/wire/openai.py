@@ -1,9 +1,9 @@
 """The openai wire: ``/v1/embeddings``, and ``/v1/rerank`` as servers of this wire implement it.
 
 OpenAI, vLLM, llama.cpp, LM Studio, Infinity, TEI and most gateways answer ``/v1/embeddings``;
-vLLM, llama.cpp and Infinity also ``/v1/rerank``. ``encoding_format`` is sent only where a server
-is known to have it: LM Studio ignores it, others reject it, or answer with status 200 but without
-vectors.
+vLLM, llama.cpp and Infinity also answer ``/v1/rerank``. ``encoding_format`` is sent only where a
+server is known to have it: LM Studio ignores it, others reject it, or answer with status 200 but
+without vectors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OpenAIEmbed(EmbedCodec[EmbedQuirks]):
-    """Codec of ``/v1/embeddings`` for one model at one base URL."""
+    """Encode and decode ``/v1/embeddings`` for one model at one base URL."""
 
     wire: ClassVar[str] = "openai"
     quirks_type = EmbedQuirks
@@ -85,7 +85,7 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OpenAIRerank(RerankCodec[RerankQuirks]):
-    """Codec of ``/v1/rerank`` for one model at one base URL."""
+    """Encode and decode ``/v1/rerank`` for one model at one base URL."""
 
     wire: ClassVar[str] = "openai"
     quirks_type = RerankQuirks
@@ -107,8 +107,7 @@ class OpenAIRerank(RerankCodec[RerankQuirks]):
         record = read_any(reply.body)
         if (error := self.inband_error(record)) is not None:
             raise error
-        # llama.cpp answers in the form of TEI, a bare list, if it interprets the request as one of
-        # TEI.
+        # llama.cpp answers with a bare list, as TEI does, if the request looks like one for TEI.
         results = record.get("results") if isinstance(record, dict) else record
         facts = record if isinstance(record, dict) else {}
         usage = (
@@ -131,6 +130,6 @@ class OpenAIRerank(RerankCodec[RerankQuirks]):
 def ask_as_chat(
     model: str, base_url: str, quirks: EmbedQuirks | RerankQuirks
 ) -> Generator[HttpRequest, HttpReply, None]:
-    """Check readiness as for a chat model: by the model list, and by the models in memory."""
+    """Check readiness as for a chat model: by the list of models and the list of loaded models."""
     asked = replace(ChatQuirks(), readiness=quirks.readiness, any_model=quirks.any_model)
     yield from OpenAICodec(model, base_url, asked).ready()

@@ -1,4 +1,4 @@
-"""Read replies: vectors in every format of servers, ranking results, and token counts."""
+"""Read replies: vectors in every format that servers use, ranking results, and token counts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _place(rows: list[Any], index: Any, row: Any) -> None:
 def read_typed(
     body: bytes, decode: Callable[[bytes], T], find_error: Callable[[Any], ProviderError | None]
 ) -> T:
-    """Decode a body of a known shape; raise its error, or ``InvalidResponseError``."""
+    """Decode a body; if it has another shape, raise its error or ``InvalidResponseError``."""
     try:
         return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -81,7 +81,7 @@ def read_typed(
 
 
 def read_any(body: bytes) -> Any:
-    """Decode a body of any shape; ``InvalidResponseError`` if it is not JSON."""
+    """Decode a body of any shape; raise ``InvalidResponseError`` if it is not JSON."""
     try:
         return read_json(body)
     except ValueError as error:
@@ -124,7 +124,7 @@ def _pack_numbers(row: Any) -> bytes:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decode base64 strictly; ``InvalidResponseError`` for anything else."""
+    """Decode base64 strictly; raise ``InvalidResponseError`` for anything else."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -187,5 +187,5 @@ def read_usage(record: Any, *names: str) -> Usage:
 
 
 def read_name(value: Any) -> str | None:
-    """Return an id or a model's name if it is a non-empty string, else ``None``."""
+    """Return an id or a model's name if it is a non-empty string, otherwise ``None``."""
     return value if isinstance(value, str) and value else None

@@ -47,7 +47,7 @@ class RetrievalServer(ABC):
 
     @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        """Read a request, as bytes or JSON values; ``InvalidRequestError`` names a bad field."""
+        """Read a request, given as bytes or JSON values; the error for a bad field names it."""
 
     @abstractmethod
     def encode(self, answer: Any, asked: AskedRetrieval, model: str) -> HttpReply:
@@ -101,7 +101,7 @@ class OpenAIEmbedServer(RetrievalServer):
 class VoyageEmbedServer(OpenAIEmbedServer):
     """The server side of ``/v1/embeddings`` as Voyage and Jina define it.
 
-    The settings have other names than OpenAI's, and usage is a total.
+    The settings have other names than OpenAI's, and usage has only a total.
     """
 
     wire: ClassVar[str] = "voyage"
@@ -133,7 +133,7 @@ class VoyageEmbedServer(OpenAIEmbedServer):
 
 
 class OllamaEmbedServer(RetrievalServer):
-    """The server side of Ollama's ``/api/embed``, and ``/api/embeddings`` of older clients."""
+    """The server side of Ollama's ``/api/embed``, and of the older ``/api/embeddings``."""
 
     wire: ClassVar[str] = "ollama"
 
@@ -337,7 +337,7 @@ class RerankServer(RetrievalServer):
 
 
 class VoyageRerankServer(RerankServer):
-    """The server side of ``/v1/rerank`` as Voyage has it: the results are under ``data``."""
+    """The server side of ``/v1/rerank`` as Voyage defines it: the results are under ``data``."""
 
     wire: ClassVar[str] = "voyage"
     results: ClassVar[str] = "data"

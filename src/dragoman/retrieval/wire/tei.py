@@ -1,7 +1,7 @@
 """Text Embeddings Inference: ``/embed`` and ``/rerank``, whose replies are bare lists.
 
-Token counts are only in a header. From 1.9 on it truncates long texts unless ``truncate`` is
-false.
+Token counts are only in a header. From version 1.9 on, the server truncates long texts unless
+``truncate`` is false.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``embed_truncate`` is false or omitted.
 
-    ``batch_limit`` is ``max_client_batch_size`` of the server, if not 32.
+    ``batch_limit`` is the server's ``max_client_batch_size``, if not 32.
     """
 
     prompt_names: dict[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ _decode = msgspec.json.Decoder(list[list[float]]).decode
 
 
 class TeiEmbed(EmbedCodec[EmbedQuirks]):
-    """Codec of ``/embed`` for the one model of a server."""
+    """Encode and decode ``/embed`` for the only model of a server."""
 
     wire: ClassVar[str] = "tei"
     quirks_type = EmbedQuirks
@@ -76,15 +76,15 @@ class TeiEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``batch_limit`` is ``max_client_batch_size`` of the server, if not 32."""
+    """Quirks: ``batch_limit`` is the server's ``max_client_batch_size``, if not 32."""
 
     batch_limit: int | None = None
 
 
 class TeiRerank(RerankCodec[RerankQuirks]):
-    """Codec of ``/rerank`` for the one model of a server.
+    """Encode and decode ``/rerank`` for the only model of a server.
 
-    It has no ``top_n``, so the list is truncated here.
+    The endpoint has no ``top_n``, so the codec truncates the list.
     """
 
     wire: ClassVar[str] = "tei"

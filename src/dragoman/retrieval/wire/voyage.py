@@ -27,7 +27,7 @@ class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VoyageEmbed(EmbedCodec[EmbedQuirks]):
-    """Codec of ``/v1/embeddings`` for one model at one base URL."""
+    """Encode and decode ``/v1/embeddings`` for one model at one base URL."""
 
     wire: ClassVar[str] = "voyage"
     quirks_type = EmbedQuirks
@@ -63,7 +63,7 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VoyageRerank(RerankCodec[RerankQuirks]):
-    """Codec of ``/v1/rerank`` for one model at one base URL."""
+    """Encode and decode ``/v1/rerank`` for one model at one base URL."""
 
     wire: ClassVar[str] = "voyage"
     quirks_type = RerankQuirks
