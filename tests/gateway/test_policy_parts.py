@@ -311,14 +311,15 @@ async def test_each_part_that_changes_the_meaning_is_rejected_with_its_path() ->
 
 def find_codes() -> set[str]:
     """Return the codes of warnings in the source of the policy."""
-    found = set()
-    for file in Path(policy.__file__).parent.glob("*.py"):
+    found: set[str] = set()
+    for file in Path(str(policy.__file__)).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
-            at = {"leave": 2, "_warn": 0}.get(node.func.attr)
-            if at is not None and len(node.args) > at and isinstance(node.args[at], ast.Constant):
-                found.add(node.args[at].value)
+            at = {"leave": 2, "_warn": 0}.get(node.func.attr, len(node.args))
+            code = node.args[at] if at < len(node.args) else None
+            if isinstance(code, ast.Constant):
+                found.add(str(code.value))
     return found
 
 

@@ -1,0 +1,40 @@
+"""The page shows the recorded outcome of every library and program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.gateway.upstream import WIRES
+
+from .results import PAGE, TITLE, read_results, record_outcomes, write_section
+from .test_agents import AGENTS
+from .test_libraries import ROUTES
+from .test_vercel import SIDES
+
+
+def test_page_shows_the_recorded_results() -> None:
+    _, title, section = PAGE.read_text().partition(TITLE)
+    assert title + section == write_section(read_results())
+
+
+def test_only_present_tests_have_results() -> None:
+    known = {f"{name}, {side}" for name, side in ROUTES}
+    known |= {*AGENTS} | {f"Vercel AI SDK, {side}" for side in SIDES}
+    results = read_results()
+    assert results
+    assert set(results) <= known
+    assert {
+        wire for features in results.values() for each in features.values() for wire in each
+    } <= {*WIRES}
+
+
+def test_outcomes_of_a_later_run_replace_those_of_an_earlier_one(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    record_outcomes("a", "openai", {"lists": "yes", "old": "yes"}, file)
+    record_outcomes("a", "gemini", {"lists": "no: ValueError: not that"}, file)
+    record_outcomes("a", "openai", {"lists": "no"}, file)
+    results = json.loads(file.read_text())
+    assert results == {"a": {"lists": {"openai": "no", "gemini": "no"}}}
+    cells = ["no", *["not run"] * 2, "no", "not run"]
+    assert f"| a | lists | {' | '.join(cells)} |" in write_section(results)
