@@ -122,7 +122,7 @@ NOT_SENT: dict[str, frozenset[str]] = {
 
 
 class Form(NamedTuple):
-    """Name the schemas of a route: of a complete reply, of a stream event and of an error."""
+    """Name the schemas of a route: for a complete reply, a stream event and an error."""
 
     whole: str
     event: str = ""

@@ -181,7 +181,7 @@ HOLDS: list[tuple[str, bytes, bytes, int | None]] = [
 async def test_connection_without_a_complete_request_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A connection without a complete request is closed after the configured seconds."""
+    """A connection without a complete request is closed after the configured number of seconds."""
     monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.3)
     settings = {"head_seconds": 0.4, "body_seconds": 0.4, "body_bytes": 10_000}
     async with serving(app(**settings), timeout_keep_alive=1) as url:

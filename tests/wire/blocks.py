@@ -94,7 +94,7 @@ KINDS: dict[str, Kind] = {
 
 def send(wire: str, name: str) -> str:
     """Return what happens to a block on this wire, such as sent or dropped. If the wire's replies
-    contain this kind, the block of a reply is sent back.
+    can contain this kind, the block is taken from a decoded reply.
     """
     kind, reply = KINDS[name], REPLIES.get(name, {}).get(wire)
     blocks = [kind.block]

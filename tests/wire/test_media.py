@@ -231,7 +231,9 @@ def test_images_in_tool_results_can_be_omitted_by_configuration(wire: str) -> No
 
 @pytest.mark.parametrize("wire", ["cohere", "openai"])
 def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wire: str) -> None:
-    """Cohere's vision models use no tools, so images are moved there only if configured."""
+    """Cohere's vision models cannot use tools, so images in tool results move into a user message
+    only if the configuration requests it.
+    """
     messages = [*use(Text("Look: "), IMAGE, IMAGE), Assistant("I see."), *use(IMAGE)[1:]]
     body, codes = sent(wire, messages, quirks={"result_media": "after"})
     assert (body.count(PNG), body.count("[image 1]"), body.count("[image 2]")) == (3, 2, 1)

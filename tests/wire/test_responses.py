@@ -1403,7 +1403,7 @@ HELD: dict[str, tuple[type[ProviderError], str]] = {
 
 def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
     """Parse a recording with the standard library; return text, calls, item types and usage, from
-    the final list of items or else from the finished items.
+    the final list of items if there is one, otherwise from the finished items.
     """
     text = record.body.decode()
     if record.is_events:

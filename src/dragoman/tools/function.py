@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class FunctionTool(ExecutableTool):
-    """A function that the session may call, in the event loop or, if it is plain, in a thread.
+    """A function that the session may call: async in the event loop, otherwise in a thread.
 
     The return value is what the model receives: strings and blocks unchanged, anything else as
     JSON. An exception becomes an error result. A thread cannot be interrupted: after a timeout or

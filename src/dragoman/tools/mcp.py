@@ -127,7 +127,7 @@ class McpServer:
         return f"{self.label} {hashlib.sha256(whole).hexdigest()[:16]}"
 
     async def open(self) -> None:
-        """Start the server and read its list of tools; ``ToolFailure`` if that does not work."""
+        """Start the server and read its list of tools; raise ``ToolFailure`` if either fails."""
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
         # One task opens and closes the connection, because the MCP library ties it to the task

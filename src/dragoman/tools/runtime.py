@@ -161,7 +161,7 @@ class Toolbox:
         return len(self._tools)
 
     def find(self, name: str) -> ExecutableTool:
-        """Return the tool of this name; ``KeyError`` if there is none."""
+        """Return the tool with this name; raise ``KeyError`` if there is none."""
         return self._tools[name]
 
     def validate(self, name: str, arguments: Mapping[str, Any]) -> Rejection | None:
@@ -246,7 +246,7 @@ def cut_text(text: str, limit: int) -> tuple[str, int]:
 
 
 def limit_output(observation: Observation, limit: int) -> Observation:
-    """Limit an observation to its size and to valid Unicode; note what is omitted or replaced."""
+    """Truncate an observation to ``limit``, replace invalid Unicode, and note what was changed."""
     details = dict(observation.details)
     content = observation.content
     if isinstance(content, str):

@@ -1,4 +1,4 @@
-"""Confine commands with bubblewrap: they write only the workspace, without home and network.
+"""Confine commands with bubblewrap: they write only to the workspace, and lack home and network.
 
 The rest of the disk is read-only. The home, ``/run`` (where services listen on sockets) and the
 temporary folders are empty and discarded; other processes, user namespaces and the system calls of

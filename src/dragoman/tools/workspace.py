@@ -156,7 +156,8 @@ class Workspace:
         """Yield every path below a folder, sorted, as (path, kind).
 
         Links are not followed. Folders of version control and caches, folders nested beyond
-        ``MAX_DEPTH`` and paths that are ``withheld`` (their kind) are yielded but not entered.
+        ``MAX_DEPTH`` and paths for which ``withheld`` returns true are yielded but not entered;
+        the kind of the latter is ``withheld``.
         """
         ahead = self._entries(self.locate(path))
         while ahead:

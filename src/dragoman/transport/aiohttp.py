@@ -416,10 +416,10 @@ class _Exchange(HttpStream):
             )
 
     async def _drain(self) -> None:
-        """Read past the end mark, so that the connection can serve again.
+        """Read past the end mark, so that the connection can be reused.
 
-        Servers write the last, empty HTTP chunk a moment after their end mark. Some keep the
-        connection open for seconds; those lose it.
+        Servers write the last, empty HTTP chunk a moment after their end mark. Some take seconds
+        to write it; their connection is closed instead.
         """
         content = self._content
         if content.is_eof() or content.exception() is not None:

@@ -66,7 +66,7 @@ class Inflater:
         return data
 
     def finish(self) -> None:
-        """Check that the compressed data is complete; an empty body needs none."""
+        """Check that the compressed data is complete; an empty body counts as complete."""
         if self._packed and self._inflate is not None and not self._inflate.eof:
             raise InvalidResponseError(
                 f"the {self._encoding} compression of the reply ends too early"

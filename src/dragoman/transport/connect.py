@@ -1,8 +1,9 @@
 """Open connections: addresses, TLS, proxies and Unix sockets.
 
 Names are looked up and addresses tried by ``create_connection``, with the delay of RFC 8305
-("happy eyeballs") between them. TLS is verified, at least 1.2, and offers ``http/1.1`` alone. A
-proxy is sent ``CONNECT`` for https, and the absolute URL for http.
+("happy eyeballs") between them. TLS certificates are verified, the minimum version is 1.2, and
+ALPN offers only ``http/1.1``. A proxy is sent ``CONNECT`` for https, and the absolute URL for
+http.
 """
 
 from __future__ import annotations

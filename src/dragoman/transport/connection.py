@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.transport.write(head + body)
 
     def wait(self) -> asyncio.Future[None]:
-        """Return a future that is done when there are pieces, or when the state has changed."""
+        """Return a future that is done when body bytes have arrived or the state has changed."""
         self._awaited = self.state
         self._waiter = waiter = self._loop.create_future()
         return waiter

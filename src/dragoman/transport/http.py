@@ -45,9 +45,10 @@ class HttpTransport(Transport):
     ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
     ``None``. ``ca`` is a file of certificate authorities, ``"system"`` for those of the operating
     system (extra ``truststore``), or an ``ssl.SSLContext``; revocation lists in the file are
-    applied. ``cert`` is a client certificate: a file with its key, or the files of both, and a
-    password. ``uds`` is the path of a Unix socket that all requests go to. ``connections`` bounds
-    how many are open to one origin at a time; further calls wait, until their connect deadline.
+    applied. ``cert`` is a client certificate: one file with certificate and key, or two files,
+    with an optional password. ``uds`` is the path of a Unix socket that all requests go to.
+    ``connections`` limits the open connections to one origin; further calls wait until their
+    connect deadline.
     """
 
     def __init__(
@@ -319,7 +320,7 @@ class _Exchange(HttpStream):
         return received
 
     def _take(self, connection: Connection) -> bytes:
-        """Return the bytes received so far, none at the end; raise the error that ended it."""
+        """Return bytes received so far, none at the end; raise the error that ended the reply."""
         if self._clock.expired is not None:
             raise self._clock.expiry()
         if connection.pieces:
@@ -350,7 +351,7 @@ class _Exchange(HttpStream):
 def _read_target(url: str) -> Target:
     with suppress(ValueError):
         return parse_url(url)
-    # the error has no cause: that would contain the URL, which may hold a key
+    # the error has no cause, because a cause would contain the URL, which may hold a key
     raise NetworkError(_MALFORMED)
 
 
@@ -371,7 +372,7 @@ def _encode_fields(
     headers: tuple[tuple[str, str], ...],
     keys: tuple[str, ...],
 ) -> str:
-    """Return the constant part of the head of a request: all but keys and the length."""
+    """Return the constant part of a request's head: all fields but credentials and the length."""
     fields = {"host": host, "user-agent": "dragoman", "accept": "*/*", "accept-encoding": encoding}
     fields |= {_field_name(name): value for name, value in headers}
     for name in keys:

@@ -35,7 +35,7 @@ Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
 class Pool:
     """The connections of one transport in one event loop.
 
-    ``limit`` bounds those to one origin, if it is not None.
+    ``limit``, if it is not None, bounds the number of connections to one origin.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int | None = None) -> None:

@@ -121,7 +121,7 @@ def _apply_settings(
     known = ("system", *RuntimeConfig.__struct_fields__)
     for name in settings:
         if name not in known:
-            import difflib  # takes a millisecond; only this error needs it
+            import difflib  # lazy: takes a millisecond, and only this error needs it
 
             near = difflib.get_close_matches(
                 name, [*known, "tools", "config", "response_schema", "tool_choice"], 1
@@ -225,7 +225,7 @@ def parse_config(config: Any) -> RuntimeConfig:
 
 
 def parse_tool_choice(choice: Any) -> ToolChoice | None:
-    """Read ``"auto" | "required" | "none"``, a ``ForceTool``, or either dictionary form of it."""
+    """Read ``"auto" | "required" | "none"``, a ``ForceTool``, or a forced tool as a dictionary."""
     if choice is None or isinstance(choice, ForceTool):
         return choice
     if isinstance(choice, str):

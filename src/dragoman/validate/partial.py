@@ -1,4 +1,4 @@
-"""Structured output while it arrives: complete the start of a JSON text to a value."""
+"""Structured output while it arrives: turn the beginning of a JSON text into a value."""
 
 from __future__ import annotations
 

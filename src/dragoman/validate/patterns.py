@@ -3,7 +3,7 @@
 The linear-time engine takes ``length * weight`` steps, where the weight of ``[ab]{900}`` is 900.
 It has neither lookaround nor backreferences; patterns with these go to an engine that backtracks,
 and its steps grow with the square of the length. Expensive patterns are therefore metered: a
-validation that would take more than ``MAX_STEPS`` ends with an error instead of holding the event
+validation that would take more than ``MAX_STEPS`` ends with an error instead of blocking the event
 loop.
 """
 
@@ -29,7 +29,11 @@ _REPEAT = re.compile(r"\{(\d{1,9})(?:,(\d{0,9}))?\}")
 
 
 class Patterns(NamedTuple):
-    """The patterns of a schema, which of them are metered, and the weight of property names."""
+    """The regular expressions of a schema, compiled within limits.
+
+    ``keywords`` replaces the keyword ``pattern`` if matching must be metered, and ``names`` is how
+    much each character of a property name counts against the limit on steps.
+    """
 
     options: Any
     keywords: dict[str, Any]
@@ -133,7 +137,7 @@ def _make_keyword(matchers: dict[str, _Matcher]) -> type:
 
 
 def _collect(schema: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the patterns of values and those of property names."""
+    """Return the patterns for values and the patterns for property names."""
     values: list[str] = []
     names: list[str] = []
     for each in _objects(schema):

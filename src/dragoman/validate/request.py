@@ -45,8 +45,8 @@ from .schema import Schema, compile_schema, first_error
 def check_request(request: Request, *, history: bool = True) -> None:
     """Raise ``InvalidRequestError`` for the first violation of the contract, with its path.
 
-    Without ``history``, or without ``check_calls`` of the request, the arguments of earlier calls
-    are not checked against the current tools. The gateway relays them as its client sent them: the
+    If ``history`` or ``request.check_calls`` is false, the arguments of earlier calls are not
+    checked against the current tools. The gateway relays them as its client sent them: the
     client's tools may have changed.
     """
     _check_last(request.messages, continues=request.continues)

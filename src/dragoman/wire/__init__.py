@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 def add_codec(wire: str, place: str) -> None:
-    """Add the codec of a wire from another package by its import path ``module:name``.
+    """Add a wire's codec from another package, given its import path ``module:name``.
 
     The module is imported on first use.
     """
@@ -86,7 +86,7 @@ class ByWire(Mapping[str, _T], Generic[_T]):
         return len(self._places)
 
     def add(self, wire: str, place: str) -> None:
-        """Add the codec of another wire by its import path ``module:name``."""
+        """Add the codec of another wire, given its import path ``module:name``."""
         self._places[wire] = place
 
 

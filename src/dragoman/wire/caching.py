@@ -49,9 +49,9 @@ def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Not
 def write_key(
     cache: PromptCache | None, request: Request, notes: Notes, *, auto_key: bool
 ) -> dict[str, str]:
-    """Return the fields of a wire with automatic caching: the retention, and a key.
+    """Return the cache fields for a wire with automatic caching: the retention, and a key.
 
-    The key routes calls to one cache.
+    Calls with the same key are routed to the same cache.
 
     With ``auto_key`` the calls of a session share a key.
     """

@@ -118,7 +118,7 @@ def encode_post(
     headers: Mapping[str, str] = _JSON,
     native: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Return a body as a ``POST`` with its encoding notes; ``native`` overrides its fields."""
+    """Return a body as a ``POST`` with its encoding notes; ``native`` overrides body fields."""
     if native:
         body = put_over(body, native)
     return Encoded(
@@ -133,7 +133,7 @@ Q = TypeVar("Q", bound=Struct)
 
 
 def read_quirks(quirks: Any, kind: type[Q]) -> Q:
-    """Return the quirks of a wire from its struct, a mapping of its fields, or the defaults."""
+    """Return quirks of class ``kind`` from an instance, a mapping, or ``None`` (the defaults)."""
     if quirks is None:
         return kind()
     if isinstance(quirks, kind):
@@ -145,7 +145,7 @@ def read_quirks(quirks: Any, kind: type[Q]) -> Q:
 
 
 class Endpoint(Generic[Q]):
-    """The base of a codec: a model, an address, and the quirks of the server at that address."""
+    """Base class of codecs: a model, an address, and the quirks of the server at that address."""
 
     wire: ClassVar[str]
     quirks_type: type[Q]
@@ -224,7 +224,7 @@ class Endpoint(Generic[Q]):
         return replace(self.quirks, **changes) if changes else self.quirks
 
     def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> Self:
-        """Return a copy of the codec with other quirks, for one response schema or for all."""
+        """Return a copy with other quirks, for one response schema or for every request."""
         lesson = Lesson(detail, changes, None if schema is None else digest_of(schema))
         quirks = replace(self.quirks, **changes) if schema is None else self.quirks
         return type(self)(
@@ -297,7 +297,7 @@ class Codec(Protocol):
         ...
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Yield the requests that check readiness, receive replies; raise the first problem."""
+        """Check readiness: yield each request, receive its reply, and raise the first problem."""
         ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
@@ -305,7 +305,7 @@ class Codec(Protocol):
 
 
 class Decoder(ABC):
-    """Decode a reply into calls of an ``Assembler``, whether it is a stream of events or one body.
+    """Decode a reply, a stream of events or one body, by calling methods of an ``Assembler``.
 
     The first byte decides which of the two it is. The request and the content type do not: servers
     answer a streaming request with a JSON error or a complete body, and label event streams as
@@ -376,7 +376,7 @@ class Decoder(ABC):
         """Finish the message, or fail, when a stream ends without an end mark."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields that ``raw`` has besides ``chunks``: a finished stream's summary."""
+        """Return what ``raw`` has besides ``chunks``: a stream's finish reason and usage."""
         return {}
 
     # --- methods that the decoders of all wires share
@@ -433,7 +433,7 @@ class Decoder(ABC):
             raise InvalidResponseError(f"the stream has more than {what}")
 
     def _start_stream(self) -> bytes:
-        """Return the bytes received so far once they are known to be a stream; none before."""
+        """Return the bytes received so far if they are known to be a stream, otherwise ``b""``."""
         if self._is_body or not self._sniff():
             return b""
         arrived = b"".join(self._kept)

@@ -8,7 +8,7 @@ from ..citations import FOR_READERS
 from ..messages import Continuity, Image, Issuer, Text, ToolResult, User
 from .codec import Note, Notes
 
-# Suffixes of one model: dates in every notation, stages such as "preview", and numbered editions.
+# Suffixes that ``model_line`` removes: dates, stages such as "preview", and numbered editions.
 _EDITION = re.compile(
     r"(?:[-@:](?:\d{6,8}|\d{4}-\d\d-\d\d|\d\d-\d\d(?:\d\d)?|\d{3}|latest|preview|exp|default)){1,8}$",
 )
@@ -23,7 +23,7 @@ def model_line(model: str) -> str:
 
 
 def is_ours(state: Continuity | None, home: Issuer) -> bool:
-    """Return whether state is complete and of the same wire, vendor and line as ``home``."""
+    """Return whether state is complete and has the wire, vendor and model line of ``home``."""
     if (
         state is None
         or state.issuer is None

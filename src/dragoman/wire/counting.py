@@ -34,9 +34,10 @@ _RESPONSES = (
 
 
 def count_tokens(codec: Codec, encoded: Encoded, model: str) -> Questions:
-    """Yield the requests that count the input of a call, receive replies; return the count.
+    """Count a call's input tokens: yield each request, receive its reply, and return the count.
 
-    The count is ``None`` if the wire has no endpoint for it. An error status is raised.
+    The count is ``None`` if the wire has no endpoint for it. Raises the error for a reply with an
+    error status.
     """
     sent = encoded.http
     body = msgspec.json.decode(sent.body)

@@ -53,7 +53,7 @@ class Failure(Struct, frozen=True):
 class Row(Struct, frozen=True):
     """One row of a wire's table: a status and a pattern determine the error class.
 
-    Each row has a case.
+    Each row has a conformance case.
     """
 
     statuses: frozenset[int] | None
@@ -207,7 +207,7 @@ def build_error(
     rows: Sequence[Row],
     now: float | None = None,
 ) -> ProviderError:
-    """Return the error of the one class that a failure belongs to."""
+    """Return the error for a failure; the first matching row, or the status, decides its class."""
     kind = next((row.error for row in rows if row.fits(status, failure)), None) or _by_status(
         status
     )

@@ -59,7 +59,7 @@ def _reason(error: Exception) -> str:
 
 
 def read_media_url(url: str) -> tuple[Url | Inline, str | None]:
-    """Return a source, and its media type if it is a ``data:`` URL."""
+    """Return a media URL as a source, and the media type if it is a ``data:`` URL."""
     found = read_data_url(url)
     return (Url(url), None) if found is None or found[0] is None else (Inline(found[1]), found[0])
 

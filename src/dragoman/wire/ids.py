@@ -13,8 +13,8 @@ from ..messages import Assistant, Message, ToolCall, ToolResult
 class IdRule(Struct, frozen=True):
     """The rule for tool-call ids of a wire.
 
-    An id has at most ``max_length`` characters (if ``exact``, that many) from ``alphabet`` and
-    ``also``, or any characters if ``any_character`` is set.
+    An id has at most ``max_length`` characters (exactly that many if ``exact`` is set) from
+    ``alphabet`` and ``also``, or any characters if ``any_character`` is set.
     """
 
     max_length: int

@@ -1,4 +1,4 @@
-"""JSON of requests: deterministic encoding, and merging of extras."""
+"""JSON for requests: deterministic encoding, and merging of extras."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
 
 
 def read_count(value: Any) -> int | None:
-    """Return a token count of a reply, or ``None`` if the value is not a count."""
+    """Return a value from a reply as a token count, or ``None`` if it is not one."""
     return value if type(value) is int and value >= 0 else None
 
 

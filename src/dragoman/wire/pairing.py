@@ -19,9 +19,9 @@ class Call(NamedTuple):
 class Pairs:
     """The pairs of tool calls and results in a conversation, and the id of each pair.
 
-    Only calls with readable arguments are paired. If an id occurs twice, a result belongs to the
-    latest call. Some servers number calls from zero in every reply; for a wire that requires
-    unique ids, each call gets a new one.
+    Only calls whose arguments are a JSON object are paired. If an id occurs twice, a result
+    belongs to the latest call. Some servers number calls from zero in every reply; for a wire that
+    requires unique ids, each such call gets a new id.
     """
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:

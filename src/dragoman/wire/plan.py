@@ -30,7 +30,7 @@ class PlanItem(Struct, frozen=True):
 class SwapPlan(Struct, Displayed, frozen=True):
     """What a switch to ``target`` would do to a conversation.
 
-    ``fits`` is ``None`` if its context window is unknown.
+    ``fits`` is ``None`` if the target's context window is unknown.
     """
 
     target: str
@@ -117,7 +117,7 @@ def _items(messages: Sequence[Message], notes: Sequence[Note]) -> tuple[PlanItem
 
 
 def _parts(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Yield every message of plain text and every block, with its path."""
+    """Yield every plain-text message and every block, each with its path."""
     parts: list[tuple[str, str]] = []
     for at, message in enumerate(messages):
         if isinstance(message.content, str):

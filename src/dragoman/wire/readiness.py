@@ -16,7 +16,7 @@ def get_json(url: str, headers: Mapping[str, str] | None = None) -> HttpRequest:
 
 
 def read_success(codec: Codec, reply: HttpReply) -> Any:
-    """Return the JSON of a reply; raise the error of its status, or ``InvalidResponseError``."""
+    """Return the JSON of a reply; raise an error for an error status or invalid JSON."""
     refuse_failure(codec, reply)
     try:
         return read_json(reply.body)
@@ -38,5 +38,5 @@ def entries_of(value: Any) -> list[dict[str, Any]]:
 
 
 def serves_one_model(entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the list is that of llama.cpp, which serves its one model under any name."""
+    """Return whether llama.cpp sent this list: it serves its one model under any name."""
     return len(entries) == 1 and isinstance(entries[0].get("meta"), Mapping)

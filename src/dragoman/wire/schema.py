@@ -1,4 +1,4 @@
-"""Response schemas: a name, and the instruction for a prompt if a wire has no field."""
+"""Response schemas: their names, and the prompt instruction for a wire without a schema field."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .json import json_text, sorted_json
 
 
 def schema_name(schema: Mapping[str, Any]) -> str:
-    """Return a stable name for a schema: its title if it is a valid name, else a digest."""
+    """Return a stable name for a schema: its title if that is a valid name, otherwise a digest."""
     title = schema.get("title")
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", title).strip("_")[:64] if isinstance(title, str) else ""
     return name or "schema_" + hashlib.sha256(bytes(sorted_json(dict(schema)))).hexdigest()[:12]

@@ -1,8 +1,8 @@
 """Sealed state: opaque state of one wire that a client of another wire carries back to its issuer.
 
 A client sends a signature back unchanged, even if another model answers by then. A signature from
-another wire than that of the client is therefore sealed with the name of its issuer, and is sent
-only to that issuer.
+a wire other than the client's is therefore sealed with the name of its issuer, and is sent only to
+that issuer.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ReplyEncoder(ABC):
         return self.write_end(self.complete)
 
     def fail(self, error: ProviderError) -> bytes:
-        """Return the bytes that end a reply after which an error was raised."""
+        """Return the bytes that end a reply for which an error was raised."""
         if self.complete is None or not self._is_visible(error, self.complete):
             return self.write_error(error)
         self.unsound = error
@@ -267,7 +267,7 @@ def total_tokens(usage: Usage) -> int | None:
 
 
 def known(**counts: Any) -> dict[str, Any]:
-    """Return the known counts; an unknown one is omitted, because it is not zero."""
+    """Return the counts without unknown ones: to send zero for them would be wrong."""
     return {name: value for name, value in counts.items() if value is not None and value != {}}
 
 

@@ -60,7 +60,7 @@ def find_class(error: ProviderError, table: dict[type[ProviderError], V]) -> V:
 
 
 def status_of(error: ProviderError) -> int:
-    """Return the status for the gateway's client; a provider's redirect is a gateway error."""
+    """Return the status for the gateway's client; a provider's redirect becomes a 502."""
     if error.status is not None and 300 <= error.status < 400:
         return 502
     kept = _KEPT.get(type(error), frozenset())
@@ -72,7 +72,7 @@ def status_of(error: ProviderError) -> int:
 
 
 def headers_of(error: ProviderError) -> dict[str, str]:
-    """Return headers for Retry-After and, if the status misleads, for whether to retry.
+    """Return the headers that state whether to retry the request, and after how long.
 
     The SDKs of the vendors give ``retry-after-ms`` and ``x-should-retry`` precedence over the
     status.

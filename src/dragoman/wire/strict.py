@@ -49,8 +49,9 @@ def choose_strict(
 ) -> tuple[bool | None, Any]:
     """Return the ``strict`` flag of a tool, and its parameters in the matching form.
 
-    ``default`` applies to a tool that does not set it. If the caller sets it and the parameters
-    have no strict form, it is not sent, with a note: the server would reject the request.
+    ``default`` applies to a tool that does not set the flag. If the caller sets the flag and the
+    parameters have no strict form, the flag is dropped and a note added: the server would reject
+    the request.
     """
     if tool.strict is False or (tool.strict is None and not default):
         return tool.strict, tool.parameters
@@ -131,7 +132,7 @@ def _is_closed(form: Mapping[str, Any]) -> bool:
 
 
 def _wrap_reference(form: dict[str, Any]) -> dict[str, Any]:
-    """Move a reference into a union of one: OpenAI rejects other keywords next to ``$ref``."""
+    """Move a reference into a union with one branch: OpenAI rejects keywords next to ``$ref``."""
     rest = {name: value for name, value in form.items() if name != "$ref"}
     if set(rest) - {"title", "description"}:
         raise _NotStrictError

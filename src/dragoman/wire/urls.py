@@ -10,7 +10,7 @@ from ..messages import Document, Image, Inline
 
 
 def join_url(base_url: str, path: str, default: str = "") -> str:
-    """Append ``path`` to a base URL; a base without a path of its own gets ``default`` first."""
+    """Append ``path`` to a base URL; insert ``default`` if the base URL has no path."""
     if any(character <= " " or character == "\x7f" for character in base_url):
         raise ValueError("base_url must not contain spaces or control characters")
     try:

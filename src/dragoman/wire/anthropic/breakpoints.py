@@ -20,14 +20,14 @@ _MARK = {"type": "ephemeral"}
 
 
 def mark_of(value: System | User | ToolResult | Text | Image | Document) -> dict[str, Any]:
-    """Return the ``cache_control`` field if the caller marked a message or block, else none."""
+    """Return the ``cache_control`` field if the caller marked the value; otherwise no field."""
     return {_KEY: _MARK} if value.cache else {}
 
 
 def place_breakpoints(
     body: dict[str, Any], cache: PromptCache | None, quirks: Quirks, notes: Notes
 ) -> None:
-    """Add the breakpoints of the cache mode to the caller's; remove all if caching is off."""
+    """Add automatic breakpoints to those that the caller set; remove all if caching is off."""
     marked = [block for block in _blocks(body) if _KEY in block]
     if cache is None:
         for block in marked:
@@ -68,7 +68,10 @@ def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def take_mark(blocks: list[dict[str, Any]]) -> bool:
-    """Remove breakpoints from nested blocks; return whether there were any. The wire rejects them."""
+    """Remove breakpoints from nested blocks, where the wire rejects them.
+
+    Return whether there were any.
+    """
     return any(block.pop(_KEY, None) is not None for block in blocks)
 
 

@@ -29,8 +29,7 @@ from .request import structured_path, write_request
 class AnthropicCodec(Endpoint[Quirks]):
     """The Messages wire for one model at one base URL.
 
-    ``max_output_tokens`` is sent as ``max_tokens`` when the caller sets none: the wire requires
-    one.
+    The wire requires ``max_tokens``: if the caller sets no limit, ``max_output_tokens`` is sent.
     """
 
     wire: ClassVar[str] = "anthropic"
@@ -81,7 +80,7 @@ class AnthropicCodec(Endpoint[Quirks]):
     def taught(
         self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any
     ) -> AnthropicCodec:
-        """Return a copy of the codec with other quirks, for one response schema or for all."""
+        """Return a copy with other quirks, for one response schema or for every request."""
         codec = super().taught(detail, schema, **changes)
         codec._max_output_tokens = self._max_output_tokens
         return codec

@@ -51,7 +51,7 @@ _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", 
 
 
 class _Turns(Pairs):
-    """The pairs of calls and results, and the calls of server-side tools."""
+    """Pair calls with results, and find the answered and running calls of server-side tools."""
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
         super().__init__(messages, first, rule)
@@ -87,7 +87,8 @@ def write_turns(
 ) -> list[dict[str, Any]]:
     """Return the conversation without system prompt; ``first`` is its first message's index.
 
-    ``write_block`` writes the blocks of users and tools for another wire with the same turns.
+    Another wire with the same turn rules passes ``write_block``, which encodes the blocks of user
+    messages and tool results in its own form.
     """
     writer = _Writer(
         _Turns(messages, first, quirks.id_rule),

@@ -46,7 +46,7 @@ _STATUSES = {
 
 
 def _kind(word: str, error: type[ProviderError]) -> Row:
-    """Return a row that matches ``error.type``."""
+    """Return a table row that maps a value of ``error.type`` to an error class."""
     return row("", rf"^\S* {word} ", error)
 
 

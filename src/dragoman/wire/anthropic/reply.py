@@ -112,7 +112,7 @@ _KNOWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name"
 
 
 class AnthropicDecoder(Decoder):
-    """Decode events and bodies of this wire; ``answer`` is the tool whose input is the answer."""
+    """Decode events and bodies of this wire; ``answer`` names a tool whose input is the answer."""
 
     def __init__(
         self, request: Request, out: Assembler, *, answer: str | None = None, keep_raw: bool = True
@@ -193,7 +193,7 @@ class AnthropicDecoder(Decoder):
     # --- reading the start, usage and failure of a message
 
     def _read_rare(self, kind: str, event: _Event) -> bool:
-        """Decode an event that is sent once per message or block; return whether it was one."""
+        """Decode an event sent once per message or block; return false for any other event."""
         if kind == "content_block_start":
             self._start()
             self._open(event.index, event.content_block)
@@ -321,7 +321,7 @@ class AnthropicDecoder(Decoder):
             _append(block.extras, "citations", delta.citation)
 
     def _find_block(self, index: Any, block: _Block | None, kind: _Kind, word: str) -> _Block:
-        """Return the block of a delta; open one if its start event is missing or had another type.
+        """Return the block that a delta extends; open one if no start event of its type arrived.
 
         Cases: ``anthropic/deltas-without-start``, ``anthropic/deltas-of-another-kind``.
         """
@@ -435,7 +435,7 @@ def _extras(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_input(value: Any) -> str:
-    """Return a call's input as text: an object as JSON, an empty object as no input yet."""
+    """Return a call's input as text: an object as JSON, an empty object as an empty string."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode() if value else ""

@@ -1,9 +1,9 @@
 """Project JSON Schemas onto the subset that this wire accepts.
 
 ``output_config.format`` compiles a schema into a grammar and rejects what it cannot compile. Every
-object must have ``additionalProperties: false``. Rejected are bounds of numbers and, by the
-documentation of the vendor and reports of users, lengths, counts other than ``minItems`` 0 or 1,
-most formats, ``oneOf``, free keys and recursion (case: anthropic/structured-projected). The
+object must have ``additionalProperties: false``. The server also rejects numeric bounds and,
+according to the vendor's documentation and user reports, lengths, counts other than ``minItems`` 0
+or 1, most formats, ``oneOf``, free keys and recursion (case: anthropic/structured-projected). The
 ``input_schema`` of a tool only guides the model: it needs a ``type`` and no union at its root.
 Removed keywords are added to the description for the model, and the reply is still checked against
 the complete schema.
@@ -32,7 +32,7 @@ _UNIONS = ("allOf", "anyOf", "oneOf")
 
 
 def fits_format(schema: Mapping[str, Any]) -> bool:
-    """Return whether every value that the schema allows is valid after ``project_format``."""
+    """Return whether ``project_format`` still allows every value that the schema allows."""
     return _fits(schema, schema, {})
 
 

@@ -67,7 +67,7 @@ class AnthropicServer:
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body of a request.
 
-        ``max_tokens`` is required, except for a token count (by ``path``).
+        ``max_tokens`` is required, unless ``path`` is the endpoint that only counts tokens.
         """
         return read_request(body, counting=path.endswith("/count_tokens"))
 
@@ -223,9 +223,9 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
 
 
 def _write_message(start: MessageStart) -> dict[str, Any]:
-    """Return the message before its content.
+    """Return the message object that begins a reply, without content.
 
-    Usage is not known yet, but clients accept only integers there.
+    The token counts are not known yet, but clients require integers, so zeros are sent.
     """
     return {
         "id": start.message_id,

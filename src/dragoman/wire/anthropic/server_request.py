@@ -48,7 +48,7 @@ _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "n
 
 
 def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Asked:
-    """Return the request in a body; a request to count tokens has no limit."""
+    """Return the request in a body; ``max_tokens`` is optional if it only counts tokens."""
     fields, losses = read_body(body), _Losses()
     model = fields.need_text("model")
     limit = fields.whole("max_tokens")

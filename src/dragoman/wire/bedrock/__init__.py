@@ -1,4 +1,4 @@
-"""Converse of Amazon Bedrock: one API for models of many vendors, streamed as binary messages."""
+"""Amazon Bedrock's Converse: one API for models of many vendors, with binary event streams."""
 
 from .codec import BedrockCodec
 from .quirks import Quirks

@@ -48,7 +48,10 @@ class BedrockCodec(Endpoint[Quirks]):
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Return the quirks for a model's known capabilities: structured output needs tools."""
+        """Return the quirks, adapted to the known capabilities of a model.
+
+        Structured output uses a forced tool; without tool support, the schema is in the prompt.
+        """
         quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:
             quirks = replace(quirks, result_media="omit")
@@ -103,7 +106,7 @@ class BedrockCodec(Endpoint[Quirks]):
         )
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Look up the model or the profile at the control plane, which is another host."""
+        """Look up the model or inference profile at the control plane, which is another host."""
         kind = "inference-profiles" if _PROFILE.search(self.model) else "foundation-models"
         root = self._url.replace("://bedrock-runtime.", "://bedrock.", 1)
         reply = yield get_json(join_url(root, f"/{kind}/{quote(self.model, safe='')}"))

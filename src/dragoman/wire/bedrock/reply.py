@@ -55,7 +55,7 @@ FINISH: dict[str, FinishReason] = {
 
 
 class BedrockDecoder(AnthropicDecoder):
-    """Decode messages and bodies of this wire; ``answer`` is the tool that holds the answer."""
+    """Decode messages and bodies of this wire; ``answer`` is a tool whose input is the answer."""
 
     framing = EventStreamDecoder
 
@@ -117,7 +117,7 @@ class BedrockDecoder(AnthropicDecoder):
     def at_end(self) -> None:
         if self._stop_reason is None:
             self.interrupted()
-        else:  # a proxy that omits the counts (case: bedrock/no-counts)
+        else:  # some proxies omit the counts (case: bedrock/no-counts)
             self._finish()
 
     # --- reading the events of a stream

@@ -1,8 +1,8 @@
 """Encode requests of this wire.
 
-Turns follow the rules of the anthropic wire, so its writer arranges the conversation: pairs of
-calls and results, legal ids, and thinking to send back. Each block is then converted to Converse,
-where its type is the name of its only field.
+Turns follow the rules of the anthropic wire, so its writer arranges the conversation: it pairs
+calls with results, makes ids legal, and selects the thinking to send back. Each block is then
+converted to Converse, where a block has one field, named after its type.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def write_request(
 def _draw(
     request: Request, home: Issuer, rules: TurnRules, path: _Path | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return tools, system prompt and turns in the anthropic form, to place cache marks."""
+    """Return tools, system prompt and turns in the anthropic form, ready for cache marks."""
     schema = request.response_schema
     tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if schema is not None and path == "tool":
@@ -223,7 +223,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
-    """Return a block of the anthropic wire; its field ``converse`` holds a medium for Converse."""
+    """Return a block in the anthropic form; its field ``converse`` is a medium, ready to send."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **mark_of(block)}
     if isinstance(block, Audio):
@@ -293,7 +293,7 @@ def _write_block(block: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
         return _split_mark({**_convert(fields.pop("type"), fields), **mark})
     except (KeyError, TypeError):
-        # Opaque data in a shape that no reply of this wire has; the server decides about it.
+        # Opaque data in a shape that no reply of this wire has; the server may reject it.
         return [dict(block)]
 
 

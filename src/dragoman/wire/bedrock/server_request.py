@@ -95,7 +95,7 @@ class _Losses(Losses):
     def split(
         self, holder: Fields, name: str, *, required: bool = False
     ) -> list[tuple[Fields, bool]]:
-        """Return the blocks of a list, each with whether a cache point follows it."""
+        """Return pairs of a block and whether a cache point follows it."""
         found: list[tuple[Fields, bool]] = []
         for record in holder.inners(name, required=required):
             if "cachePoint" not in record:

@@ -28,7 +28,7 @@ _NAMES_FORMAT = re.compile(r"response_format|json_schema|json_object|schema", re
 
 
 class CohereCodec(Endpoint[Quirks]):
-    """The v2 chat wire for one model at one base URL, with or without the version in it."""
+    """The v2 chat wire for one model at one base URL, which may include the version."""
 
     wire: ClassVar[str] = "cohere"
     quirks_type = Quirks

@@ -173,7 +173,7 @@ class CohereDecoder(Decoder):
             self.out.text(text)
 
     def _plan(self, piece: Any) -> None:
-        """Add a plan as thinking; its state records the field that it is sent back in."""
+        """Add a plan as thinking; its opaque state marks it, so that it is sent back as a plan."""
         if not isinstance(piece, str) or not piece:
             return
         self._start()
@@ -185,7 +185,7 @@ class CohereDecoder(Decoder):
             self.out.attach(Thinking, None, PLAN)
 
     def _cite(self, records: list[Any]) -> None:
-        """Collect citations of the text; those of plans and thoughts are only in ``raw``."""
+        """Collect citations of the text; citations of plans and thoughts are only in ``raw``."""
         kept = [
             each
             for each in records
@@ -291,7 +291,7 @@ class CohereDecoder(Decoder):
     # --- reading replies of version 1 of the API
 
     def _read_earlier(self, body: dict[str, Any]) -> None:
-        """Decode a reply of ``/v1/chat``, as some proxies send: one text, and calls."""
+        """Decode a reply in the ``/v1/chat`` format of some proxies: one text, and calls."""
         self._start()
         text = body.get("text")
         self.out.text(text if isinstance(text, str) else "")
@@ -321,9 +321,9 @@ def _read_event(data: bytes) -> _Event:
 
 
 def _read_body(data: bytes) -> dict[str, Any]:
-    """Return the object of a body.
+    """Return the JSON object in a body.
 
-    Version 1 streams lines, and its last line has the complete reply.
+    API version 1 streams lines, and its last line has the complete reply.
     """
     try:
         body = read_json(data)
@@ -340,7 +340,7 @@ def _read_body(data: bytes) -> dict[str, Any]:
 
 
 def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sources of a citation of API version 1, which names documents by id."""
+    """Return the sources of a citation in API version 1, where it refers to documents by id."""
     ids = record.get("document_ids")
     known = {each.get("id"): each for each in entries_of(body.get("documents"))}
     found = [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
@@ -348,7 +348,7 @@ def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Return the token counts, which include the prompt template, and the billed ones."""
+    """Return the token counts, which include the prompt template, and the billed counts."""
     tokens, units = record.get("tokens"), record.get("billed_units")
     billed = units if isinstance(units, dict) else {}
     counts = tokens if isinstance(tokens, dict) else billed

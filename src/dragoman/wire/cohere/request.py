@@ -58,7 +58,10 @@ _FIELDS = {
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the schema is requested: with tools or documents, only in the prompt."""
+    """Return how the schema is requested: in its own field or in the prompt.
+
+    The field cannot be combined with tools or documents.
+    """
     if request.response_schema is None:
         return None
     beside = (

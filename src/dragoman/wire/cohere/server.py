@@ -247,9 +247,9 @@ class _StreamEncoder(ReplyEncoder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._index = -1  # the index of the block, and that of the call
+        self._index = -1  # the index of the last block
         self._open = ""  # the type of the open content
-        self._calls = -1
+        self._calls = -1  # the index of the last call
         self._before_text, self._after_text = split_at_text(
             _content("content-delta", 0, text="\0")
         )

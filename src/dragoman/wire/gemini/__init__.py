@@ -1,4 +1,4 @@
-"""Generate Content, the native wire of Gemini, of Google's two endpoints and other servers.
+"""Generate Content: Gemini's native wire, used by Google's two endpoints and other servers.
 
 This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and
 does not log. Differences between servers and model generations are data: ``Quirks``, one

@@ -1,4 +1,4 @@
-"""Assemble call arguments that arrive as ``partialArgs``: values with a JSON path each."""
+"""Assemble call arguments that arrive as ``partialArgs``: values, each with a JSON path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
 
 
 class StreamedArguments:
-    """An object under construction; ``value`` is the object so far."""
+    """An arguments object under construction; ``value`` is the object so far."""
 
     def __init__(self, begun: dict[str, Any]) -> None:
         self._value = dict(begun)
@@ -82,7 +82,7 @@ class StreamedArguments:
 
 
 def _check_step(node: Any, step: str | int) -> None:
-    """Reject an index beyond the next element of a list: it would allocate memory for nothing."""
+    """Reject an index beyond the end of a list: filling the gap could take unlimited memory."""
     fits = (
         isinstance(node, dict)
         if isinstance(step, str)

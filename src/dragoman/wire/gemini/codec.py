@@ -103,7 +103,7 @@ class GeminiCodec(Endpoint[Quirks]):
         return self.taught(f"the endpoint refused a field: {name}={value!r}", **changes)
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check that the model exists, by a free request for its record."""
+        """Check that the model exists by requesting its description, which is free of charge."""
         reply = yield get_json(self.address(self.model, ""))
         record = read_success(self, reply)
         if not isinstance(record, dict):

@@ -57,7 +57,7 @@ def _items(record: Any, name: str) -> list[Any]:
 
 
 def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the names of the exceeded quotas, which contain their period."""
+    """Return the names of the exceeded quotas; a name contains the period of its quota."""
     names = []
     for detail in details:
         names += [
@@ -71,7 +71,10 @@ def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def inband_error(error: Any) -> ProviderError:
-    """Return the error in a 200 reply: by code, by status name, else a server error."""
+    """Return the error in a 200 reply, classified by its code, then by its status name.
+
+    Any other error is a server error.
+    """
     failure = read_refusal({"error": error})
     code = str(error.get("code")) if isinstance(error, dict) else ""
     if re.fullmatch(r"[45]\d\d", code):

@@ -92,7 +92,7 @@ def _read_frame(data: bytes) -> list[_Chunk]:
 
 
 def _read_array(data: bytes) -> list[_Chunk]:
-    """Return the chunks of a stream that is a JSON array; only complete ones if truncated."""
+    """Return the complete chunks of a stream that is a JSON array, which may be truncated."""
     try:
         return _arrays.decode(data)
     except msgspec.ValidationError:
@@ -170,7 +170,7 @@ _TEXTUAL = frozenset({"text", "thought", "thoughtSignature"})
 def read_medium(
     part: dict[str, Any], signature: str | None, issuer: Issuer | None = None
 ) -> Audio | Image | None:
-    """Return the audio or image of a part, or ``None`` for another part."""
+    """Return the audio or image of a part, or ``None`` for any other kind of part."""
     data = part.get("inlineData")
     if not isinstance(data, dict) or not isinstance(kind := data.get("mimeType"), str):
         return None
@@ -190,9 +190,9 @@ def read_medium(
 
 
 def _own_fields(part: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the fields of an image part that its issuer needs back.
+    """Return the fields of an image part that must be sent back to its issuer.
 
-    ``thought`` marks a draft.
+    One of them is ``thought``, which marks a draft image.
     """
     inner = {
         name: value
@@ -304,8 +304,8 @@ class GeminiDecoder(Decoder):
             self.out.start(chunk.model_version if isinstance(chunk.model_version, str) else None)
         for place, candidate in enumerate(chunk.candidates or ()):
             # The index is often omitted. Further candidates are only in raw (case:
-            # gemini/several-candidates); those that the extras request were reported with the
-            # request.
+            # gemini/several-candidates); if the extras request several, the loss was reported when
+            # the request was encoded.
             if (place if candidate.index is None else candidate.index) == 0:
                 self._read_candidate(candidate)
             else:

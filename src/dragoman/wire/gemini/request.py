@@ -1,4 +1,4 @@
-"""Encode requests of this wire: settings, tools and schema; ``contents`` has the messages."""
+"""Encode requests of this wire: settings, tools and schema. ``contents`` encodes messages."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def write_request(
 def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
     """Write the handle of cached contents; without one nothing is sent.
 
-    Cached contents have their own system prompt and tools, and the server rejects others with
-    them.
+    Cached contents have their own system prompt and tools, and the server rejects a request that
+    also contains its own.
     """
     cache = read_cache(request)
     note_unplaced(cache, ("handle",), notes)
@@ -251,7 +251,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
-    """Add the root fields of the quirks; their tools come after those of the caller."""
+    """Add the body fields from the quirks; their tools come after the caller's tools."""
     for name in sorted(fields):
         if name == "tools" and isinstance(fields[name], list):
             body["tools"] = [

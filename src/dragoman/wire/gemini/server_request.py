@@ -128,7 +128,7 @@ def _read_cache(fields: Fields) -> PromptCache | None:
 
 
 def _read_thinking(inner: Fields) -> str | int | None:
-    """Return the reasoning setting, a budget or level; leave other thinking fields."""
+    """Return the reasoning setting, a budget or level; leave other thinking fields in the body."""
     thinking = inner.inner("thinkingConfig")
     if thinking is None:
         return None

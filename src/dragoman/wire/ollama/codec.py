@@ -23,7 +23,7 @@ _HEADERS = {"content-type": "application/json", "accept": "application/x-ndjson,
 
 
 class OllamaCodec(Endpoint[Quirks]):
-    """The native wire for one model at one server."""
+    """Ollama's native wire for one model at one server."""
 
     wire: ClassVar[str] = "ollama"
     quirks_type = Quirks

@@ -16,7 +16,7 @@ _TAKEN = ("prompt", "system", "images")
 
 
 def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the equivalent body of ``/api/chat``."""
+    """Return the equivalent ``/api/chat`` body for an ``/api/generate`` body."""
     chat = {name: value for name, value in body.items() if name not in _TAKEN}
     system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
     images = {"images": body["images"]} if body.get("images") else {}
@@ -25,7 +25,10 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_load(body: bytes) -> str | None:
-    """Return the model that a request without a prompt loads; ``None`` for other requests."""
+    """Return the model that a request only loads into memory; ``None`` for other requests.
+
+    Such a request has no prompt and no messages.
+    """
     if len(body) > _LONGEST_LOAD:
         return None
     fields = read_body(body)

@@ -119,7 +119,7 @@ def _write_messages(
 
 
 def _names(messages: Sequence[Message]) -> dict[str, str]:
-    """Return the tool name of each result; without ids, name and order identify a call."""
+    """Return the tool name for each call id; a result is sent with the name in place of the id."""
     return {
         call.id: call.name
         for message in messages

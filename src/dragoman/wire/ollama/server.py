@@ -73,7 +73,7 @@ from .reply import FINISH
 
 
 class OllamaServer:
-    """The server side of the native wire."""
+    """The server side of Ollama's native wire."""
 
     wire: ClassVar[str] = "ollama"
 
@@ -333,7 +333,7 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
 def end_fields(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]:
     """Return the finish reason and the token counts.
 
-    This wire sends ``stop`` for calls as well, valid or not.
+    On this wire a reply with tool calls, valid or not, also ends with ``stop``.
     """
     called = complete.finish_reason == "tool_calls" or isinstance(
         reply.unsound, MalformedToolCallError

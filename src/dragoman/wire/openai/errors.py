@@ -22,7 +22,10 @@ from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """Return the error in a 200 reply: by its status, by its message, else a server error."""
+    """Return the error in a 200 reply, classified by the status, code or type in its body.
+
+    Any other error is a server error.
+    """
     if re.fullmatch(r"[45]\d\d", failure.code):
         return build_error(int(failure.code), {}, failure, ROWS)
     words = f"{failure.code} {failure.kind}"

@@ -39,7 +39,7 @@ def mark_end(message: dict[str, Any]) -> None:
 
 
 def place_marks(written: list[Any], notes: Notes, *, auto: bool) -> None:
-    """Add automatic marks to those of the caller: on the system prompt and the last two turns."""
+    """Add automatic marks to the caller's: on the system prompt and the last two turns."""
     if auto:
         asked = [at for at, message in enumerate(written) if _role_of(message) in ("user", "tool")]
         system = [0] if _role_of(written[0]) not in ("user", "tool") else []

@@ -175,8 +175,8 @@ class OpenAIDecoder(Decoder):
         # reasoning details that are not attached to a block yet
         self._details: list[Any] | None = [] if quirks.reasoning_details else None
         self._answering = False  # whether the last part was something other than thinking
-        # The index of the choice that is read: that of the first one. Some servers number their
-        # only choice from 1, or send no index (cases: openai/choice-numbered-from-one,
+        # The index of the choice to decode, by default the first to arrive. Some servers number
+        # their only choice from 1, or send no index (cases: openai/choice-numbered-from-one,
         # openai/choice-index-absent).
         self._chosen: int | None = 0 if "n" in request.config.extras else None
         self._request = request
@@ -235,7 +235,7 @@ class OpenAIDecoder(Decoder):
     # --- private methods of the openai decoder
 
     def _fail_with(self, chunk: _Chunk, data: bytes) -> None:
-        """Fail with the error of a chunk or a body, after the text and calls next to it.
+        """Decode the text and calls of a chunk or body that has an error; fail with the error.
 
         Case: ``openai/error-beside-choices-unary``.
         """
@@ -254,7 +254,7 @@ class OpenAIDecoder(Decoder):
             out.start(chunk.model if isinstance(chunk.model, str) else None)
         error: Any = None
         for at, choice in enumerate(chunk.choices or ()):
-            # a choice without an index has that of its position
+            # the position replaces a missing index
             place = choice.index if type(choice.index) is int else at
             if self._chosen is None:
                 self._chosen = place
@@ -514,7 +514,7 @@ class OpenAIDecoder(Decoder):
         return "tool_calls"
 
     def _emit_coerced(self, text: str) -> None:
-        """Emit a reply under ``tools="schema"``: a call, an answer, or else plain text."""
+        """Emit a reply under ``tools="schema"``: a call, an answer, or otherwise plain text."""
         value = read_object(text)
         if (
             value is not None
@@ -570,7 +570,7 @@ def _has_content(choice: _Choice) -> bool:
 
 
 def _is_answer(choice: _Choice) -> bool:
-    """Return whether a choice of a body has a message, or a content filter removed it (Azure)."""
+    """Return whether a choice has a message, or Azure's content filter removed the message."""
     has_part = choice.message is not None or choice.delta is not None
     return has_part or _READ.get(str(choice.finish_reason)) == "content_filter"
 
@@ -618,7 +618,7 @@ def _read_usage(record: Any) -> Usage | None:
 
 
 def _read_cost(record: dict[str, Any]) -> Decimal | None:
-    """Return the cost in US dollars that OpenRouter states, to the digits it sent."""
+    """Return the cost in US dollars that OpenRouter reports, with the digits that it sent."""
     stated: Any = record.get("cost")
     if type(stated) not in (int, float) or not 0 <= stated < math.inf:
         return None

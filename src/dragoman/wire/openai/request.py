@@ -109,7 +109,7 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 
 
 def coerces(request: Request, quirks: Quirks) -> bool:
-    """Return whether calls are requested through a JSON Schema."""
+    """Return whether tool calls are requested through a JSON Schema (``tools="schema"``)."""
     return quirks.tools == "schema" and bool(request.tools) and request.tool_choice != "none"
 
 
@@ -204,7 +204,7 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a schema; strict, if enabled and possible for the schema."""
+    """Return the field that requests a schema, strict if enabled and if the schema allows it."""
     form = strict_form(schema) if strict else None
     written = ordered_json(schema if form is None else form)
     inner = {"name": schema_name(schema), "schema": written, "strict": form is not None}
@@ -247,9 +247,9 @@ def _write_messages(
 
 
 def _write_plain(messages: Sequence[Message]) -> list[User | _Answer | None]:
-    """Return each message that is only text in the form of this wire, ``None`` for the others.
+    """Encode each message that consists of one text; return ``None`` for each other message.
 
-    These are nearly all messages of a long history. Each branch reads ``content`` of one type
+    Nearly all messages of a long history are one text. Each branch reads ``content`` of one type
     only, so that the interpreter specialises the access.
     """
     plain: list[User | _Answer | None] = []
@@ -282,7 +282,7 @@ class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
 
 
 class _Links:
-    """The ids of calls and results, which calls have a result, and the receiving issuer.
+    """What encoding needs: call ids, which calls have a result, and the receiving issuer.
 
     It also holds media of tool results, which are sent after the results.
     """
@@ -464,7 +464,7 @@ def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
 def _drop_block(block: AssistantBlock, path: str, notes: Notes) -> None:
     """Report a block that is not sent.
 
-    Omitting a record of what this server ran itself is not a loss.
+    Omitting the record of a tool that this server ran itself is not a loss.
     """
     state = block.continuity
     is_record = (
@@ -574,7 +574,10 @@ def _calls_schema(request: Request) -> dict[str, Any]:
 
 
 def _calls_directive(tools: Sequence[Tool]) -> str:
-    """Return the prompt's instruction that requests a call, if the template ignores tools."""
+    """Return the instruction that requests tool calls in the prompt.
+
+    It serves models whose chat template ignores tools.
+    """
     listed = "\n".join(
         [
             f"- {tool.name}: {tool.description} Arguments: {json_text(tool.parameters)}"

@@ -207,7 +207,7 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_reasoning(fields: Fields) -> Effort | int | None:
-    """Return the reasoning setting: an effort, or an object with effort, budget or switch.
+    """Return the reasoning setting: an effort, or an object with an effort, a budget or a switch.
 
     Routers use the object.
 

@@ -23,7 +23,10 @@ _ABOUT_THE_REQUEST = re.compile(r"image|unsupported_file", re.IGNORECASE)
 
 
 def reply_error(error: Any) -> ProviderError:
-    """Return the error in a 200 reply: by its status, by its message, else a server error."""
+    """Return the error in a 200 reply, classified by the status, code or type in its body.
+
+    Any other error is a server error.
+    """
     failure = read_failure({"error": error})
     if re.fullmatch(r"[45]\d\d", failure.code):
         return build_error(int(failure.code), {}, failure, ROWS)

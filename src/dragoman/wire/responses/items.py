@@ -74,7 +74,7 @@ def write_input(
 
 
 class _Items(Pairs):
-    """The pairs of function calls and outputs, and the pairs of the issuer's other call types."""
+    """Pair function calls with outputs, and do the same for the issuer's other call types."""
 
     def __init__(
         self, messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None
@@ -251,7 +251,7 @@ class _Writer:
         return {**own, "result": block.source.base64_data}
 
     def _own_fields(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
-        """Return the fields that only a block's issuer understands, if it gets the request."""
+        """Return the fields that only a block's issuer understands, if the request goes to it."""
         state = block.continuity
         if state is None or (state.signature is None and state.opaque is None):
             return {}

@@ -1,7 +1,7 @@
-"""The output items of a reply while it is decoded, and what was emitted of each.
+"""The output items of a reply while it is decoded, and which part of each was emitted.
 
 A stream adds items one by one, sends their fragments, and repeats each item complete once it is
-done; a body is the list of those that are done. One method serves both: ``end`` emits what the
+done; a body is the list of the complete items. One method serves both: ``end`` emits what the
 fragments of an item did not contain, and a body is a stream without fragments.
 """
 
@@ -53,7 +53,7 @@ _MARKS: tuple[Callable[[int, str, str], Any], ...] = (
 
 
 class Output:
-    """The items of one reply. Finds the item of an event, and emits each fragment once."""
+    """The items of one reply. Finds the item for an event, and emits each fragment once."""
 
     def __init__(self, out: Assembler) -> None:
         self.refused = False  # whether the model refused to answer
@@ -73,7 +73,7 @@ class Output:
     # --- finding the item of an event
 
     def find(self, index: Any, item_id: Any, kind: str) -> Item | None:
-        """Return the open item of an event: by its id, by its index, or the last one.
+        """Return the open item that an event belongs to: by its id, by its index, or the last one.
 
         GitHub Copilot gives an item another id in every event (case:
         responses/ids-that-change-stream); llama.cpp gives no index (case:
@@ -100,7 +100,7 @@ class Output:
         return item_id in self._by_id and self._by_id[item_id].kind == kind
 
     def open(self, index: Any, item_id: Any, kind: str) -> Item:
-        """Add an item at ``index``, or after the last one if that place is taken or not given."""
+        """Add an item at ``index``, or after the last item if the index is taken or missing."""
         key = index if type(index) is int and index not in self._items else self._next
         item = self._items[key] = self._last = Item(
             key, kind, item_id if type(item_id) is str else ""
@@ -111,7 +111,7 @@ class Output:
         return item
 
     def item_of(self, index: Any, item_id: Any, kind: str) -> Item:
-        """Return the item of a delta, and open one if it was never announced."""
+        """Return the item that a delta belongs to; open one if it was never announced."""
         item = self._last
         if item is not None and item_id == item.id != "" and item.kind == kind and not item.done:
             return item  # usually the event's item id is known
@@ -121,7 +121,7 @@ class Output:
     # --- emitting fragments of items
 
     def _switch_to(self, place: tuple[int, Any] | None) -> None:
-        """Close the text or thinking that is open, unless it is at ``place``."""
+        """Close the open text or thinking, unless it is at ``place`` (item and part)."""
         if self._place != place:
             if self._place is not None:
                 self._out.block_end()

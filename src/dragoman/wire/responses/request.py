@@ -161,7 +161,7 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _text_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a schema; strict, if enabled and possible for the schema."""
+    """Return the field that requests a schema, strict if enabled and if the schema allows it."""
     found = strict_form(schema) if strict else None
     form = {
         "type": "json_schema",

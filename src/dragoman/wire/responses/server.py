@@ -344,7 +344,10 @@ def _write_body(
 
 
 def _write_picture(reply: ReplyEncoder, at: int, block: Image) -> dict[str, Any]:
-    """Return the item of a generated image: unchanged on this wire, else with its opaque state."""
+    """Return the item for a generated image.
+
+    It is unchanged if it came from this wire, otherwise rebuilt with its opaque state.
+    """
     own, data = (
         _own_fields(block),
         block.source.base64_data if isinstance(block.source, Inline) else "",
@@ -391,7 +394,7 @@ def _input_of(arguments: str) -> str:
 
 
 def _item(reply: ReplyEncoder, at: int, kind: str, **fields: Any) -> dict[str, Any]:
-    """Return an item that begins; reasoning has no status."""
+    """Return a new item in progress; a reasoning item has no status field."""
     status = {} if kind == "reasoning" else {"status": "in_progress"}
     return {"id": f"{_PREFIXES[kind]}_{at}_{_id(reply)}", "type": kind, **fields, **status}
 
@@ -430,7 +433,7 @@ def _response(
 
 
 def _own_fields(block: AssistantBlock) -> dict[str, Any]:
-    """Return the opaque fields of a block, if its issuer is of this wire."""
+    """Return the opaque fields of a block, if they were issued on this wire."""
     state = block.continuity
     if state is None or not is_from(block, "responses"):
         return {}
