@@ -201,7 +201,7 @@ def _write_state(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
 
 
 def _has_state(block: AssistantBlock) -> bool:
-    """Return whether a block has more state than a signature, which reasoning parts contain."""
+    """Return whether a block has state that its part lacks; signatures are in reasoning parts."""
     kept = getattr(block, "continuity", None)
     return kept is not None and (kept.opaque is not None or not isinstance(block, Thinking))
 

@@ -47,7 +47,7 @@ class LocalServer:
     ) -> None:
         self.alias = alias
         self.calls: Literal["native", "schema"] = "schema"
-        """How tools are offered: ``native`` if the chat template has them; set by ``start``."""
+        """How tools are offered: ``native`` if the template supports them; set by ``start``."""
         self.key = secrets.token_urlsafe(24) if key is None else key
         self._settings = {
             "model": str(model),

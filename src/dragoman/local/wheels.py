@@ -129,7 +129,7 @@ def _largest(folder: Path) -> int:
 
 
 def _read_reason(errors: IO[bytes]) -> str:
-    """Return the last error that pip printed, without credentials of the index."""
+    """Return the last error that pip printed, without credentials for the index."""
     errors.seek(0)
     lines = errors.read()[-20_000:].decode("utf-8", "replace").splitlines()
     reasons = [

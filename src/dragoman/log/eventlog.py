@@ -47,7 +47,7 @@ _PAGE = 500
 _Log = TypeVar("_Log", bound="EventLog")
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""A callback for progress, with the number of records done, and the total, maybe estimated."""
+"""A callback for progress, with the number of records done and the total, possibly estimated."""
 
 
 class SessionEntry(Struct, frozen=True):
@@ -389,7 +389,7 @@ class EventLog(ABC):
 
     @abstractmethod
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        """Remove old sessions and record that, in one transaction, in the writer's thread."""
+        """Remove old sessions and record this, in one transaction, in the writer's thread."""
 
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:

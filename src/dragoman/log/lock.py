@@ -1,4 +1,4 @@
-"""Allow one writer per file, by a lock that the operating system releases with the process."""
+"""Allow one writer per file, by a lock that the system releases when the process ends."""
 
 from __future__ import annotations
 

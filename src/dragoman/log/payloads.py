@@ -54,7 +54,7 @@ class SessionStarted(Struct, frozen=True, omit_defaults=True):
 
     ``kind`` is its writer: an agent session, the commands ``chat`` and ``ask``, or a gateway.
     ``tool_digests`` has a SHA-256 of the definition (name, description, schema) of each tool,
-    which reveals a tool that changed between two runs, such as one of an MCP server;
+    which reveals a tool that changed between two runs, such as a tool of an MCP server;
     ``definitions`` are the tools offered to the model. ``forked_from`` is the record of another
     session that this one continues.
     """

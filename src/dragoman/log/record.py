@@ -43,7 +43,7 @@ class LogRecord(Struct, frozen=True):
     """One stored event of a session.
 
     ``seq`` counts a session's records from 1. ``parent`` is the id of the record that caused this
-    one. Two records are equal if all their bytes are.
+    one. Two records are equal if all their bytes are equal.
     """
 
     actor: Actor

@@ -72,7 +72,7 @@ NAMES = {
 """The names of attributes and metrics in the conventions, by Dragoman's names."""
 
 OPERATIONS = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
-"""The name of each operation in the conventions, which have none for reranking yet."""
+"""The name of each operation in the conventions, which do not name reranking yet."""
 
 _SETTINGS = (
     "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty",

@@ -110,7 +110,7 @@ class KeyRotation(Wrapper):
     def _order(self) -> list[int]:
         """Return the usable keys, the current one first.
 
-        If all are cooling down, return the one that is usable first.
+        If all are cooling down, return the one that becomes usable first.
         """
         count, now = len(self._providers), self._clock()
         turned = [(self._current + step) % count for step in range(count)]

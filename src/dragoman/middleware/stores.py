@@ -1,4 +1,4 @@
-"""Stores of the cache: a SQLite file for one machine, Redis for many.
+"""Stores for the cache: a SQLite file for one machine, Redis for many.
 
 Both have a TTL and a size limit.
 """

@@ -125,7 +125,7 @@ class _LeastBusy(Strategy):
 
 
 class _LowestLatency(Strategy):
-    """An exponentially weighted mean of the time to the first event.
+    """Order by an exponentially weighted mean of the time to the first event.
 
     Old measurements lose weight with time, and the mean of an unused candidate halves every
     ``half_life`` seconds: a slow candidate is tried again from time to time, and one call shows

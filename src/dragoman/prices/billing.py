@@ -187,7 +187,8 @@ class PricedAs(Struct, frozen=True, omit_defaults=True):
 
     ``model`` is ``"vendor:name"``; models that run on your own machine are ``"local:name"`` and
     free. ``row`` replaces the table. ``table`` is where the model is looked up,
-    ``PriceTable.default()`` if not given; ``unknown`` is the reason to report if it is not there.
+    ``PriceTable.default()`` if not given; ``unknown`` is the reason to report if the table does
+    not have it.
     """
 
     model: str

@@ -122,7 +122,7 @@ def bind(
 ) -> Provider:
     """Return a provider for a model at an address; ``connect`` documents the settings.
 
-    ``hint`` is the advice of the error that is raised when no server answers at the address;
+    ``hint`` is the advice in the error that is raised if no server answers at the address;
     ``observe`` receives replies and rejections, from which it learns the capabilities.
     """
     wire, token_family = wire or "openai", token_family or "default"

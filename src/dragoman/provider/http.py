@@ -47,7 +47,7 @@ ApiKey: TypeAlias = str | Auth | TokenSource
 
 
 class Observer(Protocol):
-    """Receives the replies of an endpoint, to learn its capabilities."""
+    """Receive the replies of an endpoint, to learn its capabilities."""
 
     def see_reply(self, request: Request, complete: MessageComplete) -> None:
         """Record the capabilities that a complete reply shows."""

@@ -82,7 +82,7 @@ class Reply(ABC):
 
     @abstractmethod
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
-        """End the message as cancelled; return the events that close it, none if it was complete.
+        """End the message as cancelled; return the closing events, none if it was complete.
 
         ``undelivered`` are the events at the end of the last batch that the caller did not pass
         on; the message ends before them. The connection stays open until ``aclose`` is called.

@@ -10,4 +10,4 @@ from ..transport import Secret
 TRACE_HEADERS: ContextVar[Mapping[str, Secret] | None] = ContextVar(
     "dragoman_trace_headers", default=None
 )
-"""The headers for the calls of this context; the gateway sets them. ``None``: none are sent."""
+"""The trace headers for calls in this context, set by the gateway; ``None`` sends no headers."""

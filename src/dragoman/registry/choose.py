@@ -1,4 +1,4 @@
-"""The resolver: find the models that meet a program's needs, and why the others do not."""
+"""The resolver: find the models that meet a program's needs, and explain why others do not."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def read_wanted(
     tier: str | None = None,
     configured: bool = False,
 ) -> Wanted:
-    """Parse the caller's requirements; raise ``ValueError`` that names the first invalid one."""
+    """Parse the caller's requirements; raise a ``ValueError`` that names the first invalid one."""
     return Wanted(
         _read_needs(needs or ()),
         _read_price("max_input_price", max_input_price),

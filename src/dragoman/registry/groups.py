@@ -1,4 +1,4 @@
-"""Groups of ``models.yaml``: several models under one name, and the strategy to pick one."""
+"""Groups in ``models.yaml``: several models under one name, and the strategy to pick one."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Stacks:
     def open_retrieval(
         self, names: Names, name: str, side: Literal["embed", "rerank"], order: Order
     ) -> Any:
-        """Return the embedder or reranker of a model, or of a group of servers of one model."""
+        """Return the embedder or reranker for a model, or for a group of servers of one model."""
         if side == "embed" and names.is_embed_scheme(name):
             return _retry(
                 _observe(open_embed_scheme(name, order.settings), order), order.retries or 0

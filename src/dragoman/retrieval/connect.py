@@ -125,7 +125,7 @@ def bind_embedder(
 ) -> Embedder:
     """Return an embedding model at an address, with settings as in ``connect_embedder``.
 
-    ``hint`` is the advice if no server answers.
+    ``hint`` is the advice in the error that is raised if no server answers.
     """
     if wire not in EMBED_CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(EMBED_CODECS))}")
@@ -155,7 +155,7 @@ def bind_reranker(
 ) -> Reranker:
     """Return a reranking model at an address, with settings as in ``connect_reranker``.
 
-    ``hint`` is the advice if no server answers.
+    ``hint`` is the advice in the error that is raised if no server answers.
     """
     if wire not in RERANK_CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(RERANK_CODECS))}")

@@ -177,7 +177,7 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
         extras: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Embeddings]:
-        """Yield the vectors of one request after the other, for more texts than fit in memory.
+        """Yield the vectors request by request, for more texts than fit in memory.
 
         ``size`` is how many texts go into one request, by default ``batch_size`` or 1,000.
         """

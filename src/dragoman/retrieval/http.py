@@ -275,7 +275,7 @@ class HttpReranker(Reranker):
         return self._endpoint.price(self.codec.base_url)
 
     def _check_echo(self, answer: Ranking, request: RerankRequest) -> Ranking:
-        """Warn if the server does not return the requested documents (llama.cpp)."""
+        """Warn if the server omits the requested documents, as llama.cpp does."""
         told = any(warning.path == "return_documents" for warning in answer.warnings)
         if (
             not request.return_documents
@@ -297,7 +297,7 @@ AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
 def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> AnswerT:
     """Report a loss that was found in the reply.
 
-    If that raises, the error carries the billed answer.
+    If reporting it raises an error, that error carries the billed answer.
     """
     try:
         endpoint.report(answer.warnings[-1:], request)

@@ -56,7 +56,7 @@ def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
 
 
 class JoinedEmbeddings:
-    """Joins the answers to consecutive slices as they arrive, so that no vector is kept twice."""
+    """Join the answers to consecutive slices as they arrive, so that no vector is kept twice."""
 
     def __init__(self) -> None:
         self.count = 0

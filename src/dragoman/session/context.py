@@ -179,7 +179,7 @@ class Summarise(ContextPolicy, frozen=True):
 
     ``provider`` writes the summary; by default it is the session's own, but a cheaper model is
     sufficient. The last ``keep`` turns stay. If the summary fails, the older turns are omitted
-    without one.
+    without a summary.
     """
 
     provider: Provider | None = None

@@ -91,7 +91,7 @@ def describe_proposal(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
 
 
 async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) -> Decision:
-    """Return the answer of an approver as a decision; without an approver, a denial."""
+    """Return an approver's answer as a decision; without an approver, a denial."""
     if approve is None:
         return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
     answer: Any = approve(proposal, verdict)

@@ -23,7 +23,7 @@ class Stop(Struct, frozen=True):
 
 
 class Supervisor:
-    """Run one coroutine at a time; ``stop`` is the reason why it is being stopped, if it is."""
+    """Run one coroutine at a time. While it is being stopped, ``stop`` holds the reason."""
 
     def __init__(self, session: str) -> None:
         self.stop: Stop | None = None

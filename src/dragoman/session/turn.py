@@ -336,7 +336,7 @@ class Turn:
         return price_reply(self._provider, reply, usage, self._settings.price)
 
     async def _keep_raw(self, response: Response, parent: str) -> None:
-        """Record the JSON that the provider sent, if the session keeps it and there is any."""
+        """Record the JSON that the provider sent, if the session keeps it and any was received."""
         if not self._settings.keep_raw or response.raw is None:
             return
         names = response.provider or self._provider.name, response.model or self._provider.model

@@ -93,7 +93,7 @@ class ScriptedProvider(ReplyProvider):
 
     @classmethod
     def from_script(cls, script: Script, **settings: Any) -> ScriptedProvider:
-        """Return a provider that answers by a script."""
+        """Return a provider that answers from a script."""
         given = {"seed": script.seed, "model": script.model, "capabilities": script.capabilities}
         return cls(*script.rules, **{**given, **settings})
 

@@ -42,7 +42,7 @@ ROWS: tuple[Row, ...] = (
     *CHAT_ROWS,
     row("404", r"", InvalidModelError),
 )
-"""The error table of retrieval servers: their own rows, then those of chat servers."""
+"""The error table of retrieval servers: their own rows, then the rows of chat servers."""
 
 JSON = {"content-type": "application/json", "accept": "application/json"}
 
@@ -70,7 +70,7 @@ class RankPart(Struct, frozen=True):
 
 
 class RetrievalCodec(ABC, Generic[Q, RequestT]):
-    """One wire, for one model at one address."""
+    """A codec for one wire, for one model at one address."""
 
     wire: ClassVar[str]
     quirks_type: type[Q]
@@ -146,7 +146,7 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
 
 
 class EmbedCodec(RetrievalCodec[Q, EmbedRequest]):
-    """A wire that embeds texts."""
+    """A codec for a wire that embeds texts."""
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
@@ -154,7 +154,7 @@ class EmbedCodec(RetrievalCodec[Q, EmbedRequest]):
 
 
 class RerankCodec(RetrievalCodec[Q, RerankRequest]):
-    """A wire that orders documents."""
+    """A codec for a wire that orders documents."""
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: RerankRequest) -> RankPart:

@@ -1,6 +1,6 @@
 """Gemini: ``:batchEmbedContents``.
 
-It answers by position and reports no usage, id or model.
+It returns vectors in order, without usage, id or model.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _TASKS = {"query": "retrieval.query", "document": "retrieval.passage"}
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``embedding_type`` is sent if set; ``base64`` is three times smaller."""
+    """Quirks: ``embedding_type`` is sent if set; ``base64`` replies are three times smaller."""
 
     embedding_type: Literal["base64", "float"] | None = None
     batch_limit: int | None = None

@@ -30,7 +30,7 @@ from .reading import check_count, pack_vectors, read_any, read_results, read_typ
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Quirks: ``prompt_names`` has the server's prompt for each input type.
 
-    ``embed_truncate`` is false or omitted.
+    ``embed_truncate`` is ``false`` to reject long texts, or ``omit`` to leave the field out.
 
     ``batch_limit`` is the server's ``max_client_batch_size``, if not 32.
     """
