@@ -1,13 +1,13 @@
-"""``make bench``: what a call and a chunk cost in Dragoman, in minimal clients (floors) and in
-peers.
+"""Measure what a call and a chunk cost in Dragoman, in minimal clients ("floors") and in other
+libraries.
 
     python -m bench [--quick] [--docs] [--rounds N] [--clients a,b] [--out FILE]
 
-The CPU time of the client's process is measured, including kernel time, never wall time. Each
-client has its own process and environment, and only one works at a time. Every round measures all
-clients in a random order, each with the floor just before and just after it, because the speed of
-a machine varies. A ratio is the median over the rounds of the client's cost divided by the cost of
-the floor around it.
+``make bench`` runs this module. It measures the CPU time of the client's process, including kernel
+time, never wall time. Each client has its own process and environment, and only one works at a
+time. Every round measures all clients in a random order, each with the floor just before and just
+after it, because the speed of a machine varies. A ratio is the median over the rounds of the
+client's cost divided by the cost of the floor around it.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def workers(pythons: dict[str, str], base: str, wire: str) -> Iterator[list[Work
 
 
 class Taken:
-    """Hold the measurements of one client: seconds, and their ratio to those of the floor measured
-    next to it.
+    """Hold the costs of one client in CPU seconds, and their ratios to the costs of the minimal
+    client, which is measured just before and just after.
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ CHECKS = (
 
 
 def take_out(folder: Path) -> None:
-    """Copy the package to a folder without the measured checks."""
+    """Copy the package to a folder and remove the measured checks from the copy."""
     shutil.copytree(
         ROOT / "src" / "dragoman",
         folder / "dragoman",

@@ -58,7 +58,7 @@ async def run_ours(url: str, texts: list[str]) -> int:
 
 
 async def run_ours_in_batches(url: str, texts: list[str]) -> int:
-    """Embed without keeping the vectors, as a program does that writes them somewhere."""
+    """Embed the texts without keeping the vectors, like a program that writes them to disk."""
     from dragoman import connect_embedder
 
     quirks = {"encoding_format": "base64"}

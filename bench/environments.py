@@ -1,5 +1,5 @@
-"""Build a virtual environment for each peer, once, in a cache folder; skip peers that cannot be
-installed.
+"""Build a virtual environment for each compared library, once, in a cache folder; skip libraries
+that cannot be installed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def folder() -> Path:
 
 
 def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
-    """Return the interpreter of a peer's environment, or the reason why it cannot be installed."""
+    """Return the interpreter in a library's environment, or the reason why it cannot be installed."""
     home = folder() / f"{peer}-{sys.version_info.major}.{sys.version_info.minor}"
     python = str(home / "bin" / "python")
     if (home / "installed").exists():

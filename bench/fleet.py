@@ -1,14 +1,14 @@
 """Measure the gateway under load: CPU time per request with one worker and with two, and the
-latency it adds at half load next to LiteLLM's proxy.
+latency it adds at half load, compared with LiteLLM's proxy.
 
     python -m bench.fleet [--rounds N] [--seconds N] [--litellm PYTHON] [--docs]
 
-On a machine that others use, throughput depends on the others, so "linear to the cores" is
-measured as CPU time: two workers share the requests, and a request costs them what it costs one
-worker. Half load is a constant rate of requests, half of what LiteLLM's proxy can do with one
-core; all servers get the same rate, in turn, and each keeps its best round, because another
-process on the machine can only add latency. The latency of a direct call to the upstream is
-subtracted.
+On a shared machine, throughput depends on other programs, so scaling with the number of cores is
+measured as CPU time: two workers share the requests, and a request must cost them as much as it
+costs one worker. Half load is a constant rate of requests, half of what LiteLLM's proxy can do
+with one core; all servers get the same rate, in turn, and each keeps its best round, because
+another process on the machine can only add latency. The latency of a direct call to the upstream
+is subtracted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The baseline: clients written by hand for just these replies, without checks, deadlines or
-errors.
+"""The baseline: clients written by hand for the benchmark's replies only, without checks, timeouts
+or error handling.
 
 ``Aiohttp`` is what a careful engineer would write; ``Raw`` shows the least that a client can cost.
 """
@@ -112,7 +112,7 @@ _events = msgspec.json.Decoder(AnthropicEvent)
 
 
 class Floor:
-    """Build the request and read the reply, for both floors."""
+    """Build requests and parse replies, for both clients written by hand."""
 
     wires = ("openai", "anthropic")
 
@@ -208,7 +208,7 @@ class Aiohttp(Floor):
 
 
 class _Connection(asyncio.Protocol):
-    """Implement only the parts of HTTP/1.1 that these replies use."""
+    """Implement only the parts of HTTP/1.1 that the benchmark's replies use."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []

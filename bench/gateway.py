@@ -1,5 +1,5 @@
-"""Measure the gateway: CPU per request and chunk, next to a raw byte relay and LiteLLM's proxy;
-memory per stream.
+"""Measure the gateway: CPU per request and chunk, compared with a raw byte relay and LiteLLM's
+proxy; memory per stream.
 
     python -m bench.gateway [--rounds N] [--streams N] [--litellm PYTHON] [--out FILE]
 

@@ -1,9 +1,9 @@
-"""``python -m bench.guard``: fail if a call, a chunk or a long history has become much more
-expensive than the floor.
+"""``python -m bench.guard``: fail if the cost of a call, a chunk or a long history exceeds its
+limit.
 
-The CPU time of Dragoman is divided by that of the floor. Both run in turn in one process, so that
-a slow or busy machine slows both. The median ratio must stay below a limit, which is well above
-the ratio that was measured when the limit was set.
+The CPU time of Dragoman is divided by that of the floor, a minimal client written by hand. Both
+run in turn in one process, so that a slow or busy machine slows both. The median ratio must stay
+below a limit, which is well above the ratio that was measured when the limit was set.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ read and verify.
     python bench/log.py [--events 1000000] [--folder DIR]
 
 A million events take about two minutes. Prints wall and CPU time and asserts nothing: an append
-waits for the disk, so its rate is the disk's.
+waits for the disk, so the rate of appends depends on the disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure single parts without a socket: the CPU time of each, and that of msgspec for the same
+"""Measure the CPU time of single parts of a call, without a socket, and of msgspec for the same
 bytes.
 """
 

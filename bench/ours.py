@@ -1,4 +1,4 @@
-"""The measured client of Dragoman: ``complete()`` and ``stream()`` as a user calls them."""
+"""The Dragoman client under measurement: ``complete()`` and ``stream()`` as a user calls them."""
 
 from __future__ import annotations
 

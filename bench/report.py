@@ -71,7 +71,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def renew(page: Path, written: str, command: str = "make bench") -> None:
-    """Replace the table between the two marker comments of a page that name a command."""
+    """Replace the table on a page between the two marker comments that name the command."""
     opening, closing = [f"<!-- what {command} found: {mark} -->" for mark in ("begin", "end")]
     text = page.read_text()
     begin, _, rest = text.partition(opening)
@@ -181,7 +181,7 @@ _PANELS = [("complete, text", "one call"), ("stream, a chunk, coalesced", "one c
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Draw bars on a logarithmic scale: the CPU of each client divided by that of the floor."""
+    """Draw bars on a logarithmic scale: the CPU time of each client divided by that of the floor."""
     parts: list[str] = []
     y = 0
     for case, title in _PANELS:

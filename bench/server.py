@@ -1,4 +1,4 @@
-"""The server of the benchmarks: it answers from precomputed bytes, in a separate process."""
+"""The benchmark server, a separate process that answers with precomputed bytes."""
 
 from __future__ import annotations
 
@@ -180,9 +180,7 @@ LONG = _framed(stream_frames(LONG_CHUNKS))
 
 
 class Protocol(asyncio.Protocol):
-    """Answer each complete request. The first part of its path selects the reply, the last part
-    the wire.
-    """
+    """Answer each complete request; its path begins with the kind of reply and ends with the wire."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]

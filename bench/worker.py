@@ -1,4 +1,5 @@
-"""One client in its own process: it runs the task in each input line, and writes the cost.
+"""Run one client in its own process: measure the task that each input line names, and print its
+cost.
 
     python -m bench.worker CLIENT BASE_URL WIRE
 
@@ -35,7 +36,9 @@ TLS = ("floor", "dragoman")  # the clients that are measured with TLS too
 
 
 class Case(NamedTuple):
-    """Define a measured task, its preparation, which is not measured, and its number of units."""
+    """Define a task to measure, a preparation that is not measured, and the number of units of
+    work.
+    """
 
     work: Callable[[Any], Awaitable[Any]]
     prepare: Callable[[], Any] | None = None

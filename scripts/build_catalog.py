@@ -1,14 +1,14 @@
-"""Renew the ``models:`` part of the catalogue from local copies of public lists.
+"""Update the ``models:`` part of the catalogue from local copies of public model lists.
 
 LiteLLM's model_prices_and_context_window.json, the api.json of models.dev and OpenRouter's
-/api/v1/models are read, plain or gzipped. The first list that has a value wins. The changes are
-printed for review; impossible or implausible values are rejected unless ``--force`` is given.
-Everything above ``models:`` in a vendor's file is written by hand and is not changed; models that
-no list has are kept.
+/api/v1/models are read, plain or gzipped. If several lists have a value, the first list wins. The
+changes are printed for review; impossible or implausible values are rejected unless ``--force`` is
+given. Everything above ``models:`` in a vendor's file is written by hand and is not changed;
+models that no list has are kept.
 
-With ``--only-new`` existing models are not changed. New models are added with ``listed: true``,
-which names the list as their source, if their context window is known, they are not withdrawn, and
-clients can use their names.
+With ``--only-new`` existing models are not changed. A new model is added if its context window is
+known, it is not withdrawn, and clients can use its name; ``listed: true`` marks the list as its
+source.
 
     python scripts/build_catalog.py [--dry-run] [--force] [--only-new SOURCE] 2026-11-15 LIST...
 """

@@ -2,18 +2,18 @@
 
 Run it by hand to refresh the prices, in a temporary environment:
 
-    python -m venv /tmp/prices && /tmp/prices/bin/pip install -e . genai-prices /tmp/prices/bin/pip
-    download --no-deps litellm -d /tmp/prices /tmp/prices/bin/python scripts/build_prices.py
-    --litellm /tmp/prices/litellm-*.whl
+    python -m venv /tmp/prices && /tmp/prices/bin/pip install -e . genai-prices
+    /tmp/prices/bin/pip download --no-deps litellm -d /tmp/prices
+    /tmp/prices/bin/python scripts/build_prices.py --litellm /tmp/prices/litellm-*.whl
 
 The counts it prints go into docs/concepts/prices.md.
 
 With --list FILE, a local copy of a public list (LiteLLM's JSON, models.dev's or OpenRouter's) is
-compared with the table that is bundled, for review; nothing is written, and prices that look wrong
-end the script with status 2.
+compared with the bundled table, for review; nothing is written, and prices that look wrong end the
+script with status 2.
 
-Nothing of litellm is copied except its differing price (`disputed`). Before the output is written,
-the library reads it, and its prices are compared with those of the source.
+Nothing is copied from litellm except a price that differs (`disputed`). Before the table is
+written, ``dragoman.prices`` loads it, and its prices are compared with those of genai-prices.
 """
 
 from __future__ import annotations
@@ -500,7 +500,9 @@ def print_check(counts: dict[str, Counter[str]], disputes: list[Dispute]) -> Non
 
 
 def moments(model: ModelInfo, today: date) -> list[datetime]:
-    """Return times to compare: before and after each date, and several hours of today."""
+    """Return the times at which to compare prices: several hours of today, of each day on which a
+    price changes, and of the day before.
+    """
     starts = [begin for begin, _, _, _ in spans(model) if begin is not None]
     days = {today, *starts, *[start - timedelta(days=1) for start in starts]}
     if starts and any(hours for _, _, hours, _ in spans(model)):

@@ -1,8 +1,8 @@
 """Write ``catalog/compiled.json``: the parsed YAML files of the vendors, so that they are not
 parsed at run time.
 
-Each is stored with the digest of its source file. A changed file is parsed at run time instead, so
-forgetting to run this script only costs time; a test reports it.
+Each parsed file is stored with the digest of its source file. A file that has changed since is
+parsed at run time instead, so forgetting to run this script only costs time; a test reports it.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Install the programs and libraries that ``tests/clients`` puts in front of the gateway, into
+"""Install the programs and libraries that ``tests/clients`` runs against the gateway into
 ``.clients``.
 
 Each set of Python packages gets an environment of its own, because their pins contradict each

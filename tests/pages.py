@@ -223,7 +223,7 @@ def example_of(schema: dict[str, Any]) -> Any:
 
 @contextmanager
 def redirected(url: str) -> Iterator[None]:
-    """Redirect every connection, including those of the embedded model, to this address."""
+    """Redirect every connection, including those of the embedded model, to the given address."""
     origin = urlsplit(url)
 
     def elsewhere(request: Any) -> Any:

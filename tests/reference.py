@@ -33,7 +33,7 @@ MODULES = [
 
 
 def write_pages() -> dict[str, str]:
-    """Return every generated page by its path under ``docs/reference``."""
+    """Return a mapping from paths under ``docs/reference`` to the generated pages."""
     return {
         "cli.md": write_commands(),
         "errors.md": write_errors(),
@@ -63,7 +63,7 @@ def write_commands() -> str:
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
-    """Return a click context like the one of the command line, with the same help option names."""
+    """Return a click context with the same help option names as the command line."""
     return click.Context(
         command,
         info_name=name,

@@ -26,7 +26,7 @@ class Seen:
 
 @dataclass
 class Connection:
-    """One connection of a client; a handler writes its reply to it."""
+    """A connection from a client, to which a handler writes the reply."""
 
     writer: asyncio.StreamWriter
     seen: Seen

@@ -23,7 +23,7 @@ from dragoman.sim import Answer, Call, ScriptedProvider
 
 
 class Recorder(ScriptedProvider):
-    """A scripted provider that keeps the requests it was sent."""
+    """A scripted provider that keeps the requests it receives."""
 
     def __init__(self, *script: Any) -> None:
         super().__init__(*script)

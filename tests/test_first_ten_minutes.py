@@ -1,7 +1,7 @@
 """Run every line of the README and of "First steps" in an environment with only the built package.
 
-The environment uses the installed dependencies of this one. In ``make test-exhaustive``, pip
-installs them from the wheel and its extras, as for a new user.
+The environment shares the dependencies that are installed for the tests. In ``make
+test-exhaustive``, pip installs the dependencies of the wheel and its extras, as for a new user.
 """
 
 from __future__ import annotations

@@ -194,8 +194,8 @@ def test_check_for_ambiguous_price_rows_finds_ambiguous_rows() -> None:
 
 
 def test_every_bundled_price_row_is_found_by_each_of_its_names(bundled: PriceTable) -> None:
-    """No row is unreachable: each exact name and each prefix finds its own row at a time when the
-    row is valid.
+    """Every price row can be found: each exact name and each prefix finds its own row at a time
+    when the row is valid.
     """
     asked = 0
     for entry in bundled.rows:

@@ -524,7 +524,9 @@ async def test_stream_can_be_cancelled_inside_its_own_loop() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
-    """One fast attempt of nine is enough, because a busy machine may delay some of them."""
+    """Of nine cancelled calls, only one must close its socket fast, because a busy machine may
+    delay some of them.
+    """
     took: list[float] = []
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         for count in range(1, 10):
@@ -607,7 +609,9 @@ async def test_task_cancellation_propagates_through_a_call() -> None:
 
 
 async def test_task_cancellation_takes_precedence_over_cancelling_the_call() -> None:
-    """A timeout around the loop must take effect, so cancellation of the task wins."""
+    """If both the call and its task are cancelled, the task raises ``CancelledError``, so that a
+    timeout around the task takes effect.
+    """
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         task = asyncio.create_task(model.complete("Hi", request_id="r3"))
         while not server.requests:

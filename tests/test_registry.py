@@ -580,7 +580,7 @@ def test_configuration_file_that_becomes_unreadable_changes_nothing(file: Path) 
 
 
 def test_lookup_never_sees_a_partially_reloaded_file(file: Path) -> None:
-    """Each of two files is consistent, but a mixture of both is not."""
+    """Two versions of a file replace each other; each is consistent, but a mixture of both is not."""
     texts = [
         f"adapters: {{{name}: {{type: openai, base_url: 'http://{name}/v1', api_key: k}}}}\n"
         f"models: {{{name}:m: {{adapter: {name}, aliases: [x]}}}}"

@@ -201,7 +201,7 @@ def shape(events: list[ModelEvent]) -> list[Any]:
 
 
 def reachable(model: Provider, transport: FixtureTransport) -> list[Any]:
-    """Return every object that a provider references, except the transport of the test."""
+    """Return every object that a provider references, except the test's transport."""
     seen: dict[int, Any] = {id(transport): None}
     waiting: list[Any] = [vars(model)]
     while waiting:

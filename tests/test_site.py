@@ -73,8 +73,8 @@ def build(folder: Path) -> Path:
 
 
 def search(items: list[dict[str, Any]], query: str) -> str:
-    """Return the URL of the best match: the largest share of title words, then the order of the
-    navigation.
+    """Return the URL of the page with the largest share of title words that start with the query;
+    on a tie, of the first in the navigation.
     """
 
     def share(item: dict[str, Any]) -> float:
@@ -85,7 +85,7 @@ def search(items: list[dict[str, Any]], query: str) -> str:
 
 
 def test_site_has_every_page_and_search_finds_each_page(tmp_path: Path) -> None:
-    """One test checks everything, because building the site takes most of the time."""
+    """One test checks the complete site, because building it takes most of the time."""
     pytest.importorskip("zensical")
     site = build(tmp_path)
     front = (site / "index.html").read_text()

@@ -1,8 +1,8 @@
 """Generate the vendor tables of the documentation from the catalogue; ``python -m
 tests.test_docs`` updates them.
 
-``<!-- vendors -->`` marks the table of names and keys, ``<!-- vendor: ID -->`` the table for one
-vendor.
+The comment ``<!-- vendors -->`` marks the table of names and keys, and ``<!-- vendor: ID -->`` the
+table for one vendor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures: the logs of the sessions under attack; PostgreSQL is a real server."""
+"""Provide logs for the sessions under attack: SQLite files, and a real PostgreSQL server."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class _Repeating(Transport):
 
 @cache
 def _open_upstream(wire: str) -> Any:
-    """Return a gateway application whose upstream uses this wire."""
+    """Return a gateway application whose upstream server uses the given wire."""
     reply = next(case.reply for case in CASES[wire] if case.options.status == 200)
     provider = connect(
         "m",
@@ -488,7 +488,7 @@ FILES: dict[str, tuple[bytes, Callable[[Path], None]]] = {
 
 
 def fuzz_file(kind: str, rng: Rng, folder: Path) -> str:
-    """Load a mutated file of this kind; return the class name of the result or error."""
+    """Load a mutated file of a kind in ``FILES``; return "loaded" or the class name of the error."""
     text = FILES[kind][0]
     data = (
         mutate_bytes(text, rng, rng.choice([1, 1, 2, 3]))
@@ -499,9 +499,7 @@ def fuzz_file(kind: str, rng: Rng, folder: Path) -> str:
 
 
 def use_file(kind: str, data: bytes, folder: Path) -> str:
-    """Load a file of this kind; raise ``Broken`` on any exception that is not a configuration
-    error.
-    """
+    """Load a file of a kind in ``FILES``; raise ``Broken`` on any error except ``ConfigError``."""
     path = folder / f"{kind}.yaml"
     path.write_bytes(data)
     try:

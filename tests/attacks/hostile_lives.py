@@ -2,13 +2,14 @@
 
     python -m tests.attacks.hostile_lives PLACE FOLDER SEED SESSIONS KILLS RUNNERS
 
-A session pays invoices. The model proposes an invoice again when the result states that the
-payment did not run, and goes on to the next when the outcome is unknown, so that every invoice
-must be paid at most once. It also calls a tool that does not exist; context policies have the
-model summarise old turns and leave old results out, and an approver edits every payment that it is
-asked about. With two RUNNERS, each is started on the same session while the other one is alive,
-takes it over or is refused, and is stopped and continued by signals. The lock file of a log in a
-file is deleted now and then, as cleaners of temporary folders do. Prints a ``Tally`` as JSON.
+A session pays invoices. If a result states that a payment did not run, the model proposes the
+invoice again; if the outcome is unknown, it continues with the next invoice. So every invoice must
+be paid at most once. The model also calls a tool that does not exist. Context policies summarise
+old turns and omit old results, and an approver edits every payment that needs approval. With two
+RUNNERS, each process is started on the same session while the other one is alive: it takes the
+session over or is rejected. Signals pause and continue both processes. If the log is a file, its
+lock file is deleted from time to time, as programs that clean temporary folders do. Prints a
+``Tally`` as JSON.
 """
 
 from __future__ import annotations
@@ -252,7 +253,7 @@ class World:
         self.silent: set[int] = set()  # processes that closed their pipe and are about to exit
 
     def play(self, name: str, kills: int) -> None:
-        """Run one session until it is finished, with at most this many kills."""
+        """Run one session until it is finished, and kill its processes at most ``kills`` times."""
         self.tally.sessions += 1
         finished = False
         for moment in range(3000):

@@ -25,9 +25,7 @@ _CALLS = _SEARCHING | {"match", "fullmatch", "compile"}
 
 
 class Found(NamedTuple):
-    """A regular expression, the place where it is defined, and whether it is searched for or must
-    match the complete text.
-    """
+    """A regular expression, where it is defined, and whether it may match a part of a text."""
 
     place: str
     pattern: re.Pattern[Any]
@@ -35,8 +33,8 @@ class Found(NamedTuple):
 
 
 def find_patterns() -> list[Found]:
-    """Return every regular expression: compiled in a module, table or object, or a literal in a
-    function.
+    """Return every regular expression of the package: those that modules compile, those in data
+    files, and the literals in calls of ``re``.
     """
     searched = _searched_names()
     found: dict[tuple[Any, int], Found] = {}
@@ -125,7 +123,9 @@ def _searched_names() -> set[tuple[str, str]]:
 
 
 def _data() -> Iterator[tuple[str, str]]:
-    """Yield the regular expressions in data files; date patterns are reduced to one form."""
+    """Yield the regular expressions in data files; patterns for a date after a model name differ
+    only in the name, so all of them get the name ``m``.
+    """
     for row in PriceTable.default().rows:
         for pattern in row.match.regex:
             yield "prices", re.sub(r"\^.*-\\d", r"^m-\\d", pattern)
@@ -181,7 +181,9 @@ def _literals() -> Iterator[tuple[str, Any, int, str]]:
 
 
 def _text_of(node: ast.expr, place: str) -> str | bytes | None:
-    """Return a pattern that is a literal or a constant of its module; ``None`` for any other."""
+    """Return the pattern in an expression that is a literal or a module constant, otherwise
+    ``None``.
+    """
     if isinstance(node, ast.Constant):
         return node.value  # type: ignore[return-value]
     if isinstance(node, ast.Name) and node.id.isupper():
@@ -366,7 +368,8 @@ def grows(
     sizes: tuple[int, ...] = SIZES,
     enough: int = 8_000,
 ) -> str | None:
-    """Return why ``run`` takes more than linear time on ``make(size)``, or ``None``.
+    """Return why ``run`` takes more than linear time on ``make(size)``, or ``None`` if it does
+    not.
 
     Each size is four times the previous one. Sizes beyond ``enough`` are measured only if the cost
     per character rises.

@@ -116,7 +116,7 @@ def nest(depth: int) -> Any:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container inside a JSON value with each of its keys."""
+    """Yield each place in a JSON value, as a container and one of its keys."""
     items = (
         value.items()
         if isinstance(value, dict)

@@ -190,7 +190,9 @@ FOUND: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
 def test_bugs_that_fuzzing_found_earlier_stay_fixed(case: dict[str, Any], tmp_path: Path) -> None:
-    """Each finding has a ``body``; ``@@`` in it stands for ``unit``, repeated ``times`` times."""
+    """Each earlier failure in the corpus has a ``body``, in which ``@@`` stands for ``unit``,
+    repeated ``times`` times.
+    """
     body = (
         case["body"]
         .replace("@@", case.get("unit", "") * case.get("times", 1))

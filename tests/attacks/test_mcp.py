@@ -1,5 +1,5 @@
-"""MCP servers that impersonate tools, change them, flood standard error or leave background
-processes.
+"""Test MCP servers that offer invalid tools, change a tool, flood standard error, or leave
+background processes behind.
 """
 
 from __future__ import annotations

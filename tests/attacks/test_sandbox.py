@@ -1,6 +1,4 @@
-"""Commands that try to escape the sandbox or their process group, or to read the memory of the
-agent.
-"""
+"""Commands cannot escape the sandbox or their process group, nor read the memory of the agent."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Canary keys: a server echoes every request header everywhere, and no output of Dragoman shows
-one.
+"""A server echoes canary keys in every part of its replies, and no output of Dragoman shows a key.
 
 The canaries do not look like keys, so no pattern can find them: only the known value can be
 removed.

@@ -73,7 +73,9 @@ class Echo(Listed):
 
 
 def holding(prompt: str) -> Echo:
-    """Return a model that answers every prompt except this one, for which it waits."""
+    """Return a model that answers every prompt except the given one, which hangs until the test
+    releases it.
+    """
     model = Echo()
     model.holds[prompt] = asyncio.Event()
     return model
@@ -455,7 +457,7 @@ async def test_full_disk_ends_the_batch(out: Path, monkeypatch: pytest.MonkeyPat
 async def test_no_row_is_started_while_writing_to_disk_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any
 ) -> None:
-    """Otherwise the memory of a batch would grow while the disk is slow."""
+    """If a batch started rows while the disk hangs, its memory would grow without limit."""
     syncing, release = threading.Event(), threading.Event()
     sync = output_module._sync  # noqa: SLF001 - a disk that hangs is played here
 

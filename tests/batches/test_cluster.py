@@ -268,8 +268,8 @@ async def test_workers_on_ray_share_a_rate_limit_over_redis(
 
 
 class Gate(Counting):
-    """Answers as many requests as the test allows, so that a kill meets the batch at a chosen
-    point.
+    """Answers as many requests as the test allows, so that a process can be killed at a chosen
+    point of the batch.
     """
 
     def __init__(self) -> None:
@@ -290,7 +290,7 @@ class Gate(Counting):
         connection.reply(200, completion(f"{prompt}!"))
 
     async def allow(self, more: float) -> None:
-        """Answer this many more requests, and return when they were sent."""
+        """Allow ``more`` further answers, and wait until the server has sent them."""
         async with self.changed:
             self.allowed = self.answered + more
             self.changed.notify_all()
@@ -299,7 +299,9 @@ class Gate(Counting):
 
 
 async def find_workers(process: asyncio.subprocess.Process, out: Path) -> list[int]:
-    """Return the ids of the living processes that have begun a part file; wait for the first."""
+    """Wait for the first worker; return the process ids of all live workers that have begun a part
+    file.
+    """
     while process.returncode is None:
         pids = {path.name.split("-")[1] for path in list_parts(parts_of(out))} - {"driver"}
         if alive := [int(pid) for pid in pids if Path(f"/proc/{pid}").exists()]:

@@ -69,7 +69,9 @@ def expected(text: str, size: int = 64) -> list[float]:
 
 
 class Slow(SimulatedEmbedder):
-    """An embedder that answers later texts sooner, and counts the calls in flight."""
+    """An embedder that answers later calls faster than earlier ones, and counts the calls in
+    flight.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

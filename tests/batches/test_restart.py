@@ -23,14 +23,14 @@ from ..server import Connection, Server, completion, serve
 
 
 def embedding(text: str) -> bytes:
-    """Return a reply with one vector, whose first number is that of the text."""
+    """Return a reply with one vector; its first component is the number in the text."""
     data = [{"index": 0, "embedding": [int(text[1:]), 1]}]
     return json.dumps({"data": data, "model": "m", "usage": {"prompt_tokens": 1}}).encode()
 
 
 class Counting:
-    """Answers prompts, or embeds texts, after a short random time, and counts the requests for
-    each.
+    """Answers prompts, or embeds texts, after a short random time; records the rows that are
+    requested again although they were on disk.
     """
 
     def __init__(self, seed: int) -> None:

@@ -668,8 +668,8 @@ def test_base_url_option_needs_a_model(workspace: Path) -> None:
 
 
 def test_long_task_runs_in_a_small_context_window(workspace: Path) -> None:
-    """The task reads a file in forty turns with a window of 16,000 tokens; by default the agent
-    omits old tool results.
+    """The task reads a file in forty turns with a context window of 16,000 tokens, which suffices
+    because the agent omits old tool results by default.
     """
     (workspace / "long.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 90)
     reads = [("", [("read_file", {"path": "long.txt"})])] * 40

@@ -1,4 +1,4 @@
-"""Errors at the command line: the server's address, advice, and names of options instead of Python
+"""Command-line errors show the server's address and advice, and name options instead of
 parameters.
 """
 
@@ -124,7 +124,7 @@ def test_invalid_server_address_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_address_of_a_vendor_with_a_key_cannot_be_set_by_a_variable() -> None:
-    """Otherwise the variable could redirect the key to any address."""
+    """An environment variable with another address could redirect the vendor's key to any server."""
     for vendor in map(load_vendor, vendor_names()):
         assert vendor.base_url_env is None or vendor.api_key_env is None
         assert bool(vendor.hint) == vendor.local, vendor.id

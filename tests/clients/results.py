@@ -1,7 +1,8 @@
-"""Store the outcome of each library and program over each wire, and show it on a page.
+"""Store the test outcomes of each client library and program on each wire, and write them to a
+page.
 
-The tests that run them write ``results.json``; ``python -m tests.clients.results`` writes the
-section of the page from it.
+The tests of the clients write ``results.json``; ``python -m tests.clients.results`` generates the
+section of the page from this file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Results = dict[str, dict[str, dict[str, str]]]  # client -> feature -> wire -> o
 def record_outcomes(
     client: str, wire: str, outcomes: Mapping[str, str], file: Path = FILE
 ) -> None:
-    """Store the outcome of each feature of a client over a wire, in place of the last ones."""
+    """Store the outcome of each feature of a client on a wire, and drop the earlier outcomes."""
     with file.open("a+") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)  # other processes of a parallel run write it too
         opened.seek(0)
@@ -47,7 +48,7 @@ def record_outcomes(
 
 
 def write_section(results: Results) -> str:
-    """Return the section of the page."""
+    """Return the section of the documentation page that lists the outcomes."""
     lines = [f"| client | feature | {' | '.join(WIRES)} |", "|---|---|" + "---|" * len(WIRES)]
     for client, features in results.items():
         for feature, wires in features.items():

@@ -37,8 +37,8 @@ def find_program(*parts: str) -> str:
 
 @contextlib.asynccontextmanager
 async def gateway(script: ScriptedProvider, kept: Path, *aliases: str) -> AsyncIterator[str]:
-    """Serve a gateway with a store over all wires; ``aliases`` are additional model names, each
-    with its wire.
+    """Serve a gateway that has a response store and one model per wire, named after the wire. For
+    each alias, the models are also served under the alias followed by the wire.
     """
     with (
         SimServer(script, models=("sim",)) as upstream,

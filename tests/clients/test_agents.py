@@ -58,8 +58,8 @@ Agent = Callable[[str, str, Path], Awaitable[tuple[int, str]]]
 
 
 def codex(model: str) -> Agent:
-    """Run the Codex agent against the gateway; with a known ``model`` it edits by free-text
-    patches.
+    """Run the Codex agent against the gateway; if Codex knows the name ``model``, it edits files
+    with free-text patches.
     """
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:
@@ -82,7 +82,7 @@ def codex(model: str) -> Agent:
 
 
 def opencode(package: str, version: str = "/v1") -> Agent:
-    """Run the opencode agent, which uses the wire of one of the AI SDK packages."""
+    """Run the opencode agent, which calls the gateway with one of the AI SDK packages."""
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:
         provider = {
@@ -115,7 +115,7 @@ async def gemini_cli(url: str, wire: str, where: Path) -> tuple[int, str]:
 
 
 def aider(vendor: str, variable: str, version: str = "") -> Agent:
-    """Run the aider agent, which uses the wire of a vendor."""
+    """Run the aider agent, configured for the API of one vendor."""
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:
         program = find_program("aider", "bin", "aider")

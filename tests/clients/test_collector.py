@@ -1,4 +1,4 @@
-"""Traces in a real OTLP collector: Phoenix, which also converts them for its views.
+"""Test traces with Phoenix, a real OTLP collector, which also converts them for its own views.
 
 The program is started as on the documentation page, with ``opentelemetry-instrument`` and the same
 settings.
@@ -61,7 +61,7 @@ async def phoenix(where: Path) -> AsyncIterator[str]:
 
 
 async def read_spans(url: str, count: int) -> dict[str, Any]:
-    """Return the received spans by name, as soon as there are ``count``."""
+    """Wait until ``count`` spans were received; return them by name."""
     async with asyncio.timeout(60), httpx.AsyncClient() as client:
         while True:
             reply = await client.get(f"{url}/v1/projects/default/spans")

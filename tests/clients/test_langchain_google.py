@@ -1,4 +1,4 @@
-"""LangChain's client for Google's API with the gateway: its standard tests, over every wire.
+"""Run LangChain's standard tests with its Google client through the gateway, over every wire.
 
 The clients of the other wires are in ``tests/integrations/test_langchain_clients.py``; this one
 needs a separate environment.

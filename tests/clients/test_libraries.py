@@ -1,4 +1,4 @@
-"""Client libraries with the gateway: a list of features for each library, over every wire."""
+"""Test a list of features with each client library through the gateway, over every wire."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ class Untyped(Clockwork):
 
 
 def renumbered(events: list[Event]) -> list[Event]:
-    """Return the events with other call ids in the final message than in the stream."""
+    """Return the events of a reply whose final message has other call ids than its stream."""
     content = [
         replace(block, id="other") if isinstance(block, ToolCall) else block
         for block in _final(events)

@@ -62,8 +62,8 @@ NEVER = replace(MINE, replayable=False)
 
 
 class Expected:
-    """Expect the tools ``any`` and ``weather``, which requires a city, and structured output that
-    is a JSON list.
+    """Accept calls of the tools ``any`` and ``weather``, of which ``weather`` requires a city, and
+    structured output that is a JSON list.
     """
 
     response_schema: dict[str, Any] | None = None
@@ -1184,7 +1184,7 @@ def test_assembler_and_follower_close_a_cut_stream_in_the_same_way(
 
 
 def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
-    """Return the signatures of thinking blocks, which events carry."""
+    """Return the signatures of the thinking blocks among the given blocks."""
     states = [block.continuity for block in blocks if isinstance(block, Thinking)]
     return [
         state.signature for state in states if state is not None and state.signature is not None
@@ -1192,7 +1192,7 @@ def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
 
 
 def all_kinds() -> Assembler:
-    """Return the assembler of a completed reply with every kind of content block."""
+    """Return an assembler that has completed a reply with every kind of content block."""
     out = make(warnings=[LossWarning("c", "p", "d")], structured_path="native")
     out.kept = Raw([b"x"], bytes.decode)
     say(

@@ -81,7 +81,7 @@ def complete(*blocks: AssistantBlock, reason: FinishReason = "stop") -> MessageC
 
 
 def proposing(end: ToolUseEnd, **fields: Any) -> ToolUseEnd:
-    """Return the end event of a call with some fields of its intent replaced."""
+    """Return a copy of the event that ends a tool call, with some fields of its intent replaced."""
     assert end.intent is not None
     return replace(end, intent=replace(end.intent, **fields))
 
@@ -439,7 +439,7 @@ def is_pair(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def test_every_rule_of_the_stream_check_has_a_failing_case() -> None:
-    """Find the rules as the error texts in the source of the check."""
+    """Each rule of the stream check is found by its error text in the source code of the check."""
     second = [
         node.args[1] for node in ast.walk(ast.parse(inspect.getsource(check))) if is_pair(node)
     ]

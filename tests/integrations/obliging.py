@@ -1,4 +1,4 @@
-"""Provide a scripted model that does what the tests of a framework ask of a real one.
+"""Provide a scripted model that does what the tests of a framework expect from a real model.
 
 It calls the tool it is offered, with arguments made from the tool's schema and from numbers in the
 prompt. It answers with JSON if a schema is requested, and with text otherwise.

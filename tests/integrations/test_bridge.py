@@ -1,4 +1,4 @@
-"""Test models of other frameworks and SDK streams as providers, with the conformance kit."""
+"""Test with the conformance kit that models and streams of other libraries work as providers."""
 
 from __future__ import annotations
 

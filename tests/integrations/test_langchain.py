@@ -1,4 +1,4 @@
-"""Run LangChain's standard tests of a chat model, unmodified, over real sockets to a scripted
+"""Run LangChain's standard tests for chat models, unmodified, over real sockets to a scripted
 server.
 """
 
@@ -60,7 +60,7 @@ class Standard(ChatModelIntegrationTests):
 
     @pytest.fixture(autouse=True)
     def _world(self, server: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Set the server's address, and return pictures that the tests would download from the
+        """Set the server's address, and replace pictures that the tests would download from the
         internet.
         """
         type(self).address = server.base_urls[self.wire]

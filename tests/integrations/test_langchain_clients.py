@@ -1,9 +1,8 @@
-"""Test LangChain's own chat models of the vendors, unmodified, through the gateway to models of
-every wire.
+"""Test LangChain's chat models for each vendor, unmodified, through the gateway to every wire.
 
 ``make test-exhaustive`` runs the standard tests for every pair of client and wire, and for every
-client directly with the simulator; ``make test`` runs a few pairs. The client of the Gemini wire
-needs its own environment: ``tests/clients/test_langchain_google.py``.
+client directly with the simulator; ``make test`` runs a few pairs. The client for the Gemini wire
+needs its own environment; ``tests/clients/test_langchain_google.py`` tests it.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def url(addresses: Addresses) -> str:
 
 
 def make(client: str, wire: str, url: str) -> BaseChatModel:
-    """Return a chat model that calls the model of this wire through the gateway."""
+    """Return a chat model that calls the gateway's model for the given wire."""
     kinds: dict[str, type[Any]] = {"anthropic": ChatAnthropic, "ollama": ChatOllama}
     made: BaseChatModel = kinds.get(client, ChatOpenAI)(**params_of(client, wire, url))
     return made
@@ -163,7 +162,7 @@ class Standard(ChatModelIntegrationTests):
 
     @pytest.fixture(autouse=True)
     def _world(self, addresses: Addresses, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Set the gateway's address, and return pictures that the tests would download from the
+        """Set the gateway's address, and replace pictures that the tests would download from the
         internet.
         """
         type(self).address = addresses.upstream if self.wire == "sim" else addresses.gateway

@@ -1,4 +1,4 @@
-"""Run LangChain's standard tests of embeddings, unmodified, over real sockets to the simulator."""
+"""Run LangChain's standard tests for embeddings, unmodified, over real sockets to the simulator."""
 
 from __future__ import annotations
 

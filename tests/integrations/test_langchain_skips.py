@@ -1,4 +1,4 @@
-"""The page lists the tests of LangChain that are skipped, and no others."""
+"""The LangChain page lists exactly those of LangChain's standard tests that are skipped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIRES = ("Openai", "Anthropic", "Responses", "Gemini", "Ollama")
 
 
 def read_page() -> set[tuple[str, str]]:
-    """Return the pairs of a test and a wire that the page lists, without the embedded model's."""
+    """Return the pairs of test and wire that the page lists, except those for the embedded model."""
     page = (ROOT / "docs" / "howto" / "frameworks.md").read_text()
     table = page.partition("| test | where | reason |\n")[2].partition("\n\n")[0]
     found: set[tuple[str, str]] = set()

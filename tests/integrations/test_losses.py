@@ -1,4 +1,4 @@
-"""Test that bridges report the cache marks and names that they do not send."""
+"""Test that bridges to other frameworks report dropped cache marks and document names as losses."""
 
 from __future__ import annotations
 

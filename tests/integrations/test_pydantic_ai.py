@@ -99,7 +99,7 @@ async def test_stream_without_content_is_an_error_of_pydantic_ai() -> None:
 
 
 def test_page_lists_tests_that_exist() -> None:
-    """The page maps the cases of Pydantic AI's own tests to tests of this module."""
+    """The documentation page maps the cases of Pydantic AI's own tests to tests in this module."""
     page = (ROOT / "docs" / "howto" / "frameworks.md").read_text()
     table = page.partition("| tests of `DragomanModel` |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1:-1] for line in table.splitlines()[2:]]
@@ -136,7 +136,9 @@ async def test_agent_calls_tools(model: Model, streamed: bool) -> None:
 @pytest.mark.parametrize("wrap", [ToolOutput, NativeOutput, PromptedOutput])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_agent_parses_structured_output(wrap: Any, streamed: bool) -> None:
-    """Request structured output by a tool, by the wire's own feature, and by the prompt."""
+    """Request structured output in three ways: with a tool, with the wire's own feature, and in
+    the prompt.
+    """
     json = '{"name": "Basel", "people": 170000}'
     answer: Any = Answer(tool_calls=[Call("final_result", json)]) if wrap is ToolOutput else json
     provider = ScriptedProvider(answer)

@@ -195,7 +195,9 @@ async def test_a_structured_reply_that_violates_its_schema_does_not_look_complet
 
 
 async def run(response: Response, sent: list[Any], gone: asyncio.Event, spec: str = "2.4") -> None:
-    """Call a response as a server does; setting the event ``gone`` disconnects the client."""
+    """Call an ASGI response as a server does; the client disconnects when the event ``gone`` is
+    set.
+    """
 
     async def receive() -> dict[str, Any]:
         await gone.wait()

@@ -91,7 +91,7 @@ def test_downloaded_wheels_are_not_fetched_again(index: Path, tmp_path: Path) ->
 
 
 def test_progress_can_be_measured_while_files_and_folders_are_deleted(tmp_path: Path) -> None:
-    """Delete folders while the progress is measured, as pip does."""
+    """While the progress of a download is measured, another thread deletes folders, as pip does."""
     stop = threading.Event()
 
     def churn() -> None:

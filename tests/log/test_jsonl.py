@@ -1,4 +1,4 @@
-"""Test logs that are read from an export in JSON lines."""
+"""Test reading a log from its export in JSON lines."""
 
 from __future__ import annotations
 

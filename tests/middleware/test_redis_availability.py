@@ -1,5 +1,5 @@
-"""Test RedisAvailability with a real Redis server: all processes skip models that one found
-unavailable.
+"""Test RedisAvailability with a real Redis server: if a process finds a model unavailable, all
+processes skip the model.
 """
 
 # ruff: noqa: SLF001 - the time of the next read, and the reads under way, are not public

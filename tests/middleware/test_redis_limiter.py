@@ -327,7 +327,7 @@ async def test_error_names_redis_if_it_is_unavailable() -> None:
 async def test_all_waiting_calls_fail_after_one_timeout_if_redis_hangs(
     make: Make, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One timeout covers all waiting callers, and no slot is lost."""
+    """If Redis hangs, all waiting callers fail after one timeout, and no slot is lost."""
     monkeypatch.setattr("dragoman.middleware.redis._ASK_SECONDS", 0.4)
     limiter = make(max_concurrency=3)
     provider = RateLimit(Listed("ok", repeat=True), limiter=limiter)

@@ -1,4 +1,4 @@
-"""Test ``dragoman chat`` at a real terminal with a real server and a model of random weights."""
+"""Test ``dragoman chat`` at a real terminal with a real server and a model with random weights."""
 
 from __future__ import annotations
 

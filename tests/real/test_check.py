@@ -1,4 +1,4 @@
-"""Test ``dragoman check`` against a real llama.cpp server with a model of random weights."""
+"""Test ``dragoman check`` against a real llama.cpp server and a model with random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test embeddings of a real llama.cpp server, with random weights and with the embedded model."""
+"""Test embeddings from a real llama.cpp server, with a random-weight model and the embedded model."""
 
 from __future__ import annotations
 

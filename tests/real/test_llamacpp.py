@@ -1,4 +1,4 @@
-"""Test a real llama.cpp server, with random weights and with the embedded model."""
+"""Test a real llama.cpp server, with a random-weight model and the embedded model."""
 
 from __future__ import annotations
 
@@ -194,7 +194,9 @@ async def test_the_embedded_model_knows_the_capital_of_france() -> None:
 
 
 async def test_the_local_server_uses_one_thread_by_default(tiny: Path) -> None:
-    """More threads wait for each other in busy loops, which is ten times slower on a busy machine."""
+    """With two or more threads, each waits for the others in a busy loop, which is ten times
+    slower on a busy machine.
+    """
     running: dict[int | None, int] = {}
     for threads in (None, 1, 5):
         server = (

@@ -1,5 +1,5 @@
-"""Create a language model of 470 KB with random weights, whose text is nonsense, for a real
-server.
+"""Create a language model of 470 KB for a real server; its weights are random and its text is
+nonsense.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test the check of a server that embeds or ranks, as a function and as a command."""
+"""Test the conformance check for embedding and reranking servers, as a function and as a command."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def test_every_wire_passes_the_retrieval_test_suite() -> None:
 
 
 class Wrong(Embedder):
-    """Embed texts and change the answers, to break a rule."""
+    """Embed texts, but change the answers so that they break a conformance rule."""
 
     name, model = "wrong", "m"
 
@@ -60,7 +60,7 @@ class Wrong(Embedder):
 
 
 class WrongReranker(Reranker):
-    """Rank documents and change the answers, to break a rule."""
+    """Rank documents, but change the answers so that they break a conformance rule."""
 
     name, model = "wrong", "m"
 

@@ -1,4 +1,4 @@
-"""Test embedders and rerankers by name: the catalogue, models.yaml, keys and prices."""
+"""Test opening embedders and rerankers by name: the catalogue, models.yaml, keys and prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provide replies that propose calls, and checks of logs, for the tests of sessions."""
+"""Provide replies that propose tool calls, and functions that check logs, for tests of sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Test that layers below the session cannot run a tool, by import or when they receive one."""
+"""Test that layers below the session neither import code that runs tools nor run a tool that they
+receive.
+"""
 
 from __future__ import annotations
 

@@ -470,8 +470,8 @@ class CountedLog(MemoryLog):
 async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Count records read and written, and messages renamed and estimated, in each tenth of a long
-    run.
+    """In each tenth of a long run, count the records read and written, the calls that rename ids
+    in messages, and the token estimates.
     """
     work = {"renamed": 0, "estimated": 0}
     # Wrap private methods to count their calls.

@@ -95,7 +95,7 @@ def list_fields() -> Iterator[tuple[type, FieldInfo]]:
 
 
 def find_written(value: Any, found: set[tuple[type, str]]) -> None:
-    """Add the fields of a record, and of the values nested in it, that differ from their default."""
+    """Add to ``found`` each field, of a record or nested in it, that differs from its default."""
     if isinstance(value, tuple):
         for each in value:
             find_written(each, found)
@@ -419,7 +419,9 @@ async def retrieve(log: EventLog, seen: list[Any]) -> None:
 
 
 async def serve(log: EventLog, seen: list[Any]) -> None:
-    """Run a gateway with a key, warnings, attempts, an error, content and retrieval."""
+    """Run a gateway whose log gets a key, warnings, attempts, an error, content and retrieval
+    calls.
+    """
     found = {
         "id": "e1",
         "model": "m",

@@ -1,4 +1,4 @@
-"""Test that with a prompt cache, an agent of 20 turns pays for its history only once."""
+"""Test that with a prompt cache, an agent that runs for 20 turns pays for its history only once."""
 
 from __future__ import annotations
 

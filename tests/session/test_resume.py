@@ -48,7 +48,7 @@ def script() -> Listed:
 
 
 class Story:
-    """Hold the records of a complete run, of which tests use the first ones."""
+    """Hold the log of a complete run, which tests cut off after any of its records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

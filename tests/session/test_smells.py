@@ -1,6 +1,6 @@
 """Test seven signs that a provider is turning into an agent.
 
-Tests elsewhere that cover some of them are named here.
+If a test in another file covers one of these signs, the test here names it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def test_adapters_contain_no_code_that_executes_tools() -> None:
 
 
 async def test_an_adapter_keeps_no_messages_between_calls(log: SqliteLog) -> None:
-    """``test_keeps_provider_request_scoped`` also searches every object that a provider
-    references.
+    """This test checks the provider's attributes; ``test_keeps_provider_request_scoped`` searches
+    every object that a provider references.
     """
     session, transport = await run_over_a_wire(log)
     assert not [value for value in vars(session.provider).values() if isinstance(value, list)]
@@ -138,7 +138,9 @@ async def test_a_fallback_switch_is_recorded_with_its_reason(log: SqliteLog) -> 
 
 
 async def test_a_fallback_that_does_not_switch_records_no_switch(log: SqliteLog) -> None:
-    """Such a fallback records no switch and no failure, and its cost can be limited."""
+    """If the first model answers, a fallback records no switch and no failure, and its cost can be
+    limited.
+    """
     transport = FixtureTransport((200, STREAM, [ANSWER]))
     first = dragoman.connect(
         "m", base_url="http://127.0.0.1:9/v1", transport=transport, name="a", priced_as="free"

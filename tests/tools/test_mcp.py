@@ -46,7 +46,9 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
 
 
 async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Path) -> None:
-    """Use one server for all calls that do not end it, because starting one takes a second."""
+    """All calls that do not end the server share one server, because starting a server takes a
+    second.
+    """
     await check_calls(server)
     await check_session(server, tmp_path)
     sleep = next(tool for tool in server.tools if tool.name == "sleep")

@@ -1,4 +1,4 @@
-"""Test functions and programs as tools: validated, timed, limited, and observed unchanged."""
+"""Test functions and programs as tools: validation, timeouts, output limits and results."""
 
 from __future__ import annotations
 
@@ -398,7 +398,7 @@ async def gone(pid: int) -> None:
 async def test_no_process_keeps_running_after_a_timeout_or_cancel(
     how: str, tmp_path: Path
 ) -> None:
-    """Neither the program nor its child processes keep running."""
+    """After a timeout or cancellation, neither the program nor its child processes keep running."""
     sign = tmp_path / "started"
     shell = ["/bin/sh", "-c", f"sleep 600 & echo $! > {sign}; wait"]
     seconds = 1.5 if how == "timeout" else 30

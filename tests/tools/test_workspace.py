@@ -33,7 +33,7 @@ SECRET = "the secret of the outside"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a workspace with links to outside files, and a file outside."""
+    """Return a workspace folder that contains links to a file and a folder outside it."""
     folder = tmp_path / "work"
     (folder / "src" / "deep").mkdir(parents=True)
     (tmp_path / "outside").mkdir()

@@ -373,7 +373,7 @@ def tell_rich(log: SqliteLog, session: str = "rich") -> None:
 
 
 def check_accessible(page: Page) -> None:
-    """Check the page with all rules of axe, and the dark page with its contrast rule."""
+    """Check the page with all rules of axe, and again in dark mode with only its contrast rule."""
     package = importlib.util.find_spec("axe_playwright_python")
     assert package is not None
     assert package.origin is not None

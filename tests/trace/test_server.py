@@ -324,7 +324,7 @@ ALLOW: dict[str, Any] = {"session": "fix", "intent": "tu_3", "allowed": True}
 def send(
     url: str, answer: dict[str, Any] | None = None, token: str | None = None, **headers: str
 ) -> tuple[int, str]:
-    """Send an answer as the page does, with some headers replaced."""
+    """Send the answer to an approval question as the page does, with some headers replaced."""
     found = json.loads(ask(url + "api/questions")[1])
     usual = {
         "Origin": url.partition("/")[0] + "//" + url.split("/")[2],

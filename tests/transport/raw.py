@@ -1,4 +1,6 @@
-"""Provide a server that sends exactly the given bytes, and a call without a provider."""
+"""Provide a server that sends exactly the given bytes, and a function that calls a transport
+directly.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class RawServer:
 async def listen(
     handler: Handler, *, host: str = "127.0.0.1", **settings: Any
 ) -> AsyncIterator[RawServer]:
-    """Serve until the context is left, with settings of ``asyncio.start_server``."""
+    """Serve until the context exits; ``settings`` are passed to ``asyncio.start_server``."""
     server, tasks = RawServer(), set[asyncio.Task[Any]]()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -255,7 +255,7 @@ class Fields:
 
 
 def fields_by_llhttp(data: bytes) -> dict[str, str]:
-    """Return the header fields of a reply, by an independent reader."""
+    """Return the header fields of a reply as llhttp, an independent parser, reads them."""
     fields = Fields()
     with suppress(HttpParserError, HttpParserUpgrade):
         fields.parser.feed_data(data)
@@ -351,7 +351,7 @@ async def test_reply_that_arrives_before_the_request_is_sent_is_read() -> None:
 
 @pytest.mark.parametrize("size", [JOINED_BODY, JOINED_BODY + 1, 600_000])
 async def test_request_body_is_sent_completely_after_the_head(size: int) -> None:
-    """A large body is written after the head, and a small one together with it."""
+    """A large request body is written after the head, and a small one together with the head."""
     body, received = bytes(range(256)) * (size // 256 + 1), b""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

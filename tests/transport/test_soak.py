@@ -131,8 +131,8 @@ def open_files() -> int:
 
 
 def measure_memory() -> int:
-    """Return the bytes in use: allocated by Python, or in a long run, which tracing would slow
-    down, of the whole process.
+    """Return the bytes that Python has allocated. In a long run, which tracing would slow down,
+    return the memory of the whole process instead.
     """
     gc.collect()
     return int(psutil.Process().memory_info().rss) if WHOLE else tracemalloc.get_traced_memory()[0]
@@ -190,7 +190,7 @@ STREAMS = 5_000 if WHOLE else 400
 
 @pytest.mark.exhaustive
 async def test_concurrent_streams_do_not_mix_their_bytes() -> None:
-    """Each stream gets its own bytes while all are open."""
+    """Many streams are open at once, and each receives only its own bytes."""
     everyone = asyncio.Event()
     here = 0
 

@@ -122,7 +122,7 @@ async def test_certificate_revocation_lists_are_applied(
 async def test_missing_revocation_list_rejects_the_certificate(
     authority: Authority, stranger: Authority
 ) -> None:
-    """The only revocation list is that of another authority, so the certificate is rejected."""
+    """The only revocation list comes from another authority, so the certificate is rejected."""
     both = Path(authority.path).with_name("both.pem")
     both.write_text(Path(authority.path).read_text() + Path(stranger.revoke()).read_text())
     transport = HttpTransport(ca=str(both))
@@ -232,8 +232,8 @@ async def test_system_certificates_are_trusted(
 async def _read_until_eof(
     transport: HttpTransport, authority: Authority, *, notify: bool
 ) -> bytes:
-    """Return the body of a reply that ends with the connection, with ``close_notify`` or with only
-    a FIN.
+    """Return the body of a reply whose end is the end of the connection. With ``notify`` the
+    server sends ``close_notify`` first, otherwise only a FIN.
     """
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,4 @@
-"""Correct programs that a type checker must accept, with the types it must infer. Nothing here is
-run.
-"""
+"""Correct programs that a type checker must accept, with the types it must infer; never run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Contain mistakes that a type checker must find, each on the line after its number; this code is
-never run.
-"""
+"""Mistakes that a type checker must find, each below a comment with its number; never run."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PNG = base64.b64decode(
 class TestGoogle(ChatModelIntegrationTests):
     @pytest.fixture(autouse=True)
     def _world(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Serve the images that the tests download from this process instead of the network."""
+        """Replace the images that the tests would download from the internet."""
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))
 
     @property

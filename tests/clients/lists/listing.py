@@ -1,7 +1,7 @@
 """Run a list of features and print the outcome of each feature as one JSON object.
 
-It runs in the environment of the client, where Dragoman is not installed: ``python CLIENT.py URL
-SIDE MODEL``.
+This module runs in the client's environment, where Dragoman is not installed: ``python CLIENT.py
+URL SIDE MODEL``.
 """
 
 from __future__ import annotations
