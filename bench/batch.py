@@ -1,11 +1,11 @@
-"""Measure how many rows of a batch are processed per CPU second, and its memory by number of rows.
+"""Measure how many rows a batch processes per CPU second, and its memory for each number of rows.
 
     python -m bench.batch [--rows N ...] [--order input|completed] [--rounds N]
 
 The batch runs in a child process against the server of ``bench.server`` in another one, which
-answers 500 characters of text from precomputed bytes. CPU time is that of the batch's process,
-including kernel time, reading, writing and syncing. Memory is the process's maximum
-(``ru_maxrss``), including imports.
+answers with 500 characters of precomputed text. CPU time is that of the batch's process, including
+kernel time, reading, writing and syncing. Memory is the process's maximum (``ru_maxrss``),
+including imports.
 """
 
 from __future__ import annotations

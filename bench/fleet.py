@@ -167,7 +167,7 @@ def measure_latency(base: str, python: str, rounds: int, seconds: float) -> dict
     """Return the CPU time per request and the added latency of the gateway and of LiteLLM's proxy."""
     found: dict[str, list[list[float]]] = {"direct": [], "gateway": [], "litellm": []}
     costs: dict[str, list[float]] = {"gateway": [], "litellm": []}
-    kept: dict[str, list[float]] = {"gateway": [], "litellm": []}  # on kept connections
+    kept: dict[str, list[float]] = {"gateway": [], "litellm": []}  # with kept-alive connections
     with (
         serving("gateway", base) as gateway,
         serving("litellm", base, python) as proxy,

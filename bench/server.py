@@ -244,8 +244,8 @@ def _content_length(head: bytes) -> int:
 
 async def main(folder: str) -> None:
     loop = asyncio.get_running_loop()
-    # Done here rather than in the parent, where the imports would add to the memory of all
-    # children.
+    # Make the certificate in this process: in the parent, the imports would add to the memory of
+    # all child processes.
     make_certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(f"{folder}/cert.pem", f"{folder}/key.pem")

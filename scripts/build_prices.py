@@ -247,8 +247,8 @@ def why_not(model: ModelInfo) -> str | None:
     return None
 
 
-# Models that embed or rank, which the source omits or prices without a unit: list prices of their
-# vendors, in dollars per million tokens; ``search`` per thousand searches.
+# The vendors' list prices of embedding and reranking models that genai-prices omits or prices
+# without a unit: in dollars per million tokens; ``search`` in dollars per thousand searches.
 RETRIEVAL: list[dict[str, Any]] = [
     {
         "provider": "openai",
@@ -506,8 +506,8 @@ def moments(model: ModelInfo, today: date) -> list[datetime]:
     starts = [begin for begin, _, _, _ in spans(model) if begin is not None]
     days = {today, *starts, *[start - timedelta(days=1) for start in starts]}
     if starts and any(hours for _, _, hours, _ in spans(model)):
-        # Skip dates before the last one: there, hourly prices of genai-prices have no date (see
-        # ``spans``).
+        # Skip days before the last price change: genai-prices gives no date for hourly prices, so
+        # it applies them to the whole past (see ``spans``).
         days = {day for day in days if day >= max(starts)}
     return [
         datetime.combine(day, time(hour, 45), UTC)

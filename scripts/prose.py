@@ -25,9 +25,9 @@ FOLDERS = ("src", "scripts", "examples", "bench", "tests")
 PAGES = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "docs")
 
 ALLOWED = (
-    "words of ``prefix``",  # a shell command has words
-    "first word of this one",  # a shell command has words
-    "begins with its words",  # a shell command has words
+    "words of ``prefix``",  # a shell command consists of words
+    "first word of this one",  # a shell command consists of words
+    "begins with its words",  # a shell command consists of words
 )
 """Phrases that are never a violation. Each has a comment that gives the reason."""
 
@@ -273,7 +273,8 @@ def read_passages(path: Path) -> Iterator[Passage]:
     if path.suffix == ".md":
         yield Passage(PAGE, 1, _HTML.sub(_blank, _FENCE.sub(_blank, text)))
         return
-    # A regular expression is faster than parsing, and tests need no check by kind of function.
+    # A regular expression is faster than parsing, and the check of tests does not depend on what a
+    # docstring describes.
     if "tests" in path.parts:
         for match in _TEST_DOCSTRING.finditer(text):
             yield Passage(DOCSTRING, text.count("\n", 0, match.start("text")) + 1, match["text"])

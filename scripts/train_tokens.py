@@ -709,7 +709,7 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
         for pair in zip(" " + plain, plain + " ", strict=True):
             rows.append(row)
             columns.append(at["".join(pair)])
-        # Subtract the token of the "a" and the first token of the word.
+        # Subtract one token for the "a" and one for the first token of the word.
         target.append(np.mean(list(counted[digest(f"a {word}")].values())) - 2)
         weight.append(share**0.25)
     weights = np.array(weight) / np.mean(weight)

@@ -31,8 +31,8 @@ from .trace.conftest import FLAGS, Served
 ASSETS = ROOT / "docs" / "assets"
 LINES = 33
 
-# The light theme of the site; the fonts are those of the reader, so that nothing is fetched from
-# elsewhere.
+# The light theme of the site. The picture uses the fonts of the reader's machine, so that nothing
+# is fetched from another server.
 THEME = TerminalTheme(
     (250, 250, 250),
     (36, 41, 47),

@@ -215,8 +215,8 @@ async def test_cancelled_reply_has_the_same_fields_as_a_complete_reply() -> None
 async def test_provider_state_of_a_cancelled_reply_is_not_sent(
     wire: str, around: Callable[..., Any]
 ) -> None:
-    """Opaque state is sent neither to its issuer nor to another wire, even through a wrapping
-    provider.
+    """The opaque state of a cancelled reply is sent neither to its issuer nor to another wire,
+    even through a wrapping provider.
     """
     response = await hear_until(around(signed()), "so")
     target = connect("m-1", wire=wire, base_url="http://x.test")

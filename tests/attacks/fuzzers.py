@@ -286,7 +286,7 @@ ODD_BODIES = [
 
 
 def make_reply(case: Case, rng: Rng) -> bytes:
-    """Return a mutated copy of a case's reply."""
+    """Return a mutated copy of the reply of a conformance case."""
     data, how = case.reply or b"", rng.random()
     if how < 0.25:
         return mutate_bytes(data, rng, rng.choice([1, 1, 2, 3, 8]))

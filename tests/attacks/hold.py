@@ -21,7 +21,9 @@ class HeldError(AssertionError):
 
 
 def check_held(seconds: float, what: str, most: float = MOST) -> None:
-    """Raise ``HeldError`` if the given CPU time exceeds ``most`` units."""
+    """Raise ``HeldError`` if the given CPU time exceeds ``most`` units of work (see
+    ``tests/cpu.py``).
+    """
     # Measuring the unit costs time, so it is done only after a suspiciously long run.
     if seconds > 0.05 and (units := seconds / cpu.measure_unit()) > most:
         raise HeldError(f"{what} took {units:.0f} units of CPU, and {most:.0f} are the most")

@@ -133,7 +133,7 @@ class Payer(Provider):
         due = [number for number in range(INVOICES) if number not in settled][: 1 + turns % 3]
         out.text("Next.")
         for place, number in enumerate(due):
-            # The same call ids in every turn, as some servers send them.
+            # Use the same call ids in every turn, as some servers do.
             out.tool_start(place, f"call_{place}", "transfer" if turns % 2 else "pay")
             out.tool_input(place, f'{{"invoice": {number}}}')
             out.block_end(place)
@@ -147,8 +147,8 @@ class Payer(Provider):
 def _read_transcript(text: str) -> set[int]:
     """Return the invoices that are paid according to a transcript or a summary.
 
-    A transcript does not show which result belongs to which call, so one payment counts for all
-    calls of its turn.
+    A transcript does not show which result belongs to which call, so a payment counts for all
+    calls of the same turn.
     """
     found = {
         int(number)

@@ -1,4 +1,4 @@
-"""Mutations of JSON values, YAML, event streams, lines and bytes that keep their structure."""
+"""Mutate JSON values, YAML, event streams, lines and bytes, but keep most of their structure."""
 
 from __future__ import annotations
 

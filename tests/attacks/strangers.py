@@ -83,7 +83,7 @@ async def _client(port: int, act: Callable[[Send], Awaitable[None]]) -> None:
 
 
 async def main(kind: str, port: int, number: int, key: str) -> None:
-    """Run this many clients of one kind, or of every kind, until the process is killed."""
+    """Run a number of clients of one kind, or of every kind, until the process is killed."""
     acts = [act for name, act in kinds(key).items() if kind in (name, "each")]
     clients = [_client(port, act) for act in acts for _ in range(number)]
     print("ready", flush=True)

@@ -71,7 +71,7 @@ async def test_stored_standard_error_of_a_server_is_limited(
         assert len(server.tools) == 2
         files = []
         for place in Path("/proc/self/fd").iterdir():
-            # The folder's own descriptor is closed by now.
+            # The descriptor that listed the folder is closed by now.
             with contextlib.suppress(FileNotFoundError):
                 files.append(place.stat())
         deleted = [

@@ -60,7 +60,7 @@ async def test_search_tool_omits_paths_that_are_denied_or_need_approval(
 async def test_list_files_tool_omits_paths_that_a_rule_denies(root: Path) -> None:
     policy = Policy([READING, Rule("deny", path="secrets/**"), Rule("deny", path="**/.env")])
     seen = await run(root, policy, "list_files")
-    # A folder that matches is not entered, so what is in it is not counted.
+    # A denied folder is not searched, so its files are not counted.
     assert (
         seen.content
         == "a/main.py\n[4 paths left out: a rule denies them, or asks when they are named]"

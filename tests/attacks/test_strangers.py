@@ -45,8 +45,8 @@ ATTACKS: list[tuple[str, int, float, float]] = (
 
 
 async def measure(url: str, seconds: float) -> list[float]:
-    """Call the gateway for this many seconds, each time over a new connection; return the sorted
-    durations.
+    """Call the gateway repeatedly for a number of seconds, each time over a new connection; return
+    the sorted durations.
     """
     port, took = int(url.rpartition(":")[2]), []
     end = time.perf_counter() + seconds

@@ -72,7 +72,7 @@ class Terminal:
         raise AssertionError(f"{keys!r} never made {text!r} appear")
 
     def drain(self, seconds: float) -> None:
-        """Return what the program prints within this time."""
+        """Read the output of the program for a number of seconds."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and self._read(left):
             pass

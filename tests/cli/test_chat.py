@@ -355,7 +355,7 @@ def test_cost_command_prints_the_cost_of_the_chat(tmp_path: Path) -> None:
         talk = chat("five", given="/cost\none\ntwo\n/cost\n", DRAGOMAN_CONFIG=str(config))
         unknown = chat("m", "--base-url", server.base_url, given="one\n/cost\n")
     assert "nothing was asked yet" in talk.stdout
-    # 3 tokens at 1.25 and 2 at 10 dollars a million, twice
+    # Two calls, each with 3 tokens at 1.25 and 2 tokens at 10 dollars per million.
     assert "five: 2 answers, 6 tokens in, 4 out; $0.0000475 (prices" in talk.stdout
     assert "m: 1 answer, 3 tokens in, 2 out; price unknown: m at 127.0.0.1" in unknown.stdout
     assert "set priced_as: in models.yaml" in unknown.stdout

@@ -115,7 +115,7 @@ def test_models_command_filters_models_by_a_pattern(run: Any) -> None:
     nothing = run("zzzz")
     assert nothing.exit_code == 11
     near = run("fiv")
-    assert near.exit_code == 0  # part of a name is a pattern
+    assert near.exit_code == 0  # a part of a name finds the model
 
 
 def test_pattern_without_matches_is_reported(run: Any) -> None:

@@ -90,7 +90,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     thread.join(30)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Free what the clients left open now, so that no later test gets its warnings.
+        # Free the connections that clients left open, so that no later test gets their warnings.
         gc.collect()
 
 
@@ -190,7 +190,7 @@ if os.environ.get("DRAGOMAN_EXHAUSTIVE"):
             _made = type(
                 _name, (Standard,), {"client": _client, "wire": _wire, "__module__": __name__}
             )
-            # One event loop for all: the clients keep their connections from one test to the next.
+            # Run all tests in one event loop, because the clients keep their connections.
             globals()[_name] = pytest.mark.exhaustive(
                 pytest.mark.asyncio(loop_scope="module")(_made)
             )

@@ -24,7 +24,7 @@ from dragoman.log import (
 from dragoman.log.chain import check_log
 from dragoman.log.record import Draft, Head, link_record, to_row
 
-FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "150"))  # set the variable for a longer run
+FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "150"))  # number of bits to flip
 NUMBER = 20
 CHANGED = 7  # the record that is tampered with
 

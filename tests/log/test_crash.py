@@ -29,7 +29,7 @@ from dragoman.log.record import draft_record
 
 from .children import killing, start
 
-KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "20"))  # set the variable for a longer run
+KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "20"))  # number of writers to kill
 
 
 def check(log: EventLog, acknowledged: list[str]) -> None:

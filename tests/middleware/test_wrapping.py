@@ -54,8 +54,8 @@ LAYERS: dict[str, Around] = {
     "Observe": lambda model: Observe(model, lambda event: None),
     "RateLimit": lambda model: RateLimit(model, max_concurrency=5),
     "Record": lambda model: Record(model, CASSETTE, "off"),
-    # Named like the provider: a reply that is cancelled before a candidate is called has this
-    # name.
+    # The fallback has the name of the provider, because a reply that is cancelled before a
+    # candidate is called carries the name of the fallback.
     "Fallback": lambda model: Fallback([model], name="acme"),
 }
 

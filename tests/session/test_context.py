@@ -515,7 +515,7 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     assert max(appends) <= min(appends) * 1.1
     assert max(renamed[1:]) <= min(renamed[1:]) * 1.3
     assert max(estimated[1:]) <= min(estimated[1:]) * 1.5
-    # Messages handled per turn: all that are sent, and twice as many if the context is shortened.
+    # A turn handles each message that it sends once, or twice if the context is shortened.
     assert renamed[-1] < TENTH * 120
 
 

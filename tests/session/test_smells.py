@@ -177,5 +177,5 @@ def test_provider_specific_fields_do_not_appear_in_session_or_cli_code() -> None
             imported |= {
                 target for _, _, target in module.imports(known) if target[:1] == ("wire",)
             }
-    # Only the package itself is imported, for the swap plan, and no single wire.
+    # Only the package ``wire`` itself is imported, for the swap plan, and none of its wires.
     assert imported <= {("wire",)}

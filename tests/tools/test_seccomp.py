@@ -1,4 +1,6 @@
-"""Test the system call filter with an interpreter of the kernel's packet filter programs."""
+"""Test the system call filter by running it in an interpreter for BPF, the language of such
+filters.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Authority:
         return str(files[0]), str(files[1])
 
     def revoke(self, *certificates: str) -> str:
-        """Return a file with the authority's certificate and its list of these revoked
+        """Return a file with the authority's certificate and a revocation list of the given
         certificates.
         """
         now = datetime.datetime.now(datetime.UTC)

@@ -14,7 +14,7 @@ from dragoman.transport.clock import Clock
 async def test_only_the_first_event_of_a_stream_restarts_the_timeout(
     stream: bool, timers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A complete call has one timeout, ``total``, which events do not restart."""
+    """A call that is not streamed has one timeout, ``total``, which events do not restart."""
     loop = asyncio.get_running_loop()
     started: list[float] = []
     call_at = loop.call_at

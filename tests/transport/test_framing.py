@@ -409,9 +409,7 @@ async def test_idle_connection_that_receives_bytes_is_closed() -> None:
 
 
 async def test_no_request_is_lost_if_the_server_closes_after_each_reply() -> None:
-    """The kernel may have received the end of the connection although the event loop has not read
-    it.
-    """
+    """The kernel may have received the end of the connection before the event loop reads it."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

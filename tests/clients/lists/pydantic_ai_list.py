@@ -98,7 +98,7 @@ async def tools_streamed() -> None:
 
 @case
 async def structured() -> None:
-    if SIDE == "anthropic":  # pydantic-ai decides this by the name of the model
+    if SIDE == "anthropic":  # pydantic-ai offers it only for model names it knows
         raise NotOffered
     expect((await agent(output_type=NativeOutput(River)).run("RIVER")).output.model_dump(), RIVER)
 
