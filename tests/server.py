@@ -71,6 +71,7 @@ class Server:
     in_flight: int = 0
     most_in_flight: int = 0
     closed: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped: bool = False
 
     @property
     def base_url(self) -> str:
@@ -85,7 +86,6 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.open += 1
-        tasks.add(task := asyncio.current_task())  # type: ignore[arg-type]
         try:
             while (seen := await _read(reader)) is not None:
                 server.requests.append(seen)
@@ -112,14 +112,23 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
         finally:
             server.open -= 1
             server.closed.set()
-            tasks.discard(task)  # type: ignore[arg-type]
             writer.close()
 
-    listener = await asyncio.start_server(connected, "127.0.0.1", 0)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if server.stopped:  # accepted by the system before the listener was closed
+            writer.close()
+            return
+        task = asyncio.ensure_future(connected(reader, writer))
+        tasks.add(task)
+        # A task that is cancelled before its first step closes nothing itself.
+        task.add_done_callback(lambda _: (tasks.discard(task), writer.close()))
+
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:
         yield server
     finally:
+        server.stopped = True
         listener.close()
         for task in list(tasks):
             task.cancel()

@@ -95,6 +95,21 @@ def test_unsigned_thinking_and_a_tool_call_are_encoded_for_clients(
     assert b'"patch"' in written
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_call_of_a_grouped_tool_has_its_namespace(stream: bool) -> None:
+    request = Request([User("Hi")], tools=[Tool("files__read")], model="m", stream=stream)
+    out = Assembler(request_id="R", model="m", expected=Expectation(request))
+    out.start()
+    out.tool_start(0, "c1", "files__read")
+    out.tool_input(0, "{}")
+    out.finish("tool_calls")
+    asked = Asked(request, grouped={"files__read": ("files", "read")})
+    encoder = SERVER_CODECS["responses"].encoder(asked, created=0)
+    written = b"".join([encoder.feed(event) for event in out.take()]) + encoder.end()
+    assert b'"name":"read","namespace":"files"' in written
+    assert b"files__read" not in written
+
+
 # --- custom tools of the Responses wire --------------------------------------------------------
 
 
