@@ -359,7 +359,7 @@ def test_tokens_come_from_the_vendors_authentication_libraries(
         ("auth: {type: aws}, api_key_env: K", "a.api_key_env: auth is given as well"),
     ],
 )
-def test_authentication_mistake_in_the_file_is_reported_in_one_line(
+def test_invalid_authentication_setting_is_reported_with_its_line(
     file: Path, text: str, problem: str
 ) -> None:
     file.write_text(f"adapters:\n  a: {{type: openai,\n    {text}}}\n")

@@ -170,7 +170,7 @@ def test_error_names_an_invalid_capability_or_value(given: dict[str, Any], messa
 
 @pytest.mark.parametrize("mine", WEAKEST_FIRST)
 @pytest.mark.parametrize("theirs", WEAKEST_FIRST)
-def test_merging_keeps_the_stronger_source_or_else_the_later_value(
+def test_merging_prefers_the_stronger_source_and_then_the_later_value(
     mine: Source, theirs: Source
 ) -> None:
     merged = Capabilities.of({"supports_tools": True}, mine).merged(

@@ -322,8 +322,8 @@ def test_model_that_supports_one_wire_is_opened_over_that_wire(
     ] == ["responses"] * 3
     assert [wire_of(f"openai:{name}") for name in ("gpt-5", "gpt-5-mini", "o3")] == ["openai"] * 3
     assert wire_of("work:gpt-5-codex") == "responses"
-    # The user's setting takes precedence. A server other than the vendor's may not support the
-    # wire.
+    # The chat wire is used if the user sets it, and for a server other than the vendor's, because
+    # such a server may not support the Responses wire.
     assert (
         wire_of("chat:gpt-5-pro")
         == wire_of("proxy:gpt-5-pro")

@@ -481,7 +481,7 @@ class Leg(BaseModel):
 
 
 def namesake(**fields: Any) -> Any:
-    """Return another model named Leg, with a different PlaceModel."""
+    """Create another model named Leg; its field ``to`` has another model named PlaceModel."""
     return create_model("Leg", to=(create_model("PlaceModel", **fields), ...))
 
 

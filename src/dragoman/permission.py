@@ -329,9 +329,9 @@ class Policy:
     def withheld(self, proposal: Proposal) -> Callable[[str], bool] | None:
         """Return a predicate for the paths that an allowed call must not show, or ``None``.
 
-        A tool that walks a folder names only the folder in its proposal. Every path it finds is
-        checked against the rules with a path that deny or ask; a rule that matches the proposal
-        itself has already been applied.
+        A tool that walks a folder names only the folder in its proposal. Each path that the tool
+        then finds is checked against the rules that have a path and deny or ask. Rules that match
+        the proposal itself are skipped, because they were already applied to the call.
         """
         strict = [rule for rule in self.rules if rule.path is not None and rule.action != "allow"]
         open_rules = [rule for rule in strict if not rule.matches(proposal)]

@@ -107,7 +107,8 @@ class SseDecoder:
         self.lines += len(lines)
         position, held = self._position, self._data
         offset, size = self._offset, self._data_size
-        near = self._max - len(b"data:")  # up to this size, no line or event is too long
+        # If the data of an event is at most this long, none of its lines exceeds the limit either.
+        near = self._max - len(b"data:")
         for line in lines:
             if line.startswith(b"data: "):
                 if not held:

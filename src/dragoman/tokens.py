@@ -339,7 +339,7 @@ class _Table(Struct, frozen=True):
     """The coefficients in ``tokens.json``, which ``scripts/train_tokens.py`` writes."""
 
     common_han: str  # Chinese characters that are common in vocabularies
-    hardness: str  # extra tokens of each pair of letters, as one base-36 digit
+    hardness: str  # the extra tokens of each pair of adjacent letters, one base-36 digit per pair
     # coefficients by family: hundredths of a token for each of _FEATURES, in order
     costs: dict[str, list[int]]
     bands: dict[str, float]  # the relative error on long texts, by family
@@ -352,7 +352,7 @@ def _table() -> _Table:
 
 @cache
 def _tables() -> tuple[_Classes, dict[tuple[str, str], int]]:
-    """Return the character classes, and the extra tokens for each pair of letters."""
+    """Load the class of each character, and the extra tokens of each pair of adjacent letters."""
     return _classes(_table().common_han), _read_pairs(_table().hardness)
 
 

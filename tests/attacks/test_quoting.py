@@ -20,7 +20,7 @@ from .fuzzers import APP
 from .gateway_app import post
 from .patterns import grows
 
-# The slowest text for a key pattern that does not take linear time.
+# A text that resembles keys; a badly written pattern for keys takes quadratic time on it.
 LONG = "-eyJaaaaaaaaaa" * 20_000
 PLAIN = "nothing secret. " * 20_000  # a text without secrets, which scrubbing does not shorten
 
@@ -112,7 +112,8 @@ def test_a_server_cannot_make_an_error_long_or_slow(name: str) -> None:
         with pytest.raises(ProviderError) as caught:
             asyncio.run(provider.complete("Hi", [tool]))
         text = str(caught.value)
-    assert spent.units < 4 * cpu.QUARTER_SECOND  # a quadratic scrub would take minutes
+    # If the time of scrubbing were quadratic, it would take minutes.
+    assert spent.units < 4 * cpu.QUARTER_SECOND
     assert len(text) < 3000
     assert "aaaaaaaaaa" * 30 not in text
     assert len(caught.value.provider_code or "") <= MAX_CODE

@@ -313,7 +313,7 @@ async def test_finished_rows_are_not_sent_again(out: Path) -> None:
 @pytest.mark.parametrize(
     "first", [{"input": "x"}, {"text": "x"}, {"text": ["x"]}, openai_row("a", input="x")]
 )
-async def test_first_row_with_a_text_makes_it_an_embedding_batch(
+async def test_batch_is_an_embedding_batch_if_its_first_row_has_a_text(
     first: dict[str, Any], server: SimServer, out: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "in.jsonl"
@@ -323,7 +323,9 @@ async def test_first_row_with_a_text_makes_it_an_embedding_batch(
     assert (await embed_at(server, [first], tmp_path / "three.jsonl")).failed == 0
 
 
-async def test_first_row_with_a_prompt_makes_it_a_chat_batch(server: SimServer, out: Path) -> None:
+async def test_batch_is_a_chat_batch_if_its_first_row_has_a_prompt(
+    server: SimServer, out: Path
+) -> None:
     rows = [{"prompt": "x"}, {"input": "x"}, openai_row("a", input="x")]
     report = await embed_at(server, iter(rows), out)
     chat, embed, foreign = results(out)
@@ -343,7 +345,7 @@ async def test_embed_option_decides_if_templates_are_embedded(
     assert results(tmp_path / "chat.jsonl")[0]["text"] == "chat"
 
 
-async def test_known_embedding_model_makes_it_an_embedding_batch(
+async def test_batch_is_an_embedding_batch_if_its_model_is_known_to_embed(
     server: SimServer, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = tmp_path / "models.yaml"

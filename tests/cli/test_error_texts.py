@@ -123,7 +123,7 @@ def test_invalid_server_address_is_a_usage_error(tmp_path: Path) -> None:
     assert "base_url must be an http or https URL" in result.stderr
 
 
-def test_address_of_a_vendor_with_a_key_cannot_be_set_by_a_variable() -> None:
+def test_no_vendor_has_variables_for_both_its_address_and_its_key() -> None:
     """An environment variable with another address could redirect the vendor's key to any server."""
     for vendor in map(load_vendor, vendor_names()):
         assert vendor.base_url_env is None or vendor.api_key_env is None

@@ -208,7 +208,7 @@ async def test_full_disk_rejects_new_calls_and_loses_no_usage(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("quick")
-async def test_lease_is_released_if_its_call_is_cancelled_while_it_is_granted(
+async def test_lease_is_released_if_the_call_is_cancelled_during_admission(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "used.db"

@@ -655,7 +655,7 @@ async def main() -> None:
         for key, value in found.items():
             if value.startswith("no"):
                 print(name, key, value)
-    # tests.clients.results writes the second part of the page, which is kept
+    # Keep the second part of the page, which tests.clients.results writes.
     _, title, programs = PAGE.read_text().partition("\n## ")
     PAGE.write_text(write_page(cells) + title + programs)
 

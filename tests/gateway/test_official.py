@@ -98,7 +98,7 @@ def test_a_missing_field_violates_the_schema_even_if_it_may_be_null() -> None:
         ({"content": [{"type": "tool_use", "id": "a", "name": "", "input": {}}]}, "oneOf"),
     ],
 )
-def test_a_violation_of_the_openapi_document_alone_is_a_fault(
+def test_reply_that_violates_only_the_openapi_document_is_reported(
     change: dict[str, Any], text: str
 ) -> None:
     found = faults("/v1/messages", MESSAGE | change)

@@ -113,8 +113,9 @@ async def test_field_with_its_default_value_is_neither_rejected_nor_reported() -
                 )
 
 
-# Settings that several wires have: the client's wire, its fields, and what each upstream receives.
-# A string stands for the warning that is reported instead.
+# Requests with settings that several wires have: the client's wire, the fields that the client
+# sends, and the fields that each upstream receives. A string in place of the fields of an upstream
+# is part of the warning that the client must get.
 JSON_WORDS = "JSON object"
 MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
@@ -322,8 +323,9 @@ async def test_settings_are_translated_for_the_upstream_or_reported_as_lost() ->
                     assert holds(gateway.seen[0], expected), where
 
 
-# Tools that the provider runs: the client's wire, its fields, and what each upstream receives. A
-# string stands for the field that the error names.
+# Requests with tools that the provider runs: the client's wire, the fields that the client sends,
+# and the fields that each upstream receives. A string in place of the fields of an upstream
+# means that the gateway rejects the request with an error that contains the string.
 BERLIN = {"type": "approximate", "city": "Berlin"}
 SEARCHING = {"type": "web_search_20250305", "name": "web_search"}
 INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -532,8 +534,8 @@ async def test_metrics_count_loss_warnings_by_code() -> None:
     assert "made_up" not in text
 
 
-# Reasoning settings for models that are not in the catalogue: the client's wire, its fields, and
-# what each upstream receives.
+# Requests with reasoning settings for models that are not in the catalogue: the client's wire, the
+# fields that the client sends, and the fields that each upstream receives.
 THINKING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "anthropic",

@@ -282,7 +282,7 @@ async def test_concurrency_slot_that_redis_grants_after_the_timeout_is_freed(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_call_cancelled_while_redis_admits_it_holds_no_slot(redis_url: str) -> None:
+async def test_slot_is_freed_if_a_call_is_cancelled_before_redis_replies(redis_url: str) -> None:
     key = Key(next(_names), "h", requests_per_minute=1, max_concurrency=1)
     ledger = LedgerWriter(Ledger(), RedisLimits(redis_url, clock=lambda: 600.0))
     # This call opens the connection to Redis.

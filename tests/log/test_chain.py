@@ -24,11 +24,11 @@ from dragoman.log import (
 from dragoman.log.chain import check_log
 from dragoman.log.record import Draft, Head, link_record, to_row
 
-FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "150"))  # number of bits to flip
+FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "150"))  # bits of the file to flip, one per copy
 NUMBER = 20
-CHANGED = 7  # the record that is tampered with
+CHANGED = 7  # the number of the record that the tests change or delete
 
-# Changes to the record: a column and an SQL expression for its new value.
+# How a record is changed: a column of the table, and an SQL expression for its new value.
 CHANGES = [
     ("id", "'01' || substr(id, 3, 23) || 'U'"),
     ("turn", "'t2'"),
@@ -146,7 +146,8 @@ def test_a_deleted_record_is_reported_as_a_gap(path: Path, records: list[LogReco
     run(path, f"DELETE FROM records WHERE session = 'b' AND seq = {CHANGED}")
     [found] = verify(path).breaks
     assert (found.session, found.seq, found.problem) == ("b", CHANGED, "gap")
-    assert found.id == records[CHANGED].id  # the error names the record that was tampered with
+    # The deleted record has no id to report, so the id is that of the record after the gap.
+    assert found.id == records[CHANGED].id
     with (
         SqliteLog(path) as log,
         pytest.raises(LogCorruptError, match=f"'b': record {CHANGED} is missing"),

@@ -255,7 +255,7 @@ async def test_duration_and_token_metrics_are_recorded(sdk: Sdk) -> None:
     assert points[0].explicit_bounds[-1] == pytest.approx(81.92)
 
 
-async def test_spans_contain_message_content_only_on_request(sdk: Sdk) -> None:
+async def test_spans_contain_message_content_only_if_it_is_enabled(sdk: Sdk) -> None:
     messages = [
         System("be private"),
         User([Text("a private question"), Image(Url("https://example.org/private.png"))]),
@@ -296,7 +296,7 @@ async def test_spans_contain_message_content_only_on_request(sdk: Sdk) -> None:
     ]
 
 
-async def test_span_of_a_failed_call_contains_the_requested_content(sdk: Sdk) -> None:
+async def test_span_of_a_failed_call_contains_the_prompt_if_content_is_included(sdk: Sdk) -> None:
     await call(sdk, Listed(ValueError("bug")), build_request("a question"), include_content=True)
     said = sdk.spans[0].attributes or {}
     assert json.loads(str(said["gen_ai.input.messages"]))[0]["parts"][0]["content"] == "a question"

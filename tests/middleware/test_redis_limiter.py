@@ -167,7 +167,7 @@ async def test_number_of_concurrent_calls_never_exceeds_the_limit(
 
 
 @pytest.mark.parametrize("moment", range(8))
-async def test_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(
+async def test_slots_and_tokens_are_freed_whenever_a_call_is_cancelled(
     make: Make, moment: int
 ) -> None:
     limiter = make(
@@ -188,7 +188,7 @@ async def test_call_cancelled_at_any_moment_loses_no_slot_and_no_tokens(
     await limiter.settle(lease, 0)
 
 
-async def test_call_cancelled_while_redis_admits_it_loses_no_slot(make: Make) -> None:
+async def test_slot_that_redis_granted_is_freed_if_its_call_was_cancelled(make: Make) -> None:
     limiter = make(tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005)
     asked, go_on = asyncio.Event(), asyncio.Event()
     really = limiter._ask
@@ -211,7 +211,7 @@ async def test_call_cancelled_while_redis_admits_it_loses_no_slot(make: Make) ->
     await asyncio.wait_for(limiter.acquire(100), 5)
 
 
-async def test_call_cancelled_while_redis_rejects_it_loses_no_slot(
+async def test_waiting_call_that_is_cancelled_takes_no_slot_in_redis(
     make: Make, redis_url: str
 ) -> None:
     limiter = make(max_concurrency=1, tokens_per_minute=100)
@@ -230,7 +230,7 @@ async def test_call_cancelled_while_redis_rejects_it_loses_no_slot(
         assert await redis.zcard(limiter._keys[1]) == 1
 
 
-async def test_call_cancelled_while_its_slot_is_released_loses_no_slot(make: Make) -> None:
+async def test_slot_is_freed_even_if_its_release_is_cancelled(make: Make) -> None:
     limiter = make(max_concurrency=1, poll_seconds=0.005)
     lease = await limiter.acquire()
     settling = asyncio.ensure_future(limiter.settle(lease, None))

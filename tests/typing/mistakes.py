@@ -1,4 +1,4 @@
-"""Mistakes that a type checker must find, each below a comment with its number; never run."""
+"""Code with type errors that a type checker must report; a numbered comment precedes each one."""
 
 from __future__ import annotations
 

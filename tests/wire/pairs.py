@@ -494,7 +494,7 @@ def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: boo
     """Return the content of a reply without the parts named in ``losses``. With ``hidden``, tool
     calls have no end.
     """
-    # Complete blocks come last, and a reply that failed ended before them.
+    # Some wires send blocks that have no deltas at the end of a reply, so a failed reply has none.
     if "whole_order" in losses and heard.error is not None:
         losses |= {"whole"}
     lines = [line for event in heard.events for line in _line(event, wire, losses)]

@@ -797,7 +797,7 @@ def test_tool_calls_with_unreadable_arguments_are_omitted_with_their_results() -
     assert codes == ["dangling_call_dropped", "orphan_result_dropped"]
 
 
-def test_tool_call_ids_of_any_form_are_sent_without_an_id_rule() -> None:
+def test_only_repeated_tool_call_ids_are_replaced_if_there_is_no_id_rule() -> None:
     messages = (User("a"), Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "x"))
     again = (*messages, Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "y"))
     body = sent(msgspec.structs.replace(HELLO, messages=again), connect({"id_rule": None}))

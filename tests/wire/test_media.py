@@ -333,5 +333,5 @@ def test_characters_that_servers_reject_are_replaced_in_unknown_tool_names(wire:
     assert list(called(json.loads(encoded.http.body))) == ["multi_tool_use_parallel", "_9", "a.b"]
     renamed = [(note.path, note.loss) for note in encoded.notes if note.code == "name_projected"]
     assert renamed == [("messages[1].content[0]", False), ("messages[1].content[1]", False)]
-    # The name must not occur in the tool results either.
+    # Some wires repeat the tool's name in the tool result, where it must be replaced as well.
     assert b"multi_tool_use.parallel" not in encoded.http.body

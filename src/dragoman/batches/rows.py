@@ -83,7 +83,10 @@ _URLS: dict[str, Shape] = {"/v1/chat/completions": "openai", "/v1/responses": "r
 
 
 class Parser(ABC):
-    """Parse records as rows: in our format, in a provider's batch format, or for a template."""
+    """Parse the input records of a batch; each kind of batch (chat, embeddings) has a subclass.
+
+    A record is in our format or in a provider's batch format, or its fields fill in a template.
+    """
 
     @abstractmethod
     def name(self, record: Record) -> tuple[str | None, Shape]:

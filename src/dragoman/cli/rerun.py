@@ -19,19 +19,22 @@ from ..session import Session
 
 
 class Move(Struct, frozen=True):
-    """What a model did in one turn: its text and its proposed calls."""
+    """The output of a model in one turn: its text and its tool calls."""
 
     text: str
     calls: tuple[tuple[str, Any], ...] = ()
 
     def describe(self) -> str:
-        """Return the move as one line of text."""
+        """Describe the tool calls, or else the text, of the turn in one line."""
         calls = [f"{name} {json.dumps(given, ensure_ascii=False)}" for name, given in self.calls]
         return shorten(", ".join(calls) or f"answers: {self.text}", 300)
 
 
 class Rerun(Struct, frozen=True):
-    """The result of a repeated run: the number of turns compared, and the moves that differ."""
+    """The result of a repeated run: how many turns were compared, and the first that differs.
+
+    ``recorded`` is the output of the recorded model in that turn, ``made`` that of the new model.
+    """
 
     session: str
     model: str
@@ -42,7 +45,7 @@ class Rerun(Struct, frozen=True):
 
 
 class _Run(Struct):
-    """A recorded run: each goal with the model's moves after it, and which calls were denied."""
+    """A recorded run: each goal with the model's turns after it, and the denied calls."""
 
     system: str | None = None
     config: RuntimeConfig = RuntimeConfig()
@@ -51,7 +54,7 @@ class _Run(Struct):
 
 
 async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
-    """Send a run's goals and recorded observations to another model until a reply differs."""
+    """Send a run's goals and recorded tool results to another model until a reply differs."""
     run = _read_run(log, session)
     if not run.goals:
         raise click.UsageError(f"{session}: has no recorded goal, so it cannot be repeated")
@@ -85,7 +88,7 @@ async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
 
 
 def show_rerun(found: Rerun) -> None:
-    """Print how many turns are the same, and where the models diverge."""
+    """Print how many turns are the same, and the first turn that differs."""
     if found.recorded is None or found.made is None:
         click.echo(f"{found.model} does the same in all {found.turns} turns")
         return

@@ -138,7 +138,7 @@ class RetrievalExchange(Exchange):
         )
 
     def _record_call(self, seconds: float) -> list[CallEnd]:
-        """Return the record of the call; an empty list if no call was made."""
+        """Return a list with the record of the call, or an empty list if no model was called."""
         if self.asked is None or self.found is None:
             return []
         content = self.service.calls is not None and self.service.calls.include_content

@@ -1,4 +1,4 @@
-"""The embedded model as an embedder: the llama.cpp server, started for embeddings."""
+"""Embed texts with a local model, which the llama.cpp server runs in embedding mode."""
 
 from __future__ import annotations
 

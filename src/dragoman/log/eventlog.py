@@ -94,7 +94,10 @@ class LogView(Protocol):
         ...
 
     def ends(self) -> list[tuple[Row, Row]]:
-        """Return the first and last row of every session without payload, sorted by name."""
+        """Return the first and the last row of each session, sorted by session name.
+
+        The payloads of the rows may be left empty.
+        """
         ...
 
 

@@ -224,12 +224,15 @@ def _check_limits(
 
 
 class RateLimit(Wrapper, Middleware):
-    """Delay calls until the rate limits allow them: limits of its own, shared ones, or both.
+    """Delay each call until the rate limits allow it.
 
-    ``limiter`` is a ``Limiter``, a ``RedisLimiter``, or a list of them, such as one per provider
-    and one per model. A call must pass all of them, starting with the one that was created last;
-    so create the broad ones first. Before the call, an estimate of the input plus ``max_tokens``
-    is reserved; the usage of the reply corrects it. A stream counts until it ends or is closed.
+    ``requests_per_minute``, ``tokens_per_minute`` and ``max_concurrency`` apply to this layer only.
+    ``limiter`` has limits that several layers share: a ``Limiter``, a ``RedisLimiter``, or a list
+    of them, such as one per provider and one per model. A call must pass all of them, starting
+    with the one that was created last; so create the broad ones first.
+
+    Before the call, an estimate of the input plus ``max_tokens`` is reserved; the usage of the
+    reply corrects it. A stream counts until it ends or is closed.
     """
 
     def __init__(

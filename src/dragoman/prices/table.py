@@ -73,16 +73,14 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         return _read_over_bundled(path, changed)
 
     def with_overrides(self, rows: Iterable[PriceRow]) -> PriceTable:
-        """Return a table in which ``rows`` come first; its version shows the change."""
+        """Return a table in which ``rows`` take precedence; their hash is added to its version."""
         rows = tuple(rows)
         return replace(self, rows=rows + self.rows, version=f"{self.version}+{digest_rows(rows)}")
 
     def find(self, model: str, at: date | datetime | None = None) -> PriceRow | Unpriced:
-        """Return the row for ``"provider:name"`` at a time, or the reason if there is none.
+        """Return the price row of ``"provider:name"`` at a time, or the reason why there is none.
 
-        The default time is now.
-
-        A datetime without a zone is taken as UTC.
+        The default time is now. A datetime without a time zone is taken as UTC.
         """
         # Split at the first colon, because model names may contain colons.
         provider, colon, name = model.lower().partition(":")

@@ -116,7 +116,7 @@ class Adapter(Struct, frozen=True):
 
     @property
     def vendor(self) -> Vendor | None:
-        """The vendor whose catalogue entry the adapter uses, if its type is a vendor's name."""
+        """The catalogue entry of the vendor that ``type`` names; ``None`` for other types."""
         return load_vendor(self.type) if self.type in vendor_names() else None
 
     @property

@@ -142,9 +142,9 @@ class Names(Struct, frozen=True):
         )
 
     def is_scheme(self, name: str) -> bool:
-        """Return whether a name is a scheme, such as ``local``, that needs no address.
+        """Return whether a name, such as ``local``, opens a chat model that needs no address.
 
-        Names in the file take precedence.
+        The result is false if ``models.yaml`` defines the name.
         """
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in SCHEMES
@@ -155,9 +155,9 @@ class Names(Struct, frozen=True):
         return vendor is None or (vendor.chats and entry.wire_name not in vendor.not_chat)
 
     def is_embed_scheme(self, name: str) -> bool:
-        """Return whether a name is a scheme that opens an embedder without an address.
+        """Return whether a name, such as ``local``, opens an embedder that needs no address.
 
-        Names in the file take precedence.
+        The result is false if ``models.yaml`` defines the name.
         """
         is_own = name in self.aliases or name in self.models or name in self.groups
         return not is_own and name.partition(":")[0] in EMBED_SCHEMES

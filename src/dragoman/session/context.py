@@ -23,8 +23,8 @@ from ..provider import Provider
 from ..tokens import estimate_text
 from ..tools.runtime import cut_text
 
-_SMALLEST = 40  # smallest result to replace, in tokens: its placeholder is about as long
-_SHORTEST = 400  # minimum characters to keep of a result that the model has not seen
+_SMALLEST = 40  # tokens that a placeholder must save; a smaller result is not replaced
+_SHORTEST = 400  # a text is never shortened to fewer characters than this
 _NOTE = "[Earlier messages of this conversation were left out here to save space.]"
 _SUMMARY = (
     "[Summary of the earlier messages of this conversation, which were left out to save space]"
@@ -295,7 +295,7 @@ def _choose_groups(groups: list[list[Part]], view: ContextView, turns: int | Non
         if is_enough and (turns is None or len(groups) - at <= turns):
             break
         gone += group
-    # Replacing only a note would save nothing.
+    # Do not replace a note about omitted messages by another such note, which saves nothing.
     return [] if all(part.is_note for part in gone) else gone
 
 

@@ -40,10 +40,9 @@ _MAX_DEPTH = 3
 class Sandbox(Struct, frozen=True):
     """How commands are confined.
 
-    If ``program`` is not set they are not confined, and ``reason`` explains why.
-
-    ``options`` are further bubblewrap options that work on this machine; ``seccomp`` is whether
-    the system call filter works.
+    ``program`` is the path of bubblewrap; if it is ``None``, commands are not confined, and
+    ``reason`` explains why. ``options`` are further bubblewrap options that work on this machine;
+    ``seccomp`` is whether the system call filter works.
     """
 
     program: str | None
@@ -53,7 +52,7 @@ class Sandbox(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The name for the record: ``bubblewrap``, or ``none`` with the reason."""
+        """The sandbox as named in the log: ``bubblewrap``, or ``none`` with the reason."""
         return "bubblewrap" if self.program else f"none ({self.reason})"
 
     def wrap(
@@ -67,8 +66,9 @@ class Sandbox(Struct, frozen=True):
     ) -> list[str]:
         """Return the command that runs ``argv`` confined, or ``argv`` itself without a sandbox.
 
-        ``readable`` are folders of the home that a command may read. ``seccomp_fd`` is an
-        inherited descriptor from which bubblewrap reads the filter; see ``open_filter``.
+        ``readable`` lists folders below the user's home that the command may read, although the
+        rest of the home is hidden. ``seccomp_fd`` is an inherited descriptor from which bubblewrap
+        reads the filter; see ``open_filter``.
         """
         if self.program is None:
             return list(argv)
@@ -137,7 +137,7 @@ def list_homes() -> list[Path]:
     """Return the home folders named by the environment and by the user database, if they exist."""
     found = [Path.home().resolve()]
     with contextlib.suppress(ImportError, KeyError):
-        # In some containers the user has no entry in the database.
+        # In some containers the user database has no entry for the user, which is a KeyError.
         import pwd  # pwd is not available on every platform
 
         found.append(Path(pwd.getpwuid(os.getuid()).pw_dir).resolve())

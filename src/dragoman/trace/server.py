@@ -1,4 +1,4 @@
-"""Serve the page and its data over HTTP, on the loopback address only.
+"""Serve the page of the trace viewer and its data over HTTP, on the loopback address only.
 
 Models and tools wrote the contents of a log, so none of it is trusted: the Content-Security-Policy
 allows only the page's own script and address, every text is inserted as text, and data is sent as
@@ -60,10 +60,11 @@ class NotOpenError(Exception):
 
 
 class Decisions(Protocol):
-    """Answers of a person to the questions of sessions; every answer must include ``token``.
+    """List the questions that sessions ask the user, and record the user's answers.
 
-    The viewer itself cannot run anything. ``dragoman.trace.approval`` implements this with
-    functions of ``dragoman.session``.
+    Every HTTP request with an answer must include ``token``. The viewer itself cannot run
+    anything; ``dragoman.trace.approval`` implements this protocol with functions of
+    ``dragoman.session``.
     """
 
     token: str
@@ -73,14 +74,14 @@ class Decisions(Protocol):
         ...
 
     def answer(self, body: bytes) -> dict[str, Any]:
-        """Record an answer; ``NotOpenError`` if the question is not open."""
+        """Record an answer; raise ``NotOpenError`` if the question is not open."""
         ...
 
 
 def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -> web.Application:
     """Return the application that serves ``log`` below ``/token/``.
 
-    With ``decisions``, its page accepts answers.
+    With ``decisions``, the user can answer open questions of sessions on the page.
     """
     return _Site(log, token, decisions).make_app()
 
@@ -88,7 +89,7 @@ def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -
 class TraceServer:
     """Serve a log at ``url`` while it is open: ``async with TraceServer(log) as server: ...``.
 
-    With ``decisions``, open questions of sessions can be answered on the page.
+    With ``decisions``, the user can answer open questions of sessions on the page.
     """
 
     def __init__(

@@ -135,7 +135,10 @@ def _is_in_network(host: str, proxies: dict[str, str]) -> bool:
 
 
 def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
-    """Return the TLS settings, from a file or folder of authorities and a client certificate.
+    """Return TLS settings that trust the authorities in ``ca`` and present ``cert`` as the client.
+
+    ``ca`` is the path of a file, ``system`` for the trust store of the operating system, or
+    ``None`` for OpenSSL's default.
 
     If the file also has revocation lists, every certificate in a chain is checked against the list
     of its issuer, and rejected if the issuer has no list.
@@ -161,7 +164,7 @@ def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
 
 @lru_cache(maxsize=1)
 def _default_context() -> ssl.SSLContext:
-    """Return the TLS settings that transports share; reading the authorities takes 20 ms."""
+    """Return the default TLS settings; cached, because loading the CA certificates takes 20 ms."""
     return make_context(None, None)
 
 
@@ -227,7 +230,7 @@ class Dialer:
             raise NetworkError(message, advice=_PROXY) from without_frames(error)
 
     async def _tunnel(self, target: Target, proxy: Proxy, make: Make) -> Connection:
-        """Ask a proxy for a connection to the server, and begin TLS inside."""
+        """Ask a proxy for a tunnel to the server (``CONNECT``), and start TLS inside it."""
         tunnel = await self._reach_proxy(target, proxy, make)
         try:
             address = (

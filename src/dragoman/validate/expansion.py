@@ -19,14 +19,15 @@ _MAX_SAME_NAME = 16
 _CEILING = 10**9  # larger counts are replaced by this number
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
-# Keywords with subschemas for the same value, for one property or index, and for any of them.
+# Keywords, grouped by what their subschemas apply to: to the value itself (_SAME), to any property
+# of an object (_ANY_NAME), or to any item of a list (_ANY_INDEX).
 _SAME_LISTS = ("allOf", "anyOf", "oneOf")
 _SAME = ("not", "if", "then", "else")
 _SAME_MAPS = ("dependentSchemas", "dependencies")
 _ANY_NAME = ("propertyNames", "unevaluatedProperties")
 _ANY_INDEX = ("contains", "unevaluatedItems")
-# For these keywords the validator evaluates their siblings again, to learn which properties were
-# evaluated: three times, according to measurements.
+# To apply these keywords, the validator evaluates the schema's other keywords again, to find out
+# which properties or items they cover. Measured: they are evaluated three times in all.
 _AGAIN = ("unevaluatedProperties", "unevaluatedItems")
 
 

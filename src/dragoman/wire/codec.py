@@ -30,16 +30,16 @@ MAX_EVENTS = 2_000_000
 # How many bytes of an unreadable reply the error keeps.
 MAX_KEPT = 16 * 1024
 MAX_LINES = 4 * MAX_EVENTS  # comments and empty lines count as lines, not as events
-# Largest number of objects and lists in one body or event: "{}" is two bytes to send and hundreds
-# in memory.
+# Largest number of objects and lists in one body or event: "{}" has two bytes in a body, but
+# takes hundreds of bytes of memory.
 MAX_CONTAINERS = 500_000
-# Largest stream, in bytes. It is larger than a body: each fragment of text has some hundred bytes
-# of JSON around it.
+# Largest stream, in bytes. The limit is higher than for a body, because a stream sends each
+# fragment of text inside an event with about a hundred bytes of JSON.
 MAX_STREAM = 1024 * 1024 * 1024
 
 
-# Chunks are joined to pages of this size: each bytes object has 33 bytes of overhead, and streams
-# have tens of thousands of chunks.
+# Received chunks are joined to pages of this many bytes: each bytes object has 33 bytes of
+# overhead, and streams have tens of thousands of chunks.
 _PAGE = 4096
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM = b"\xef\xbb\xbf"

@@ -49,7 +49,8 @@ def read_body(body: bytes | dict[str, Any]) -> Fields:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestError(f"the body is not JSON: {_reason(error)}") from None
     if body.count(b"{") + body.count(b"[") >= MAX_DEPTH:
-        # With fewer opening brackets, the body cannot be nested this deeply.
+        # A body with fewer opening brackets than MAX_DEPTH cannot be nested that deeply, so its
+        # depth need not be checked.
         check_depth(data, "the body")
     return Fields(data)
 

@@ -70,7 +70,7 @@ class ServerCodec(Protocol):
         ...
 
     def error(self, error: ProviderError) -> HttpReply:
-        """Return an error before the first event: status, headers (``retry-after``) and body."""
+        """Return the reply for an error that occurs before the first event is sent."""
         ...
 
     def key(self, headers: Mapping[str, str]) -> str | None:
@@ -80,13 +80,16 @@ class ServerCodec(Protocol):
 class ReplyEncoder(ABC):
     """Encode one reply, event by event.
 
-    Feed it the events in order, then call ``end()``, or ``fail()`` with the error that was raised.
-    For a stream each call returns the bytes to send; for a body all but the last return nothing.
+    Call ``feed()`` with each event in order, then ``end()``, or ``fail()`` with the error that was
+    raised. In a streamed reply, each call returns the bytes to send. In a reply with one body,
+    ``feed()`` returns no bytes, and the last call returns the complete body.
 
-    A tool call that failed validation here (unknown tool, arguments that are not JSON) is sent as
-    the model wrote it, unless it would look valid to the client. If the wire cannot express it (an
-    input that is not JSON where the wire has an object), or the reply was truncated, a stream ends
-    with an error, and a body raises the error for ``ServerCodec.error``.
+    A tool call that failed validation (unknown tool, arguments that are not JSON) is sent as the
+    model wrote it, so that the client can detect the error. The reply fails if the client could
+    not detect it, if the wire cannot express the call (the wire has an object for the input, but
+    the input is not JSON), or if the reply was truncated. A streamed reply then ends with an error
+    event; in a reply with one body, the last call raises the error, and the caller passes it to
+    ``ServerCodec.error``.
     """
 
     content_type: str = "application/json"
@@ -94,7 +97,7 @@ class ReplyEncoder(ABC):
     def __init__(self) -> None:
         self.start: MessageStart | None = None
         self.complete: MessageComplete | None = None
-        # a call or text that failed validation, in a complete reply
+        # the error if a tool call or the text of a complete reply failed validation
         self.unsound: ProviderError | None = None
         self.calls: list[CallFacts] = []  # tool calls that have ended
         self._input: list[str] = []  # fragments of the open call's input
@@ -155,8 +158,8 @@ class ReplyEncoder(ABC):
         if isinstance(error, StructuredOutputError):
             return True
         failed = [call for call in self.calls if call.end.problem is not None]
-        # It looks valid if the text is an object (more came after it), or is empty, which clients
-        # read as ``{}``.
+        # A malformed call looks valid to the client if its input is a complete object (more input
+        # arrived after the call had ended), or is empty, which clients read as ``{}``.
         hidden = [
             call
             for call in failed
@@ -267,7 +270,7 @@ def total_tokens(usage: Usage) -> int | None:
 
 
 def known(**counts: Any) -> dict[str, Any]:
-    """Return the counts without unknown ones: to send zero for them would be wrong."""
+    """Remove the unknown counts, because sending zero for them would be wrong."""
     return {name: value for name, value in counts.items() if value is not None and value != {}}
 
 

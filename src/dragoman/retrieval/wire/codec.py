@@ -91,7 +91,7 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
 
     @property
     def limit(self) -> int | None:
-        """Return how many texts or documents one request to this server may hold."""
+        """The maximum number of texts or documents in a request; ``None`` if unlimited."""
         own: int | None = getattr(self.quirks, "batch_limit", None)
         return own or self.batch_limit
 

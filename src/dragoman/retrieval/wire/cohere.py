@@ -29,7 +29,11 @@ _TYPES = {
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``embedding_type`` is how vectors are sent: as numbers, or as base64."""
+    """Settings for a server of the cohere wire that embeds.
+
+    ``embedding_type`` is the format of the vectors in the reply: numbers or base64.
+    ``batch_limit`` is the maximum number of texts in a request; the default is 96.
+    """
 
     embedding_type: Literal["float", "base64"] = "float"
     batch_limit: int | None = None
@@ -84,7 +88,10 @@ class CohereEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``batch_limit`` is how many documents one request may hold, if not 10,000."""
+    """Settings for a server of the cohere wire that ranks.
+
+    ``batch_limit`` is the maximum number of documents in a request; the default is 10,000.
+    """
 
     batch_limit: int | None = None
 

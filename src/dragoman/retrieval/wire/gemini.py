@@ -37,7 +37,10 @@ TASKS = {
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``batch_limit`` is how many texts one request may hold, if not 100."""
+    """Settings for a server of the gemini wire that embeds.
+
+    ``batch_limit`` is the maximum number of texts in a request; the default is 100.
+    """
 
     batch_limit: int | None = None
 

@@ -21,7 +21,12 @@ _TASKS = {"query": "retrieval.query", "document": "retrieval.passage"}
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``embedding_type`` is sent if set; ``base64`` replies are three times smaller."""
+    """Settings for a server of the jina wire that embeds.
+
+    ``embedding_type`` is the format of the vectors in the reply, and is sent only if it is set;
+    ``base64`` makes replies three times smaller than numbers. ``batch_limit`` is the maximum
+    number of texts in a request; by default there is no limit.
+    """
 
     embedding_type: Literal["base64", "float"] | None = None
     batch_limit: int | None = None
@@ -57,7 +62,10 @@ class JinaEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``batch_limit`` is how many documents one request may hold."""
+    """Settings for a server of the jina wire that ranks.
+
+    ``batch_limit`` is the maximum number of documents in a request; there is no default limit.
+    """
 
     batch_limit: int | None = None
 

@@ -25,12 +25,13 @@ from .reading import read_any, read_listed, read_name, read_results, read_usage
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a server of the openai wire differs when it embeds.
+    """Settings for a server of the openai wire that embeds.
 
-    ``encoding_format`` is sent if set: ``base64`` is three times smaller than numbers and cheaper
-    to read. ``usage`` is false for a server whose counts are not tokens (Infinity counts
-    characters). ``batch_limit`` is how many texts one request may hold, if not 2,048.
-    ``readiness`` and ``any_model`` are as for chat.
+    ``encoding_format`` is the format of the vectors in the reply, and is sent only if it is set;
+    ``base64`` is three times smaller than numbers and faster to decode. ``usage`` is false for a
+    server whose counts are not tokens (Infinity counts characters). ``batch_limit`` is the maximum
+    number of texts in a request; the default is 2,048. ``readiness`` and ``any_model`` have the
+    same meaning as in the quirks of the openai wire for chat.
     """
 
     encoding_format: Literal["base64", "float"] | None = None
@@ -76,7 +77,7 @@ class OpenAIEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a server of the openai wire differs when it ranks; see ``EmbedQuirks``."""
+    """Settings for a server of the openai wire that ranks; ``EmbedQuirks`` explains the fields."""
 
     usage: bool = True
     batch_limit: int | None = None

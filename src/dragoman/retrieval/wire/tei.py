@@ -28,11 +28,11 @@ from .reading import check_count, pack_vectors, read_any, read_results, read_typ
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``prompt_names`` has the server's prompt for each input type.
+    """Settings for a TEI server that embeds.
 
-    ``embed_truncate`` is ``false`` to reject long texts, or ``omit`` to leave the field out.
-
-    ``batch_limit`` is the server's ``max_client_batch_size``, if not 32.
+    ``prompt_names`` maps each input type to the name of a prompt that the server has.
+    ``embed_truncate`` is ``false`` to reject long texts, or ``omit`` to omit the field from the
+    request. ``batch_limit`` must be set if the server's ``max_client_batch_size`` is not 32.
     """
 
     prompt_names: dict[str, str] = field(default_factory=dict)
@@ -76,7 +76,10 @@ class TeiEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``batch_limit`` is the server's ``max_client_batch_size``, if not 32."""
+    """Settings for a TEI server that ranks.
+
+    ``batch_limit`` must be set if the server's ``max_client_batch_size`` is not 32.
+    """
 
     batch_limit: int | None = None
 

@@ -20,7 +20,11 @@ _TYPES = {"query": "query", "document": "document"}
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``encoding_format`` is ``base64`` or not sent; there is no other value."""
+    """Settings for a server of the voyage wire that embeds.
+
+    ``encoding_format`` is the format of the vectors in the reply: ``base64``, or numbers if it is
+    not set. ``batch_limit`` is the maximum number of texts in a request; the default is 1,000.
+    """
 
     encoding_format: Literal["base64"] | None = None
     batch_limit: int | None = None
@@ -57,7 +61,10 @@ class VoyageEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Quirks: ``batch_limit`` is how many documents one request may hold, if not 1,000."""
+    """Settings for a server of the voyage wire that ranks.
+
+    ``batch_limit`` is the maximum number of documents in a request; the default is 1,000.
+    """
 
     batch_limit: int | None = None
 

@@ -328,7 +328,8 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     if status_of(error) in (403, 413):
         kind = {403: "permission_error", 413: "request_too_large"}[status_of(error)]
     inner: dict[str, Any] = {"type": kind, "message": message_with(error, opening)}
-    # The tool runner of the SDK detects this code and stops using threads.
+    # Anthropic's SDK can keep a conversation on the server (a thread). By this code it detects a
+    # server without threads, and can then send all messages with each request instead.
     if error.provider_code == "thread_unsupported_request":
         inner["details"] = {"error_code": error.provider_code}
     return {"type": "error", "error": inner, "request_id": error.request_id}

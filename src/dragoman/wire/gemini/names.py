@@ -1,4 +1,4 @@
-"""The two styles in which clients of the Gemini wire write names and base64."""
+"""Convert field names and base64, which clients of the Gemini wire write in two styles, to one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNDERSCORE = re.compile("_([a-z0-9])")
 
 
 def to_camel(value: Any) -> Any:
-    """Return a body with camel-case field names; clients send both styles."""
+    """Convert the field names of a body to camel case; clients may also send snake case."""
     if isinstance(value, list):
         return [to_camel(item) for item in value]
     if not isinstance(value, dict):
@@ -35,7 +35,7 @@ def to_camel(value: Any) -> Any:
 
 
 def to_standard_base64(data: str) -> str:
-    """Return base64 in the standard alphabet, padded; clients also use the URL-safe alphabet."""
+    """Convert base64 to the standard alphabet with padding; clients may send the URL-safe one."""
     if "-" not in data and "_" not in data and len(data) % 4 == 0:
         return data
     data = data.replace("-", "+").replace("_", "/").rstrip("=")

@@ -266,7 +266,8 @@ class _Reader:
         if not isinstance(arguments, dict | None):
             call.refuse("args", "must be an object")
         self._count += 1
-        # The id has the form of a generated one, which the client codec does not send.
+        # Clients may omit the id. A generated one has a form that the client codec recognises, so
+        # that it is not sent to a provider of this wire.
         made = call_id or f"call_{self._count:026d}"
         self._waiting.append((made, name))
         return ToolCall(made, name, arguments or {}, state)

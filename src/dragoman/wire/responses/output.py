@@ -89,7 +89,10 @@ class Output:
         return None
 
     def find_announced(self, index: Any, item_id: str, kind: str) -> Item | None:
-        """Return the item that an earlier event announced; another id means another item."""
+        """Return the announced item that an event belongs to, or ``None``.
+
+        The item must have the same id; if it has no id, it must have the same index.
+        """
         item = self.find(index, item_id, kind)
         if item is None or (item.id and item_id != item.id) or (not item.id and item.key != index):
             return None

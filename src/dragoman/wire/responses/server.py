@@ -374,7 +374,9 @@ def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[s
     return "incomplete", {"incomplete_details": {"reason": word}}
 
 
-_SPOKEN = 1_000_000  # an index that no text block has: a transcript is a separate text
+# The first index for texts that replace media, such as the transcript of audio. It is higher than
+# the index of any text block, so that each such text becomes a separate item.
+_SPOKEN = 1_000_000
 _PREFIXES = {
     "message": "msg",
     "reasoning": "rs",
