@@ -84,26 +84,26 @@ def _help(command: click.Command, parent: click.Context, name: str) -> str:
 _ERRORS = """\
 # Errors
 
-All errors of calls are one tree. `category` is the name of an error in OpenArmature, `error_class` in the adapter
-contract; `kind` is a finer name; `transient` is true if the same call may succeed later. Every error also has `status`,
-`provider`, `model`, `request_id`, `provider_code`, `provider_message`, `headers` (those that are
-safe to show), `response` (the partial reply, or `None`) and, if the provider sent it, `retry_after`. The original
-exception is its `__cause__`. No key and no prompt is in its text.
+All errors of calls are subclasses of one class, `ProviderError`. `category` is the name of an error in OpenArmature,
+`error_class` is its name in the adapter contract, and `kind` is a more specific name. `transient` is true if the same
+call may succeed later. Every error also has `status`, `provider`, `model`, `request_id`, `provider_code`,
+`provider_message`, `headers` (those that are safe to show), `response` (the partial reply, or `None`) and, if the
+provider sent it, `retry_after`. The original exception is the `__cause__` of the error. The text of an error never contains a key or a prompt.
 
-A call that is known to fail is rejected before anything is sent. `status` is then `None`, and `provider_code` is the
-adapter contract's reason: `not_configured`, `no_vision_support`, `exceeds_context_window`, `no_tool_support`,
-`no_system_prompt_support`.
+A call that is known to fail is rejected before anything is sent. For such a call, `status` is `None`, and
+`provider_code` is the adapter contract's reason: `not_configured`, `no_vision_support`, `exceeds_context_window`,
+`no_tool_support`, `no_system_prompt_support`.
 
 | class | category | error_class | kind | transient |
 |---|---|---|---|---|
 {rows}
 
-What each means, and what to do:
+This list explains what each error means, and what to do:
 
 {advice}
 
 Invalid arguments of a function raise `ValueError` with the name of the field; an invalid file raises `ConfigError`, a
-subclass of it, with file and line.
+subclass of `ValueError`, with file and line.
 
 ## Exit codes
 
@@ -118,17 +118,20 @@ subclass of it, with file and line.
 
 _FIELDS_HEAD = """# Fields of requests to the gateway
 
-What `dragoman serve` does with each field of each wire, when the model behind the name speaks another wire. To a model
-of the client's own wire every field goes as it came, apart from those marked *always*.
+This page shows what `dragoman serve` does with each field of a request if the model has another wire than the client.
+If client and model have the same wire, every field is forwarded unchanged, apart from the fields marked *always*.
 
-- **read**: the field has a place in the library's values, and every wire's codec writes it in its own form.
-- **mapped**: the model's wire has a field for it. Where it has none, the field is left out and reported.
+- **read**: the field has a place in the library's values, and the codec of every wire writes the field in its own form.
+- **mapped**: the field is translated if the model's wire has a field for the same purpose; otherwise it is left out and
+  reported.
 - **left out**: the field is left out and reported: in the header `x-dragoman-warnings`, the access log, the event log
-  and the metric `dragoman_warnings_total`. So is every field that this page does not list.
-- **refused**: the answer would mean something else without it. The error names the field, the model and what to do.
+  and the metric `dragoman_warnings_total`. Fields that this page does not list are left out and
+  reported in the same way.
+- **refused**: the request is refused, because the answer would mean something else without the field. The error names
+  the field, the model and what to do.
 
-A value that equals the default is neither sent nor reported. With `on_loss: reject`, of a key in the file of keys or
-of a model in `models.yaml`, every loss is refused. Fields that decide where a request goes are refused on every wire:
+A value that equals the default is neither sent nor reported. If `on_loss: reject` is set for a key in the file of keys, or
+for a model in `models.yaml`, every loss is refused. Fields that decide where a request goes are refused on every wire:
 NEVER.
 """
 _EFFECTS = {"read": "read", "mapped": "mapped", "hint": "left out", "refused": "refused"}

@@ -20,9 +20,9 @@ PAGE = ROOT / "docs/reference/gateway-clients.md"
 TITLE = "## Libraries and programs"
 _HEAD = f"""{TITLE}
 
-Libraries, and coding agents with their default settings, that edit a file of a small repository. They are not
-dependencies of this project: `make clients` installs them, and `make test-exhaustive` runs them and records the
-outcome, which `python -m tests.clients.results` writes here.
+This section shows libraries, and coding agents that edit a file of a small repository with their default settings.
+These programs are not dependencies of this project: `make clients` installs them, and `make test-exhaustive` runs them
+and records the outcome. `python -m tests.clients.results` writes the outcome to this page.
 
 """
 

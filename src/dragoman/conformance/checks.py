@@ -420,7 +420,7 @@ async def _unknown_model(server: Server) -> str:
         raise
     except ProviderError as error:
         raise Failed(f"rejected, but with the wrong error: {type(error).__name__}") from error
-    raise Failed("it answers for a model that does not exist")
+    raise Failed("the server replies even if the requested model does not exist")
 
 
 @_check("errors.malformed", "rejects a body that is not JSON")
@@ -436,7 +436,7 @@ async def _malformed(server: Server) -> str:
 async def _no_messages(server: Server) -> str:
     name = {"gemini": "contents", "responses": "input"}.get(server.wire, "messages")
     reply = await server.post(lambda body: {**body, name: []})
-    _demand(reply.status >= 300, "it answers an empty list of messages")
+    _demand(reply.status >= 300, "the server replies to an empty list of messages")
     _demand(400 <= reply.status < 500, f"answered with {reply.status}: a client would try again")
     return f"with {reply.status}"
 
