@@ -49,7 +49,7 @@ Needs: TypeAlias = str | Iterable[str] | Mapping[str, bool | int]
 
 
 class Choice(Struct, frozen=True):
-    """The models that fit, cheapest first, and the reasons why the others do not, by name."""
+    """The models that fit, cheapest first, and the reasons why each other model does not."""
 
     models: tuple[ModelEntry, ...]
     excluded: dict[str, tuple[str, ...]]
@@ -121,7 +121,10 @@ def read_wanted(
 
 
 def choose_among(entries: Iterable[ModelEntry], wanted: Wanted, prices: PriceTable) -> Choice:
-    """Return the models that meet the requirements, cheapest first, and why the others do not."""
+    """Return the models that meet the requirements, and why each other model does not.
+
+    The cheapest model comes first.
+    """
     fitting: list[tuple[tuple[bool, Decimal], ModelEntry]] = []
     excluded: dict[str, tuple[str, ...]] = {}
     for entry in entries:

@@ -102,7 +102,10 @@ class Adapter(Struct, frozen=True):
         return (self.api_key_env, *self.spare_key_envs) if self.api_key_env else ()
 
     def _stored_key(self, variable: str) -> str | None:
-        """Return the stored key for a variable; a vendor's key only for the vendor's address."""
+        """Return the stored key for an environment variable.
+
+        A vendor's key is returned only if the adapter uses the vendor's address.
+        """
         key = read_key(variable)
         if key is None:
             return None
@@ -127,7 +130,7 @@ class Adapter(Struct, frozen=True):
         )
 
     def with_wire(self, wire: str) -> Adapter:
-        """Return a copy that uses another wire, at the adapter's address or the vendor's."""
+        """Return a copy of the adapter on another wire, at its own address or the vendor's."""
         vendor = self.vendor
         base_url = self.base_url
         if vendor is not None and base_url == vendor.address(self.wire):
@@ -135,7 +138,7 @@ class Adapter(Struct, frozen=True):
         return replace(self, own_wire=wire, base_url=base_url)
 
     def for_model(self, model: str) -> Adapter:
-        """Return the adapter for a model, on another wire if the model is served only there."""
+        """Return the adapter for a model, on another wire if only that wire serves the model."""
         vendor = self.vendor
         if self.own_wire is not None or vendor is None or vendor.wire_of(model) == self.wire:
             return self
@@ -160,7 +163,7 @@ class Adapter(Struct, frozen=True):
 
     @property
     def _default_auth(self) -> AuthSettings | None:
-        """The credentials found in the environment; only for the vendor's own address."""
+        """The credentials in the environment; ``None`` if the address is not the vendor's own."""
         vendor = self.vendor
         if (
             vendor is None
@@ -209,7 +212,10 @@ class Adapter(Struct, frozen=True):
         }
 
     def deadlines(self, own: Mapping[str, float | None] | None = None) -> Timeouts:
-        """Return the timeouts for calls: the adapter's, overridden by a candidate's (``own``)."""
+        """Return the timeouts for calls: the adapter's, overridden by those in ``own``.
+
+        ``own`` has the timeouts of a group's candidate.
+        """
         return replace(self.timeouts or Timeouts(total=self.timeout_seconds), **(own or {}))
 
     def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
@@ -265,7 +271,7 @@ class ModelEntry(Struct, frozen=True):
 class File(Struct, frozen=True):
     """A parsed ``models.yaml``.
 
-    ``problems`` are errors, ``remarks`` name settings that nothing reads, ``advice`` points out
+    ``problems`` are errors, ``remarks`` name settings that have no effect, ``advice`` points out
     valid settings with a better alternative.
     """
 
@@ -372,7 +378,7 @@ def _read_redis(root: Section) -> str | None:
 def _read_prices(root: Section) -> PriceTable | None:
     """Read the user's price table, which takes precedence over the bundled one.
 
-    A relative path is relative to the file.
+    A relative path starts at the folder of ``models.yaml``.
     """
     path = root.get("prices", str)
     if path is None:
@@ -485,7 +491,7 @@ def _read_side(
 
 
 def _same_origin(url: str | None, other: str | None) -> bool:
-    """Return whether two URLs have the same scheme, host and port; ``None`` matches any."""
+    """Return whether two URLs have the same scheme, host and port; ``None`` matches any URL."""
     if url is None or other is None:
         return True
     try:
@@ -548,7 +554,7 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
 
 
 def _check_dialect(adapter: Adapter, section: Section) -> None:
-    """Report an address or quirk that the wire rejects now, rather than at the first call."""
+    """Report an address or quirk that the wire would otherwise reject at the first call."""
     try:
         CODECS[adapter.wire].connect(
             "m",

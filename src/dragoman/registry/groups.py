@@ -35,7 +35,7 @@ class Group(Struct, frozen=True):
 
 
 def read_group(name: str, section: Section, find: Callable[[str], str | None]) -> Group | None:
-    """Read a group; ``find`` returns what is wrong with a model's name, or ``None``."""
+    """Read a group; ``find`` checks a model's name and returns the problem, or ``None``."""
     section.allow("strategy", "candidates", "aliases", "max_retries", "half_life_seconds")
     strategy = section.choice("strategy", STRATEGIES) or "fallback"
     retries = read_retries(section) or 0
@@ -110,7 +110,7 @@ def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]
 def join_facts(known: list[Capabilities]) -> Capabilities:
     """Return a group's capabilities.
 
-    One capable candidate suffices, since ``Fallback`` skips the others.
+    A group has a capability if one candidate has it, since ``Fallback`` skips the others.
     """
     facts: dict[str, Fact] = {}
     for name in Capabilities.__struct_fields__:

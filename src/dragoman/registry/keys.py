@@ -71,7 +71,7 @@ def read_key(name: str) -> str | None:
 
 
 def store_key(name: str, key: str) -> Place:
-    """Store a key in the keyring if it is usable, otherwise in the file; return where."""
+    """Store a key in the keyring if it is usable, otherwise in the file; return which was used."""
     if not _NAME.fullmatch(name):
         # The message does not repeat the name: the user may have given the key by mistake.
         raise ValueError(
@@ -188,7 +188,8 @@ def _read_keyring(name: str) -> str | None:
 def _call(method: Any, *given: str) -> Any:
     """Call the keyring.
 
-    Backends raise many kinds of errors; convert each, keeping only its class name.
+    Backends raise many kinds of errors. Each is converted to a ``ConfigError`` that contains only
+    the class name of the original.
     """
     try:
         return method(*given)

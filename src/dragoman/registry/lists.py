@@ -1,7 +1,7 @@
 """Read public lists of models into capabilities and prices for the catalogue.
 
 Three formats are recognised by their shape; ``catalog/sources.json`` maps their vendor names to
-ours:
+the catalogue's:
 
 =============  =====================================================================================
 ``by_key``     a mapping of model names, each with its provider, limits and costs per token
@@ -232,7 +232,7 @@ def _part(record: Any, key: str) -> dict[str, Any]:
 
 
 def _holds(word: str, words: Any) -> bool | None:
-    """Return whether a list contains a word; ``None`` if the record has no list."""
+    """Return whether ``words`` contains a word; ``None`` if ``words`` is not a list."""
     return word in words if isinstance(words, list) else None
 
 
@@ -258,7 +258,7 @@ def _price(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:
 def _price_tiers(
     prices: dict[str, str], tiers: dict[int, dict[str, Any]], factor: Decimal
 ) -> dict[int, dict[str, str]]:
-    """Return the prices of long inputs; where a tier omits a rate, the model's rate applies."""
+    """Return the prices of long inputs; for a rate that a tier omits, the model's rate applies."""
     found = {above: _convert(costs, factor) for above, costs in sorted(tiers.items())}
     return {above: rates for above, rates in found.items() if prices and rates}
 

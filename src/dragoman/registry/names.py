@@ -63,21 +63,29 @@ class Names(Struct, frozen=True):
 
     @property
     def own_prices(self) -> PriceTable | None:
-        """The price table that the file names, unless an environment variable names another."""
+        """The price table for these names; ``None`` to use the default table.
+
+        It is the table that ``models.yaml`` names or, without one, the bundled prices plus those
+        of the catalogue update. It is ``None`` if ``DRAGOMAN_PRICES`` names a table, or if there
+        is neither.
+        """
         if os.environ.get("DRAGOMAN_PRICES"):
             return None
         update = read_update()
         return _price_update(update) if self.prices is None and update.vendors else self.prices
 
     def adapter(self, name: str) -> Adapter:
-        """Return an adapter by name, from the file or else from the catalogue."""
+        """Return an adapter by name, from ``models.yaml`` or otherwise from the catalogue."""
         if name in self.adapters:
             return self.adapters[name]
         vendor = load_vendor(name)
         return Adapter(name, name, vendor.api_key_env, base_url=vendor.address())
 
     def listed(self) -> list[str]:
-        """Return the names of the file's groups and models, then the catalogue's other models."""
+        """Return the names of all groups and models.
+
+        Those in ``models.yaml`` come first, then the other models in the catalogue.
+        """
         listed = [
             f"{vendor}:{name}"
             for vendor in vendor_names()
@@ -90,7 +98,10 @@ class Names(Struct, frozen=True):
         return self.groups.get(self.aliases.get(name, name))
 
     def find(self, name: str) -> ModelEntry:
-        """Return the model with this name or alias; ``InvalidModelError`` suggests others."""
+        """Return the model with this name or alias.
+
+        If there is none, raise ``InvalidModelError``, which suggests other names.
+        """
         name = self.aliases.get(name, name)
         if name in self.groups:
             return self._join(self.groups[name])
@@ -105,7 +116,7 @@ class Names(Struct, frozen=True):
         return self._complete(entry)
 
     def _complete(self, entry: ModelEntry) -> ModelEntry:
-        """Return the entry with the catalogue's data, its price, and whether it is configured."""
+        """Return the entry, completed with catalogue data, observations, price and status."""
         adapter = self.adapter(entry.adapter)
         vendor = adapter.vendor
         listed = vendor.facts_of(entry.wire_name) if vendor else None
@@ -120,7 +131,10 @@ class Names(Struct, frozen=True):
         )
 
     def _join(self, group: Group) -> ModelEntry:
-        """Return a group's entry: its first candidate's, with all candidates' capabilities."""
+        """Return a group's entry.
+
+        It is a copy of the first candidate's entry, with the capabilities that any candidate has.
+        """
         entries = [self._candidate(candidate.model) for candidate in group.candidates]
         usable = any(entry.status == "configured" for entry in entries)
         return replace(
@@ -195,7 +209,11 @@ class Names(Struct, frozen=True):
         return difflib.get_close_matches(name, known, 3, 0.5)
 
     def _near_without_vendor(self, name: str) -> Iterator[str]:
-        """Yield similar names: aliases, vendors, models, then names with a similar word."""
+        """Yield names similar to a name without a vendor.
+
+        First come groups and aliases, then a vendor, then models with a similar name, and last
+        models whose name contains a similar word.
+        """
         yield from difflib.get_close_matches(name, [*self.groups, *self.aliases], 3, 0.7)
         yield from [
             f"{vendor}:" for vendor in difflib.get_close_matches(name, vendor_names(), 1, 0.8)
@@ -222,7 +240,7 @@ def _price_by(source: str, as_of: str, changed: int) -> PriceTable:
 
 
 def _price_update(update: CatalogUpdate) -> PriceTable:
-    """Return the bundled prices, plus the update's for models without a bundled price; cached."""
+    """Return the bundled prices plus the catalogue update's prices for other models; cached."""
     return _price_by(update.source, update.as_of, id(update))
 
 
@@ -231,7 +249,7 @@ def _unnumbered(name: str) -> str:
 
 
 def _price(entry: ModelEntry, adapter: Adapter) -> PricedAs:
-    """Return how a model is priced: by the file, or else by its vendor, or else by its host."""
+    """Return how a model is priced: as the file sets, as its vendor's model, or by its host."""
     if entry.sold_as is not None:
         return PricedAs.of(entry.sold_as, entry.wire_name)
     if adapter.vendor is not None:

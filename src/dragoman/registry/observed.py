@@ -38,7 +38,7 @@ def observed_path() -> Path | None:
 
 
 class ObservedFacts:
-    """The observed capabilities by endpoint: those in the file, and those seen by this process."""
+    """The capabilities observed at each endpoint, from the file and from this process."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path

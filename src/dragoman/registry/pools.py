@@ -54,7 +54,7 @@ class Pool:
         self.closed = False
 
     def transport(self) -> Transport:
-        """Return the transport of the running event loop."""
+        """Return the transport for the running event loop."""
         loop = asyncio.get_running_loop()
         found = self._transports.get(loop)
         if found is None:

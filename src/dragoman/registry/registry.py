@@ -82,7 +82,10 @@ class Registry:
         return self._names().default
 
     def names(self) -> list[str]:
-        """Return the names of the file's groups and models, then the catalogue's other models."""
+        """Return the names of all groups and models.
+
+        Those in ``models.yaml`` come first, then the other models in the catalogue.
+        """
         return self._names().listed()
 
     def aliases(self) -> dict[str, str]:
@@ -94,18 +97,24 @@ class Registry:
         return dict(self._names().groups)
 
     def find(self, name: str) -> ModelEntry:
-        """Return the model with this name or alias; ``InvalidModelError`` suggests others."""
+        """Return the model with this name or alias.
+
+        If there is none, raise ``InvalidModelError``, which suggests other names.
+        """
         names = self._names()
         entry = names.find(name)
         self._warn_about_typo(names, entry)
         return entry
 
     def adapter(self, name: str) -> Adapter:
-        """Return an adapter by name, from the file or else from the catalogue."""
+        """Return an adapter by name, from ``models.yaml`` or otherwise from the catalogue."""
         return self._names().adapter(name)
 
     def local_adapters(self) -> tuple[list[Adapter], list[Adapter]]:
-        """Return the adapters of local servers: first the file's, then others in the catalogue."""
+        """Return the adapters of local servers.
+
+        Those in ``models.yaml`` come first, then the remaining ones from the catalogue.
+        """
         names = self._names()
         own = [
             adapter
@@ -131,7 +140,7 @@ class Registry:
         among: Iterable[str] | None = None,
         configured: bool = True,
     ) -> Choice:
-        """Return the models that meet the needs, cheapest first, and why the others do not.
+        """Return the models that meet the needs, cheapest first, and why each other does not.
 
         ``needs`` is a string such as ``"tools,images,context=200k"``, a list of such strings, or a
         mapping. Prices are US dollars per million tokens. ``among`` are the names to choose from,
@@ -156,7 +165,11 @@ class Registry:
         return choose_among(chats, wanted, self.prices())
 
     def prices(self) -> PriceTable:
-        """Return the price table in use: ``DRAGOMAN_PRICES``, the file's, or the bundled one."""
+        """Return the price table in use.
+
+        It is the table that ``DRAGOMAN_PRICES`` names, or the one that ``models.yaml`` names, or
+        the bundled one with the prices of the catalogue update.
+        """
         own = self._names().own_prices
         return own if own is not None else PriceTable.default()
 

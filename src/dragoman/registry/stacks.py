@@ -73,7 +73,10 @@ class Order(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether equal options may share a provider. Subscribers and other objects prevent it."""
+        """Whether callers with equal options may share a provider.
+
+        They may not if the options contain subscribers or other objects.
+        """
         kinds = str | int | float | bool | Struct | None
         return not self.subscribers and all(
             isinstance(value, kinds) for value in self.settings.values()
@@ -92,7 +95,7 @@ class Stacks:
         self._leases: list[Lease] = []  # the leases of the stack being built
 
     def open(self, names: Names, name: str, order: Order, *, shared: bool = True) -> Provider:
-        """Return the provider for a name; with ``shared``, the same one for equal options."""
+        """Return the provider for a name; with ``shared``, equal options get the same provider."""
         key = self._digest(names, name, order) if shared and order.is_plain else None
         kept = self._opened.get(key) if key is not None else None
         if kept is None:
@@ -107,7 +110,7 @@ class Stacks:
     def open_retrieval(
         self, names: Names, name: str, side: Literal["embed", "rerank"], order: Order
     ) -> Any:
-        """Return the embedder or reranker for a model, or for a group of servers of one model."""
+        """Return the embedder or reranker for a model, or for a group that serves one model."""
         if side == "embed" and names.is_embed_scheme(name):
             return _retry(
                 _observe(open_embed_scheme(name, order.settings), order), order.retries or 0

@@ -26,7 +26,7 @@ _MAX_SHARE = 0.5
 
 
 class CatalogUpdate(Struct, frozen=True, omit_defaults=True):
-    """The contents of a public list on one day."""
+    """The models in a public list, as it was on one day."""
 
     source: str = ""
     as_of: str = ""
@@ -77,7 +77,7 @@ def write_update(update: CatalogUpdate) -> Path:
 
 
 def update_prices(table: PriceTable, update: CatalogUpdate) -> PriceTable:
-    """Return a price table plus the update's prices for models that the table lacks."""
+    """Return a price table plus the catalogue update's prices for models that the table lacks."""
     rows = []
     for vendor, models in update.vendors.items():
         for name, model in models.items():
@@ -99,7 +99,7 @@ def _make_row(vendor: str, name: str, model: ListedModel) -> PriceRow:
 
 
 class Difference(Struct, frozen=True):
-    """The changes that a list would make: lines to review, and implausible values."""
+    """The changes that a public list would make to the catalogue, and its implausible values."""
 
     added: list[str]
     changed: list[str]
@@ -109,7 +109,7 @@ class Difference(Struct, frozen=True):
 def compare(
     known: dict[str, dict[str, dict[str, Any]]], table: PriceTable, listed: Listed
 ) -> Difference:
-    """Compare a list with the catalogue (``known``, by vendor and model) and a price table."""
+    """Compare a public list with the catalogue (``known``) and with a price table."""
     added, changed, odd = [], [], []
     for vendor, models in sorted(listed.items()):
         have = known.get(vendor, {})

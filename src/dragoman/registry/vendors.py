@@ -65,7 +65,7 @@ class WireForm(Struct, frozen=True):
 
 
 class Side(Struct, frozen=True):
-    """How a vendor embeds or ranks: the wire, its quirks, and the address if it differs."""
+    """How a vendor embeds or ranks: wire, quirks, and the address if it differs from chat."""
 
     wire: str
     base_url: str | None = None
@@ -157,7 +157,7 @@ class Vendor(Struct, frozen=True):
         return (known or Capabilities()).merged(renewed).merged(Capabilities(**documented))
 
     def listed_models(self) -> list[str]:
-        """Return the models of the bundled file and those that the user's update adds."""
+        """Return the models in the bundled file, and those that the user's update adds."""
         return list(dict.fromkeys([*self.models, *read_update().models(self.id)]))
 
     def lists(self, model: str) -> bool:

@@ -98,7 +98,7 @@ _INCIDENTAL = frozenset(
 
 
 class Change(Struct, frozen=True):
-    """A step that only one of two runs has, or payloads that differ at the places ``where``."""
+    """A step that only one run has, or a pair of steps whose payloads differ at ``where``."""
 
     kind: Literal["only_a", "only_b", "changed"]
     a: ReplayStep | None = None
@@ -149,7 +149,7 @@ def _essential(value: Any) -> Any:
 
 
 def _pair(left: list[ReplayStep], right: list[ReplayStep]) -> Iterator[Change]:
-    """Pair steps of the same type and yield their differences; yield other steps as unpaired."""
+    """Pair steps of the same type and yield their differences; also yield the unpaired steps."""
     matcher = SequenceMatcher(
         None, [step.type for step in left], [step.type for step in right], autojunk=False
     )

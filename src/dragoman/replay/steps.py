@@ -58,7 +58,7 @@ def read_steps(log: EventLog, session: str, after: int = 0) -> Iterator[ReplaySt
 
 
 def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
-    """Yield records as steps, each checked against the earlier ones."""
+    """Yield records as steps, each checked against the earlier records."""
     evidence = Evidence()
     for record in records:
         intent, notes = evidence.add(record)
@@ -73,7 +73,7 @@ def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
 
 
 class Evidence:
-    """Track the state of every proposal, and which events may follow."""
+    """Track the state of every proposal, and find records that contradict it."""
 
     def __init__(self) -> None:
         self._proposed: dict[str, ToolIntent] = {}
@@ -92,7 +92,10 @@ class Evidence:
         return other
 
     def add(self, record: LogRecord) -> tuple[str | None, tuple[str, ...]]:
-        """Process a record; return its proposal, and how it contradicts earlier records."""
+        """Process a record; return the id of its proposal, and notes.
+
+        Each note describes a contradiction with earlier records.
+        """
         payload = record.payload
         if isinstance(payload, ToolIntent):
             note = ("the same intent was proposed before",) if payload.id in self._proposed else ()

@@ -55,7 +55,7 @@ class Headline(NamedTuple):
 
 
 def describe(record: LogRecord, *, started: bool | None = None) -> str:
-    """Return a record in one line; for an unknown type, its contents.
+    """Describe a record in one line; for an unknown record type, show its contents.
 
     ``started`` is whether the record's intent had begun to run; it is used only for records that
     do not contain this information.
@@ -91,7 +91,7 @@ def _find_content(payload: Any) -> str | None:
 
 
 def describe_action(name: str, arguments: dict[str, Any]) -> str:
-    """Return an action in one line: the command, the path, or the arguments."""
+    """Describe a proposed action in one line: its command, its path, or its arguments."""
     if set(arguments) == {"command"}:
         return f"{name} {_cut(str(arguments['command']))}"
     if "path" in arguments:

@@ -109,7 +109,7 @@ class Endpoint(Generic[RequestT]):
             log.warning("%s/%s %s: %s", self.name, self.codec.model, request.request_id, warning)
 
     def keep(self, reply: HttpReply) -> Replies | None:
-        """Return the raw reply if it is to be kept; by default, only small replies are."""
+        """Return the raw reply if it is to be kept; by default, only small replies are kept."""
         keeps = len(reply.body) <= KEPT_BYTES if self._keep_raw is None else self._keep_raw
         return Replies((reply.body,), show_raw) if keeps else None
 
@@ -308,7 +308,7 @@ def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> Answ
 
 
 def _as_network(error: ProviderError) -> ProviderError:
-    """Return the error; for a truncated reply, which is unusable, add advice to try again."""
+    """Return the error; if the reply was truncated and is unusable, add advice to try again."""
     if isinstance(error, StreamInterruptedError):
         error.advice = "Try again."
     return error

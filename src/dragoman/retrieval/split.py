@@ -23,7 +23,7 @@ def split_texts(request: EmbedRequest, size: int) -> Iterator[EmbedRequest]:
 
 
 def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest]:
-    """Yield a request for each slice of the documents; lower ``top_k`` to its length."""
+    """Yield a request for each slice of the documents; limit ``top_k`` to the slice's length."""
     for start in range(0, len(request.documents), size):
         documents = request.documents[start : start + size]
         top_k = None if request.top_k is None else min(request.top_k, len(documents))

@@ -1,4 +1,4 @@
-"""The agent loop: evidence from intent to observation.
+"""The agent loop, which records evidence from each intent to its observation.
 
 ::
 

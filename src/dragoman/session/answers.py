@@ -55,7 +55,7 @@ class Question(Struct, frozen=True, omit_defaults=True):
 
 
 def find_questions(log: EventLog, session: str | None = None) -> list[Question]:
-    """Return the permission requests of one session, or of all, that have no answer yet."""
+    """Return the unanswered permission requests of one session, or of all sessions."""
     intents: dict[str, ToolIntent] = {}
     checked: dict[str, ToolIntentValidated] = {}
     found: dict[str, Question] = {}
@@ -111,7 +111,7 @@ def name_answers(session: str) -> str:
 
 @contextmanager
 def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
-    """Open the log of answers; yield ``None`` if it is to be read and does not exist."""
+    """Open the log of answers; yield ``None`` if it is opened to read and does not exist."""
     path = find_answers_file(log)
     if path is None and isinstance(log, PostgresLog) and not readonly:
         with log.reopen() as answers:

@@ -11,7 +11,7 @@ from .records import new_message_id, record_completed, record_failed
 
 
 async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
-    """Close the open model call and open intents, answer tool calls; return the intents' ids."""
+    """Close the open model call and intents, add tool results; return the ids of the intents."""
     await _close_call(journal, reason)
     closed = await close_intents(journal, reason)
     await answer_calls(journal)

@@ -70,7 +70,7 @@ Summariser: TypeAlias = Callable[
 
 
 class ContextView(Struct, frozen=True):
-    """The input of a policy: the parts that are sent, their tokens, and the target.
+    """The input of a policy: the parts that are sent, their tokens, and the target in tokens.
 
     ``summarise(provider, instructions, transcript, parts)`` calls a model (the session's own if
     ``provider`` is ``None``), records the call and the summary, and returns the id of the
@@ -133,8 +133,8 @@ class KeepAll(ContextPolicy, frozen=True, kw_only=True):
 class DropOldToolResults(ContextPolicy, frozen=True):
     """Replace old tool results by a placeholder that explains how to read them again.
 
-    The last ``keep`` results stay if that suffices. Results that the model has not seen yet are
-    shortened only as a last resort.
+    The last ``keep`` results are replaced only if the conversation is still too long. Results that
+    the model has not seen yet are shortened only as a last resort.
     """
 
     keep: int = 3
@@ -288,7 +288,7 @@ def _group(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _choose_groups(groups: list[list[Part]], view: ContextView, turns: int | None) -> list[Part]:
-    """Return the oldest groups to omit: enough to fit and to leave at most ``turns``."""
+    """Return the oldest groups to omit, so that the rest fits and has at most ``turns`` turns."""
     gone: list[Part] = []
     for at, group in enumerate(groups[:-1]):
         is_enough = sum([part.tokens for part in gone]) >= view.excess

@@ -103,7 +103,7 @@ class Pipeline:
     def _edit(
         self, intent: ToolIntent, proposal: Proposal, decision: Decision
     ) -> tuple[Proposal, Decision]:
-        """Replace the proposed input by the decision's input, if that is valid and not denied."""
+        """Replace the proposed input with the decision's, if that is valid and not denied."""
         if decision.input == proposal.input:
             return proposal, replace(decision, input=None)
         try:

@@ -1,4 +1,4 @@
-"""Fork a session: a new session continues after a record of another, which is not changed."""
+"""Fork a session: a new session continues from a record of another, which stays unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .state import State, reduce_records
 
 
 async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> None:
-    """Begin a session with a copy of another's conversation as it was after record ``at``.
+    """Begin a session with a copy of another session's conversation up to record ``at``.
 
     Messages and omissions of a context policy are copied; calls and their costs are not, so that
     nothing is counted twice. Calls that have no result at that record get a result that describes

@@ -1,4 +1,4 @@
-"""Map between the two ids of a call: ours, ``tu_<ulid>``, and the provider's."""
+"""Map between the two ids of a call: the session's, ``tu_<ulid>``, and the provider's."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Step(Struct, frozen=True):
 
 
 def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
-    """Return how a session ends after a reply without tool calls, and why if it is incomplete."""
+    """Return how a session ends after a reply without tool calls, and the reason if incomplete."""
     if finish_reason == "stop":
         return "completed", None
     if finish_reason == "length":

@@ -41,7 +41,7 @@ def make_message(
     *,
     in_context: bool = True,
 ) -> MessageRecorded:
-    """Return the record of a reply: its id, model and cost, and our own ids for its calls.
+    """Return the record of a reply: its id, model and cost, and the session's ids for its calls.
 
     ``served`` are the provider and model that answered; with a fallback, others may have been
     called first. ``price`` has the record fields for the cost.
@@ -69,7 +69,10 @@ def make_message(
 def make_worker_message(
     response: Response, provider: Provider, price: dict[str, Any]
 ) -> MessageRecorded:
-    """Return the reply to an internal call, such as a summary; it is not in the conversation."""
+    """Return the record of a reply to an internal call, such as a summary.
+
+    The message is not part of the conversation.
+    """
     routing = Routing("default", f"{provider.name}:{provider.model}")
     return make_message(
         response, (), routing, (provider.name, provider.model), price, in_context=False

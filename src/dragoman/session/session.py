@@ -198,9 +198,9 @@ class Session(Displayed, Generic[Parsed]):
         new_id: str | None = None,
         **settings: Any,
     ) -> Session[Any]:
-        """Begin a new session with the conversation that another has after record ``at``.
+        """Begin a new session with the conversation of another session up to record ``at``.
 
-        By default, that is its last record.
+        By default, ``at`` is the last record.
 
         The other session is not changed and may still run. The first record of the new session
         refers to it, and the new session has its own budget. Tool calls that the other session
@@ -228,7 +228,7 @@ class Session(Displayed, Generic[Parsed]):
     # --- running the session --------------------------------------------------------------------
 
     async def run(self, goal: str | User | None = None) -> Outcome[Parsed]:
-        """Pursue a goal to its end. Without a goal, continue with the current one."""
+        """Pursue a goal until the run ends. Without a goal, continue with the current one."""
         step = await self._supervise(goal, once=False)
         assert step.outcome is not None
         return step.outcome
@@ -278,9 +278,9 @@ class Session(Displayed, Generic[Parsed]):
         return plan
 
     async def close_open_intents(self, reason: str) -> tuple[str, ...]:
-        """Close every open intent, give the model a result for each; return their ids.
+        """Close every open intent, and add a result for each to the conversation.
 
-        Nothing runs.
+        Return the ids of the closed intents. Nothing runs.
         """
         self._supervisor.refuse_running()
         return await close_open(self._journal, reason)

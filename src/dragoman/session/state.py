@@ -67,7 +67,7 @@ class IntentState(Struct):
 
     @property
     def is_open(self) -> bool:
-        """Whether no end of this intent is recorded yet."""
+        """Whether this intent has no recorded end yet."""
         return self.stage not in _ENDS
 
 
@@ -208,7 +208,7 @@ class State:
         return []
 
     def project(self, provider: str) -> list[Message]:
-        """Return the messages to send, with the call ids that the provider knows."""
+        """Return the messages to send, with call ids as the provider knows them."""
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
     def _rename(self, entry: Sent, provider: str) -> Message:

@@ -60,7 +60,7 @@ class Supervisor:
         return True
 
     def refuse_running(self) -> None:
-        """Raise ``SessionError`` while work is running."""
+        """Raise ``SessionError`` if work is running."""
         if self._task is not None:
             raise SessionError("the session is running; cancel() it first")
 

@@ -219,7 +219,7 @@ class Turn:
         return response
 
     def _is_usable(self, error: ProviderError) -> bool:
-        """Return whether a reply can be used although its provider rejected an invalid call."""
+        """Return whether a reply is usable although the provider found an invalid call in it."""
         intents = [end.intent for end in self._ends]
         return isinstance(error, MalformedToolCallError) and bool(intents) and None not in intents
 

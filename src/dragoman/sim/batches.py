@@ -55,7 +55,7 @@ class SimBatches:
         self._files: dict[str, bytes] = {}
 
     def add_routes(self, router: Any) -> None:
-        """Add the routes of all three APIs."""
+        """Add the routes of the three batch APIs."""
         router.add_post("/v1/files", self._upload)
         router.add_get("/v1/files/{id}/content", self._content)
         router.add_post("/v1/batches", self._create_openai)

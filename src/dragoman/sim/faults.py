@@ -17,7 +17,7 @@ def _split_frames(data: bytes) -> list[bytes]:
 
 
 class Mangled(Struct, frozen=True):
-    """Bytes to send, and the next action.
+    """The bytes to send, and what to do after sending them.
 
     ``on`` continues, ``cut`` drops the connection, ``ended`` ends the body.
     """

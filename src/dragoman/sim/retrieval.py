@@ -70,8 +70,8 @@ _WORD = re.compile(r"\w+")
 class SimulatedEmbedder(Embedder):
     """Embed with a bag of words: each word adds to one dimension; the vector is normalised.
 
-    ``errors`` are raised one after the other before any answer; ``None`` among them lets a call
-    succeed.
+    ``errors`` are raised one after the other, one per call, before any answer; a ``None`` in this
+    list lets a call succeed.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ Said: TypeAlias = Text | Thinking | RedactedThinking | Opaque | Call
 class Answer(Struct, frozen=True):
     """A reply: ``content`` in order, or ``thinking``, ``text`` and ``tool_calls`` in this order.
 
-    ``usage`` is counted if omitted; ``Usage()`` reports nothing. ``finish`` is derived from the
+    ``usage`` is estimated if omitted; ``Usage()`` reports nothing. ``finish`` is derived from the
     content if omitted. ``delay`` is the wait before the first event and ``pace`` the wait before
     each later piece, in seconds; ``piece`` is the length of a piece in characters, by default a
     word.

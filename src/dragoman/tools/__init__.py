@@ -75,7 +75,7 @@ __all__ = [
 
 
 def gather_tools(tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None) -> Toolbox:
-    """Return a toolbox of tools and plain functions; the latter have the effect ``execute``."""
+    """Return a toolbox of tools and plain functions; functions get the side effect ``execute``."""
     if isinstance(tools, Toolbox):
         return tools
     made: list[ExecutableTool] = []

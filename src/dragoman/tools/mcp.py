@@ -52,15 +52,15 @@ _MAX_REASONS = 20
 
 
 class McpServer:
-    """A server, started as a program over standard input and output, or reached at a URL.
+    """An MCP server: a program over standard input and output, or a server at a URL.
 
     ::
 
         async with McpServer(["python", "server.py"], side_effects={"search": "read"}) as server:
             session = Session(provider, server.tools, policy, log)
 
-    A program gets a clean environment: hand it what it needs in ``env``. Tools whose names are not
-    plain ASCII of at most 64 characters are left out; ``refused`` has the reasons.
+    A program gets a clean environment: pass the variables that it needs in ``env``. Tools whose
+    names are not plain ASCII of at most 64 characters are left out; ``refused`` has the reasons.
 
     ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, go to the origin of the URL
     alone, and their values are hidden in errors and in what tools return. With ``pins``, a tool
@@ -115,7 +115,10 @@ class McpServer:
 
     @property
     def key(self) -> str:
-        """The name under which tools are pinned: the label, and a hash of arguments or query."""
+        """The name under which tools are pinned: the label, and a hash of the command or URL.
+
+        There is no hash if the label is already the complete URL.
+        """
         if self._target == self.label:
             return self.label
         given = (

@@ -40,7 +40,7 @@ class ToolPins:
         self.path = Path(path)
 
     def find_changes(self, server: str, tools: Sequence[ExecutableTool]) -> list[ToolChange]:
-        """Return the tools whose definition differs from the pinned one, if the server has pins."""
+        """Return the tools that are new or have changed; none if the server has no pins yet."""
         pinned = self._load().get(server)
         if pinned is None:
             return []

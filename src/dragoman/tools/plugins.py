@@ -10,7 +10,7 @@ from .runtime import ExecutableTool
 
 
 def plugin_tools(names: Iterable[str]) -> list[ExecutableTool]:
-    """Return the tools of entry points; ``ValueError`` names one that is missing or invalid.
+    """Return the tools of entry points; raise ``ValueError`` for a missing or invalid one.
 
     An entry point is a tool, a function (which is converted), or a list of them.
     """

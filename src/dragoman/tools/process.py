@@ -169,7 +169,10 @@ def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
 def _control(
     *, supervised: bool
 ) -> Iterator[tuple[socket.socket, socket.socket] | tuple[None, None]]:
-    """Open the socket pair to a supervisor, our end first, where the platform supports one."""
+    """Open a socket pair to a supervisor; yield this process's end, then the supervisor's.
+
+    Both are ``None`` if there is no supervisor.
+    """
     if not (supervised and _CAN_SUPERVISE):
         yield None, None
         return

@@ -42,9 +42,9 @@ def hide_memory() -> bool:
 
 
 async def list_protections(workspace: Path, sandbox: Sandbox | None = None) -> list[Protection]:
-    """Try every protection for commands in a workspace.
+    """Try every protection for commands in a workspace, and return the results.
 
-    This leaves the memory of this process hidden.
+    As a side effect, the memory of this process stays hidden.
     """
     found = await asyncio.to_thread(_confinement, sandbox or find_sandbox(), workspace)
     return [*found, *await _process_protections(sandbox or find_sandbox())]
@@ -134,7 +134,7 @@ def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
 
 
 def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
-    """Return the entries of the home folders that the sandbox shows.
+    """Return the entries of the home folders that are visible in the sandbox.
 
     The paths to the workspace and the interpreter are left out.
     """

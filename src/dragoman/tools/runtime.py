@@ -40,7 +40,7 @@ Rejection: TypeAlias = tuple[Literal["unknown_tool", "invalid_arguments"], str]
 
 
 class Observation(Struct, frozen=True, omit_defaults=True):
-    """What a tool returned. The only text we add is a mark where output was truncated."""
+    """What a tool returned. The only addition to its text is a mark where output was truncated."""
 
     content: str | tuple[UserBlock, ...]
     is_error: bool = False
@@ -114,7 +114,7 @@ class ExecutableTool(ABC):
         return None
 
     def locate(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the paths of the workspace that a call uses."""
+        """Return the paths in the workspace that a call uses."""
         return ()
 
     @property
@@ -175,7 +175,7 @@ class Toolbox:
         return None if wrong is None else ("invalid_arguments", wrong)
 
     def may_overlap(self, names: Iterable[str]) -> bool:
-        """Return whether calls of these tools may run concurrently: none has side effects."""
+        """Return whether these tools may run concurrently: none may do more than read."""
         found = [self._tools.get(name) for name in names]
         return all(tool is None or tool.side_effect in ("none", "read") for tool in found)
 
@@ -185,7 +185,9 @@ class Toolbox:
         arguments: Mapping[str, Any],
         withheld: Callable[[str], bool] | None = None,
     ) -> Observation:
-        """Run a tool within its timeout and output limit; ``ToolFailure`` if it does not finish.
+        """Run a tool within its timeout and output limit.
+
+        Raise ``ToolFailure`` if it does not finish.
 
         ``withheld`` returns whether a tool that walks a folder must not show a path.
         """
@@ -300,9 +302,9 @@ _MEDIA_TYPE = re.compile(r"[a-z]+/[a-zA-Z0-9][a-zA-Z0-9.+_-]{0,126}")
 
 
 def find_problem(block: Image | Document | Audio) -> str | None:
-    """Return why providers would reject this medium, or ``None``.
+    """Return why providers would reject an image, a document or audio; ``None`` if they accept it.
 
-    A tool result stays in the conversation, so a rejected medium would make every later call fail.
+    A tool result stays in the conversation, so a rejected block would make every later call fail.
     """
     try:
         check_media(block, "it")

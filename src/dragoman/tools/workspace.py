@@ -56,7 +56,7 @@ class Workspace:
             raise ValueError(f"workspace: {root} is not a folder")
 
     def locate(self, path: str) -> str:
-        """Return the path relative to the root, with forward slashes; ``PathError`` if invalid.
+        """Return the path relative to the root, with ``/``; raise ``PathError`` if it is invalid.
 
         An absolute path is accepted if it begins with the root, since models often write such
         paths.

@@ -46,7 +46,7 @@ class Approvals:
         return found
 
     def answer(self, body: bytes) -> dict[str, Any]:
-        """Record an answer; ``NotOpenError`` if the question is not open."""
+        """Record an answer; raise ``NotOpenError`` if the question is not open."""
         answer = msgspec.json.decode(body, type=Answer)
         decision = Decision(
             answer.allowed,

@@ -27,7 +27,7 @@ _POLICY = (
 
 
 def export_html(log: EventLog, session: str) -> str:
-    """Return a session as one HTML file; ``LookupError`` if the log has no such session.
+    """Return a session as one HTML file; raise ``LookupError`` if the log has no such session.
 
     Long texts are truncated as on the page: the file is for reading, ``dragoman log export`` for
     archiving.

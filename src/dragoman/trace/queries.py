@@ -127,7 +127,7 @@ class Reader:
         return {**totals, "goal": trim(totals.get("goal"), 2000)}
 
     def check_chain(self, session: str) -> dict[str, Any]:
-        """Return whether the chain of a session verifies, and if not, where it breaks."""
+        """Return whether the hash chain of a session is intact and, if not, where it breaks."""
         report = self._log.verify(session)
         found = msgspec.to_builtins(report.first) if report.first is not None else None
         return {"ok": report.ok, "records": report.records, "break": found}
@@ -135,7 +135,7 @@ class Reader:
     # --- reading the records of a session -------------------------------------------------------
 
     def read_page(self, session: str, after: int = 0, limit: int = 500) -> dict[str, Any]:
-        """Return the next steps of a session, each with its contradictions to earlier steps."""
+        """Return the next steps of a session; notes name contradictions with earlier steps."""
         records = list(islice(self._log.read(session, after), limit))
         if not records:
             return {"steps": [], "last": after}

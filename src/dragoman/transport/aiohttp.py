@@ -1,7 +1,7 @@
 """A transport over aiohttp, for what only aiohttp has: SOCKS proxies and custom connectors.
 
-Needs the extra ``aiohttp``. The rules are those of ``HttpTransport``; ``tests/transport`` tests
-both.
+Needs the extra ``aiohttp``. It follows the same rules as ``HttpTransport``; ``tests/transport``
+tests both.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class AiohttpTransport(Transport):
 
     ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
     ``None``; ``ca`` is a file of certificate authorities, or an ``ssl.SSLContext``. ``connector``
-    makes the connector of a session in place of aiohttp's ``TCPConnector``, for example one of
-    ``aiohttp_socks``; then ``proxy`` and ``ca`` are ignored.
+    is a function that returns the connector to use instead of aiohttp's ``TCPConnector``, for
+    example one of ``aiohttp_socks``; then ``proxy`` and ``ca`` are ignored.
     """
 
     def __init__(

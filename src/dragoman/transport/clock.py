@@ -92,7 +92,7 @@ class Clock:
         return which, when
 
     def is_in_loop(self) -> bool:
-        """Return whether the caller runs in this call's event loop; a finalizer may not."""
+        """Return whether this runs in the call's event loop; a finalizer may run elsewhere."""
         try:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:

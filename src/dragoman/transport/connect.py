@@ -102,7 +102,7 @@ class Proxy:
 
 
 def find_proxy(target: Target) -> Proxy | None:
-    """Return the environment's proxy for a URL; none for loopback and hosts in NO_PROXY."""
+    """Return the environment's proxy for a URL; ``None`` for loopback and hosts in NO_PROXY."""
     if is_loopback(target.host):
         return None
     # Imported on demand: it imports http.client and email, which take most of the import time.

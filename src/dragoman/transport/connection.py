@@ -70,7 +70,7 @@ class FramingError(Exception):
 
 
 class Owner(Protocol):
-    """The part of the pool that a connection uses."""
+    """The methods of the pool that a connection calls."""
 
     def handle_loss(self, connection: Connection) -> None:
         """Forget a connection whose socket is closed."""
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(_DRAIN_SECONDS, self.close)
 
     def rest(self) -> bool:
-        """Return whether the connection is free for the next request."""
+        """Make the connection idle after a reply; return ``False`` if it cannot be reused."""
         transport = self.transport
         if (
             self.state != "done"
@@ -361,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _read_field(lower: bytearray, begin: bytes) -> str:
-    """Return the value of a field of a head in lower case; ``begin`` is how its line begins."""
+    """Return a header field's value from a lower-case head; ``begin`` is the start of its line."""
     values = [line.partition(b"\r")[0].strip() for line in lower.split(begin)[1:]]
     return b", ".join(values).decode("latin-1")
 

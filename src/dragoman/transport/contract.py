@@ -49,7 +49,7 @@ class HttpStream(ABC):
 
     @abstractmethod
     async def receive(self) -> bytes:
-        """Return more of the body as it arrives, already decompressed; nothing at its end."""
+        """Return more of the body as it arrives, already decompressed; no bytes at its end."""
 
     def touch(self) -> None:  # noqa: B027
         """Restart the idle clock: the caller has received and handled an event."""
@@ -76,7 +76,10 @@ class Transport(ABC):
         *,
         stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
-        """Send once and wait for the reply's head; leaving the context closes the exchange."""
+        """Send a request once and wait for the reply's head.
+
+        Leaving the context closes the exchange.
+        """
 
     async def exchange(
         self, request: HttpRequest, credentials: Mapping[str, Secret], timeouts: Timeouts

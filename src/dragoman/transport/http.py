@@ -142,7 +142,7 @@ class HttpTransport(Transport):
     async def dial(
         self, pool: Pool, key: str, target: Target, proxy: Proxy | None, clock: Clock, ahead: int
     ) -> Connection:
-        """Open a connection before the connect deadline, or an earlier one."""
+        """Open a connection before the connect deadline, or before one that is earlier."""
         which, when = clock.connect_by()
         deadline = asyncio.timeout_at(when)
         try:

@@ -57,11 +57,11 @@ class Pool:
         return len(self._all), sum(map(len, self._idle.values()))
 
     def share(self) -> int:
-        """Return the read-ahead limit of one more stream, in bytes."""
+        """Return the read-ahead limit for one more stream, in bytes."""
         return share_ahead(self.streams)
 
     def take(self, key: str) -> Connection | None:
-        """Return the most recently used idle connection."""
+        """Return the most recently used idle connection to an origin; ``None`` if none is idle."""
         idle = self._idle.get(key)
         while idle:
             connection = idle.pop()

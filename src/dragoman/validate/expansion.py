@@ -32,14 +32,14 @@ _AGAIN = ("unevaluatedProperties", "unevaluatedItems")
 
 
 class Expansion(NamedTuple):
-    """How often a part of a value is visited, and how fast that grows in a recursive schema."""
+    """How often validation visits a part of a value, and how fast that grows with recursion."""
 
     paths: int
     growth: int
 
 
 class _Node(Struct, eq=False):
-    """A subschema as a node, with the subschemas for the same value and for its parts."""
+    """A subschema as a graph node, with edges to subschemas for the same value and its parts."""
 
     same: list[int] = []
     references: list[int] = []
@@ -59,7 +59,7 @@ class _Node(Struct, eq=False):
 
 
 def measure(schema: dict[str, Any]) -> Expansion:
-    """Count the paths of a schema; ``ValueError`` for too many or a dangling reference."""
+    """Count the paths of a schema; raise ``ValueError`` for too many or a dangling reference."""
     nodes = _Graph(schema).nodes
     if _find_order(nodes, lambda node: [*node.same, *node.references]) is None:
         raise ValueError("a reference leads back to itself without going into the value")

@@ -141,7 +141,7 @@ class Fields:
         return None if value is None else self.enter(name, value)
 
     def inners(self, name: str, *, required: bool = False) -> list[Self]:
-        """Return a reader for each object in a list; none if it is absent and not required."""
+        """Return a reader for each object in a list; no readers if an optional list is absent."""
         values = self.items(name, required=required)
         return [self.enter(f"{name}[{at}]", value) for at, value in enumerate(values or ())]
 

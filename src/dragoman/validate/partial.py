@@ -100,7 +100,7 @@ class PartialValue:
         self._last: Any = _NOTHING
 
     def feed(self, event: TextDelta) -> list[Any]:
-        """Return the value so far, if this fragment changed it and finished parts are valid.
+        """Add a fragment; return the value so far if it changed and its finished parts are valid.
 
         The complete value is not returned here: the reply contains it, as an instance of its type.
         """

@@ -41,7 +41,10 @@ class Patterns(NamedTuple):
 
 
 def find_patterns(schema: dict[str, Any]) -> Patterns:
-    """Find the patterns of a schema; ``ValueError`` for too many or an invalid expensive one."""
+    """Find the patterns of a schema.
+
+    Raise ``ValueError`` if there are too many, or if an expensive pattern is invalid.
+    """
     from jsonschema_rs import FancyRegexOptions, RegexOptions
 
     values, names = _collect(schema)

@@ -296,10 +296,10 @@ def find_refusal(
 ) -> tuple[Refusal, ProviderError] | None:
     """Return the first capability that the request uses and the model lacks, or ``None``.
 
-    The order is that of the adapter contract. Only what the request uses is looked up, and an
-    unknown capability counts as present. Structured output is included for routing between models;
-    a single provider puts the schema into the prompt instead. Without ``results``, media in the
-    results of tools do not count: a wire can put a text in their place.
+    Capabilities are checked in the order of the adapter contract. Only what the request uses is
+    looked up, and an unknown capability counts as present. Structured output is included for
+    routing between models; a single provider puts the schema into the prompt instead. Without
+    ``results``, media in tool results are not checked: a wire can replace them with text.
     """
     image = _unreadable_image(
         request.messages, capabilities, User | ToolResult if results else User

@@ -33,7 +33,10 @@ class Schema(NamedTuple):
 
 
 def compile_schema(schema: Any, path: str) -> Schema:
-    """Compile a schema; ``InvalidRequestError`` names ``path`` if it is invalid or too large."""
+    """Compile a schema; raise ``InvalidRequestError`` if it is invalid or too large.
+
+    The error names ``path``.
+    """
     if not isinstance(schema, dict):
         raise InvalidRequestError(
             f"{path} must be a JSON Schema object, not {type(schema).__name__}"

@@ -20,7 +20,7 @@ _WRAPPER = "value"
 
 
 def response_schema_of(kind: Any) -> dict[str, Any]:
-    """Return the schema to send for a type; ``InvalidRequestError`` if the type has none."""
+    """Return the schema to send for a type; raise ``InvalidRequestError`` if the type has none."""
     try:
         return _describe(kind)[0]
     except TypeError as error:
@@ -57,7 +57,7 @@ def unwrap(value: dict[str, Any], kind: Any, default: Any = None) -> Any:
 
 
 def convert_value(value: Any, kind: Any) -> Any:
-    """Return plain data as an instance of a type; ``ValueError`` if it does not fit."""
+    """Return plain data as an instance of a type; raise ``ValueError`` if it does not fit."""
     if hasattr(kind, "model_validate"):  # a Pydantic model, recognised by its method
         return kind.model_validate(value)
     adapter = pydantic_adapter(kind)

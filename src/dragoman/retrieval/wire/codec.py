@@ -108,7 +108,7 @@ class RetrievalCodec(ABC, Generic[Q, RequestT]):
         """Decode the complete reply to a request; raise ``InvalidResponseError`` if invalid."""
 
     def try_call(self, request: RequestT) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness by a call that costs one token, for servers without a model list."""
+        """Check readiness with a call that costs one token, for servers without a model list."""
         reply = yield self.encode(request).http
         if reply.status >= 300:
             raise self.error(reply.status, reply.headers, reply.body)

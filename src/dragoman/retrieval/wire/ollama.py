@@ -22,7 +22,7 @@ from .reading import check_count, pack_vectors, read_name, read_typed, read_usag
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings for Ollama: model ``options``, and ``keep_alive``, how long it stays loaded."""
+    """Settings for Ollama: model ``options``; ``keep_alive`` is how long a model stays loaded."""
 
     options: dict[str, Any] = field(default_factory=dict)
     keep_alive: str | float | None = None

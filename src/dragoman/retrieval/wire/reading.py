@@ -69,7 +69,11 @@ def _place(rows: list[Any], index: Any, row: Any) -> None:
 def read_typed(
     body: bytes, decode: Callable[[bytes], T], find_error: Callable[[Any], ProviderError | None]
 ) -> T:
-    """Decode a body; if it has another shape, raise its error or ``InvalidResponseError``."""
+    """Decode a body of the expected shape.
+
+    For any other body, raise the error that it reports or, if it reports none,
+    ``InvalidResponseError``.
+    """
     try:
         return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

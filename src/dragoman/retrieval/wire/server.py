@@ -47,7 +47,7 @@ class RetrievalServer(ABC):
 
     @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        """Read a request, given as bytes or JSON values; the error for a bad field names it."""
+        """Read a request, given as bytes or JSON values; an error names the invalid field."""
 
     @abstractmethod
     def encode(self, answer: Any, asked: AskedRetrieval, model: str) -> HttpReply:
