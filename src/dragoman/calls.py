@@ -231,7 +231,7 @@ _USAGE = (
 
 
 def count_usage(usage: Usage) -> dict[str, Any]:
-    """Return token counts as fields of a record."""
+    """Return the token counts of a usage as fields of a call record."""
     return {name: getattr(usage, name) for name in _USAGE}
 
 

@@ -100,7 +100,7 @@ def _read_locations(value: Any) -> list[Citation]:
     """Return the citations of a text on the anthropic wire: document locations, search results.
 
     A location refers to the source, not to characters of the text, so the citation supports the
-    complete text. A record of the cohere wire has the characters and a list of sources.
+    complete text. A record of the cohere wire has a range of characters instead.
     """
     records = _records(value)
     supported = [cited for record in records for cited in _read_supported(record)]
@@ -108,7 +108,7 @@ def _read_locations(value: Any) -> list[Citation]:
 
 
 def _read_location(record: Mapping[str, Any]) -> Citation:
-    """Return the citation of one location, which the bedrock wire nests in ``location``."""
+    """Return the citation for one record; the bedrock wire nests its fields in ``location``."""
     location = record.get("location")
     kinds = (
         [each for each in location.values() if isinstance(each, Mapping)]

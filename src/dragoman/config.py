@@ -138,7 +138,7 @@ class Section(Fields):
     def _line_of(self, name: str | None) -> int:
         """Return the line of a key, or of the section if the key is unknown.
 
-        ``name[0]`` has the line of ``name``.
+        For ``name[0]``, return the line of ``name``.
         """
         name = name or ""
         return self.lines.get(name) or self.lines.get(name.partition("[")[0], self.line)

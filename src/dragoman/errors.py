@@ -12,7 +12,7 @@
     ├── UnavailableError             the provider failed or cannot be reached
     │   ├── OverloadedError          the provider is overloaded
     │   ├── NetworkError             the connection failed
-    │   ├── TimedOutError            one of our four deadlines passed; see ``which``
+    │   ├── TimedOutError            one of the four timeouts expired; see ``which``
     │   └── StreamInterruptedError   the reply ended before it was finished
     ├── InvalidRequestError          the request is invalid, found locally or by the server
     │   ├── ContextOverflowError     the conversation exceeds the context window
@@ -165,7 +165,7 @@ def _hide_cut_end(text: str, secret: str) -> str:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Return the error without stack and causes, whose frames contain headers and keys."""
+    """Remove an error's traceback and causes, because their frames contain headers and keys."""
     error.__context__ = error.__cause__ = None
     if isinstance(error, UnicodeDecodeError):
         error.object = b""

@@ -106,7 +106,7 @@ def estimate_image(image: Image, family: str) -> float:
 
 
 def read_inline(block: Image | Document) -> str:
-    """Return the base64 data of a block; empty if the media is at a URL."""
+    """Return the base64 data of a block, or an empty string if the media is at a remote URL."""
     if isinstance(block.source, Url):
         found = read_data_url(block.source.url)
         return "" if found is None else found[1]

@@ -345,7 +345,7 @@ class User(Struct, frozen=True, tag="user", tag_field="role", omit_defaults=True
 
 
 class _AssistantType(type(Struct)):  # type: ignore[misc]
-    """Build one sequence of blocks for ``Assistant("hi", tool_calls=[...])``."""
+    """Accept ``Assistant("hi", tool_calls=[...])``: join text and calls into one sequence."""
 
     def __call__(
         cls,
@@ -446,7 +446,7 @@ def _text_of(content: str | Sequence[UserBlock | AssistantBlock]) -> str:
 
 
 def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
-    """Split off the leading ``System`` messages, and join them with a blank line between."""
+    """Return the text of the leading ``System`` messages, and the remaining messages."""
     count = 0
     while count < len(messages) and type(messages[count]) is System:
         count += 1

@@ -233,7 +233,7 @@ class _Wildcards:
         return bool(places & self._last)
 
     def _close(self, places: int) -> int:
-        """Add the positions that are reachable without a further character."""
+        """Add the pattern positions that can be reached without consuming another character."""
         while True:
             further = places | (places & self._skips) << 1 | (places & self._skips_two) << 3
             if further == places:

@@ -30,7 +30,7 @@ PluginGroup: TypeAlias = Literal["dragoman.vendors", "dragoman.wires", "dragoman
 
 @cache
 def find_plugins(group: PluginGroup) -> dict[str, EntryPoint]:
-    """Return the entry points of a group, by name; the first package wins."""
+    """Return the entry points of a group by name; of two with the same name, keep the first."""
     from importlib.metadata import entry_points  # lazy import: slow, needed only for plugins
 
     found: dict[str, EntryPoint] = {}

@@ -1,8 +1,8 @@
 """Translate a portable amount of reasoning into the fields of a model family.
 
 ``config.reasoning`` is an effort or a budget in tokens. Model families accept one of the two, a
-switch, or nothing; the kind and the field names are data: ``catalog/reasoning.json``, or the quirk
-``reasoning`` of an endpoint.
+switch, or nothing. Which of these a family accepts, and in which fields, is defined in
+``catalog/reasoning.json`` or by the quirk ``reasoning`` of an endpoint.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def translate_reasoning(
 ) -> tuple[dict[str, Any], str | None]:
     """Return the fields for an amount of reasoning, and the approximation to report, if any.
 
-    ``room`` is the token limit of the reply, on a wire where a budget must be smaller than that.
+    ``room`` is the token limit of the reply; set it if the wire requires a smaller budget.
     """
     amount = "off" if reasoning in ("none", 0) and reasoning is not False else reasoning
     if isinstance(amount, bool) or (isinstance(amount, str) and amount not in EFFORTS):

@@ -174,7 +174,7 @@ class _Foreign:
         return schema
 
     def _describe(self, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the schema of a model and its definitions, under names that are still free."""
+        """Return a Pydantic model's schema, and its definitions under names not yet in use."""
         prefix, count = "", 1
         while True:
             schema = dict(kind.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))

@@ -166,7 +166,7 @@ class SyncProvider:
 
     @property
     def provider(self) -> Provider:
-        """The asynchronous provider; its calls belong to the portal's loop."""
+        """The asynchronous provider; its methods must run in the portal's event loop."""
         return self._provider
 
     def ready(self) -> None:
@@ -235,7 +235,7 @@ class SyncProvider:
         return self._provider.estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return what this model's wire would keep, rewrite or drop; see ``Provider.plan``."""
+        """Return what the wire keeps, rewrites or drops of messages; see ``Provider.plan``."""
         return self._provider.plan(messages)
 
     def close(self) -> None:
@@ -270,7 +270,7 @@ class SyncEmbedder:
 
     @property
     def embedder(self) -> Embedder:
-        """The asynchronous embedder; its calls belong to the portal's loop."""
+        """The asynchronous embedder; its methods must run in the portal's event loop."""
         return self._embedder
 
     def ready(self) -> None:
@@ -323,7 +323,7 @@ class SyncReranker:
 
     @property
     def reranker(self) -> Reranker:
-        """The asynchronous reranker; its calls belong to the portal's loop."""
+        """The asynchronous reranker; its methods must run in the portal's event loop."""
         return self._reranker
 
     def ready(self) -> None:
@@ -447,7 +447,7 @@ async def _take_in_thread(prompts: Iterable[Messages]) -> AsyncIterator[Messages
 
 
 def _take(iterator: Iterator[Messages]) -> tuple[Messages] | None:
-    """Return the next prompt in a tuple; ``None``, not ``StopIteration``, at the end."""
+    """Return the next prompt in a tuple of one; at the end, return ``None``."""
     for prompt in iterator:
         return (prompt,)
     return None

@@ -2,10 +2,10 @@
 
 ``estimate_request`` and ``estimate_text`` work from coefficients: a text is split into words,
 numbers, punctuation and runs of other scripts, and each kind of piece has an average number of
-tokens, measured on texts that were counted exactly. The *family* is the vocabulary of the
-coefficients; the catalogue has the family of each model. ``exact_text`` counts with a real
-vocabulary, if the extra ``dragoman[tokens]`` is installed. The measured errors of the estimates
-are in ``docs/concepts/tokens.md``.
+tokens, measured on texts that were counted exactly. The *family* names the vocabulary that the
+coefficients were measured with; the catalogue has the family of each model. ``exact_text`` counts
+with a real vocabulary, if the extra ``dragoman[tokens]`` is installed. The measured errors of the
+estimates are in ``docs/concepts/tokens.md``.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ _Amounts: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def _count_features(text: str, totals: list[int]) -> None:
-    """Add the features of ``text`` to ``totals``."""
+    """Count the words, numbers and other pieces of ``text``, and add the counts to ``totals``."""
     shape = text.translate(_tables()[0])
     _count_words(shape, totals)
     for stretch, times in Counter(_STRETCH.findall(shape)).items():
@@ -257,7 +257,7 @@ def _count_accents(letters: str, times: int, totals: list[int]) -> None:
 
 
 def _measure(stretch: str) -> _Amounts:
-    """Return the features of the text between two words."""
+    """Count the numbers, punctuation and other pieces of the text between two words."""
     amounts: Counter[str] = Counter()
     # The last space belongs to the following word.
     *pieces, last = _PIECE.findall(stretch[:-1] if stretch[-1] == " " else stretch)
@@ -559,7 +559,10 @@ def _sort_block(block: Any, contents: _Contents, family: str, *, current: bool) 
 
 
 def _as_json(value: Any) -> str:
-    """Return a value as JSON; unlike msgspec, ``json`` accepts the lone surrogates of models."""
+    """Return a value as JSON.
+
+    This uses ``json``, because msgspec rejects the lone surrogates that models sometimes write.
+    """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
@@ -587,10 +590,11 @@ def _sort_document(document: Document, contents: _Contents) -> None:
 class Calibration(Struct, frozen=True):
     """The correction of estimates for one model, learned from reported usage.
 
-    Use one per model. ``calibrate`` returns a new one and ``correct`` applies it::
+    Use one calibration per model. ``calibrate`` returns a new calibration, and ``correct`` applies
+    it to an estimate::
 
-        calibration = calibration.calibrate(estimate, response.usage.input_tokens) better =
-        calibration.correct(estimate_request(messages, family="qw152k"))
+        calibration = calibration.calibrate(estimate, response.usage.input_tokens)
+        better = calibration.correct(estimate_request(messages, family="qw152k"))
 
     The correction is the median of the last fifteen ratios, so that one odd report does not move
     it, and never more than fourfold either way.

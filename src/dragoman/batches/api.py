@@ -142,7 +142,7 @@ _Runner: TypeAlias = Runner | RemoteRunner | ClusterRunner
 
 
 class _Run:
-    """One run of a batch, which continues the earlier runs, and its report."""
+    """One run of a batch: continue where earlier runs stopped, and build the report."""
 
     def __init__(
         self,

@@ -223,7 +223,7 @@ def _load_ray() -> tuple[Any, Any]:
 
 
 def _start(ray: Any, address: str | None, workers: int) -> None:
-    """Connect to a cluster, or start a local one: a CPU per worker, and one CPU for reading."""
+    """Connect to a cluster, or start a local one with a CPU per worker and a CPU for reading."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray must not send usage statistics
     settings = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:

@@ -1,4 +1,4 @@
-"""Rows to embed: their formats, and the decision whether a batch embeds or chats."""
+"""Parse rows to embed, and decide whether a batch requests embeddings or chat replies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EmbedDefaults(Struct, frozen=True, kw_only=True):
 
 
 class EmbedRowParser(Parser):
-    """Parse rows to embed: in our format, in OpenAI's batch format, or for a template."""
+    """Parse rows to embed, in Dragoman's format, in OpenAI's batch format, or for a template."""
 
     def __init__(self, defaults: EmbedDefaults, model: str) -> None:
         self._defaults = defaults
@@ -177,8 +177,8 @@ def make_embed_defaults(given: Options) -> EmbedDefaults:
 def embeds(model: str, source: Source, given: Options) -> bool:
     """Return whether a batch requests embeddings rather than chat replies.
 
-    The option ``embed`` decides if it is set. Otherwise a model known to be an embedder decides,
-    or else the fields of the first row.
+    If the option ``embed`` is set, return it. Otherwise return true if the registry lists the
+    model as an embedder, or if the first row has the fields of an embedding request.
     """
     if given.embed is not None:
         return given.embed

@@ -141,5 +141,5 @@ class StateFile:
 
 
 def _is_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return whether the input is the same as before; it may have grown."""
+    """Return whether an earlier run read the same input; rows may have been appended since."""
     return old == new or not old or old.get("length", 0) < new.get("length", 0)

@@ -96,7 +96,7 @@ class BatchOptions(Settings, total=False):
 
 
 class Options(Struct, kw_only=True):
-    """The keyword arguments of ``batch``, with their defaults; ``settings`` are for the calls."""
+    """The keyword arguments of ``batch``; ``settings`` holds those that apply to each call."""
 
     template: str | None = None
     id_column: str | None = None
@@ -131,7 +131,7 @@ class Options(Struct, kw_only=True):
 
 
 def read_options(given: Mapping[str, Any]) -> Options:
-    """Check the keyword arguments of ``batch``; ``ValueError`` names the invalid one."""
+    """Check the keyword arguments of ``batch``; raise ``ValueError`` if one is invalid."""
     names = set(Options.__struct_fields__) - {"settings"}
     own = {name: value for name, value in given.items() if name in names}
     settings = {name: value for name, value in given.items() if name not in names}

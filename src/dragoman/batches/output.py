@@ -91,7 +91,7 @@ _saved = msgspec.json.Decoder(Saved)
 
 
 class Recovered(Struct):
-    """The state that an earlier run left: the lines of its finished rows, and their totals."""
+    """The state that earlier runs left: the line numbers of finished rows, and their totals."""
 
     done: Lines
     failed: int = 0

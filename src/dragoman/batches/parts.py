@@ -52,9 +52,9 @@ _numbered = msgspec.json.Decoder(_Numbered)
 
 
 class FinishedLines:
-    """The lines that workers have finished; ``refresh`` reads new entries of the part files.
+    """The numbers of the finished lines; ``refresh`` reads new entries from the part files.
 
-    ``own`` is the part file of this worker, whose lines the worker adds itself.
+    ``own`` is the part file of this worker. It is not read: the worker adds its own lines.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,10 @@ class FinishedLines:
         self.lines = Lines()
 
     def refresh(self) -> Lines:
-        """Return the lines that are on disk now; read an incomplete last line again next time."""
+        """Read new entries from the part files, and return the numbers of all finished lines.
+
+        An incomplete last line is skipped; the next call reads it again.
+        """
         for path in list_parts(self._folder):
             place = self._places.get(path, 0)
             if path == self.own or path.stat().st_size == place:

@@ -1,4 +1,4 @@
-"""Write output rows: in our format, or in the provider's batch format if the input row uses it."""
+"""Write output rows in Dragoman's format, or in a provider's batch format if the input uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One input row of a batch: its formats, and the request that it describes."""
+"""Parse the input rows of a batch, in each of the supported formats, into requests."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _URLS: dict[str, Shape] = {"/v1/chat/completions": "openai", "/v1/responses": "r
 class Parser(ABC):
     """Parse the input records of a batch; each kind of batch (chat, embeddings) has a subclass.
 
-    A record is in our format or in a provider's batch format, or its fields fill in a template.
+    A record is in Dragoman's format or a provider's batch format, or its fields fill a template.
     """
 
     @abstractmethod

@@ -31,7 +31,7 @@ class BatchError(RuntimeError):
 
 
 class Caller:
-    """Call the model for one row and return the result; a failed call gives a result too."""
+    """Call the model for one row; the result is an error row if the call fails."""
 
     def __init__(self, model: Provider | Embedder, *, needs_price: bool = False) -> None:
         self.model = model
@@ -39,7 +39,7 @@ class Caller:
         self._sold: dict[tuple[str | None, str | None], PricedAs] = {}
 
     async def ask(self, row: Row) -> Result:
-        """Return the result of a row; a failed call gives a result too."""
+        """Call the model for a row; return its result, which is an error row if the call fails."""
         try:
             response = await self._send(row.request)
         except LimiterUnavailableError as error:

@@ -44,7 +44,7 @@ class Source(ABC):
 def open_source(
     source: str | os.PathLike[str] | Iterable[Mapping[str, Any]], max_row_bytes: int
 ) -> Source:
-    """Return the rows of a file, read according to its suffix, or of an iterable of mappings."""
+    """Return a source for an iterable of mappings, or for a file, whose suffix sets the format."""
     if not isinstance(source, str | os.PathLike):
         return RowsSource(source)
     path = Path(source)
@@ -118,7 +118,7 @@ class JsonlSource(FileSource):
 
 
 def read_lines(file: Any, limit: int, first: int = 1) -> Iterator[Read]:
-    """Read JSON lines from a binary file; ``first`` is the number of its next line."""
+    """Read JSON lines from a binary file, and number them from ``first`` on."""
     read, number = file.readline, first - 1
     while line := read(limit + 1):
         number += 1
@@ -144,7 +144,7 @@ def _decode(line: bytes) -> Record | str:
 class CsvSource(FileSource):
     """A CSV or TSV file whose first line names the columns.
 
-    A row is numbered by its last line in the file.
+    The number of a row is the line number at which the row ends in the file.
     """
 
     def __init__(self, path: Path, max_row_bytes: int, delimiter: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 
 class Template:
-    """A string with ``{column}`` placeholders; ``{{`` and ``}}`` are braces.
+    """A string with ``{column}`` placeholders; ``{{`` and ``}}`` stand for literal braces.
 
     Only names of columns are allowed: no attributes, indices, conversions or formats, so a
     template cannot reach anything but the row.

@@ -360,9 +360,10 @@ async def _open_session(
 def _add_approvers(
     log: EventLog, approver: Approver | None, options: dict[str, Any]
 ) -> Approver | None:
-    """Return the approver, extended as the options request.
+    """Wrap the approver as the command-line options request.
 
-    With ``--await-approval``, another process may answer too. A hook is asked first.
+    With ``--await-approval``, another process may answer too. With ``--hook``, the hook program
+    is asked first.
     """
     if options["await_approval"]:
         approver = RemoteApprover(log, approver)

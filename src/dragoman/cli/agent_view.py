@@ -61,7 +61,7 @@ class AgentView:
             self._break()
 
     def show_record(self, record: LogRecord) -> None:
-        """Show what a record describes, after it is written."""
+        """Show what a record describes, once the record is in the log."""
         if self.as_json:
             echo_json(record.line)
             return

@@ -60,12 +60,15 @@ def _write_question(proposal: Proposal) -> str:
 
 
 def _edit(proposal: Proposal) -> str | None:
-    """Let the user edit the input in an editor; return the text, or ``None`` if unsaved."""
+    """Let the user edit a call's input in an editor; return the text, or ``None`` if unsaved."""
     return click.edit(json.dumps(proposal.input, ensure_ascii=False, indent=2), extension=".json")
 
 
 def _read_answer(answer: str, proposal: Proposal) -> Decision:
-    """Parse an answer: ``y``, ``a``, ``p``, ``c PREFIX``, ``e JSON``, or a reason for denial."""
+    """Parse the user's answer to an approval question.
+
+    It is ``y``, ``a``, ``p``, ``c PREFIX`` or ``e JSON``; any other text is a reason for denial.
+    """
     word, _, rest = answer.partition(" ")
     word = word.casefold()
     if answer.casefold() in ("y", "yes"):

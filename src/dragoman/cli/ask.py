@@ -234,7 +234,10 @@ def _ask(
 
 
 def _try_tools(tools: list[Any] | None) -> list[Tool]:
-    """Return the parsed tools, or an empty list if invalid, since the call reports the mistake."""
+    """Return the parsed tools, or an empty list if they are invalid.
+
+    The mistake is not reported here, because the model call reports it.
+    """
     try:
         return list(parse_tools(tools) or ())
     except (ValueError, ProviderError):

@@ -11,7 +11,7 @@ from ..wire import CODECS
 
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
-    """The parameter type of a model name: an alias, ``vendor:model``, or ``local``."""
+    """The Click parameter type for a model name: an alias, ``vendor:model``, or ``local``."""
 
     name = "model"
 

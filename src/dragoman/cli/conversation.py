@@ -94,7 +94,7 @@ class Conversation:
     # --- messages of the conversation
 
     def ask(self, text: str) -> None:
-        """Add a question; answer open tool calls with the result that they were not executed."""
+        """Add a question; before it, add an error result for each tool call without a result."""
         self.before = len(self.messages)
         self.messages += [
             ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()
@@ -263,7 +263,10 @@ class Conversation:
 
 
 def _accept(planned: SwapPlan) -> bool:
-    """Show what another model would not receive; ask for consent if it is more than reasoning."""
+    """Show what another model would not receive, and return whether to switch to that model.
+
+    Ask the user if more than reasoning is lost, or if the messages do not fit the model.
+    """
     show_plan(planned)
     if planned.refused is not None:
         return False

@@ -222,9 +222,9 @@ def _name(item: dict[str, Any]) -> str:
 
 
 def _read_usage(usage: dict[str, Any]) -> Usage:
-    """Read token counts in our format or a provider's.
+    """Read token counts in Dragoman's format or in a provider's format.
 
-    Cached tokens are added to the input tokens where a provider excludes them.
+    If the provider does not count cached tokens as input tokens, add them.
     """
     if "prompt_tokens" in usage:
         details = usage.get("prompt_tokens_details") or {}

@@ -43,7 +43,7 @@ class WrongFile(click.ClickException):
 
 @contextlib.contextmanager
 def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
-    """Convert our errors to an exit code and a few clear lines, or one JSON object on stdout."""
+    """Turn Dragoman's errors into an exit code, and a few clear lines or one JSON object."""
     try:
         yield
     except ProviderError as error:

@@ -13,7 +13,7 @@ from ..registry import Adapter, Group, ModelEntry, Registry
 
 
 def explain_name(registry: Registry, name: str) -> dict[str, Any]:
-    """Return the stack of providers that a name opens, as text, and its models.
+    """Return the stack of providers that a name opens, as text, and the models in that stack.
 
     Raise ``InvalidModelError`` if the name is unknown.
     """

@@ -78,7 +78,7 @@ def _auth_option(command: _Command) -> _Command:
 
 
 def _right_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for what a key may do."""
+    """Add the command-line options that set what a key may do."""
     options = [
         click.option("--team", metavar="NAME", help="The team whose budget it shares."),
         click.option(

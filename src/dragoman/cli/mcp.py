@@ -88,7 +88,7 @@ def find_origin(url: str) -> str:
 def read_headers(
     urls: list[str], bearers: tuple[str, ...], headers: tuple[str, ...]
 ) -> dict[str, dict[str, str]]:
-    """Return the headers of each origin, with values read from environment variables."""
+    """Return the HTTP headers for each origin, with values read from environment variables."""
     origins = list(dict.fromkeys(map(find_origin, urls)))
     found: dict[str, dict[str, str]] = {}
     for option, text in [

@@ -70,7 +70,7 @@ def load_registry() -> Registry:
 
 
 def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
-    """Return the default prices, overridden by a file's; with ``only``, just the file's prices."""
+    """Return the default prices, overridden by a file; with ``only``, omit the defaults."""
     if path is None:
         return load_registry().prices()
     try:

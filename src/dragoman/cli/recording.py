@@ -435,7 +435,7 @@ def _rescue(reply: Reply | None) -> Response | None:
 
 
 class _LogWriter:
-    """Append entries to the log in order, in one thread; retry a failed entry with the next."""
+    """Append entries to the log in order, in one thread; retry a failed entry before the next."""
 
     def __init__(self, place: str | Path) -> None:
         self._place = place

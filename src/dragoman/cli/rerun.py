@@ -25,7 +25,7 @@ class Move(Struct, frozen=True):
     calls: tuple[tuple[str, Any], ...] = ()
 
     def describe(self) -> str:
-        """Describe the tool calls, or else the text, of the turn in one line."""
+        """Describe the turn in one line: its tool calls, or its text if it has no calls."""
         calls = [f"{name} {json.dumps(given, ensure_ascii=False)}" for name, given in self.calls]
         return shorten(", ".join(calls) or f"answers: {self.text}", 300)
 
@@ -33,7 +33,7 @@ class Move(Struct, frozen=True):
 class Rerun(Struct, frozen=True):
     """The result of a repeated run: how many turns were compared, and the first that differs.
 
-    ``recorded`` is the output of the recorded model in that turn, ``made`` that of the new model.
+    For that turn, ``recorded`` is the output in the log, and ``made`` the new model's output.
     """
 
     session: str

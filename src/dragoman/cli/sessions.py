@@ -55,7 +55,7 @@ def find_session(log: EventLog, word: str, *, kind: str | None = None) -> str:
 
 
 def show_cost(summary: Summary) -> str:
-    """Return the cost as a table cell; a plus sign marks calls with an unknown cost."""
+    """Return the cost as a table cell; a plus sign means that some calls have an unknown cost."""
     if not summary.calls:
         return ""
     if summary.cost_usd is None:

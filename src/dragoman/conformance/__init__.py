@@ -1,8 +1,9 @@
 """The conformance kit: test whether a codec, a provider or a server fulfils its contract.
 
-``suite(wire="openai")`` returns the cases of a wire and ``suite(make_provider)`` those of a
-provider, ``retrieval_suite(make_embedder)`` those of an embedder or a reranker, for
-``pytest.mark.parametrize`` or any loop. ``check_server(url)`` examines a live server and reports.
+``suite(wire="openai")`` returns the cases for a wire, ``suite(make_provider)`` the cases for a
+provider, and ``retrieval_suite(make_embedder)`` the cases for an embedder or a reranker. Run them
+with ``pytest.mark.parametrize`` or in a loop. ``check_server(url)`` examines a live server and
+returns a report.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def suite(
 ) -> Sequence[CodecCase | CodecRule | ProviderCase]:
     """Return the cases of a codec or a provider; run each with ``case.run()``.
 
-    For a codec, give its ``wire``: ``codec`` is the class to test, by default ours, and ``cases``
-    a folder of your own case files, with one folder per wire.
+    For a codec, give its ``wire``. ``codec`` is the class to test, by default Dragoman's own, and
+    ``cases`` is a folder of your own case files, with one folder per wire.
 
     For a provider, give ``factory``: ``factory()`` returns a new provider for each case, or an
     awaitable that returns one. ``capabilities`` enable and disable cases: a feature known to be

@@ -2,14 +2,14 @@
 
 A case consists of these parts, all of them optional:
 
-- ``request.json``: our ``Request``; ``default.request.json`` is used by the cases without one
+- ``request.json``: the ``Request``; a case without this part uses ``default.request.json``
 - ``wire.json``: the body that must be sent, equal as JSON (including JSON inside its strings) and
   with its top-level keys in this order
 - ``reply.sse``, ``reply.json``, ``reply.ndjson``, ``reply.html``: the bytes of the reply;
   ``reply.frames`` has the payloads of a binary event stream, one per line, by the name of their
   event
-- ``events.jsonl``: the events they must become, one per line, with normalised ids; then, if the
-  call must raise, a line ``{"error": CLASS, "category": CATEGORY}``
+- ``events.jsonl``: the events that the reply must become, one per line, with normalised ids; then,
+  if the call must raise, a line ``{"error": CLASS, "category": CATEGORY}``
 - ``folded.json``: the final reply, written by hand: ``{text, thinking, calls, finish, raw, usage,
   parsed, error}``, each omitted if there is none
 - ``error.json``: the error of a reply with an error status, or, without a reply, of a request that
@@ -96,7 +96,7 @@ class DecodedReply:
 
 @dataclass(frozen=True)
 class CodecCase:
-    """One case of a wire. ``run(MyCodec)`` tests your own codec; ``run()`` tests ours."""
+    """One case of a wire. ``run(MyCodec)`` tests your own codec, ``run()`` Dragoman's."""
 
     wire: str
     name: str
@@ -165,9 +165,9 @@ class CodecCase:
 
 
 def write_frames(lines: bytes) -> bytes:
-    """Return the bytes of a binary event stream.
+    """Encode lines of JSON, ``{NAME: PAYLOAD}``, as the bytes of a binary event stream.
 
-    A name that ends with ``Exception`` gives an exception message.
+    If the name ends with ``Exception``, the line becomes an exception message.
     """
     return b"".join(
         [

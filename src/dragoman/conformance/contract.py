@@ -105,7 +105,7 @@ async def _read_until_error(stream: EventStream) -> tuple[list[Event], ProviderE
 
 @contextlib.asynccontextmanager
 async def _refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None]:
-    """Return a context manager that expects one of these errors before anything is sent."""
+    """Return a context manager whose block must raise one of these errors without sending."""
     try:
         yield
     except ProviderError as error:

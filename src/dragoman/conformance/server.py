@@ -63,7 +63,7 @@ class RecordingTransport(Transport):
         await self._inner.close()
 
     def take(self) -> tuple[RecordedExchange, ...]:
-        """Return the exchanges recorded since the last call."""
+        """Return the recorded exchanges, and start a new recording."""
         taken, self.exchanges = tuple(self.exchanges), []
         return taken
 
@@ -84,7 +84,7 @@ def _without_noise(data: bytes) -> bytes:
 
 
 class _RecordedStream(HttpStream):
-    """A reply of which the beginning and the end are recorded."""
+    """A streamed reply whose beginning and end are recorded."""
 
     def __init__(self, reply: HttpStream) -> None:
         self._reply = reply
@@ -144,11 +144,11 @@ class Server:
         )  # fmt: skip
 
     async def ask(self, messages: Any, **settings: Any) -> Response:
-        """Call the model and return its reply; temperature 0 and few tokens by default."""
+        """Call the model, by default with temperature 0 and a token limit; return its reply."""
         return await self.provider.complete(messages, **self._bounded(settings))
 
     async def listen(self, messages: Any, **settings: Any) -> tuple[list[Event], Response]:
-        """Return the events of a streamed reply, whose order is checked, and its response."""
+        """Stream a reply and check the order of its events; return the events and the response."""
         async with self.provider.stream(messages, **self._bounded(settings)) as stream:
             heard = [event async for event in stream]
         check_events(heard)
@@ -159,9 +159,9 @@ class Server:
         return {"config": given, **settings}
 
     async def post(self, change: Callable[[dict[str, Any]], Any]) -> HttpReply:
-        """Send a short request with the body that the function ``change`` returns.
+        """Send a short request whose body the function ``change`` has altered.
 
-        The function alters the body of a valid request in a way in which no codec would write it.
+        The function receives the body of a valid request, and returns one that no codec writes.
         """
         request = Request((User("Hello"),), config=RuntimeConfig(max_tokens=4), model=self.model)
         http = self.codec().encode(request).http

@@ -54,7 +54,7 @@ class Progress(Struct, frozen=True):
 
 
 class BatchApi(ABC):
-    """One provider's batch API. It uses the key and the address of that provider."""
+    """One provider's batch API. It uses the API key and the address of that provider."""
 
     max_rows: ClassVar[int] = 10_000
     max_bytes: ClassVar[int] = 16_000_000

@@ -1,4 +1,4 @@
-"""Gemini's batch API: requests go in one body; a finished batch's state has the answers.
+"""Gemini's batch API: requests go in one body; the state of a finished batch contains the answers.
 
 https://ai.google.dev/api/batch-api
 """
