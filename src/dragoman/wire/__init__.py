@@ -1,4 +1,4 @@
-"""Wires: codecs between our values and an API's bytes, for the client and the server side.
+"""Wires: codecs between Dragoman's messages and an API's bytes, for clients and servers.
 
 The rule of this folder (sans-IO): no code here opens a socket, sleeps, reads a clock, logs, or
 generates an id. A codec is a pure function in both directions and can be driven by hand.
@@ -9,7 +9,8 @@ like this::
 
     codec = SERVER_CODECS["openai"]
     asked = codec.decode(body)                    # bytes -> Request, or InvalidRequestError
-    reply = codec.encoder(asked, created=now) try:
+    reply = codec.encoder(asked, created=now)
+    try:
         async for event in provider.events(asked.request):
             send(reply.feed(event))               # bytes of the stream; b"" when there are none yet
         send(reply.end())
@@ -61,7 +62,7 @@ def add_codec(wire: str, place: str) -> None:
 
 
 class ByWire(Mapping[str, _T], Generic[_T]):
-    """A mapping from wire names to codecs; the module of a codec is imported on first use."""
+    """A mapping from wire names to codecs, which imports the module of a codec on first use."""
 
     def __init__(
         self, places: dict[str, str], make: Callable[[Any], _T], package: str = __name__
@@ -86,7 +87,7 @@ class ByWire(Mapping[str, _T], Generic[_T]):
         return len(self._places)
 
     def add(self, wire: str, place: str) -> None:
-        """Add the codec of another wire, given its import path ``module:name``."""
+        """Add the codec for another wire, given its import path ``module:name``."""
         self._places[wire] = place
 
 

@@ -1,4 +1,4 @@
-"""Prompt caching: which settings a call uses, and which ones a wire has no field for."""
+"""Prompt caching: which cache settings a call uses, and which of them a wire cannot express."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_cache(request: Request, *, default: bool = False) -> PromptCache | None
 
 
 def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Notes) -> None:
-    """Report cache settings that a wire has no field for; reject a cache handle.
+    """Report cache settings that the wire has no field for, and reject a cache handle.
 
     A handle cannot be dropped, because it stands for a part of the prompt.
     """

@@ -1,4 +1,4 @@
-"""The interface of a wire: ``Codec``, and ``Decoder``, which decodes bodies and streams alike."""
+"""The interface of a wire's client side: ``Codec``, and ``Decoder`` for bodies and streams."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Note(Struct, frozen=True):
 
 
 class Notes:
-    """Collect notes while a codec encodes; losses become warnings."""
+    """Collect notes on the parts that a codec rewrites or drops; losses become warnings."""
 
     def __init__(self) -> None:
         self.items: list[Note] = []
@@ -118,7 +118,10 @@ def encode_post(
     headers: Mapping[str, str] = _JSON,
     native: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Return a body as a ``POST`` with its encoding notes; ``native`` overrides body fields."""
+    """Return a body as a ``POST`` request with its encoding notes.
+
+    The fields in ``native`` override those of the body.
+    """
     if native:
         body = put_over(body, native)
     return Encoded(
@@ -133,7 +136,7 @@ Q = TypeVar("Q", bound=Struct)
 
 
 def read_quirks(quirks: Any, kind: type[Q]) -> Q:
-    """Return quirks of class ``kind`` from an instance, a mapping, or ``None`` (the defaults)."""
+    """Return quirks of class ``kind``: from an instance, a mapping, or ``None`` (the defaults)."""
     if quirks is None:
         return kind()
     if isinstance(quirks, kind):
@@ -219,12 +222,15 @@ class Endpoint(Generic[Q]):
         return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
 
     def quirks_for(self, request: Request) -> Q:
-        """Return the endpoint's quirks, with changes learned about this response schema."""
+        """Return the endpoint's quirks, with changes learned for the request's response schema."""
         changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
         return replace(self.quirks, **changes) if changes else self.quirks
 
     def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> Self:
-        """Return a copy with other quirks, for one response schema or for every request."""
+        """Return a copy of the codec with changed quirks.
+
+        The change applies to one response schema, or to every request if no schema is given.
+        """
         lesson = Lesson(detail, changes, None if schema is None else digest_of(schema))
         quirks = replace(self.quirks, **changes) if schema is None else self.quirks
         return type(self)(
@@ -239,9 +245,8 @@ class Endpoint(Generic[Q]):
     def taught_structure(self, request: Request, *, about_field: bool, **changes: Any) -> Self:
         """Return a copy of the codec that requests structured output in another way.
 
-        The change applies to every schema, or to this one only.
-
-        A rejected schema affects only that schema, unless the error is about the field itself.
+        The change applies to every schema if the error is about the field for structured output,
+        and otherwise only to the schema of this request.
         """
         ways = ", ".join([f"{name}={value!r}" for name, value in changes.items()])
         if about_field:
@@ -253,7 +258,7 @@ class Endpoint(Generic[Q]):
 
 
 class Codec(Protocol):
-    """One wire, for one model at one address. Pure: no socket, no sleep, no clock, no log."""
+    """One wire, for one model at one address. A codec does no I/O and reads no clock."""
 
     wire: ClassVar[str]
 
@@ -293,11 +298,14 @@ class Codec(Protocol):
         ...
 
     def authorise(self, key: str) -> dict[str, str]:
-        """Return the headers with the key."""
+        """Return the headers that contain the API key."""
         ...
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness: yield each request, receive its reply, and raise the first problem."""
+        """Check that the model can answer.
+
+        Yield each request, receive its reply, and raise an error for the first problem.
+        """
         ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
@@ -376,20 +384,21 @@ class Decoder(ABC):
         """Finish the message, or fail, when a stream ends without an end mark."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what ``raw`` has besides ``chunks``: a stream's finish reason and usage."""
+        """Return the fields of ``raw`` besides ``chunks``: a stream's finish reason and usage."""
         return {}
 
     # --- methods that the decoders of all wires share
 
     def lose(self, code: str, path: str, detail: str) -> None:
-        """Report a part of the reply that the message has no field for, once for each code."""
+        """Report a part of the reply that the message has no field for; report each code once."""
         if all(warning.code != code for warning in self.out.warnings):
             self.out.warnings = (*self.out.warnings, LossWarning(code, path, detail))
 
     def lose_choice(self, path: str) -> None:
         """Report that a reply has a second choice, which is dropped.
 
-        If the request asked for several choices, the loss was reported when it was encoded.
+        No report is needed if the request asked for several choices: encoding has reported the
+        loss.
         """
         if not self.several:
             self.lose("choices_dropped", path, "a reply has one choice; the others are in raw")
@@ -442,7 +451,7 @@ class Decoder(ABC):
         return arrived
 
     def _sniff(self) -> bool:
-        """Return whether the reply is a stream; false until its first visible byte arrives."""
+        """Return whether the reply is a stream; false until the first non-blank byte arrives."""
         head = self._head.removeprefix(_BOM).lstrip()
         if not head or (len(head) < len(_BOM) and _BOM.startswith(head)):
             return False

@@ -1,4 +1,4 @@
-"""Opaque state (signatures, encrypted reasoning): its issuer, and whether to send it back."""
+"""Opaque state (signatures, encrypted reasoning): who issued it, and whether to send it back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ def model_line(model: str) -> str:
 
 
 def is_ours(state: Continuity | None, home: Issuer) -> bool:
-    """Return whether state is complete and has the wire, vendor and model line of ``home``."""
+    """Return whether opaque state is complete and was issued by ``home``.
+
+    The wire, the vendor and the model line must be the same; a vendor or model that is unknown on
+    either side matches any.
+    """
     if (
         state is None
         or state.issuer is None
@@ -38,9 +42,10 @@ def is_ours(state: Continuity | None, home: Issuer) -> bool:
 
 
 def is_welcome(state: Continuity | None, home: Issuer) -> bool:
-    """Return whether state may be sent: it is ours, or complete and without an issuer.
+    """Return whether opaque state may be sent to ``home``.
 
-    State without an issuer is sent on the one wire that has this kind of state.
+    It may if it is complete, and was issued by ``home`` or has no issuer. State without an issuer
+    is sent on the one wire that has this kind of state.
     """
     return is_ours(state, home) or (
         state is not None and state.issuer is None and state.replayable

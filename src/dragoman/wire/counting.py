@@ -74,7 +74,8 @@ def _ask_once(codec: Codec, sent: HttpRequest, path: str, body: Any, name: str) 
 def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: str) -> Questions:
     """Count with Gemini.
 
-    The Gemini API takes the request as one field of the body, Vertex AI only parts of it.
+    The Gemini API expects the request as one field of the body; Vertex AI accepts only parts of
+    it.
     """
     parts = urlsplit(sent.url)
     path = parts.path.rpartition(":")[0] + ":countTokens"

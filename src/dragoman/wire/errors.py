@@ -1,7 +1,8 @@
 """Error bodies and Retry-After, as servers write them: the parts that all wires share.
 
-The status decides first, then the machine-readable code in the body, then a table of patterns that
-each wire keeps as data; a case under ``conformance/cases`` exercises each row.
+The error class is chosen by the HTTP status, then by the machine-readable code in the body, then
+by a table of patterns that each wire keeps as data. A case under ``conformance/cases`` exercises
+each row of a table.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .json import json_text
 
 
 class Failure(Struct, frozen=True):
-    """The message and codes of an error body of any shape."""
+    """The message, the codes and the retry delay from an error body of any shape."""
 
     message: str = ""
     code: str = ""
@@ -46,7 +47,7 @@ class Failure(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The texts that a pattern is matched against."""
+        """The code, type and message as one text, which the patterns are matched against."""
         return f"{self.code} {self.kind} {self.message}"
 
 
@@ -75,7 +76,7 @@ class Row(Struct, frozen=True):
 
 
 def row(statuses: str, pattern: str, error: type[ProviderError]) -> Row:
-    """Return a row of a table; ``statuses`` is a list such as ``"400 404"``, or empty for all."""
+    """Return a table row; ``statuses`` is a list such as ``"400 404"``, or empty for all."""
     numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
     return Row(numbers, pattern, error)
 
@@ -86,7 +87,7 @@ def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Fa
 
 
 def _write_body(body: Any) -> str:
-    """Return the start of a body as text."""
+    """Return the start of an error body as text."""
     if isinstance(body, bytes):
         return body[:MAX_BODY].decode("utf-8", "replace")
     if body is None or isinstance(body, str):
@@ -120,7 +121,7 @@ def _read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> F
 
 
 def is_failure(data: bytes) -> bool:
-    """Return whether an event without content is an error, although it has no ``error`` field.
+    """Return whether a stream event without content is an error without an ``error`` field.
 
     Error bodies have these forms on many servers, and proxies forward them as an event of the
     stream.
@@ -145,8 +146,8 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     message = record.get("message") or record.get("detail") or record.get("reason") or ""
     metadata = record.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    # OpenRouter and other routers put the body of the upstream into a string; often only that
-    # names the cause.
+    # OpenRouter and other routers put the upstream's error body into a string; often only this
+    # body names the cause.
     upstream = metadata.get("raw")
     text = _plain_text(message)
     if isinstance(upstream, str) and (upstream := cut(upstream, MAX_PROVIDER_MESSAGE)) not in text:

@@ -9,7 +9,10 @@ from .codec import Notes
 
 
 def note_raw_only(extras: Mapping[str, Any], notes: Notes, *, choices: str, logprobs: str) -> None:
-    """Report extras that request output which ``Response`` has only in ``raw``."""
+    """Report extras that request several choices or log probabilities.
+
+    ``Response`` contains these only in ``raw``.
+    """
     if extras.get(choices) not in (None, 1):
         why = (
             "a reply has one choice: the first is read, and the others are in raw; gather() makes "

@@ -1,4 +1,4 @@
-"""Read the body of a request, and collect the hints that are not passed on."""
+"""Read the body of a client's request, and collect the fields that are dropped."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .schema import schema_name
 
 
 class Losses:
-    """Collect the hints in a client's request that ``Request`` has no field for."""
+    """Collect warnings for the fields in a client's request that ``Request`` does not have."""
 
     def __init__(self) -> None:
         self._found: list[LossWarning] = []
 
     def drop(self, path: str, code: str, detail: str) -> None:
-        """Record a hint that is not passed on."""
+        """Record a field that is dropped."""
         self._found.append(LossWarning(code, path, detail))
 
     def drop_fields(self, fields: Fields, names: Iterable[str], detail: str) -> None:
-        """Record which of these fields are present; their values are not passed on."""
+        """Record which of the named fields are present, and drop them."""
         for name in names:
             if fields.take(name) is not None:
                 self.drop(fields.at(name), f"{name}_dropped", detail)
@@ -60,7 +60,7 @@ def _reason(error: Exception) -> str:
 
 
 def read_media_url(url: str) -> tuple[Url | Inline, str | None]:
-    """Return a media URL as a source, and the media type if it is a ``data:`` URL."""
+    """Return a media URL as a source, with the media type if it is a ``data:`` URL."""
     found = read_data_url(url)
     return (Url(url), None) if found is None or found[0] is None else (Inline(found[1]), found[0])
 

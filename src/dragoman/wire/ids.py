@@ -32,7 +32,7 @@ class IdRule(Struct, frozen=True):
         return fits and set(call_id) <= _characters(self.alphabet + self.also)
 
     def fold(self, call_id: str, salt: int) -> str:
-        """Return a legal id for ``call_id``: its digest, in the alphabet of the wire."""
+        """Return a legal id for ``call_id``: its digest, written in the wire's alphabet."""
         digest = hashlib.sha256(f"{salt}:{call_id}".encode("utf-8", "surrogatepass")).digest()
         number = int.from_bytes(digest, "big")
         letters = []

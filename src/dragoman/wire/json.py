@@ -64,7 +64,7 @@ def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
 
 
 def read_count(value: Any) -> int | None:
-    """Return a value from a reply as a token count, or ``None`` if it is not one."""
+    """Return a value from a reply as a token count, or ``None`` if it is not a valid count."""
     return value if type(value) is int and value >= 0 else None
 
 
@@ -123,7 +123,7 @@ def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, An
 
 def _merge(ours: list[str], theirs: Any) -> list[str]:
     if not isinstance(theirs, list | tuple) or not all(isinstance(item, str) for item in theirs):
-        return ours  # a value that cannot be merged counts as absent, so only our list is kept
+        return ours  # a value that cannot be merged counts as absent: the codec's list is kept
     return list(dict.fromkeys([*ours, *theirs]))
 
 
@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """Compare decoded JSON: numbers by value, and true differs from 1."""
+    """Compare two values of decoded JSON: numbers by value, but true is not equal to 1."""
     if isinstance(ours, bool) or isinstance(theirs, bool):
         return ours is theirs
     if isinstance(ours, dict) and isinstance(theirs, Mapping):

@@ -34,7 +34,7 @@ def digest_of(schema: Mapping[str, Any]) -> str:
 
 
 def changes_for(lessons: Iterable[Lesson], schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the changed quirks that apply to requests with one response schema."""
+    """Return the changed quirks that apply to requests with a given response schema."""
     about = [lesson for lesson in lessons if lesson.schema is not None]
     if schema is None or not about:
         return {}

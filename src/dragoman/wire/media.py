@@ -1,4 +1,4 @@
-"""Media in tool results: a text replaces them if the wire or the model does not accept them.
+"""Media in tool results: text replaces those that the wire or the model does not accept.
 
 A tool result stays in the conversation. If an image in it made the request fail, every later turn
 would fail as well. Therefore no content of a tool result is a reason to reject a request.
@@ -72,7 +72,7 @@ def describe_media(block: Image | Document | Audio) -> str:
 
 
 def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
-    """Return the transcript of audio for a wire that cannot send it back; report the loss."""
+    """Return the transcript of audio that the wire cannot send back; report the loss."""
     if block.transcript:
         notes.rewrite(path, "audio_transcribed", "its transcript is sent in its place", loss=True)
         return block.transcript
@@ -83,7 +83,7 @@ def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
 
 
 def transcript_of(block: Audio) -> str:
-    """Return the text that replaces audio, for a client of a wire that has no audio in replies."""
+    """Return the text that replaces audio in a reply on a wire without audio."""
     return (
         block.transcript
         or f"[{describe_media(block)} left out: this wire has no audio in replies]"
@@ -91,14 +91,14 @@ def transcript_of(block: Audio) -> str:
 
 
 def describe_picture(block: Image) -> str:
-    """Return the text that replaces an image, for a wire without images in replies."""
+    """Return the text that replaces an image in a reply on a wire without images."""
     if isinstance(block.source, Url) and not block.source.url.startswith("data:"):
         return f"![image]({block.source.url})"
     return f"[{describe_media(block)} left out: this wire has no pictures in replies]"
 
 
 def describe_medium(block: Audio | Image) -> str:
-    """Return the text that replaces a medium, for a wire without such media in replies."""
+    """Return the text that replaces a medium in a reply on a wire without such media."""
     return transcript_of(block) if isinstance(block, Audio) else describe_picture(block)
 
 

@@ -19,7 +19,7 @@ _is_accepted = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}").fullmatch
 
 
 def rename_calls(request: Request, notes: Notes) -> Request:
-    """Return the request with each call renamed whose tool name servers would reject."""
+    """Return the request with a legal name for each call whose tool name servers would reject."""
     found = [
         (at, index)
         for at, message in enumerate(request.messages)

@@ -1,4 +1,4 @@
-"""Pair tool results with calls, and choose the ids that both are sent with."""
+"""Pair tool results with tool calls, and choose the id that each pair is sent with."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Plans: what another model would keep, rewrite or drop of a conversation.
+"""Swap plans: what a switch to another model would keep, rewrite or drop in a conversation.
 
-A plan encodes the request with the same code that sends it, and returns the notes.
+To make a plan, the request is encoded with the same code that sends requests, and the notes of the
+encoder are returned.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .codec import Codec, Note
 
 
 class PlanItem(Struct, frozen=True):
-    """What happens to a block or message: kept, rewritten or dropped; by which rule and why."""
+    """What happens to a block or message (kept, rewritten or dropped), by which rule, and why."""
 
     path: str
     kind: str
@@ -77,7 +78,7 @@ def make_plan(
     estimated_tokens: int | None = None,
     context_tokens: int | None = None,
 ) -> SwapPlan:
-    """Return the plan of a request for a codec.
+    """Return the swap plan for a request that would be sent with a codec.
 
     Without a codec (a custom provider) everything is kept.
     """
@@ -117,7 +118,7 @@ def _items(messages: Sequence[Message], notes: Sequence[Note]) -> tuple[PlanItem
 
 
 def _parts(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Yield every plain-text message and every block, each with its path."""
+    """Return the path and the type of every plain-text message and every block."""
     parts: list[tuple[str, str]] = []
     for at, message in enumerate(messages):
         if isinstance(message.content, str):

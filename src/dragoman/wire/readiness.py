@@ -11,7 +11,7 @@ from .codec import Codec, HttpReply, HttpRequest
 
 
 def get_json(url: str, headers: Mapping[str, str] | None = None) -> HttpRequest:
-    """Return a ``GET`` that asks for JSON."""
+    """Return a ``GET`` request that accepts JSON."""
     return HttpRequest("GET", url, {"accept": "application/json", **(headers or {})})
 
 
@@ -38,5 +38,5 @@ def entries_of(value: Any) -> list[dict[str, Any]]:
 
 
 def serves_one_model(entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether llama.cpp sent this list: it serves its one model under any name."""
+    """Return whether llama.cpp sent this model list; it serves its one model under any name."""
     return len(entries) == 1 and isinstance(entries[0].get("meta"), Mapping)

@@ -1,4 +1,4 @@
-"""The fields that set the amount of reasoning, with a warning if they are approximate."""
+"""The request fields that set the amount of reasoning; an approximate amount causes a warning."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def reasoning_fields(
     notes: Notes,
     room: int | None = None,
 ) -> dict[str, Any] | None:
-    """Return the fields that set the amount of reasoning; ``None`` if no amount is set.
+    """Return the request fields that set the amount of reasoning; ``None`` if no amount is set.
 
-    ``style`` comes from the endpoint's quirks. Without it the catalogue decides by the model
-    family; for an unknown family the result is ``None``. ``room`` is the token limit of the reply;
-    a budget must be smaller.
+    ``style`` comes from the endpoint's quirks. Without it, the catalogue chooses the style by
+    model family; for an unknown family the result is ``None``. ``room`` is the token limit of the
+    reply; a reasoning budget must be smaller.
     """
     if config.reasoning is None:
         return None

@@ -24,7 +24,7 @@ _PREFIX = base64.b64encode(_MARK).decode()
 
 
 def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
-    """Return a signature for a client of ``wire``, sealed if it comes from another wire.
+    """Return a signature for a client of ``wire``, sealed if it was issued on another wire.
 
     A signature from an unknown issuer is not sealed.
     """
@@ -35,7 +35,10 @@ def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
 
 
 def unseal(text: str, wire: str) -> tuple[str, Issuer]:
-    """Return the original signature and its issuer."""
+    """Return the original signature and its issuer.
+
+    A signature that is not sealed was issued on ``wire``.
+    """
     if text.startswith(_PREFIX):
         try:
             told = base64.b64decode(text, validate=True).removeprefix(_MARK)
@@ -54,7 +57,7 @@ def holds_sealed(body: bytes) -> bool:
 
 
 def is_from(block: AssistantBlock, wire: str) -> bool:
-    """Return whether a block has state from this wire."""
+    """Return whether a block has opaque state that was issued on this wire."""
     state = block.continuity
     return state is not None and state.issuer is not None and state.issuer.wire == wire
 
@@ -77,7 +80,7 @@ def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:
 
 
 def read_opaque(fields: Fields) -> Opaque | Image:
-    """Return the original block from a sealed one that ``write_opaque`` wrote."""
+    """Return the original block from a sealed block that ``write_opaque`` wrote."""
     if (image := fields.take("image")) is not None:
         fields.take("issuer")
         return read_sealed(image, Image, fields.at("image"))
@@ -88,7 +91,10 @@ def read_opaque(fields: Fields) -> Opaque | Image:
 
 
 def read_sealed(value: Any, kind: type[_T], path: str) -> _T:
-    """Return a value that a client sent back; ``InvalidRequestError`` if it was changed."""
+    """Return a value that a client sent back, converted to ``kind``.
+
+    Raise ``InvalidRequestError`` if that is impossible, because the client changed the value.
+    """
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

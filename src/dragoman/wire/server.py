@@ -31,7 +31,7 @@ from .codec import HttpReply
 
 
 class Asked(Struct, frozen=True):
-    """A decoded request, and the hints that ``Request`` has no field for."""
+    """A decoded request, and warnings for the fields that ``Request`` does not have."""
 
     request: Request
     warnings: tuple[LossWarning, ...] = ()
@@ -52,7 +52,7 @@ class Asked(Struct, frozen=True):
 
 
 class ServerCodec(Protocol):
-    """The server side of one wire. Pure: no socket, no clock, no log."""
+    """The server side of one wire. A codec opens no socket, reads no clock and does not log."""
 
     wire: ClassVar[str]
 
@@ -131,7 +131,7 @@ class ReplyEncoder(ABC):
         """Write the end of a reply that was truncated or that the wire cannot express."""
 
     def hides_call(self, complete: MessageComplete) -> bool:
-        """Return whether the reply has a call that the wire cannot express."""
+        """Return whether the reply has a tool call that the wire cannot express."""
         return False
 
     def note(self, event: Event) -> None:
@@ -154,7 +154,7 @@ class ReplyEncoder(ABC):
         return known or (self.start.model if self.start is not None else "")
 
     def _is_visible(self, error: ProviderError, complete: MessageComplete) -> bool:
-        """Return whether a client that validates the reply would find the same error."""
+        """Return whether a client that validates the reply itself would find the same error."""
         if isinstance(error, StructuredOutputError):
             return True
         failed = [call for call in self.calls if call.end.problem is not None]
@@ -172,9 +172,10 @@ class ReplyEncoder(ABC):
         return isinstance(error, MalformedToolCallError) and bool(failed) and not hidden
 
     def finish_word(self, complete: MessageComplete, words: Mapping[str, FinishReason]) -> str:
-        """Return the wire's term for the finish reason; ``words`` lists the usual terms first.
+        """Return the wire's term for the finish reason.
 
-        The provider's own term is kept if this wire has it with the same meaning.
+        The provider's own term is kept if this wire has it with the same meaning. Otherwise the
+        first term with that meaning in ``words`` is returned.
         """
         raw, reason = complete.finish_raw, complete.finish_reason
         if reason == "error" and isinstance(self.unsound, MalformedToolCallError):
@@ -187,7 +188,7 @@ class ReplyEncoder(ABC):
 
 
 class CallFacts(NamedTuple):
-    """A call that has ended, and its input as the model wrote it."""
+    """A tool call that has ended, and its input as the model wrote it."""
 
     end: ToolUseEnd
     text: str
@@ -204,7 +205,7 @@ class CallFacts(NamedTuple):
 
 
 class BodyEncoder(ReplyEncoder):
-    """Write a reply as one body at its end; ``write`` builds it from the recorded events."""
+    """Write a reply as one body; ``write`` builds the body from the recorded events."""
 
     def __init__(
         self,
@@ -254,12 +255,12 @@ def split_at_text(frame: bytes) -> tuple[bytes, bytes]:
 
 
 def has_unreadable_call(blocks: Sequence[AssistantBlock]) -> bool:
-    """Return whether there is a call whose input is not an object."""
+    """Return whether a reply has a tool call whose input is not an object."""
     return any(isinstance(block, ToolCall) and block.arguments is None for block in blocks)
 
 
 def total_tokens(usage: Usage) -> int | None:
-    """Return the total token count: as reported, or the sum of input and output."""
+    """Return the total token count as reported, or otherwise the sum of input and output."""
     if (
         usage.total_tokens is None
         and usage.input_tokens is not None
@@ -270,7 +271,7 @@ def total_tokens(usage: Usage) -> int | None:
 
 
 def known(**counts: Any) -> dict[str, Any]:
-    """Remove the unknown counts, because sending zero for them would be wrong."""
+    """Return the token counts without those that are unknown; zero would be wrong for them."""
     return {name: value for name, value in counts.items() if value is not None and value != {}}
 
 

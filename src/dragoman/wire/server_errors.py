@@ -1,4 +1,4 @@
-"""Map our error tree to statuses and headers, for all wires."""
+"""Map Dragoman's error classes to HTTP statuses and headers, for all wires."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ V = TypeVar("V")
 
 
 def find_class(error: ProviderError, table: dict[type[ProviderError], V]) -> V:
-    """Return the row of a table for the class of an error, or for its nearest base class."""
+    """Return the table row for the class of an error, or for its nearest base class."""
     return next(table[kind] for kind in type(error).__mro__ if kind in table)
 
 
 def status_of(error: ProviderError) -> int:
-    """Return the status for the gateway's client; a provider's redirect becomes a 502."""
+    """Return the HTTP status for the gateway's client; a provider's redirect becomes a 502."""
     if error.status is not None and 300 <= error.status < 400:
         return 502
     kept = _KEPT.get(type(error), frozenset())
@@ -93,12 +93,12 @@ _ADDRESS = re.compile(r"\bhttps?://\S++|(?<![\w.-])[\w.-]++:\d{2,5}+\b\S*+")
 
 
 def message_of(error: ProviderError) -> str:
-    """Return the message for the client: the provider's, without keys or internal addresses."""
+    """Return the provider's message for the client, without keys or internal addresses."""
     text = error.provider_message or error.message or error.category
     return _ADDRESS.sub("[address]", scrub(text, limit=MAX_MESSAGE))
 
 
 def message_with(error: ProviderError, opening: str) -> str:
-    """Return the message with a prefix by which clients of a wire recognise the error."""
+    """Return the error message with the prefix by which clients of a wire recognise the error."""
     message = message_of(error)
     return message if opening in message else opening + message

@@ -17,7 +17,7 @@ def write_server_tools(
     known: Mapping[str, Mapping[str, Any]],
     other: Callable[[str], dict[str, Any]] | None,
 ) -> list[dict[str, Any]]:
-    """Return server-side tools in the form of the wire; the caller's options override its fields.
+    """Return server-side tools in the form of the wire; the caller's options override defaults.
 
     ``other`` writes a tool that only this wire has; an unknown name is rejected.
     """

@@ -32,7 +32,7 @@ _MAX_LEVELS = 32
 
 
 def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a schema as strict mode accepts it, with the same meaning, or ``None``.
+    """Return a schema with the same meaning in a form that strict mode accepts, or ``None``.
 
     A union with a discriminator (Pydantic writes ``oneOf``) becomes ``anyOf``: its branches
     exclude each other.
@@ -111,7 +111,7 @@ def _convert_all(parts: Any, level: int) -> list[dict[str, Any]]:
 
 
 def _check_kind(form: Mapping[str, Any]) -> None:
-    """Reject open objects, optional properties, lists of anything, and values of any type."""
+    """Reject open objects, optional properties, arrays of any items, and values of any type."""
     kind = form.get("type")
     if isinstance(kind, list | tuple):
         is_sound = "object" not in kind and "array" not in kind
@@ -132,7 +132,10 @@ def _is_closed(form: Mapping[str, Any]) -> bool:
 
 
 def _wrap_reference(form: dict[str, Any]) -> dict[str, Any]:
-    """Move a reference into a union with one branch: OpenAI rejects keywords next to ``$ref``."""
+    """Move a reference into a union with one branch.
+
+    OpenAI rejects other keywords next to ``$ref``.
+    """
     rest = {name: value for name, value in form.items() if name != "$ref"}
     if set(rest) - {"title", "description"}:
         raise _NotStrictError

@@ -20,14 +20,14 @@ _MARK = {"type": "ephemeral"}
 
 
 def mark_of(value: System | User | ToolResult | Text | Image | Document) -> dict[str, Any]:
-    """Return the ``cache_control`` field if the caller marked the value; otherwise no field."""
+    """Return the ``cache_control`` field if the caller marked the value, otherwise ``{}``."""
     return {_KEY: _MARK} if value.cache else {}
 
 
 def place_breakpoints(
     body: dict[str, Any], cache: PromptCache | None, quirks: Quirks, notes: Notes
 ) -> None:
-    """Add automatic breakpoints to those that the caller set; remove all if caching is off."""
+    """Add automatic cache breakpoints to those of the caller; remove all if caching is off."""
     marked = [block for block in _blocks(body) if _KEY in block]
     if cache is None:
         for block in marked:
@@ -59,7 +59,7 @@ def place_breakpoints(
 
 
 def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return every block that can have a breakpoint, in the order of the prompt."""
+    """Return every block that can have a cache breakpoint, in the order of the prompt."""
     system = body.get("system")
     found = [*body.get("tools", ()), *(system if isinstance(system, list) else ())]
     for turn in body["messages"]:
@@ -68,7 +68,7 @@ def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def take_mark(blocks: list[dict[str, Any]]) -> bool:
-    """Remove breakpoints from nested blocks, where the wire rejects them.
+    """Remove cache breakpoints from nested blocks, where the wire rejects them.
 
     Return whether there were any.
     """
@@ -76,7 +76,7 @@ def take_mark(blocks: list[dict[str, Any]]) -> bool:
 
 
 def _candidates(body: dict[str, Any], cache: PromptCache, quirks: Quirks) -> list[dict[str, Any]]:
-    """Return the blocks after which a breakpoint is useful, the most useful first."""
+    """Return the blocks where a cache breakpoint is useful, the most useful first."""
     found = []
     if cache.auto:
         turns = [turn for turn in body["messages"] if turn["role"] == "user"]
@@ -88,7 +88,7 @@ def _candidates(body: dict[str, Any], cache: PromptCache, quirks: Quirks) -> lis
 
 
 def _last_block(holder: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the last block of a message; a string becomes a text block, which is equivalent."""
+    """Return the last block of a message. Content that is a string first becomes a text block."""
     if isinstance(holder[name], str):
         holder[name] = [{"type": "text", "text": holder[name]}]
     block: dict[str, Any] = holder[name][-1]

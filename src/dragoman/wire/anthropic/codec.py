@@ -61,8 +61,8 @@ class AnthropicCodec(Endpoint[Quirks]):
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         """Return the quirks, adapted to the known capabilities of a model.
 
-        Without native structured output, a forced tool is used; without tools, an instruction in
-        the prompt.
+        A model without native structured output gets a forced tool, and a model without tools gets
+        an instruction in the prompt.
         """
         quirks = cls.adapt_calls(cls.adapt_reasoning(quirks, capabilities), capabilities)
         if capabilities.known("supports_images") is False:
@@ -80,7 +80,10 @@ class AnthropicCodec(Endpoint[Quirks]):
     def taught(
         self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any
     ) -> AnthropicCodec:
-        """Return a copy with other quirks, for one response schema or for every request."""
+        """Return a copy of the codec with changed quirks.
+
+        The change applies to one response schema, or to every request if no schema is given.
+        """
         codec = super().taught(detail, schema, **changes)
         codec._max_output_tokens = self._max_output_tokens
         return codec
@@ -123,9 +126,9 @@ class AnthropicCodec(Endpoint[Quirks]):
         return {"x-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> AnthropicCodec | None:
-        """Return a codec that requests structured output in another way than the rejected one.
+        """Return a codec that requests structured output in the next way after the rejected one.
 
-        The order is: native, then tool, then prompt.
+        The order is: the wire's own field, then a forced tool, then an instruction in the prompt.
         """
         if error.status not in (400, 404, 422, 500, 501):
             return None

@@ -51,7 +51,10 @@ _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", 
 
 
 class _Turns(Pairs):
-    """Pair calls with results, and find the answered and running calls of server-side tools."""
+    """Pair tool calls with results, and find the calls of server-side tools.
+
+    It distinguishes the calls that have a result from those that are still running.
+    """
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
         super().__init__(messages, first, rule)
@@ -85,7 +88,7 @@ def write_turns(
     notes: Notes,
     write_block: BlockWriter | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the conversation without system prompt; ``first`` is its first message's index.
+    """Return the conversation without system prompt; ``first`` is the index of its first message.
 
     Another wire with the same turn rules passes ``write_block``, which encodes the blocks of user
     messages and tool results in its own form.
@@ -147,7 +150,7 @@ class _Writer:
         ]
 
     def _try_block(self, block: Image | Document | Audio, path: str) -> None:
-        """Raise an error if a tool result cannot contain a medium.
+        """Raise an error if the medium in this block cannot be part of a tool result.
 
         Audio is allowed only in user messages.
         """
@@ -188,7 +191,7 @@ class _Writer:
         self._place(block, self._asked[call.message] + 1, path)
 
     def _place(self, block: dict[str, Any], turn: int, path: str) -> None:
-        """Insert a result where the wire requires it: at the start of the turn after its call."""
+        """Insert a tool result at the start of the turn after its call, as the wire requires."""
         if turn == len(self.turns):
             self.turns.append({"role": "user", "content": []})
         blocks = _as_blocks(self.turns[turn])

@@ -1,6 +1,7 @@
 """Classify errors of this wire: by ``error.type``, then by a table of patterns.
 
-A row that names no conformance case has no recorded reply; its pattern comes from user reports.
+A table row that names no conformance case has no recorded reply; its pattern comes from user
+reports.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from .errors import inband_error
 
 
 class _Delta(Struct):
-    """The delta of a block or of the message.
+    """The delta of a content block or of the message.
 
     One struct holds both, because their field names differ.
     """
@@ -101,7 +101,8 @@ FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
-    # the client sends the reply back, as after pause_turn (case: anthropic/compaction)
+    # the client sends the reply back to continue, as after pause_turn (case:
+    # anthropic/compaction)
     "compaction": "stop",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -112,7 +113,10 @@ _KNOWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name"
 
 
 class AnthropicDecoder(Decoder):
-    """Decode events and bodies of this wire; ``answer`` names a tool whose input is the answer."""
+    """Decode events and bodies of this wire.
+
+    ``answer`` is the name of the tool whose input is the structured answer.
+    """
 
     def __init__(
         self, request: Request, out: Assembler, *, answer: str | None = None, keep_raw: bool = True
@@ -193,7 +197,7 @@ class AnthropicDecoder(Decoder):
     # --- reading the start, usage and failure of a message
 
     def _read_rare(self, kind: str, event: _Event) -> bool:
-        """Decode an event sent once per message or block; return false for any other event."""
+        """Decode an event that occurs once per message or block; return false for other events."""
         if kind == "content_block_start":
             self._start()
             self._open(event.index, event.content_block)
@@ -238,7 +242,7 @@ class AnthropicDecoder(Decoder):
         self.out.fail(inband_error(read_failure({"error": error} if error else data)))
 
     def _note_usage(self, record: Any) -> None:
-        """Record usage. Counts are running totals, so the last reported one is used."""
+        """Record usage. Token counts are running totals, so the last reported count is used."""
         if isinstance(record, dict):
             self._usage.update(
                 {name: value for name, value in record.items() if value is not None}
@@ -375,8 +379,8 @@ class AnthropicDecoder(Decoder):
             self.out.block_end(block.key)
         else:
             self._close_without_input()
-            # the input of such a call is {} if the reply continues or ends regularly, and unknown
-            # if the reply is truncated here
+            # the input of a call without fragments is {} if the reply continues or ends regularly,
+            # and unknown if the reply is truncated here
             self._without_input = block
 
     def _close_without_input(self) -> None:
@@ -429,7 +433,7 @@ def _extras(data: dict[str, Any]) -> dict[str, Any]:
         if name not in _KNOWN_FIELDS and value not in (None, [], "")
     }
     if extras.get("caller") == {"type": "direct"}:
-        # This value is the default of every call, so it is not kept.
+        # ``direct`` is the default caller of every call, so it is not kept.
         del extras["caller"]
     return extras
 

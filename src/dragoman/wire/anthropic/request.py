@@ -161,7 +161,7 @@ def _reasoning_fields(
 
 
 def _requests_thinking(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
-    """Return whether thinking is requested; then no tool can be forced."""
+    """Return whether thinking is requested. If it is, the request cannot force a tool."""
     asked = config.extras.get("thinking")
     if not isinstance(asked, Mapping):
         asked = _reasoning_fields(config, home, quirks, Notes(), config.max_tokens).get("thinking")
@@ -252,7 +252,7 @@ def _write_instructions(message: System) -> dict[str, Any]:
 def _add_extras(body: dict[str, Any], request: Request) -> None:
     """Merge the caller's extras into the fields that the codec sets.
 
-    The lists ``stop_sequences`` and ``tools`` are joined, ours first, so extras can add a
+    The lists ``stop_sequences`` and ``tools`` are joined, the codec's first, so extras can add a
     server-side tool. ``stream: false`` is ignored. Any other field that the codec sets must be
     equal, or the call is rejected; other fields are sent unchanged.
     """

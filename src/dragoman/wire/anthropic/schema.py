@@ -32,13 +32,13 @@ _UNIONS = ("allOf", "anyOf", "oneOf")
 
 
 def fits_format(schema: Mapping[str, Any]) -> bool:
-    """Return whether ``project_format`` still allows every value that the schema allows."""
+    """Return whether the projected schema allows every value that the given schema allows."""
     return _fits(schema, schema, {})
 
 
 def _fits(node: Any, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
     if not isinstance(node, Mapping) or not any(word in node for word in _SHAPES):
-        return False  # ``true`` and ``{}`` allow any value, which has no grammar
+        return False  # ``true`` and ``{}`` allow any value, which a grammar cannot express
     if "$ref" in node:
         return _fits_reference(node["$ref"], root, seen)
     if _is_open(node) or any(isinstance(value, dict | list) for value in node.get("enum", ())):
@@ -71,7 +71,7 @@ def _is_object(node: Mapping[str, Any]) -> bool:
 
 
 def _is_open(node: Mapping[str, Any]) -> bool:
-    """Return whether a schema is an object with free keys, which a closed object cannot have."""
+    """Return whether a schema is an object that allows keys other than its properties."""
     if not _is_object(node):
         return False
     free = node.get("additionalProperties", not node.get("properties"))
@@ -135,7 +135,7 @@ def _describe_removed(written: dict[str, Any], removed: dict[str, Any]) -> dict[
 
 
 def project_input(schema: Mapping[str, Any], notes: Notes, path: str) -> dict[str, Any]:
-    """Return the schema for the input of a tool: an object at the root, without a union there."""
+    """Return the schema for a tool's input: its root is an object and has no union."""
     removed = {word: schema[word] for word in _UNIONS if word in schema}
     for word in removed:
         notes.drop(

@@ -240,7 +240,7 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a reply has a call that a body cannot express, because of its input.
+    """Return whether a reply has a call whose input a body cannot express.
 
     On this wire an input must be an object.
 

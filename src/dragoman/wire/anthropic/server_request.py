@@ -1,6 +1,6 @@
 """Decode requests of the Messages wire.
 
-A user turn contains tool results and text; in our values each result is a separate message. Opaque
+A user turn contains tool results and text; in Dragoman each result is a separate message. Opaque
 blocks are kept unchanged, for an endpoint of this wire.
 """
 
@@ -48,7 +48,10 @@ _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "n
 
 
 def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Asked:
-    """Return the request in a body; ``max_tokens`` is optional if it only counts tokens."""
+    """Return the request in a body.
+
+    ``max_tokens`` is optional if the client asks only for a token count.
+    """
     fields, losses = read_body(body), _Losses()
     model = fields.need_text("model")
     limit = fields.whole("max_tokens")
@@ -77,7 +80,7 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
 
 
 class _Losses(Losses):
-    """Collect dropped fields, and the retention that the prompt-cache marks request."""
+    """Collect warnings for dropped fields, and the retention that the cache marks request."""
 
     ttl: Literal["1h"] | None = None
 
@@ -93,7 +96,7 @@ class _Losses(Losses):
         return True
 
     def drop_mark(self, record: Fields) -> None:
-        """Record that a prompt-cache mark was dropped, because our values have no field for it."""
+        """Record that a prompt-cache mark was dropped, because the message has no field for it."""
         self.drop_fields(record, ("cache_control",), _WHY)
 
 
@@ -101,7 +104,10 @@ class _Losses(Losses):
 
 
 def _read_cache(fields: Fields, losses: _Losses) -> PromptCache | None:
-    """Return the cache setting: a mark at the root means ``auto``; blocks have their own marks."""
+    """Return the cache setting.
+
+    A mark at the root of the body means ``auto``; marks on blocks are read with the blocks.
+    """
     auto = losses.mark(fields)
     return PromptCache(auto, losses.ttl) if auto or losses.ttl else None
 
@@ -342,7 +348,7 @@ def _read_state(record: Fields, signature: str | None = None) -> Continuity | No
     """Return the opaque state of a block, such as its signature and citations."""
     extras = {name: value for name, value in record.rest().items() if value not in ([], "")}
     if extras.get("caller") == {"type": "direct"}:
-        # This value is the default of every call, so it is not kept.
+        # ``direct`` is the default caller of every call, so it is not kept.
         del extras["caller"]
     if signature:
         made, issuer = unseal(signature, "anthropic")

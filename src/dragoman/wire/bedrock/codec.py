@@ -50,7 +50,8 @@ class BedrockCodec(Endpoint[Quirks]):
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         """Return the quirks, adapted to the known capabilities of a model.
 
-        Structured output uses a forced tool; without tool support, the schema is in the prompt.
+        Structured output uses a forced tool. For a model without tools, the schema is in the
+        prompt.
         """
         quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:

@@ -58,7 +58,8 @@ ROWS: tuple[Row, ...] = (
 def read_refusal(body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
     """Read an error reply.
 
-    ``x-amzn-errortype``, or ``__type``, is ``ValidationException:http://...``.
+    The exception's name is in the header ``x-amzn-errortype`` or in ``__type``, and may have a
+    suffix, as in ``ValidationException:http://...``.
     """
     failure = read_failure(body)
     named = next(

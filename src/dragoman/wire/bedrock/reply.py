@@ -1,8 +1,8 @@
 """Decode replies of this wire: messages of an event stream, and bodies.
 
 Blocks are read as on the anthropic wire: identified by index and closed by their stop event. Text
-and reasoning begin without a start event. The counts arrive after the stop reason, so a stream
-ends with ``metadata``.
+and reasoning begin without a start event. The token counts arrive after the stop reason, so a
+stream ends with ``metadata``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ FINISH: dict[str, FinishReason] = {
 
 
 class BedrockDecoder(AnthropicDecoder):
-    """Decode messages and bodies of this wire; ``answer`` is a tool whose input is the answer."""
+    """Decode messages and bodies of this wire.
+
+    ``answer`` is the name of the tool whose input is the structured answer.
+    """
 
     framing = EventStreamDecoder
 
@@ -267,7 +270,8 @@ def _as_block(block: dict[str, Any]) -> dict[str, Any]:
 def _read_usage(record: dict[str, Any]) -> Usage:
     """Read usage.
 
-    The input is the sum of three disjoint counts; the service's total includes all three.
+    The input is the sum of three disjoint counts; the total that the service reports includes all
+    three.
     """
     parts = [
         record.get("inputTokens"),

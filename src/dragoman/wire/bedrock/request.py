@@ -90,7 +90,7 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | N
 
 
 def _requests_thinking(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
-    """Return whether thinking is requested; then no tool can be forced."""
+    """Return whether thinking is requested. If it is, the request cannot force a tool."""
     asked = reasoning_fields(config, quirks.reasoning, home, Notes(), config.max_tokens) or {}
     given = config.extras.get("additionalModelRequestFields")
     fields = {
@@ -128,7 +128,10 @@ def write_request(
 def _draw(
     request: Request, home: Issuer, rules: TurnRules, path: _Path | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return tools, system prompt and turns in the anthropic form, ready for cache marks."""
+    """Return tools, system prompt and turns in the anthropic wire's form.
+
+    Cache breakpoints are added to this form before it is converted to Converse.
+    """
     schema = request.response_schema
     tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if schema is not None and path == "tool":
@@ -192,7 +195,7 @@ def _write_tools(
 ) -> None:
     """Write the tools and the tool choice.
 
-    The wire has no choice "none", so no tools are sent for it.
+    The wire has no tool choice "none", so a request with that choice is sent without tools.
     """
     choice = request.tool_choice
     if path == "tool":
@@ -223,7 +226,10 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
-    """Return a block in the anthropic form; its field ``converse`` is a medium, ready to send."""
+    """Return a block in the anthropic wire's form.
+
+    A medium is already in the form of Converse, in the field ``converse``.
+    """
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **mark_of(block)}
     if isinstance(block, Audio):

@@ -130,7 +130,10 @@ class _StreamEncoder(ReplyEncoder):
         return opened + text + self._delta({"reasoningContent": {"signature": event.signature}})
 
     def _late(self, block: AssistantBlock) -> bytes:
-        """Return the events for a block without deltas, such as media; they are sent last."""
+        """Return the events for a block that has no deltas, such as media.
+
+        These events are sent at the end of the message.
+        """
         if isinstance(block, RedactedThinking):
             return (
                 self._turn("")
@@ -142,7 +145,10 @@ class _StreamEncoder(ReplyEncoder):
         return b""
 
     def _turn(self, kind: str) -> bytes:
-        """Close the open block and begin one of another type. Only a call has a start event."""
+        """Close the open block if its type differs; return the stop event.
+
+        The new block begins without an event here, because only a call has a start event.
+        """
         if kind == self._open and kind != "call":
             return b""
         ended = (

@@ -1,7 +1,7 @@
 """Decode requests of Converse.
 
-A cache point is a block after the block that it marks; in our values the mark is on the block. A
-user turn contains tool results and other blocks; in our values each result is a separate message.
+A cache point is a block after the block that it marks; in Dragoman the mark is on the block. A
+user turn contains tool results and other blocks; in Dragoman each result is a separate message.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
 
 
 class _Losses(Losses):
-    """Collect dropped fields, and the retention that the prompt-cache marks request."""
+    """Collect warnings for dropped fields, and the retention that the cache marks request."""
 
     ttl: Literal["1h"] | None = None
 
     def split(
         self, holder: Fields, name: str, *, required: bool = False
     ) -> list[tuple[Fields, bool]]:
-        """Return pairs of a block and whether a cache point follows it."""
+        """Return each block, paired with whether a cache point follows it."""
         found: list[tuple[Fields, bool]] = []
         for record in holder.inners(name, required=required):
             if "cachePoint" not in record:
@@ -112,7 +112,7 @@ class _Losses(Losses):
         return found
 
     def drop_mark(self, record: Fields) -> None:
-        """Record that a prompt-cache mark was dropped, because our values have no field for it."""
+        """Record that a prompt-cache mark was dropped, because the message has no field for it."""
         self.drop(record.where, "cache_point_dropped", _WHY)
 
 

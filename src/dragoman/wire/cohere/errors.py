@@ -1,6 +1,7 @@
 """Classify errors of this wire.
 
-The body has a sentence and no code: the status decides first, then the message.
+The body of an error is one sentence without a code. The error class is chosen by the HTTP status,
+then by patterns in the sentence.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class CohereDecoder(Decoder):
     # --- reading the events of a stream
 
     def _read_rare(self, kind: str, index: Any, message: _Message) -> bool:
-        """Decode an event other than a content delta; return whether it is known."""
+        """Decode an event other than a content delta; return whether the event type is known."""
         if kind == "content-start":
             self._start()
             self._settle()
@@ -153,7 +153,7 @@ class CohereDecoder(Decoder):
         return True
 
     def _fail(self, data: bytes) -> None:
-        """Fail with an error that is not in this wire's form, such as one from a proxy."""
+        """Fail the message with an error in a form other than this wire's, as proxies send it."""
         self.out.fail(foreign_error(read_failure(data)))
 
     def _start(self) -> None:
@@ -173,7 +173,10 @@ class CohereDecoder(Decoder):
             self.out.text(text)
 
     def _plan(self, piece: Any) -> None:
-        """Add a plan as thinking; its opaque state marks it, so that it is sent back as a plan."""
+        """Add a tool plan as a thinking block, and mark it as a plan in its opaque state.
+
+        The mark makes the encoder send the block back as a plan.
+        """
         if not isinstance(piece, str) or not piece:
             return
         self._start()
@@ -185,7 +188,7 @@ class CohereDecoder(Decoder):
             self.out.attach(Thinking, None, PLAN)
 
     def _cite(self, records: list[Any]) -> None:
-        """Collect citations of the text; citations of plans and thoughts are only in ``raw``."""
+        """Attach citations to the text; citations of plans and thoughts stay only in ``raw``."""
         kept = [
             each
             for each in records
@@ -252,8 +255,8 @@ class CohereDecoder(Decoder):
         if key in self._fed:
             self.out.block_end(key)
         else:
-            # the input of such a call is {} if the reply continues or ends regularly, and unknown
-            # if the reply is truncated here
+            # the input of a call without fragments is {} if the reply continues or ends regularly,
+            # and unknown if the reply is truncated here
             self._empty = key
 
     def _settle(self) -> None:
@@ -291,7 +294,7 @@ class CohereDecoder(Decoder):
     # --- reading replies of version 1 of the API
 
     def _read_earlier(self, body: dict[str, Any]) -> None:
-        """Decode a reply in the ``/v1/chat`` format of some proxies: one text, and calls."""
+        """Decode a reply in the ``/v1/chat`` format, which some proxies send: a text and calls."""
         self._start()
         text = body.get("text")
         self.out.text(text if isinstance(text, str) else "")
@@ -340,7 +343,7 @@ def _read_body(data: bytes) -> dict[str, Any]:
 
 
 def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sources of a citation in API version 1, where it refers to documents by id."""
+    """Return the sources of a citation in API version 1, where a citation lists document ids."""
     ids = record.get("document_ids")
     known = {each.get("id"): each for each in entries_of(body.get("documents"))}
     found = [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
@@ -348,7 +351,10 @@ def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Return the token counts, which include the prompt template, and the billed counts."""
+    """Return the token counts and the billed counts.
+
+    The token counts include the tokens of the prompt template.
+    """
     tokens, units = record.get("tokens"), record.get("billed_units")
     billed = units if isinstance(units, dict) else {}
     counts = tokens if isinstance(tokens, dict) else billed

@@ -58,7 +58,7 @@ _FIELDS = {
 
 
 def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the schema is requested: in its own field or in the prompt.
+    """Return how the response schema is requested: in the wire's own field, or in the prompt.
 
     The field cannot be combined with tools or documents.
     """
@@ -109,7 +109,7 @@ def _write_config(config: RuntimeConfig) -> dict[str, Any]:
 def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
     """Write the tools and the tool choice.
 
-    The wire cannot force one tool, so only that tool is sent.
+    The wire cannot force one tool among several, so a forced tool is sent alone.
     """
     choice = request.tool_choice
     named = choice.name if isinstance(choice, ForceTool) else None
@@ -224,7 +224,11 @@ class _Writer:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
 
     def _result_text(self, block: UserBlock, path: str) -> str:
-        """Return a tool result's block as text; an image is numbered and sent afterwards."""
+        """Return a block of a tool result as text.
+
+        An image becomes a numbered placeholder, and the image itself is sent after the tool
+        results.
+        """
         if isinstance(block, Text):
             return block.text
         name = f"image {len(self._media) // 2 + 1}"
@@ -275,9 +279,10 @@ class _Writer:
             turn.parts.append({"type": "thinking", "thinking": block.text})
 
     def _state(self, turn: _Turn, block: Text | ToolCall | Thinking, path: str) -> None:
-        """Send the citations of a text back to their issuer; report other opaque state as a loss.
+        """Send a text's citations back to their issuer; report other opaque state as a loss.
 
-        The state of a plan only names the field that the plan came from, so it is not a loss.
+        The opaque state of a plan only names the field that the plan came from, so it is not a
+        loss.
         """
         state = block.continuity
         opaque = state.opaque if state is not None and is_ours(state, self._home) else None

@@ -136,7 +136,7 @@ def _read_format(fields: Fields) -> dict[str, Any] | None:
 
 
 def _read_thinking(fields: Fields) -> Any:
-    """Return the token budget for reasoning, or whether reasoning is enabled."""
+    """Return the reasoning setting: a token budget, or whether reasoning is enabled."""
     inner = fields.inner("thinking")
     if inner is None:
         return None
@@ -309,7 +309,7 @@ class _StreamEncoder(ReplyEncoder):
         )
 
     def _turn(self, kind: str) -> bytes:
-        """Close the open content and begin other content."""
+        """Close the open content block and begin one of another type."""
         if kind == self._open:
             return b""
         ended = named_frame({"type": "content-end", "index": self._index}) if self._open else b""
@@ -360,7 +360,7 @@ def _end(**delta: Any) -> bytes:
 
 
 def _citations_of(complete: MessageComplete) -> list[Any]:
-    """Return the citations of the reply, if they come from this wire."""
+    """Return the citations in a complete reply, if they come from this wire."""
     found: list[Any] = []
     for block in complete.final_content:
         state = block.continuity if isinstance(block, Text) else None

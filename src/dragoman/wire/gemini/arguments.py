@@ -1,4 +1,4 @@
-"""Assemble call arguments that arrive as ``partialArgs``: values, each with a JSON path."""
+"""Assemble tool-call arguments that arrive as ``partialArgs``: values, each with a JSON path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
 
 
 class StreamedArguments:
-    """An arguments object under construction; ``value`` is the object so far."""
+    """The arguments object of a tool call that is still arriving.
+
+    ``value`` is the object so far.
+    """
 
     def __init__(self, begun: dict[str, Any]) -> None:
         self._value = dict(begun)
@@ -28,12 +31,15 @@ class StreamedArguments:
 
     @property
     def value(self) -> dict[str, Any]:
-        """The object, including the string that is still growing."""
+        """The arguments object so far, including the string that is still growing."""
         self._settle()
         return self._value
 
     def add(self, piece: Any) -> None:
-        """Add an entry of ``partialArgs``; ``MalformedToolCallError`` if its path is invalid."""
+        """Add an entry of ``partialArgs``.
+
+        Raise ``MalformedToolCallError`` if the path of the entry is invalid.
+        """
         path = piece.get("jsonPath") if isinstance(piece, dict) else None
         if not isinstance(path, str):
             raise MalformedToolCallError("a piece of a tool call's arguments has no path")
@@ -66,7 +72,10 @@ class StreamedArguments:
             holder[last] = value
 
     def _reach(self, steps: list[str | int]) -> tuple[Any, str | int]:
-        """Return the container of a path, created if missing, and the path's last step."""
+        """Return the object or list that contains a path's last step, and that step.
+
+        Containers that are missing on the path are created.
+        """
         node: Any = self._value
         for step, following in pairwise(steps):
             _check_step(node, step)

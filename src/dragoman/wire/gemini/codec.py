@@ -81,7 +81,7 @@ class GeminiCodec(Endpoint[Quirks]):
         return {"x-goog-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> GeminiCodec | None:
-        """Return a codec without the optional field that the error names; see ``Quirks``."""
+        """Return a codec that avoids the optional field that the error names, or ``None``."""
         if error.status not in (400, 422, 500, 501):
             return None
         said = error.provider_message or ""
@@ -129,7 +129,7 @@ class GeminiCodec(Endpoint[Quirks]):
         return None
 
     def address(self, model: str, verb: str) -> str:
-        """Return the URL of a model, with a verb such as ``:generateContent``."""
+        """Return the URL of the model, followed by a verb such as ``:generateContent``."""
         return join_url(self.base_url, f"{self._version}/models/{_segment(model)}{verb}")
 
 

@@ -48,7 +48,10 @@ _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 def write_contents(
     messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """Return the conversation without system prompt; ``first`` is its first message's index."""
+    """Return the conversation without system prompt.
+
+    ``first`` is the index of the conversation's first message.
+    """
     return _Writer(messages, first, target, quirks, notes).write()
 
 
@@ -128,7 +131,7 @@ class _Writer:
             self._contents.append({"role": "user", "parts": self._write_results(calls, at + 1)})
 
     def _model_part(self, block: AssistantBlock, where: str) -> list[Any]:
-        """Return a block as a part, or ``None`` if it is not sent."""
+        """Return an assistant block as a part, or ``None`` if the block is not sent."""
         if isinstance(block, Text):
             signature = self._signature(block.continuity, where)
             return [{"text": block.text, **signature}] if block.text or signature else []
@@ -223,7 +226,7 @@ class _Writer:
         return {}
 
     def _stand_in(self, parts: list[Any], path: str) -> None:
-        """Put the placeholder signature on the first call of a turn without call signatures."""
+        """Add a placeholder signature to a turn whose calls have none, on its first call."""
         calls = [part for part in parts if isinstance(part, dict) and "functionCall" in part]
         placeholder = self._quirks.placeholder_signature
         if placeholder is None or not calls or any("thoughtSignature" in call for call in calls):

@@ -23,7 +23,7 @@ from ..errors import Failure, Row, build_error, read_failure, read_retry_after, 
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
-    """Read an error body: an object, or an array of one, with the cause in its ``details``."""
+    """Read an error body: an object, or an array with one object; the cause is in ``details``."""
     data: Any = body
     if isinstance(body, bytes):
         try:
@@ -71,7 +71,7 @@ def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def inband_error(error: Any) -> ProviderError:
-    """Return the error in a 200 reply, classified by its code, then by its status name.
+    """Return the error in a 200 reply, classified by its code, then by the name of its status.
 
     Any other error is a server error.
     """

@@ -1,4 +1,4 @@
-"""Convert field names and base64, which clients of the Gemini wire write in two styles, to one."""
+"""Convert field names and base64 data to one style; clients of the Gemini wire use two."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def to_camel(value: Any) -> Any:
 
 
 def to_standard_base64(data: str) -> str:
-    """Convert base64 to the standard alphabet with padding; clients may send the URL-safe one."""
+    """Convert URL-safe base64, which clients may send, to the standard alphabet with padding."""
     if "-" not in data and "_" not in data and len(data) % 4 == 0:
         return data
     data = data.replace("-", "+").replace("_", "/").rstrip("=")

@@ -13,8 +13,9 @@ from ..ids import IdRule
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How an endpoint of this wire differs from the others. The defaults suit the current models.
 
-    Each field names who needs it and, in brackets, a recorded exchange that shows it. Fields
-    marked *learned* change automatically after a server error that names the field.
+    The documentation of each field names the servers that need it and, in brackets, a recorded
+    exchange that shows it. Fields marked *learned* change automatically after a server error that
+    names the field.
     """
 
     result_media: Literal["inside", "omit"] = "inside"

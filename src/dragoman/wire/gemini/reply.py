@@ -1,4 +1,4 @@
-"""Decode replies of this wire: chunks, bodies, arrays of chunks, and deviations of servers."""
+"""Decode replies of this wire: chunks, bodies and arrays, with the deviations of servers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _read_frame(data: bytes) -> list[_Chunk]:
 
 
 def _read_array(data: bytes) -> list[_Chunk]:
-    """Return the complete chunks of a stream that is a JSON array, which may be truncated."""
+    """Return the complete chunks of a stream that is one JSON array; its end may be missing."""
     try:
         return _arrays.decode(data)
     except msgspec.ValidationError:
@@ -124,7 +124,8 @@ def _has_content(chunk: _Chunk) -> bool:
     )
 
 
-# With ``enum-encoding=int`` enums are sent as numbers; these numbers are those of the Gemini API.
+# With ``enum-encoding=int`` enums are sent as numbers. The position of a name in these tuples is
+# its number in the Gemini API.
 _REASONS = (
     "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER", "LANGUAGE",
     "BLOCKLIST",
@@ -156,7 +157,7 @@ FINISH: dict[str, FinishReason] = {
 
 
 def _word(value: Any, numbered: Sequence[str]) -> str | None:
-    """Return the name of an enum value, or ``None`` if it is unspecified."""
+    """Return the name of an enum value; ``None`` if the value is missing or unspecified."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = numbered[value] if 0 <= value < len(numbered) else str(value)
     if not isinstance(value, str) or not value or value.endswith("_UNSPECIFIED"):
@@ -435,7 +436,7 @@ class GeminiDecoder(Decoder):
             self.out.block_end(opened.key)
 
     def _abandon_call(self) -> None:
-        """Mark the open call as incomplete: further arguments were announced and never arrived."""
+        """Mark the open call as incomplete: the server announced arguments that never arrived."""
         opened, self._call = self._call, None
         if opened is not None:
             self._cut = True

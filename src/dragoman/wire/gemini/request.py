@@ -1,4 +1,7 @@
-"""Encode requests of this wire: settings, tools and schema. ``contents`` encodes messages."""
+"""Encode requests of this wire: settings, tools and schema.
+
+The module ``contents`` encodes the messages.
+"""
 
 from __future__ import annotations
 
@@ -87,10 +90,10 @@ def write_request(
 
 
 def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
-    """Write the handle of cached contents; without one nothing is sent.
+    """Write the handle of cached contents, if the call has one.
 
-    Cached contents have their own system prompt and tools, and the server rejects a request that
-    also contains its own.
+    Cached contents include a system prompt and tools, and the server rejects a request that refers
+    to cached contents and also has a system prompt or tools.
     """
     cache = read_cache(request)
     note_unplaced(cache, ("handle",), notes)
@@ -135,7 +138,7 @@ def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
 def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
     """Merge nested fields of the extras into the body; raise an error if both set the same field.
 
-    Down to ``depth`` levels, objects that both have are merged.
+    Objects that are in both are merged, down to ``depth`` levels.
     """
     if not isinstance(ours, dict) or not isinstance(theirs, Mapping):
         raise InvalidRequestError(

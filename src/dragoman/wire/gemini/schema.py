@@ -33,7 +33,10 @@ _FORMATS = {
 
 
 def project_schema(schema: Mapping[str, Any], path: str, notes: Notes) -> dict[str, Any]:
-    """Return the schema, reduced to the subset; notes on omitted keywords start with ``path``."""
+    """Return the schema, reduced to the accepted subset.
+
+    The path of each note on an omitted keyword starts with ``path``.
+    """
     return _Projector(schema, notes).project(schema, path, ())
 
 

@@ -228,7 +228,7 @@ def _finish_reason(reply: ReplyEncoder, complete: MessageComplete) -> str:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a call's input is not an object, although the reply is not truncated."""
+    """Return whether the input of a call is not an object, although the reply is complete."""
     return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
 
 

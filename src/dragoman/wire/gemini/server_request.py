@@ -47,7 +47,7 @@ from .request import LEVELS, SETTINGS
 _ISSUER = Issuer("gemini")
 # The verb in the path decides whether the reply is streamed.
 _VERBS = {"generateContent": False, "streamGenerateContent": True}
-# Root fields that our values have no field for; they become extras, unchanged.
+# Root fields that ``Request`` has no field for; they become extras, unchanged.
 _ROOT = ("safetySettings", "labels", "serviceTier", "store")
 _MODES: dict[str, ToolChoice] = {
     "AUTO": "auto",
@@ -128,7 +128,10 @@ def _read_cache(fields: Fields) -> PromptCache | None:
 
 
 def _read_thinking(inner: Fields) -> str | int | None:
-    """Return the reasoning setting, a budget or level; leave other thinking fields in the body."""
+    """Return the reasoning setting: a budget or a level.
+
+    Other thinking fields stay in the body.
+    """
     thinking = inner.inner("thinkingConfig")
     if thinking is None:
         return None
@@ -162,7 +165,7 @@ def _read_tool(record: Fields) -> Tool:
 
 
 def _lower_types(schema: Any) -> Any:
-    """Return a schema with lower-case types; this wire writes upper case, such as STRING."""
+    """Return a schema with lower-case type names; this wire writes upper case, such as STRING."""
     if isinstance(schema, list):
         return [_lower_types(item) for item in schema]
     if not isinstance(schema, dict):
@@ -207,7 +210,7 @@ def _read_system(fields: Fields) -> list[System]:
 
 
 class _Reader:
-    """Read turns, and track the calls without a result."""
+    """Read turns, and keep track of the calls that have no result yet."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[str, str]] = []  # ids and names of calls without a result
@@ -298,7 +301,11 @@ class _Reader:
 
 
 def _response_text(response: Any) -> str:
-    """Return a result as text; an object, which may have any shape, becomes JSON."""
+    """Return a function response as text.
+
+    A response with one string, such as ``{"result": "..."}``, becomes that string; any other
+    response becomes JSON.
+    """
     if isinstance(response, dict) and len(response) == 1:
         only = response.get("result", response.get("error", response.get("output")))
         if isinstance(only, str):

@@ -55,7 +55,7 @@ class OllamaCodec(Endpoint[Quirks]):
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
     ) -> ProviderError:
-        """Return the error for a reply that is not a success; this server sends one sentence."""
+        """Return the error for a reply that is not a success; its body is one sentence."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:

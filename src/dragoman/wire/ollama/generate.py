@@ -27,7 +27,7 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
 def find_load(body: bytes) -> str | None:
     """Return the model that a request only loads into memory; ``None`` for other requests.
 
-    Such a request has no prompt and no messages.
+    A request that only loads a model has no prompt and no messages.
     """
     if len(body) > _LONGEST_LOAD:
         return None
@@ -38,7 +38,7 @@ def find_load(body: bytes) -> str | None:
 
 
 def write_load(model: str, path: str, created: int) -> bytes:
-    """Return the answer to a request to load a model."""
+    """Return the reply to a request that only loads a model."""
     chat = path.endswith("/chat")
     said: dict[str, Any] = (
         {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}

@@ -119,7 +119,10 @@ def _write_messages(
 
 
 def _names(messages: Sequence[Message]) -> dict[str, str]:
-    """Return the tool name for each call id; a result is sent with the name in place of the id."""
+    """Return the tool name for each call id.
+
+    A tool result is sent with the tool's name in place of the call id.
+    """
     return {
         call.id: call.name
         for message in messages

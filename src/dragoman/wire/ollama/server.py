@@ -136,7 +136,7 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_think(fields: Fields) -> Effort | None:
-    """Return the reasoning setting: ``think`` is an effort, or a boolean."""
+    """Return the reasoning setting from ``think``, which is an effort or a boolean."""
     think = fields.take("think")
     if isinstance(think, bool):
         return "medium" if think else "none"

@@ -74,10 +74,10 @@ class OpenAICodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OpenAICodec | None:
-        """Return a codec that no longer sends the field that the error names, or ``None``.
+        """Return a codec that omits the optional field that the error names, or ``None``.
 
-        The fields are ``stream_options`` and ``response_format``; the latter is first sent without
-        strict decoding.
+        The fields are ``stream_options`` and ``response_format``. If ``response_format`` is
+        rejected, it is first sent again without strict decoding.
         """
         said = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)
@@ -101,7 +101,7 @@ class OpenAICodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness in the way that the server supports; see ``Quirks.readiness``."""
+        """Check readiness by the method that ``Quirks.readiness`` names."""
         kind: str = self.quirks.readiness
         if kind == "health":
             yield from self._ask_health()
@@ -120,7 +120,7 @@ class OpenAICodec(Endpoint[Quirks]):
     # --- checking the readiness of a server
 
     def _ask_models(self) -> Generator[HttpRequest, HttpReply, Mapping[str, Any]]:
-        """Check that the model is listed and its state allows calls."""
+        """Check that the model is in the model list and that its state allows calls."""
         reply = yield get_json(join_url(self.base_url, "/models", default="/v1"))
         if reply.status == 404:
             raise InvalidModelError(
@@ -153,7 +153,7 @@ class OpenAICodec(Endpoint[Quirks]):
         return mine or {}
 
     def _ask_key(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check the key at its own endpoint: OpenRouter serves its model list without a key."""
+        """Check the key at a separate endpoint: OpenRouter serves its model list without a key."""
         reply = yield get_json(join_url(self.base_url, "/key", default="/v1"))
         if reply.status != 404:
             refuse_failure(self, reply)
@@ -213,7 +213,7 @@ _UNREADY = frozenset(
 
 
 def _unready_state(entry: Mapping[str, Any]) -> str | None:
-    """Return the state of a model in a list, if the model cannot answer in that state."""
+    """Return a model's state from the model list, if the model cannot answer in that state."""
     state: Any = entry.get("state", entry.get("status"))
     if isinstance(state, Mapping):
         # llama.cpp sends {"value": "unloaded", "failed": true} for a model whose process ended

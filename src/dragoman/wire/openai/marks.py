@@ -1,6 +1,6 @@
 """Prompt cache marks: ``cache_control`` on parts of messages.
 
-Routers forward them to models whose own wire has such marks; that wire accepts four.
+Routers forward these marks to models whose own wire has them; that wire accepts four in a request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _MARK = {"type": "ephemeral"}
 
 
 def mark_message(written: dict[str, Any], message: Message) -> None:
-    """Mark the end of a message that the caller marked, or whose only text block is marked."""
+    """Put a cache mark on the last part of a message, if the caller marked the message.
+
+    A mark on a block counts as a mark on the message if the content is sent as one string.
+    """
     if isinstance(message, Assistant):
         return
     blocks = () if isinstance(message.content, str) else message.content
@@ -26,12 +29,12 @@ def mark_message(written: dict[str, Any], message: Message) -> None:
 
 
 def mark_part(part: dict[str, Any], block: UserBlock) -> dict[str, Any]:
-    """Return a part, with ``cache_control`` if its block is marked."""
+    """Return a part, with ``cache_control`` if the caller marked its block."""
     return {**part, _KEY: _MARK} if block.cache else part
 
 
 def mark_end(message: dict[str, Any]) -> None:
-    """Mark the end of a message; content that is a string becomes a list of one part."""
+    """Put a cache mark on the last part of a message; a string becomes a list with one part."""
     if isinstance(message["content"], str):
         message["content"] = [{"type": "text", "text": message["content"]}]
     last: dict[str, Any] = message["content"][-1]
@@ -39,7 +42,10 @@ def mark_end(message: dict[str, Any]) -> None:
 
 
 def place_marks(written: list[Any], notes: Notes, *, auto: bool) -> None:
-    """Add automatic marks to the caller's: on the system prompt and the last two turns."""
+    """Add automatic cache marks on the system prompt and the last two turns.
+
+    If the request then has more marks than the wire accepts, only the last ones are kept.
+    """
     if auto:
         asked = [at for at, message in enumerate(written) if _role_of(message) in ("user", "tool")]
         system = [0] if _role_of(written[0]) not in ("user", "tool") else []

@@ -26,7 +26,7 @@ _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 
 
 class OtherParts:
-    """Collect citations, images, audio and executed tools; add them when the message ends."""
+    """Collect citations, images, audio and executed tools, to add them at the message's end."""
 
     def __init__(self, request: Request) -> None:
         asked = request.config.extras.get("audio")
@@ -40,7 +40,7 @@ class OtherParts:
         self._id: str | None = None
 
     def note(self, citations: Any, results: Any, images: Any, questions: Any) -> None:
-        """Record what a search found for the reply. Some servers repeat it with every chunk.
+        """Record the search results for the reply. Some servers repeat them with every chunk.
 
         Perplexity sends the images and the related questions of a search, which are not parts of
         the answer (case: openai/images-of-a-search).
@@ -88,7 +88,7 @@ class OtherParts:
 
 
 def read_reference(part: dict[str, Any], out: Assembler) -> bool:
-    """Attach a reference to the text that it follows; return whether there is one.
+    """Attach a reference to the text before it; return False if there is no such text.
 
     Mistral puts the numbers or names of the sources between the parts of a text. They support the
     text after the previous reference; two references in a row support the same text (case:
@@ -109,7 +109,7 @@ def read_reference(part: dict[str, Any], out: Assembler) -> bool:
 
 
 def _read_picture(record: Any) -> Image | Opaque:
-    """Return a generated image; any other record is kept as an opaque block."""
+    """Return a generated image; any other record becomes an opaque block."""
     inner = record.get("image_url") if isinstance(record, dict) else None
     url = inner.get("url") if isinstance(inner, dict) else inner
     if not isinstance(url, str) or not url:
@@ -135,7 +135,7 @@ def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
 
 
 def write_other_parts(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
-    """Return the fields of a reply to a client that are not text: citations, images and audio."""
+    """Return the fields of a reply other than text, for a client: citations, images and audio."""
     annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
     spoken = [
         block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)

@@ -14,7 +14,8 @@ from ..ids import IdRule
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How a server of this wire differs from the others. The defaults suit most of them.
 
-    Each field names who needs it, and often a case that exercises it.
+    The documentation of each field names the servers that need it, and often a case that exercises
+    it.
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"

@@ -88,7 +88,7 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _mend_calls(record: Any) -> bool:
-    """Drop invalid ``tool_calls`` from choices that ended in an error; return whether any existed.
+    """Drop invalid ``tool_calls`` from choices that ended in an error; return whether any did.
 
     A failed reply is returned with the parts that can be read; ``raw`` keeps the rest.
     """
@@ -298,8 +298,8 @@ class OpenAIDecoder(Decoder):
         return None if self._streamed else choice.message
 
     def _read_part(self, part: _Part) -> None:
-        # The field of reasoning has two names. Baseten and vLLM send both with the same text, so
-        # only one is read (case: openai/both-reasoning-fields).
+        # The reasoning field has two names. Baseten and vLLM send both with the same text, so only
+        # one is read (case: openai/both-reasoning-fields).
         thought = part.reasoning_content or part.reasoning
         if thought and isinstance(thought, str):
             self.out.thinking(thought)
@@ -326,7 +326,7 @@ class OpenAIDecoder(Decoder):
             self._other_parts.read(part.annotations, part.images, part.audio, part.executed_tools)
 
     def _note_details(self, part: _Part, details: list[Any]) -> None:
-        """Collect reasoning details; attach them to thinking before the next block begins."""
+        """Collect reasoning details; attach them to the thinking before the next block begins."""
         if part.reasoning_content or part.reasoning:
             self._answering = False
         if isinstance(part.reasoning_details, list):
@@ -514,7 +514,10 @@ class OpenAIDecoder(Decoder):
         return "tool_calls"
 
     def _emit_coerced(self, text: str) -> None:
-        """Emit a reply under ``tools="schema"``: a call, an answer, or otherwise plain text."""
+        """Emit the reply to a request with ``tools="schema"``: a tool call or text.
+
+        Text that is not a JSON object with a call or an answer is emitted unchanged.
+        """
         value = read_object(text)
         if (
             value is not None
@@ -530,7 +533,7 @@ class OpenAIDecoder(Decoder):
 
 
 def _join_details(fragments: list[Any]) -> list[Any]:
-    """Join streamed reasoning details: fragments of one type and index are one detail.
+    """Join streamed reasoning details: fragments with the same type and index form one detail.
 
     Case: ``openai/reasoning-details-beside-reasoning``.
     """
@@ -618,7 +621,7 @@ def _read_usage(record: Any) -> Usage | None:
 
 
 def _read_cost(record: dict[str, Any]) -> Decimal | None:
-    """Return the cost in US dollars that OpenRouter reports, with the digits that it sent."""
+    """Return the cost in US dollars that OpenRouter reports, with exactly the digits it sent."""
     stated: Any = record.get("cost")
     if type(stated) not in (int, float) or not 0 <= stated < math.inf:
         return None

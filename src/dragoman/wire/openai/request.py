@@ -131,7 +131,11 @@ def _write_structure(
 
 
 def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Sequence[Message]:
-    """Return the messages; add instructions to a copy if the wire's fields cannot be used."""
+    """Return the messages, with instructions for tool calls and the response schema if needed.
+
+    The instructions are added to the system prompt if the server's fields for tools or for the
+    schema cannot be used.
+    """
     directives = []
     if coerces(request, quirks):
         directives.append(_calls_directive(request.tools))
@@ -204,7 +208,10 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a schema, strict if enabled and if the schema allows it."""
+    """Return the field that requests a response schema.
+
+    Strict decoding is requested if it is enabled and the schema allows it.
+    """
     form = strict_form(schema) if strict else None
     written = ordered_json(schema if form is None else form)
     inner = {"name": schema_name(schema), "schema": written, "strict": form is not None}
@@ -282,9 +289,9 @@ class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
 
 
 class _Links:
-    """What encoding needs: call ids, which calls have a result, and the receiving issuer.
+    """The data for encoding messages: call ids, answered calls, and the issuer that receives them.
 
-    It also holds media of tool results, which are sent after the results.
+    It also holds the media of tool results, which are sent after the results.
     """
 
     def __init__(self, messages: Sequence[Message], quirks: Quirks, home: Issuer | None) -> None:
@@ -392,7 +399,7 @@ _Sorted: TypeAlias = tuple[list[str], list[str], list[dict[str, Any]], list[Any]
 def _sort_blocks(
     message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
 ) -> _Sorted:
-    """Return the parts of a message by kind; note what this wire cannot express."""
+    """Return the parts of a message, grouped by kind; note the blocks that cannot be expressed."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -485,7 +492,7 @@ def _is_of_wire(state: Continuity) -> bool:
 
 
 def _may_return(block: Thinking) -> bool:
-    """Return whether thinking is complete and not signed by another issuer."""
+    """Return whether a thinking block is complete and its state, if any, comes from this wire."""
     state = block.continuity
     return state is None or (state.replayable and _is_of_wire(state))
 
@@ -527,7 +534,10 @@ def _write_result(
 
 
 def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
-    """Return a tool result's block as text; a medium is numbered and sent in the next message."""
+    """Return a block of a tool result as text.
+
+    A medium becomes a numbered placeholder, and the medium itself is sent in the next message.
+    """
     if isinstance(block, Text):
         return block.text
     name = f"{block.__struct_config__.tag} {len(links.media) // 2 + 1}"
@@ -574,7 +584,7 @@ def _calls_schema(request: Request) -> dict[str, Any]:
 
 
 def _calls_directive(tools: Sequence[Tool]) -> str:
-    """Return the instruction that requests tool calls in the prompt.
+    """Return the prompt instruction that asks the model for tool calls in JSON.
 
     It serves models whose chat template ignores tools.
     """

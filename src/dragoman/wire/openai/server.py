@@ -126,7 +126,7 @@ def _join_system_parts(record: Any, at: int) -> Any:
 
 
 def _drop_name(record: Any, at: int, losses: Losses) -> Any:
-    """Return a message without ``name``, which our values do not have."""
+    """Return a message without ``name``, a field that Dragoman's messages do not have."""
     if not isinstance(record, dict) or not isinstance(record.get("name"), str):
         return record
     losses.drop(f"messages[{at}].name", "name_dropped", "a participant has no name here")
@@ -377,6 +377,6 @@ _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
 
 
 def error_record(error: ProviderError) -> dict[str, Any]:
-    """Return an error in the form of this wire, for a stream or a body."""
+    """Return an error in the form of this wire, which is the same in a stream and in a body."""
     kind, code, opening = find_class(error, _ERRORS)
     return {"message": message_with(error, opening), "type": kind, "param": None, "code": code}

@@ -72,7 +72,7 @@ class ResponsesCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> ResponsesCodec | None:
-        """Return a codec that no longer sends the field that the error names, or ``None``.
+        """Return a codec that omits the optional field that the error names, or ``None``.
 
         The fields are those for encrypted reasoning, strict decoding and ``text.format``.
         """
@@ -101,7 +101,7 @@ class ResponsesCodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness as on the openai wire; see ``Quirks.readiness``."""
+        """Check readiness by the method that ``Quirks.readiness`` names, as on the openai wire."""
         quirks = OpenAIQuirks(readiness=self.quirks.readiness, any_model=self.quirks.any_model)
         yield from OpenAICodec(self.model, self.base_url, quirks).ready()
 

@@ -1,4 +1,4 @@
-"""The request fields that a response repeats; clients parse the answer by ``text.format``."""
+"""The request fields that a response repeats; clients need ``text.format`` to parse the answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show_tools(tools: Any) -> list[Any]:
-    """Return the tools of a request in the form in which a response repeats them."""
+    """Return the tools of a request in the form that a response has them in."""
     if not isinstance(tools, list):
         return []
     required = {"parameters": None, "strict": None}

@@ -54,7 +54,10 @@ _CALLS = frozenset(
 def write_input(
     messages: Sequence[Message], first: int, home: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """Return the conversation without system prompt; ``first`` is its first message's index."""
+    """Return the conversation without system prompt.
+
+    ``first`` is the index of the conversation's first message.
+    """
     writer = _Writer(_Items(messages, first, home, quirks.id_rule), home, quirks, notes)
     for at, message in enumerate(messages, first):
         if isinstance(message, User):
@@ -74,7 +77,7 @@ def write_input(
 
 
 class _Items(Pairs):
-    """Pair function calls with outputs, and do the same for the issuer's other call types."""
+    """Pair calls with their outputs: function calls, and call types that only the issuer has."""
 
     def __init__(
         self, messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None
@@ -129,7 +132,7 @@ class _Writer:
             self._notes.rewrite(f"{path}.is_error", "is_error_dropped", why, loss=True)
         note_state(message, path, self._notes)
         content = message.content
-        # Only text is sent as a string, not as parts: llama.cpp and vLLM reject parts.
+        # Output with only text is sent as a string: llama.cpp and vLLM reject a list of parts.
         plain = isinstance(content, str) or all(isinstance(block, Text) for block in content)
         output = message.text if plain else _write_parts(content, path, self._notes)
         self.items.append({"type": "function_call_output", "call_id": call_id, "output": output})
@@ -251,7 +254,10 @@ class _Writer:
         return {**own, "result": block.source.base64_data}
 
     def _own_fields(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
-        """Return the fields that only a block's issuer understands, if the request goes to it."""
+        """Return the fields that only a block's issuer understands.
+
+        They are returned only if the request goes to that issuer.
+        """
         state = block.continuity
         if state is None or (state.signature is None and state.opaque is None):
             return {}

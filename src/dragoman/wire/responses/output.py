@@ -53,7 +53,7 @@ _MARKS: tuple[Callable[[int, str, str], Any], ...] = (
 
 
 class Output:
-    """The items of one reply. Finds the item for an event, and emits each fragment once."""
+    """The items of one reply: find the item for an event, and emit each fragment once."""
 
     def __init__(self, out: Assembler) -> None:
         self.refused = False  # whether the model refused to answer
@@ -99,7 +99,7 @@ class Output:
         return item
 
     def knows(self, item_id: str, kind: str) -> bool:
-        """Return whether there is an item with this id, done or not."""
+        """Return whether there is an item with this id, complete or not."""
         return item_id in self._by_id and self._by_id[item_id].kind == kind
 
     def open(self, index: Any, item_id: Any, kind: str) -> Item:
@@ -124,7 +124,7 @@ class Output:
     # --- emitting fragments of items
 
     def _switch_to(self, place: tuple[int, Any] | None) -> None:
-        """Close the open text or thinking, unless it is at ``place`` (item and part)."""
+        """Close the open text or thinking, unless it belongs to ``place`` (an item and a part)."""
         if self._place != place:
             if self._place is not None:
                 self._out.block_end()
@@ -143,7 +143,7 @@ class Output:
         return self._place[1] if self._place is not None and self._place[0] == item.key else None
 
     def close_text(self, item: Item, part: Any) -> None:
-        """Close the open text, with its citations and its phase as opaque state."""
+        """Close the open text, and store its citations and the item's phase as opaque state."""
         own = {
             "annotations": part.get("annotations") if isinstance(part, dict) else None,
             "phase": item.phase,
@@ -176,7 +176,7 @@ class Output:
             self._out.tool_input(item.key, piece)
 
     def add_arguments(self, item: Item, piece: str) -> None:
-        """Emit a fragment of the arguments of a call, or keep it until the call starts."""
+        """Emit a fragment of a call's arguments, or keep the fragment until the call starts."""
         item.received.append(piece)
         if item.started:
             self._out.tool_input(item.key, piece)
@@ -348,7 +348,7 @@ def text_of(part: Any) -> str | None:
 
 
 def _digest(record: dict[str, Any]) -> str:
-    """Return the key that identifies the content of an item: the id of a call, or the text."""
+    """Return a key for the content of an item: the id of a function call, otherwise the text."""
     if record.get("type") == "function_call":
         return string_of(record.get("call_id"))
     parts = [*_parts_of(record), *list_of(record.get("summary"))]
@@ -371,6 +371,9 @@ def list_of(value: Any) -> list[Any]:
 
 
 def rest_of(pieces: Iterable[str], final: str) -> str:
-    """Return the end of the final text that was not received; nothing if the texts differ."""
+    """Return the part of the final text that the received pieces do not contain.
+
+    It is empty if the pieces are not the beginning of the final text.
+    """
     received = "".join(pieces)
     return final[len(received) :] if final.startswith(received) else ""

@@ -13,7 +13,8 @@ from ..ids import IdRule
 class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How a server or model of this wire differs from the others. The defaults suit hosted OpenAI.
 
-    Each field names who needs it and, in brackets, a recorded exchange that shows it.
+    The documentation of each field names the servers that need it and, in brackets, a recorded
+    exchange that shows it.
     """
 
     result_media: Literal["inside", "omit"] = "inside"

@@ -90,7 +90,10 @@ _UNFINISHED = ("queued", "in_progress")
 
 
 class ResponsesDecoder(Decoder):
-    """Decode events and bodies of this wire. A reply of ``limit`` tokens counts as truncated."""
+    """Decode events and bodies of this wire.
+
+    A reply with as many tokens as ``limit`` counts as truncated.
+    """
 
     def __init__(
         self, request: Request, out: Assembler, *, limit: int | None = None, keep_raw: bool = True
@@ -140,8 +143,8 @@ class ResponsesDecoder(Decoder):
         if not isinstance(output, list) and response.status != "failed":
             raise InvalidResponseError("the reply has no output")
         if response.status in _UNFINISHED:
-            # The reply of background mode. A retry would only queue the call again, so the error
-            # is not transient (case: responses/status-queued).
+            # In background mode the server answers before it has the reply. A retry would only
+            # queue the call again, so the error is not transient (case: responses/status-queued).
             raise InvalidResponseError(
                 f"the server answered before the reply was finished ({cut(str(response.status))})"
             )
@@ -190,7 +193,7 @@ class ResponsesDecoder(Decoder):
         kind, item_id = kind_of(record), string_of(record.get("id"))
         item = self._output.find(event.output_index, item_id, kind)
         if item is None:
-            if self._output.knows(item_id, kind):  # the event is a repetition
+            if self._output.knows(item_id, kind):  # the item is already done
                 return
             item = self._output.open(event.output_index, item_id, kind)
         self._output.end(item, record)

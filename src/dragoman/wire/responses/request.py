@@ -124,7 +124,7 @@ def _write_reasoning(
 
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
-    """Merge the caller's extras into the codec's fields; lists of ``include`` are joined."""
+    """Merge the caller's extras into the codec's fields; the two ``include`` lists are joined."""
     extras = request.config.extras
     for name in _STATE:
         if extras.get(name):
@@ -161,7 +161,10 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _text_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a schema, strict if enabled and if the schema allows it."""
+    """Return the field that requests a response schema.
+
+    Strict decoding is requested if it is enabled and the schema allows it.
+    """
     found = strict_form(schema) if strict else None
     form = {
         "type": "json_schema",

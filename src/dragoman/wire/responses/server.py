@@ -129,9 +129,9 @@ class _StreamEncoder(ReplyEncoder):
         )
 
     def _cite(self, complete: MessageComplete) -> bytes:
-        """Add the citations of each text to the item that the client has received.
+        """Add citations to the text items that the client has already received.
 
-        They are known only at the end.
+        The citations are known only at the end of the reply.
         """
         written = b""
         for number, block in enumerate(complete.final_content):
@@ -177,7 +177,7 @@ class _StreamEncoder(ReplyEncoder):
         return {**_response(self, status, self._items, self._asked, self._created), **facts}
 
     def _begin(self, block: int, kind: str, **fields: Any) -> bytes:
-        """Close the open item and begin another."""
+        """Close the open output item and begin another."""
         closing = self._close()
         self._open, self._block = _item(self, len(self._items), kind, **fields), block
         self._items.append(self._open)
@@ -285,7 +285,7 @@ class _StreamEncoder(ReplyEncoder):
         )
 
     def _about_item(self, kind: str, **fields: Any) -> bytes:
-        """Write an event about the last item."""
+        """Return an event that refers to the last output item."""
         return self._event(
             kind, item_id=self._items[-1]["id"], output_index=len(self._items) - 1, **fields
         )
@@ -296,7 +296,7 @@ class _StreamEncoder(ReplyEncoder):
 
 
 def _name_of(tool: str, asked: Asked) -> dict[str, str]:
-    """Return the name of a called tool, with its namespace if the client gave it one."""
+    """Return the name of a called tool, with its namespace if the client declared one."""
     if tool not in asked.grouped:
         return {"name": tool}
     namespace, name = asked.grouped[tool]
@@ -366,7 +366,7 @@ def _state_of(block: Image) -> dict[str, Any]:
 
 
 def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[str, Any]]:
-    """Return the status of a reply that has ended, and the fields that explain it."""
+    """Return the status of a reply that has ended, and the fields that give the reason."""
     word = reply.finish_word(complete, FINISH)
     is_unsound = complete.finish_reason == "error" and reply.unsound is not None
     if complete.finish_reason in ("stop", "tool_calls") or word == "completed" or is_unsound:
@@ -389,14 +389,14 @@ _CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
 
 
 def _input_of(arguments: str) -> str:
-    """Return the free text from the arguments of a function that replaces a custom tool."""
+    """Return the free-text input from the arguments of a function that replaces a custom tool."""
     found = read_object(arguments)
     text = arguments if found is None else found.get("input", "")
     return text if isinstance(text, str) else json_text(text)
 
 
 def _item(reply: ReplyEncoder, at: int, kind: str, **fields: Any) -> dict[str, Any]:
-    """Return a new item in progress; a reasoning item has no status field."""
+    """Return a new output item in progress; a reasoning item has no status field."""
     status = {} if kind == "reasoning" else {"status": "in_progress"}
     return {"id": f"{_PREFIXES[kind]}_{at}_{_id(reply)}", "type": kind, **fields, **status}
 

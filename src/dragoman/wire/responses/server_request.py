@@ -94,7 +94,7 @@ def _read_config(fields: Fields, losses: Losses) -> RuntimeConfig:
 
 
 def _ignore_defaults(fields: Fields) -> None:
-    """Ignore fields that request the default behaviour."""
+    """Ignore fields whose values request the default behaviour."""
     include = [wanted for wanted in fields.items("include") or () if wanted != _ENCRYPTED]
     if include:
         fields.put("include", include)
@@ -192,7 +192,7 @@ def _read_input(fields: Fields) -> list[Message]:
 
 
 def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[AssistantBlock]:
-    """Read an item: a message, or blocks of the current assistant turn."""
+    """Read an input item: a message, or blocks of the current assistant turn."""
     kind = record.text("type") or "message"
     if kind == "message":
         return _read_message(record)
