@@ -182,7 +182,7 @@ class Assembler:
         blocks.out.append(self.opening)
 
     def text(self, piece: str) -> None:
-        """Add a fragment of text; after a call or thinking, it begins a new block."""
+        """Add a text fragment; after a call or a thinking block, it begins a new text block."""
         if not piece:
             return
         blocks = self._blocks
@@ -242,8 +242,8 @@ class Assembler:
 
         If no block of ``kind`` is open, an empty one is opened. With the key ``LAST`` the state is
         added to that of the last text, even if that text has ended, because citations arrive after
-        the text that they support. ``opaque`` may then be a function of that text and its state. A
-        message without text ignores the state.
+        the text that they support. ``opaque`` may then be a function that takes that text and
+        its state. A message without text ignores the state.
         """
         self._refuse_late("attach")
         if key is LAST:
@@ -270,7 +270,7 @@ class Assembler:
     def whole(self, block: RedactedThinking | Opaque | Audio | Image) -> None:
         """Add a block that arrives complete, without deltas.
 
-        Audio gets opaque state only if the provider sent some; every other block always gets it.
+        An audio block has opaque state only if the provider sent some; other blocks always do.
         """
         opened = self._open(type(block))
         opened.complete = block
@@ -299,7 +299,7 @@ class Assembler:
     ) -> None:
         """End a complete reply.
 
-        Invalid calls or structured text set ``error``, and never become an intent.
+        Invalid calls and invalid structured text set ``error``; an invalid call has no intent.
         """
         self._close_all(None, cut=reason not in ("stop", "tool_calls"))
         unsound = [block for block in self._tools.values() if block.problem is not None]
@@ -315,7 +315,7 @@ class Assembler:
         self._complete(reason, raw, stop_sequence, parsed)
 
     def fail(self, error: ProviderError) -> None:
-        """End an interrupted reply: close open blocks, finish with ``error``, keep the error."""
+        """End an interrupted reply: close open blocks, finish with ``error``, store the error."""
         if self.complete is not None:
             return
         self.error = error

@@ -117,7 +117,7 @@ class Block:
         return self.content.read() + "".join(self.waiting or ())
 
     def retract(self, events: Sequence[Event]) -> bool:
-        """Undo the block's last events; return whether an earlier one was delivered."""
+        """Remove the effect of the block's last events; return whether earlier events remain."""
         hidden = 0
         for event in events:
             if isinstance(event, ToolUseStart):
@@ -139,7 +139,7 @@ class Block:
         return self.kind is ToolCall or bool(text or self.signatures)
 
     def is_complete(self) -> bool:
-        """Return whether another block may begin after this one: a call must be complete first."""
+        """Return whether another block may begin; only a call with incomplete JSON prevents it."""
         if self.kind is not ToolCall:
             return True
         # This is called for every fragment of interleaved calls. Looking only at the last fragment
@@ -161,7 +161,7 @@ class Block:
         )
 
     def finished(self) -> AssistantBlock:
-        """Return the finished block as a value for the message."""
+        """Return the finished block in the form that the message contains."""
         if self.complete is not None:
             return replace(self.complete, continuity=self.continuity)
         if self.kind is ToolCall:
@@ -202,7 +202,7 @@ class Blocks:
         return block
 
     def cite(self, sources: dict[str, Any] | Citing, issuer: Issuer | None) -> None:
-        """Add the provider's record of sources to the opaque state of the last text, if any."""
+        """Add the provider's source records to the opaque state of the last text block, if any."""
         texts = [block for block in self.all if block.kind is Text]
         if texts:
             state = texts[-1].continuity or Continuity(issuer=issuer)
@@ -289,7 +289,7 @@ class Blocks:
         self.out.append(end)
 
     def retract(self, undelivered: Sequence[Event]) -> None:
-        """Undo the events ``undelivered``, and drop the blocks that still wait for their turn."""
+        """Undo the events in ``undelivered``; drop the blocks that still wait for their turn."""
         kept = [block for block in self.all if block.waiting is None]
         if any(isinstance(event, MessageStart) for event in undelivered):
             kept = []

@@ -72,7 +72,7 @@ class Follower(Assembler):
             self.kept, self.warnings = event.kept, event.warnings
 
     def _last_call(self) -> Block:
-        """Return the open call; without one, return a block that is not part of the message."""
+        """Return the open call; if there is none, return a placeholder outside the message."""
         blocks = self._blocks.all
         return blocks[-1] if blocks and blocks[-1].kind is ToolCall else Block(ToolCall, 0)
 

@@ -436,7 +436,7 @@ def encode_event(event: Event | UnknownEvent) -> bytes:
 
 @cache
 def _event_decoder() -> msgspec.json.Decoder[Any]:
-    """Return the decoder. It is built on first use, since most programs do not decode events."""
+    """Return the event decoder, built on first use: most programs do not decode events."""
     return msgspec.json.Decoder(Event)
 
 

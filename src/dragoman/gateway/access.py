@@ -32,7 +32,7 @@ from .usage import UsageBook
 
 
 class Bounds(Struct, frozen=True):
-    """The limits of one process for its clients: bytes, seconds, requests and connections.
+    """The limits that a gateway process sets its clients: bytes, seconds, requests, connections.
 
     Only ``dragoman serve`` enforces ``head_bytes`` and the fields after it; other ASGI servers
     have limits of their own.

@@ -30,9 +30,9 @@ _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for o
 
 
 class Charged(NamedTuple):
-    """The records of a call that were charged early, and the error at that time.
+    """The call records that were already charged, and the error that was known at that time.
 
-    The cost is charged before the end of the reply is sent.
+    A call is charged before the end of its reply is sent.
     """
 
     records: list[CallEnd]

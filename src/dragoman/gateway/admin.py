@@ -143,7 +143,7 @@ def _write_page(
 def _fill(
     rows: Sequence[Row], hours: int, value: Callable[[Row], float]
 ) -> list[tuple[str, float]]:
-    """Return the bars of a chart, including those without usage.
+    """Return the bars of a chart, including empty bars for periods without usage.
 
     There is a bar for each hour of a day, or for each day of a longer range.
     """

@@ -181,7 +181,7 @@ def _list_work(service: Service) -> list[Coroutine[Any, Any, None]]:
 
 
 async def _poll(keys: KeyRing) -> None:
-    """Read the keys of a database again every second."""
+    """Read the keys again from their database every second."""
     while True:
         await asyncio.sleep(_POLL_SECONDS)
         await asyncio.to_thread(keys.poll)
@@ -416,7 +416,7 @@ def _open_models(told: Mapping[str, Any]) -> Mapping[str, Served] | Registry:
 
 
 def create_app_from_environment() -> Starlette:
-    """Return the application of one worker, from the environment that ``dragoman serve`` sets."""
+    """Build a worker's application from the environment that ``dragoman serve`` sets."""
     told = json.loads(os.environ[SETTINGS])
     if told["access_log"]:
         _log_access()

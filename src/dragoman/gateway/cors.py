@@ -1,4 +1,4 @@
-"""Allow cross-origin requests of web pages, for the origins that the operator names."""
+"""Allow cross-origin requests from web pages whose origin the operator has listed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DAY = "86400"
 
 
 class Cors:
-    """ASGI middleware that lets the web pages of some origins send requests and read replies."""
+    """ASGI middleware that lets web pages from listed origins send requests and read replies."""
 
     def __init__(self, app: Any, origins: Collection[str]) -> None:
         self._app = app

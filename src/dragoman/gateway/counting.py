@@ -1,4 +1,4 @@
-"""Count the tokens of a request with the model's server, or else estimate them with a warning."""
+"""Count a request's tokens on the model's server; otherwise estimate them, with a warning."""
 
 from __future__ import annotations
 

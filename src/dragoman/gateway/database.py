@@ -46,7 +46,7 @@ class Database(Protocol):
         ...
 
     def transaction(self, *locks: str) -> AbstractContextManager[float]:
-        """Hold these locks in a ``with`` block that gets the database's Unix time, then commit."""
+        """Hold these locks for a ``with`` block, then commit; yield the database's Unix time."""
         ...
 
     def close(self) -> None:

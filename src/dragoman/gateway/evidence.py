@@ -143,7 +143,7 @@ class GatewayCall(Struct, kw_only=True):
 
 
 def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
-    """Remove the texts of errors, in which a provider may repeat parts of the conversation."""
+    """Replace error messages, in which a provider may repeat parts of the conversation."""
     return [
         replace(record, error_message_redacted="(not logged)")
         if isinstance(record, CallFailed)

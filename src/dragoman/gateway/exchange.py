@@ -290,7 +290,7 @@ class Exchange:
             await self._answer(provider, asked)
 
     async def _show(self, body: bytes) -> None:
-        """Describe the model that a body names; older clients name it in the field ``name``."""
+        """Describe the model named in the body; older clients name it in the field ``name``."""
         fields = read_body(body)
         name = fields.text("model") or fields.need_text("name")
         record = show_ollama_model(self._find(name).capabilities)
@@ -550,7 +550,7 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _watch(self) -> None:
-        """Wait until the client disconnects, then stop the work."""
+        """Wait until the client disconnects, then cancel the request's task."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
         self.gone = True

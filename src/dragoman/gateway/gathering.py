@@ -54,7 +54,7 @@ class MetricsFolder:
             await asyncio.sleep(_SECONDS)
 
     def gather(self) -> Metrics:
-        """Return the sums over all workers; counters of other workers are up to a second old."""
+        """Return the counters summed over all workers; those of others are up to a second old."""
         total = Metrics()
         total.add(self._metrics.save())
         for path in sorted(self._folder.glob("*.json")):

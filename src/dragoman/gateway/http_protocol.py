@@ -388,7 +388,7 @@ class BoundedHttpProtocol(_EndingProtocol):
 
 
 class _ClosingTransport:
-    """A transport whose ``close`` calls the protocol, since uvicorn calls it too early."""
+    """A transport whose ``close`` calls the protocol, since uvicorn calls ``close`` too early."""
 
     def __init__(self, inner: asyncio.Transport, protocol: _EndingProtocol) -> None:
         self.write = inner.write

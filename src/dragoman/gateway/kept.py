@@ -103,7 +103,7 @@ class Memory:
         return found[name]
 
     def echo(self) -> dict[str, Any]:
-        """Return the fields of the response that depend on the store."""
+        """Return the response fields that storage determines, such as ``store``."""
         shown: dict[str, Any] = {"store": self.is_stored}
         if self.response_id is not None:
             shown |= {"id": self.response_id, "background": True}

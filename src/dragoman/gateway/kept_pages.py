@@ -23,7 +23,7 @@ _MAX_BODY = 1024 * 1024
 
 
 def kept_routes(service: Service) -> list[Route]:
-    """Return the routes for stored responses; none without a store."""
+    """Return the routes for stored responses; without a store, return no routes."""
     if service.store is None:
         return []
     pages = _KeptPages(service, service.store)
@@ -166,7 +166,7 @@ def _list(items: list[Any]) -> dict[str, Any]:
 
 
 def _show_item(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item, with the fields that the short form of a message leaves out."""
+    """Return an item; add the fields that a message in short form leaves out."""
     if item.get("type", "message") != "message":
         return item
     content = item.get("content")

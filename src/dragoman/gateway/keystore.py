@@ -133,7 +133,7 @@ class KeyStore:
         return shown
 
     def add(self, keys: Iterable[Key], action: str = "create") -> None:
-        """Add keys whose hashes are known; raise ``ValueError`` if a name or hash exists."""
+        """Add keys by their hashes; raise ``ValueError`` if a name or hash exists already."""
         with self._lock, self._base.transaction(_LOCK) as now:
             known = [
                 msgspec.json.decode(data, type=Key)

@@ -108,8 +108,8 @@ class Ledger:
         """Count one more request of this key; raise an error if a limit is reached.
 
         For a key with ``max_concurrency``, return a lease, which ``settle`` releases. The lease of
-        a process that died is reclaimed when it is needed, or else after ``seconds``. Without
-        ``rates``, only budgets are checked, which counts nothing and needs no lock.
+        a process that died is reclaimed when it is needed, at the latest after ``seconds``.
+        Without ``rates``, only budgets are checked, which counts nothing and needs no lock.
         """
         if not rates:
             self._check_budgets(time.time() if self._clock is None else self._clock(), key)

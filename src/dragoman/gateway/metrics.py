@@ -44,7 +44,7 @@ class Metrics:
         self._requests[wire, model, str(status)] += 1
 
     def warn(self, wire: str, warnings: Iterable[LossWarning]) -> None:
-        """Count the losses of a request by our own codes, never by a client's field names."""
+        """Count the losses of a request by Dragoman's loss codes, never by client field names."""
         for warning in warnings:
             self._warnings[wire, warning.code] += 1
 

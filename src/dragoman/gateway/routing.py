@@ -20,7 +20,7 @@ def find_switches(reply: Reply | None) -> list[RoutingSwitched]:
 
 
 def show_route(provider: Provider | None, reply: Reply | None) -> dict[str, str]:
-    """Return headers that name the model that served a call, and the candidates tried before."""
+    """Return headers that name the model that served a call, and those tried before it."""
     if (
         provider is None
         or reply is None

@@ -13,7 +13,7 @@ from uvicorn.supervisors import Multiprocess
 
 
 class _Supervisor(Multiprocess):
-    """Forward SIGHUP to the workers, which then reload.
+    """Forward SIGHUP to the workers, which then reload their models.
 
     uvicorn's own supervisor would restart the workers instead.
     """

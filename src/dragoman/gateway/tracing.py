@@ -1,8 +1,8 @@
 """Trace requests: forward the W3C trace context, and optionally record OpenTelemetry spans.
 
-A valid ``traceparent`` header of a client is forwarded to the model's server, with the id of our
-own span as the parent. With ``Tracing``, that span is recorded, with a child span for each
-attempt.
+A valid ``traceparent`` header of a client is forwarded to the model's server, with the id of the
+gateway's own span as the parent. With ``Tracing``, that span is recorded, with a child span for
+each attempt.
 """
 
 from __future__ import annotations

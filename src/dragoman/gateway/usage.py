@@ -122,7 +122,7 @@ class UsageBook:
                 counted[1] += failed
 
     async def read(self, hours: int) -> tuple[list[Row], list[dict[str, Any]]]:
-        """Return the usage in the last hours, and the requests in progress, of all processes."""
+        """Return the usage of the last ``hours``, and the running requests, of all processes."""
         async with self._turn:
             return await asyncio.to_thread(self._read, hours)
 

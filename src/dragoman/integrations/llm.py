@@ -165,7 +165,7 @@ class DragomanEmbeddingModel(EmbeddingModel):
 
 @llm.hookimpl
 def register_embedding_models(register: Callable[..., None]) -> None:
-    """Register all names for embeddings too: ``models.yaml`` doesn't list embedding models."""
+    """Register every name for embeddings too, since any of them may be an embedding model."""
     for name in find_names():
         register(DragomanEmbeddingModel(name))
 

@@ -55,7 +55,7 @@ KEPT = "dragoman_message"
 
 
 def read_messages(messages: Sequence[ModelMessage], instructions: Sequence[str]) -> list[Message]:
-    """Convert a Pydantic AI history to our messages, with instructions after system prompts."""
+    """Convert a Pydantic AI history to messages: system prompts, instructions, then the rest."""
     read: list[Message] = []
     for message in messages:
         if isinstance(message, ModelRequest):

@@ -123,7 +123,7 @@ def _describe(error: ProviderError) -> dict[str, Any]:
 
 
 def _write_message(error: ProviderError) -> str:
-    """Return an error's message without secrets; only its category if it may quote a prompt."""
+    """Return an error's redacted message, or its category if the message may quote a prompt."""
     return message_of(error) if error.quotable else error.category
 
 

@@ -201,7 +201,10 @@ def _write_state(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
 
 
 def _has_state(block: AssistantBlock) -> bool:
-    """Return whether a block has state that its part lacks; signatures are in reasoning parts."""
+    """Return whether a block has provider state that its UI part does not contain.
+
+    A reasoning part contains the signature of its block, but no other state.
+    """
     kept = getattr(block, "continuity", None)
     return kept is not None and (kept.opaque is not None or not isinstance(block, Thinking))
 

@@ -1,4 +1,4 @@
-"""A llama.cpp server in a child process that ends when our process ends, for any reason."""
+"""A llama.cpp server in a child process that ends whenever its parent process ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start the server of a model with settings from the environment and the catalogue."""
+"""Start the server for a model with settings from the environment and the catalogue."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def open_server(
 
 
 def default_threads(entry: CatalogModel | None = None) -> int:
-    """Return the number of compute threads: ``$DRAGOMAN_LOCAL_THREADS``, or the catalogue's."""
+    """Return the number of threads from ``$DRAGOMAN_LOCAL_THREADS`` or from the catalogue."""
     return _read_threads() or (entry.threads if entry is not None else 1)
 
 

@@ -118,7 +118,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _largest(folder: Path) -> int:
-    """Return the size of the largest file below ``folder``, to which another process writes."""
+    """Return the size of the largest file in ``folder`` while another process writes to it."""
     largest = 0
     # os.walk ignores folders that disappear while it runs
     for parent, _, names in os.walk(folder):

@@ -1,4 +1,4 @@
-"""The conversation of a session: every recorded message, and which of them are sent.
+"""The conversation of a session: every recorded message, and which of them are sent to the model.
 
 Both are derived from the records alone. A ``context.projected`` record changes which messages are
 sent, and removes none; a ``session.resumed`` record with ``at`` returns to the conversation as it
@@ -21,7 +21,7 @@ _Change: TypeAlias = MessageRecorded | ContextProjected | int
 
 
 class Sent(Struct):
-    """A recorded message that is sent.
+    """A recorded message that is sent to the model.
 
     ``instead`` replaces the content of a tool result; ``is_note`` marks a message that a context
     policy wrote.
@@ -45,7 +45,7 @@ class Sent(Struct):
 
 
 class Conversation:
-    """The messages of a session in order; ``entries`` are those that are sent."""
+    """The messages of a session in order; ``entries`` are those that are sent to the model."""
 
     def __init__(self) -> None:
         self.messages: list[MessageRecorded] = []

@@ -190,7 +190,7 @@ class EventLog(ABC):
                     await self._lease(session, held=False)
 
     async def _lease(self, session: str, *, held: bool) -> bool:
-        """Acquire or release the lease, visibly for other processes; return whether it is held.
+        """Acquire or release the lease that other processes check; return whether it is held.
 
         A store that only one process can write to needs no lease.
         """
@@ -473,7 +473,7 @@ def _write_lines(
 
 
 def _counting(view: LogView, session: str | None, progress: Progress | None) -> Page:
-    """Return the function that reads a page of records, and reports progress if that is needed."""
+    """Return a function that reads a page of records and calls ``progress``, if it is given."""
     if progress is None:
         return view.page
     try:

@@ -125,8 +125,8 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
 
     It includes what only the caller of a provider knows: the message's own id, the model chosen,
     the cost (or ``cost_unknown``, the reason why there is none), and ``tool_ids``, which maps
-    every call id of the message, verbatim, to our own id, which is the intent's id if the call
-    became an intent. A message that is stored as evidence only, such as a partial reply, has
+    every call id of the message, verbatim, to Dragoman's own id, which is the intent's id if the
+    call became an intent. A message that is stored as evidence only, such as a partial reply, has
     ``in_context`` false. A reply that its provider paused, and continues when it is sent back, is
     ``paused``.
     """
@@ -506,7 +506,7 @@ def _encode(payload: Payload) -> bytes:
 
 
 def find_actor(entry: Entry, payload: Payload) -> Actor:
-    """Return the default actor of an event; for a message, the actor of its role."""
+    """Return the default actor of an event; for a message, it depends on the role."""
     return (
         _SPEAKERS[type(payload.message)] if isinstance(payload, MessageRecorded) else entry.actor
     )

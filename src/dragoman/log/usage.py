@@ -1,4 +1,4 @@
-"""Read the calls of a log in the form that ``reprice`` accepts."""
+"""Read the model calls in a log, in the form that ``reprice`` accepts."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def write_error(error: ProviderError) -> dict[str, Any]:
 
 
 def read_error(data: Mapping[str, Any]) -> ProviderError:
-    """Rebuild an error from the record that ``write_error`` made of it."""
+    """Rebuild an error from the JSON values that ``write_error`` returned."""
     facts = dict(data)
     kind = _KINDS.get(facts.pop("class", ""), ProviderError)
     message, quotable = facts.pop("message", ""), facts.pop("quotable", True)

@@ -265,7 +265,7 @@ class Fallback(Wrapper):
     def _admit(
         self, candidate: Provider, request: Request
     ) -> tuple[tuple[str, ProviderError] | None, Admission | None]:
-        """Return why the candidate is skipped, or else the breaker's permission to call it."""
+        """Return the reason to skip a candidate, or the breaker's permission to call it."""
         missing = self._missing[candidate]
         if missing is not None:
             return ("not_configured", missing.error(request.request_id)), None

@@ -116,7 +116,7 @@ class Middleware(Layer):
 
     @property
     def token_family(self) -> str:  # type: ignore[override]
-        """The tokenizer family that estimates the tokens of the inner provider."""
+        """The tokenizer family used to estimate token counts for the inner provider."""
         return self.inner.token_family
 
     def _find_seller(self) -> PricedAs:
@@ -175,7 +175,10 @@ def walk(provider: Provider) -> Iterator[Provider]:
 
 
 def find_served(provider: Provider, name: str, model: str) -> Provider:
-    """Return the wrapped provider with this name and model, or this model, or the outermost."""
+    """Return the inner provider with this name and model.
+
+    Without one, return the first inner provider with this model; without that, the outermost one.
+    """
     inside = [
         each for each in walk(provider) if not isinstance(each, Layer) and each.model == model
     ]

@@ -494,7 +494,7 @@ class Feed:
     ) -> list[tuple[CallEvent, contextvars.Context, list[tuple[Subscriber, Any]]]]:
         """Build events and call the plain subscribers.
 
-        Return each event with the awaitables that they returned.
+        Return each event with the awaitables that the subscribers returned for it.
         """
         built = []
         for build, context in batch:

@@ -180,7 +180,7 @@ def _common(event: CallCompleted | CallFailed) -> dict[str, Any]:
 
 
 def _attributes(event: CallCompleted | CallFailed) -> dict[str, Any]:
-    """Return the attributes that only spans have, not metrics; unknown values are omitted."""
+    """Return the attributes that spans have and metrics lack; omit unknown values."""
     config = event.config
     said = {name: getattr(config, name) for name in _SETTINGS}
     said |= {name: getattr(event, name, None) for name in (*_COUNTS, *_IDENTITY)}

@@ -329,7 +329,7 @@ class _Call:
         self.reason: Literal["transient", "reask"] | None = None
 
     def ask_again(self, error: Any, build: Any) -> None:
-        """Add the model's answer and the caller's correction to the copy of the conversation."""
+        """Add the model's answer and the caller's correction to this call's conversation."""
         text = build(error)
         if not isinstance(text, str) or not text:
             raise ValueError(f"Retry: reask must return the text to send, not {text!r}") from error

@@ -56,7 +56,7 @@ class KeyRotation(Wrapper):
 
     @property
     def token_family(self) -> str:  # type: ignore[override]
-        """The tokenizer family that estimates the model's tokens."""
+        """The tokenizer family used to estimate token counts for the model."""
         return self._providers[0].token_family
 
     def parts(self) -> tuple[Provider, ...]:

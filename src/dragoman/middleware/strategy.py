@@ -76,7 +76,7 @@ class _InOrder(Strategy):
 
 
 class _Weighted(Strategy):
-    """Smooth weighted round-robin, as in nginx: exact shares, without runs of one candidate."""
+    """Smooth weighted round-robin, as in nginx: exact shares, no long runs of one candidate."""
 
     name = "weighted"
 

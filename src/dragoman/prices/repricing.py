@@ -1,4 +1,4 @@
-"""Price the calls of a log again with another table."""
+"""Price the calls in a log again, with another price table."""
 
 from __future__ import annotations
 

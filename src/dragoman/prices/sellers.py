@@ -52,7 +52,7 @@ class _Listed(Struct):
 
 @cache
 def _read_hosts() -> dict[str, str]:
-    """Return the vendor of each host in the catalogue, without local servers."""
+    """Map each host in the catalogue to its vendor; leave out local servers."""
     # Avoid importlib.resources: importing it takes a tenth of the time before the first call.
     data = pkgutil.get_data("dragoman", "catalog/compiled.json") or b""
     listed = msgspec.json.decode(data, type=dict[str, _Listed]).items()

@@ -50,7 +50,7 @@ class Auth(ABC):
 
     @abstractmethod
     async def headers(self, request: HttpRequest, codec: Codec) -> Mapping[str, Secret]:
-        """Return the headers for a request; raise ``AuthenticationError`` without credentials."""
+        """Return the headers for a request; without credentials, raise ``AuthenticationError``."""
 
     def reject(self) -> None:  # noqa: B027
         """Drop the cached credentials: the server has rejected them."""

@@ -187,7 +187,7 @@ class Provider(ABC):
         return EventStream(self.open(request), request, self._calls, self.find_sold)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel the call in flight with this id; return ``False`` if not found. Idempotent."""
+        """Cancel the call in flight with this id, if any; return whether there was one. Idempotent."""
         return await self._calls.cancel(request_id)
 
     def find_sold(self, name: str, model: str) -> PricedAs:
@@ -234,7 +234,7 @@ class Provider(ABC):
         return ()
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return what this model's wire keeps, rewrites or drops of a conversation, by block."""
+        """Return which blocks of a conversation this model's wire keeps, rewrites or drops."""
         return self._plan(None, messages)
 
     async def __aenter__(self) -> Self:
@@ -317,5 +317,5 @@ class ReplyProvider(Provider):
 
 
 def plan(messages: Messages, target: Provider) -> SwapPlan:
-    """Return what ``target`` would keep, rewrite or drop of a conversation; send nothing."""
+    """Return which parts of a conversation ``target`` keeps, rewrites or drops; send nothing."""
     return target.plan(messages)

@@ -141,7 +141,7 @@ class HttpProvider(ReplyProvider):
         return self._plan(self.codec, messages)
 
     async def fetch(self, question: HttpRequest) -> AsyncIterator[bytes]:
-        """Send a request that is not a call, such as to a batch API, and yield the reply's body.
+        """Send a request other than a model call, such as one to a batch API; yield the body.
 
         The request is sent with this provider's key, so its URL must have the same origin. An
         error status is raised as an error.
@@ -248,7 +248,7 @@ class HttpProvider(ReplyProvider):
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
     async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
-        """Send each request that a generator yields, give it the reply, and return its result."""
+        """Run a generator of requests: send each one, pass the reply back, return the result."""
         try:
             question = next(questions)
             while True:
@@ -412,7 +412,7 @@ async def _read_error(http: HttpStream) -> bytes:
 
 
 def _asks_natively(codec: Codec) -> bool:
-    """Return whether the response schema is sent in the wire's field, not in the prompt."""
+    """Return whether the response schema is sent in a field of the wire, not in the prompt."""
     return getattr(getattr(codec, "quirks", None), "structured", None) == "native"
 
 
@@ -438,7 +438,7 @@ def _texts(messages: Any) -> list[str]:
 
 
 def _strings(value: Any) -> list[str]:
-    """Return the strings in arguments that are too long to be common words."""
+    """Return the strings in tool arguments, except short ones, which may be common words."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

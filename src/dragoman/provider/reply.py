@@ -145,7 +145,7 @@ class AssembledReply(Reply):
         return closing
 
     def _close(self, events: list[Event]) -> list[Event]:
-        """Estimate the usage of an interrupted message, in the event that closes it."""
+        """Estimate the usage of an interrupted message, and store it in the closing event."""
         out, last = self.out, events[-1]
         if out is None or type(last) is not MessageComplete or last.finish_reason != "error":
             return events
@@ -233,7 +233,7 @@ class EventsReply(AssembledReply):
 
 
 class Served:
-    """The state of a layer's call: the inner reply, the events held back, and the history."""
+    """The state of one call through a layer: inner reply, events held back, earlier attempts."""
 
     __slots__ = ("_recorded", "attempt", "cancelled", "held", "history", "reply")
 

@@ -59,7 +59,7 @@ class _Interruptible:
     _others = 0
 
     def _wait(self) -> None:
-        """Record which task waits, and how many cancellations it already has."""
+        """Record the waiting task, and how many cancellation requests it already has."""
         self._task = asyncio.current_task()
         self._others = self._task.cancelling() if self._task is not None else 0
 
@@ -69,7 +69,7 @@ class _Interruptible:
             self._task.cancel()
 
     def is_interrupted(self) -> bool:
-        """Undo the cancellation by ``cancel``; return whether it was the only one."""
+        """Undo the cancellation that ``cancel`` requested; return whether there was no other."""
         if not self._interrupting or self._task is None:
             return False
         self._interrupting = False

@@ -93,7 +93,7 @@ _SETTING = re.compile(r"\bconfig\.([a-z_]+)")
 
 
 def rename_settings(wire: str, message: str) -> str:
-    """Return a message in which our setting names are replaced by the client wire's names."""
+    """Return a message with Dragoman's setting names replaced by those of the client's wire."""
     return _SETTING.sub(lambda found: NAMES[wire].get(found[1], found[1]), message)
 
 

@@ -154,7 +154,7 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
 
 
 def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Convert a custom tool call, or its output, to a function call or its output."""
+    """Convert a custom tool call to a function call, or its output to a function output."""
     if str(item.get("type")).endswith("_output"):
         sorter.leave(
             path,
@@ -177,7 +177,7 @@ def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
 
 
 def _join_call(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Rename a call of a tool in a namespace to the function that replaces the tool."""
+    """Give a call of a namespaced tool the name of the function that replaces the tool."""
     if not item.get("namespace"):
         return item
     sorter.leave(path, _JOINED, "namespace_joined")
@@ -186,9 +186,9 @@ def _join_call(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any
 
 
 def join_name(namespace: Any, name: Any) -> Any:
-    """Return the name of the function that replaces a tool of a namespace.
+    """Return the name of the function that replaces a namespaced tool.
 
-    Clients name a namespace with or without the separator at its end.
+    Some clients write the namespace with the separator at its end, others without.
     """
     if not isinstance(namespace, str) or not isinstance(name, str) or not namespace:
         return name

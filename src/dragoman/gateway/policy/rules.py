@@ -1,4 +1,4 @@
-"""Rules for fields that our values cannot represent, and the notes made while a body is read.
+"""Rules for fields that Dragoman's requests cannot represent, and notes made while reading.
 
 Each wire's module in this package has a table with a ``Rule`` for each field. A field without a
 rule is a hint: for a model of another wire it is dropped and reported. A model of the client's own
@@ -21,10 +21,10 @@ Effect = Literal["read", "mapped", "hint", "refused"]
 class Rule(Struct, frozen=True):
     """What happens to a field if the model's wire differs from the client's wire.
 
-    ``read``: our values represent it. ``mapped``: the model's wire has a field for it (``concept``
-    names the row of ``concepts``); without one it is dropped and reported. ``hint``: it is dropped
-    and reported. ``refused``: it is rejected, because the answer would have another meaning
-    without it.
+    ``read``: Dragoman's requests represent the field. ``mapped``: the model's wire has a field for
+    it (``concept`` names the row of ``concepts``); without one it is dropped and reported.
+    ``hint``: it is dropped and reported. ``refused``: it is rejected, because the answer would
+    have another meaning without it.
     """
 
     effect: Effect
@@ -42,9 +42,9 @@ NOTHING: tuple[Any, ...] = (None, [], {}, "")
 
 
 class Leftover(Struct, frozen=True):
-    """A part of a body that our values cannot represent.
+    """A part of a body that Dragoman's requests cannot represent.
 
-    ``roots`` are the top-level fields that contain it.
+    ``roots`` are the top-level fields that contain the part.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Leftover(Struct, frozen=True):
 
 
 class Sorter:
-    """Collect what our values cannot express while a body is prepared for the strict reader.
+    """Collect what Dragoman cannot represent while it prepares a body for the strict reader.
 
     ``together`` are the fields of the conversation: if one of them is sent unchanged, all of them
     are.

@@ -54,9 +54,10 @@ def translate(
     *,
     is_native: bool = True,
 ) -> Translated:
-    """Return the request for a model. ``names`` maps our setting names to the client's names.
+    """Return the request for a model.
 
-    Unless ``is_native``, a model of the client's own wire receives no native fields.
+    ``names`` maps Dragoman's setting names to the client's names. Unless ``is_native``,
+    the client's native fields are not sent unchanged, even to a model of the client's own wire.
 
     Raises ``UnsupportedFeatureError`` for a field without which the answer would have another
     meaning.
