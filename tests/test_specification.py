@@ -145,7 +145,7 @@ NEVER_SENT: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("messages", "fields", "path"), NEVER_SENT.values(), ids=NEVER_SENT)
-async def test_invalid_requests_are_rejected_with_their_path(
+async def test_rejection_of_an_invalid_request_names_the_path_of_the_field(
     messages: Any, fields: Any, path: str
 ) -> None:
     model, transport = fixed((200, answer()))

@@ -732,7 +732,7 @@ async def test_failed_readiness_probe_is_repeated(monkeypatch: pytest.MonkeyPatc
     )
     model.error = None
     assert (await call(app, "GET", "/ready"))[0] == 200
-    # A readiness probe that is cancelled by closing reports no result, not even the previous one.
+    # A readiness probe that is cancelled because the gateway closes reports no result, not even the previous one.
     model.gate.clear()
     left = asyncio.ensure_future(call(app, "GET", "/ready"))
     await asyncio.sleep(0.01)

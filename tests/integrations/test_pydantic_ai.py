@@ -98,7 +98,7 @@ async def test_stream_without_content_is_an_error_of_pydantic_ai() -> None:
             await result.get_output()
 
 
-def test_page_lists_tests_that_exist() -> None:
+def test_documentation_page_lists_only_existing_tests() -> None:
     """The documentation page maps the cases of Pydantic AI's own tests to tests in this module."""
     page = (ROOT / "docs" / "howto" / "frameworks.md").read_text()
     table = page.partition("| tests of `DragomanModel` |")[2].partition("\n\n")[0]

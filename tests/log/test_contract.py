@@ -1,6 +1,6 @@
 """Test the guarantees of an event log with every store."""
 
-# ruff: noqa: SLF001 - records that the API refuses to write are written below it
+# ruff: noqa: SLF001 - these tests bypass the API to write records that it refuses
 
 from __future__ import annotations
 

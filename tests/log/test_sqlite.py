@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-# ruff: noqa: SLF001 - SQLite is made to fail, and asked for its settings, on the log's own connection
+# ruff: noqa: SLF001 - the log's own connection is used to make SQLite fail and to read its settings
 import asyncio
 import os
 import shutil

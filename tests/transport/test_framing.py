@@ -366,7 +366,7 @@ async def test_request_body_is_sent_completely_after_the_head(size: int) -> None
     assert received == body[:size]
 
 
-async def test_reply_sent_before_the_server_read_the_body_ends_the_call() -> None:
+async def test_call_ends_if_the_server_replies_before_it_reads_the_body() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too large\r\ncontent-length: 2\r\n\r\nno")

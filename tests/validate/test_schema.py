@@ -2,7 +2,7 @@
 followed.
 """
 
-# ruff: noqa: SLF001 - the cache is not public, and its bound is
+# ruff: noqa: SLF001 - the cache is private, but its size limit is documented
 
 from __future__ import annotations
 

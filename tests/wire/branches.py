@@ -124,7 +124,7 @@ def hear_cuts(
 def _branches(
     decoder: Decoder, said: list[Event], data: bytes, begin: int, offsets: Sequence[int]
 ) -> Iterator[tuple[int, DecodedReply]]:
-    """Yield the decoded reply for each offset between two event boundaries."""
+    """Cut the stream at each offset between two event boundaries; yield each decoded reply."""
     snapshot = Snapshot(decoder)
     before: tuple[list[Event], Any] | None = None
     heard = DecodedReply([], None)

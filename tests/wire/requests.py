@@ -372,7 +372,7 @@ def _merge_turns(contents: list[Any]) -> list[Any]:
 
 
 def _result(response: Any) -> Any:
-    """Return the value of a tool result that has one usual key; otherwise the result itself."""
+    """Return the value of a tool result that is an object with one conventional key, or the result."""
     if isinstance(response, dict) and len(response) == 1:
         [(name, only)] = response.items()
         if name in ("result", "output", "error"):

@@ -552,7 +552,7 @@ def test_encoded_reply_is_decoded_unchanged(case: Case, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_gateway_serves_speech_as_text_and_drops_state_of_other_providers(stream: bool) -> None:
+def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream: bool) -> None:
     thought = Thinking("t", Continuity("s", issuer=Issuer("gemini")))
     blocks = (
         thought,

@@ -58,7 +58,7 @@ from ..sync import SyncProvider
 
 _PATIENCE = 2.0  # how many seconds to wait for another process that writes the log
 _PAUSE = 0.05
-_GOAL = 2000  # maximum length of a question as the title of a session
+_GOAL = 2000  # maximum length of a session's title, which is the first question
 _NOT_RUN = "shown, and not executed"
 
 

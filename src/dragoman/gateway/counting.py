@@ -25,7 +25,7 @@ async def count_input(provider: Provider, request: Request) -> tuple[int, tuple[
             count = await _ask(part, replace(request, model=part.model))
             if count is not None:
                 return count, ()
-            break  # of several servers, only the first is used, as in a call
+            break  # if a model has several servers, use only the first, as a call does
     work = provider.estimate_input_tokens
     return await asyncio.to_thread(work, request.messages, request.tools), (_ESTIMATED,)
 

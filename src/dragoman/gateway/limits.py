@@ -32,7 +32,7 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 _SECONDS = 5.0  # timeout of one Redis command in seconds
 _RETRIES = 7  # number of attempts to release a lease; with doubling pauses they take two minutes
 _CONNECTIONS = 8  # maximum number of Redis connections of one process
-_PAUSE = 1.0  # seconds without a Redis command after a failure
+_PAUSE = 1.0  # seconds to wait after a Redis failure before the next command
 _LOCAL = "local:"  # prefix of the ids of leases that the counter in memory granted
 
 # Arguments of the Lua scripts. KEYS: a key's windows and its leases. ARGV[1]: the time, or '' to

@@ -193,7 +193,7 @@ async def _wait(
     )
     if report == "failed":
         raise ToolFailure("not_started", f"{argv[5]}: {os.strerror(int(number))}")
-    # Without a report, the supervisor was killed.
+    # If there is no report, the supervisor was killed.
     return int(number) if report else await process.wait()
 
 

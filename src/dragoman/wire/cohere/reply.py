@@ -72,7 +72,7 @@ class CohereDecoder(Decoder):
         self._calls: dict[Any, int] = {}  # the open tool call at each index
         self._empty: int | None = None  # a call that was closed without input
         self._fed: set[int] = set()  # tool calls whose input has begun to arrive
-        self._citations: list[Any] = []  # citations of the open text
+        self._citations: list[Any] = []  # citations of the text block that has not ended yet
         self._plans = False  # whether the open block is a plan
         self._end: dict[str, Any] = {}
 
