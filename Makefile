@@ -17,23 +17,24 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 # What is covered to the last branch, by its own tests alone; tracing the others would double their time.
 COVERED := $(addprefix tests/,test_errors.py test_messages.py test_signatures.py test_calls_api.py test_capabilities.py test_sse.py test_reasoning.py test_citations.py events validate wire)
 
-PARTS := test-top test-rest test-attacks test-commands
+PARTS := test-rest test-gateway test-top test-attacks test-commands
 .PHONY: $(PARTS)
 
 test: .venv/dev ## every check
 	@sh scripts/install_system.sh
 	@echo "lint and the parts of the tests run in parallel; each prints its output when it ends"
-	@$(MAKE) --no-print-directory -j4 -Otarget lint test-covered $(PARTS)
+	@$(MAKE) --no-print-directory -j5 -Otarget lint test-covered $(PARTS)
 	$(BIN)/python -m bench.guard
 
 test-covered: .venv/dev # in one process: worker processes would be traced twice
 	$(BIN)/python -m pytest -q --cov --cov-report= $(COVERED)
 	$(BIN)/coverage report --fail-under=100
 
-# The tests that are not covered run in parts (PARTS) of about equal length, each in one process: every worker of
-# pytest-xdist would import all tests, which takes half a minute of CPU. The last part has what no
-# other part names.
+# The tests that are not covered run in parts (PARTS) of about equal length, each in one process:
+# every worker of pytest-xdist would import all tests, which takes half a minute of CPU. The part
+# test-rest has what no other part names. Five parts run at once, because tests often wait.
 ATTACKS := $(addprefix tests/,attacks log transport)
+GATEWAY := $(addprefix tests/,clients conformance gateway integrations)
 COMMANDS := $(addprefix tests/,cli session local tools typing)
 
 test-top: .venv/dev
@@ -42,11 +43,14 @@ test-top: .venv/dev
 test-attacks: .venv/dev
 	$(BIN)/python -m pytest -q $(ATTACKS)
 
+test-gateway: .venv/dev
+	$(BIN)/python -m pytest -q $(GATEWAY)
+
 test-commands: .venv/dev
 	$(BIN)/python -m pytest -q $(COMMANDS)
 
 test-rest: .venv/dev
-	$(BIN)/python -m pytest -q $(addprefix --ignore=,$(COVERED) $(ATTACKS) $(COMMANDS)) --ignore-glob='tests/test_*.py'
+	$(BIN)/python -m pytest -q $(addprefix --ignore=,$(COVERED) $(ATTACKS) $(COMMANDS) $(GATEWAY)) --ignore-glob='tests/test_*.py'
 
 # Some of its tests take minutes, and a look at the stack of a running thread can crash Python 3.11.
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample; half an hour on two cores
