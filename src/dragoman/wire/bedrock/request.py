@@ -174,7 +174,7 @@ def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
         spec["description"] = tool.description
     schema = tool.parameters
     if tool.strict and fits_format(schema):
-        # Strict tools were recorded with Claude only, so Claude's schema subset is used for all models.
+        # Only Claude's strict tools were recorded, so its schema subset is used for all models.
         schema = project_format(schema, notes, f"{path}.parameters")
         spec["strict"] = True
     elif tool.strict:
