@@ -187,7 +187,7 @@ class Provider(ABC):
         return EventStream(self.open(request), request, self._calls, self.find_sold)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel the call in flight with this id, if any; return whether there was one. Idempotent."""
+        """Cancel the call in flight with this id; return whether there was one. Idempotent."""
         return await self._calls.cancel(request_id)
 
     def find_sold(self, name: str, model: str) -> PricedAs:
