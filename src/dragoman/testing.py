@@ -5,8 +5,8 @@
 ::
 
     async def test_river(dragoman_cassette):
-        async with dragoman_cassette(connect("llama3", base_url="http://127.0.0.1:8080/v1")) as
-        model:
+        llama = connect("llama3", base_url="http://127.0.0.1:8080/v1")
+        async with dragoman_cassette(llama) as model:
             assert "Rhine" in (await model.complete("Name a river.")).text
 
 The cassette is ``cassettes/<module>/<test>.jsonl`` next to the test.
@@ -17,7 +17,8 @@ neither records nor plays.
 
     def test_agent(dragoman_sim):
         sim = dragoman_sim("Hello.")  # or Path("script.yaml"), or rules
-        run_agent(base_url=sim.base_urls["openai"]) assert len(sim.requests) == 1
+        run_agent(base_url=sim.base_urls["openai"])
+        assert len(sim.requests) == 1
 
 ``forbid_network()``, or the fixture ``dragoman_no_network``, raises on any connection beyond this
 machine.

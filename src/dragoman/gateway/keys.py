@@ -4,7 +4,10 @@ The file is strict YAML; it contains hashes, never the keys themselves::
 
     keys:
       ann:
-        hash: sha256:9f86d081... team: research models: [fast, "anthropic:*"] budget_usd: 5
+        hash: sha256:9f86d081...
+        team: research
+        models: [fast, "anthropic:*"]
+        budget_usd: 5
         requests_per_minute: 60
     teams:
       research: {budget_usd_month: 100}

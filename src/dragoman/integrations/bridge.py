@@ -2,8 +2,8 @@
 
 ::
 
-    provider = from_langchain(ChatVendor(model="vendor-1", max_retries=0)) provider =
-    BridgeProvider("vendor", "vendor-1", read_sdk)
+    provider = from_langchain(ChatVendor(model="vendor-1", max_retries=0))
+    provider = BridgeProvider("vendor", "vendor-1", read_sdk)
 
 ``read_sdk(request)`` is an asynchronous generator that calls the SDK and yields pieces of the
 reply.

@@ -2,7 +2,8 @@
 
 ::
 
-    @app.post("/chat") async def chat(prompt: str) -> Response:
+    @app.post("/chat")
+    async def chat(prompt: str) -> Response:
         return await sse_response(model.stream(prompt))
 
 Each function waits for the first event before it returns, so that an error of the model becomes an

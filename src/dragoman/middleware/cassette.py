@@ -4,8 +4,10 @@ A cassette is a file of JSON lines. The first names the format. Then, for each c
 line with the request and its key, a line for each event with the seconds since the start of the
 call, and a line with its end::
 
-    {"cassette": 1} {"key": "5d0c...", "request": {"messages": [{"role": "user", "content": "Hi"}],
-    ...}} {"at": 0.211, "event": {"type": "message.start", ...}} {"at": 0.498, "end": null}
+    {"cassette": 1}
+    {"key": "5d0c...", "request": {"messages": [{"role": "user", "content": "Hi"}], ...}}
+    {"at": 0.211, "event": {"type": "message.start", ...}}
+    {"at": 0.498, "end": null}
 
 Headers are never recorded. In requests and errors, strings that look like keys are masked, and so
 are values under the name of a secret (``api_key``, ``password``). Replies are recorded verbatim,

@@ -1,0 +1,47 @@
+"""Check that the Python examples in docstrings of the package are valid Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import dragoman
+
+PACKAGE = Path(dragoman.__file__).parent
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+PYTHON = re.compile(r"^(import|from|async|await|def|with|for|@)\b|^[\w, ]+ = |^    return ", re.M)
+
+
+def find_examples(source: str) -> Iterator[str]:
+    """Yield the indented blocks after ``::`` in the docstrings of a file that look like Python."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", text + "\n"):
+                if PYTHON.search(code := textwrap.dedent(block)):
+                    yield code
+
+
+def is_valid(code: str) -> bool:
+    try:
+        compile(code, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except SyntaxError:
+        return False
+    return True
+
+
+def test_two_statements_on_one_line_are_invalid() -> None:
+    (example,) = find_examples('"""Use it::\n\n    a = f() b = g()\n\nEnd.\n"""\n')
+    assert not is_valid(example)
+
+
+def test_examples_in_docstrings_are_valid_python() -> None:
+    examples = [
+        (path.name, example)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for example in find_examples(path.read_text(encoding="utf-8"))
+    ]
+    assert len(examples) > 10
+    assert [found for found in examples if not is_valid(found[1])] == []
