@@ -585,7 +585,7 @@ def mark_disputes(
             + f" for {name}"
         )
         for place, row in enumerate(table.rows):
-            # A row of a fallback provider is not marked here, because it belongs to that provider.
+            # A row of another provider, which this one falls back to, is not marked as disputed.
             if row.provider == provider and any(row is one for one in mine):
                 rows[place].setdefault("disputed", says)
                 marked.add(place)

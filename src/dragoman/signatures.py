@@ -209,7 +209,7 @@ def _references(node: Any) -> set[str]:
 
 # --- reading docstrings ------------------------------------------------------------------------
 
-# ``re`` compiles these patterns on first use: most programs describe no function.
+# These patterns are compiled on first use, because most programs never describe a function.
 _GOOGLE = r"\s*(?:Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments):\s*$"
 _GOOGLE_ENTRY = r"^\*{0,2}(\w++)\s*+(?:\([^)]*+\))?\s*+:\s*+(.*)"
 _NUMPY = r"\s*(?:Other )?Parameters\s*$"

@@ -491,8 +491,9 @@ def hear(
 
 
 def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: bool) -> list[Any]:
-    """Return the content of a reply without the parts named in ``losses``. With ``hidden``, tool
-    calls have no end.
+    """Return the content of a reply as lines, without the parts that are named in ``losses``.
+
+    If ``hidden``, the outcome of every tool call is also left out.
     """
     # Some wires send blocks that have no deltas at the end of a reply, so a failed reply has none.
     if "whole_order" in losses and heard.error is not None:
