@@ -21,14 +21,13 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ProviderError
 from ..events import Usage
 from ..messages import new_ulid
 from .job import Job
 from .output import Lines, Output, Recovered, replace_file
 from .parts import FinishedLines, hold, merge, parts_of
 from .results import Result, write_bad
-from .rows import BadRow, Parser, Row, SeenIds, Shape
+from .rows import BadRow, NamedRow, Parser, Skipped, name_rows, parse_row
 from .runner import MAX_PROBLEMS, Caller
 from .sources import Source
 from .spending import Spending
@@ -39,16 +38,7 @@ _COLUMNS = ("failed", "bad", "cached", "tokens", "cost", "unpriced")
 _BLOCK = 200  # number of rows that an actor processes at a time
 
 
-class _Spooled(msgspec.Struct, array_like=True):
-    """A row as the driver writes it to a file for the actors."""
-
-    line: int
-    id: str | None
-    shape: Shape
-    record: dict[str, Any]
-
-
-_spooled = msgspec.json.Decoder(_Spooled)
+_spooled = msgspec.json.Decoder(NamedRow)
 
 
 class ClusterRunner:
@@ -113,7 +103,7 @@ class ClusterRunner:
             path.unlink()
         found: list[Result] = []
         rows, count = (
-            _name_rows(self._source, self._job.make_parser(self._job.model), done),
+            name_rows(self._source, self._job.make_parser(self._job.model), done),
             0,
         )
         while shard := _take(rows, _SHARD, found):
@@ -173,38 +163,15 @@ class ClusterRunner:
         self.saved += 1
 
 
-def _name_rows(source: Source, parser: Parser, done: Lines) -> Iterator[_Spooled | Result]:
-    """Yield the rows without a result and check their ids; the actors parse the other fields."""
-    seen = SeenIds()
-    try:
-        for line, record in source:
-            if isinstance(record, str):
-                if line not in done:
-                    yield write_bad(BadRow(line, None, "own", record))
-                continue
-            name: str | None = None
-            shape: Shape = "own"
-            try:
-                name, shape = parser.name(record)
-                earlier = None if name is None else seen.add(name, line)
-                if earlier is not None:
-                    raise ValueError(f"id {name!r} is already used in line {earlier}")
-            except ValueError as error:
-                if line not in done:
-                    yield write_bad(BadRow(line, name, shape, str(error)))
-                continue
-            if line not in done:
-                yield _Spooled(line, name, shape, record)
-    finally:
-        seen.close()
-
-
-def _take(rows: Iterator[_Spooled | Result], count: int, bad: list[Result]) -> list[_Spooled]:
-    found: list[_Spooled] = []
+def _take(
+    rows: Iterator[NamedRow | BadRow | Skipped], count: int, bad: list[Result]
+) -> list[NamedRow]:
+    """Return the next rows for the actors, which parse them; add bad rows to ``bad``."""
+    found: list[NamedRow] = []
     for row in rows:
-        if isinstance(row, Result):
-            bad.append(row)
-        else:
+        if isinstance(row, BadRow):
+            bad.append(write_bad(row))
+        elif isinstance(row, NamedRow):
             found.append(row)
             if len(found) >= count:
                 break
@@ -279,17 +246,13 @@ class Asker:
         self._finished.own = path
         self._begun = asyncio.create_task(self._output.run(lambda: None))
 
-    async def _answer(self, spooled: _Spooled) -> Result:
-        try:
-            request = self._parser.parse(spooled.record, spooled.shape)
-        except (ValueError, TypeError, ProviderError) as error:
-            reason = error.message if isinstance(error, ProviderError) else str(error)
-            result = write_bad(BadRow(spooled.line, spooled.id, spooled.shape, reason))
+    async def _answer(self, named: NamedRow) -> Result:
+        row = parse_row(named, self._parser)
+        if isinstance(row, BadRow):
+            result = write_bad(row)
         else:
             async with self._slots:
-                result = await self._caller.ask(
-                    Row(spooled.line, spooled.id, spooled.shape, request)
-                )
+                result = await self._caller.ask(row)
         self._output.put(result.line, result.data)
         return result
 

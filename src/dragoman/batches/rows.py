@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Generator, Iterator, Mapping
+from contextlib import closing
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
@@ -284,34 +285,64 @@ class Skipped(Struct, frozen=True):
     line: int
 
 
-def read_rows(
-    source: Source, parser: Parser, done: Iterable[int] | Any = ()
-) -> Iterator[Row | BadRow | Skipped]:
-    """Yield the rows of a source; for a row whose line is in ``done``, read only the id."""
+class NamedRow(Struct, array_like=True):
+    """A row whose id and format are read, and whose other fields are not."""
+
+    line: int
+    id: str | None
+    shape: Shape
+    record: dict[str, Any]
+
+
+_INVALID = (ValueError, TypeError, ProviderError)  # the errors with which a parser rejects a row
+
+
+def _reason_of(error: Exception) -> str:
+    return error.message if isinstance(error, ProviderError) else str(error)
+
+
+def name_rows(
+    source: Source, parser: Parser, done: Container[int] = ()
+) -> Generator[NamedRow | BadRow | Skipped, None, None]:
+    """Yield the rows of a source with their ids; a row whose line is in ``done`` is skipped."""
     seen = SeenIds()
     try:
         for line, record in source:
-            if isinstance(record, str):
-                yield Skipped(line) if line in done else BadRow(line, None, "own", record)
-                continue
             name: str | None = None
             shape: Shape = "own"
-            try:
-                name, shape = parser.name(record)
-                earlier = None if name is None else seen.add(name, line)
-                if line in done:
-                    yield Skipped(line)
-                    continue
-                if earlier is not None:
-                    raise ValueError(f"id {name!r} is already used in line {earlier}")
-                row = Row(line, name, shape, parser.parse(record, shape))
-            except (ValueError, TypeError, ProviderError) as error:
-                reason = error.message if isinstance(error, ProviderError) else str(error)
-                yield Skipped(line) if line in done else BadRow(line, name, shape, reason)
+            found: NamedRow | BadRow
+            if isinstance(record, str):
+                found = BadRow(line, name, shape, record)
             else:
-                yield row
+                try:
+                    name, shape = parser.name(record)
+                    earlier = None if name is None else seen.add(name, line)
+                    if earlier is not None:
+                        raise ValueError(f"id {name!r} is already used in line {earlier}")
+                    found = NamedRow(line, name, shape, record)
+                except _INVALID as error:
+                    found = BadRow(line, name, shape, _reason_of(error))
+            yield Skipped(line) if line in done else found
     finally:
         seen.close()
+
+
+def parse_row(row: NamedRow, parser: Parser) -> Row | BadRow:
+    """Parse the fields of a row."""
+    try:
+        request = parser.parse(row.record, row.shape)
+    except _INVALID as error:
+        return BadRow(row.line, row.id, row.shape, _reason_of(error))
+    return Row(row.line, row.id, row.shape, request)
+
+
+def read_rows(
+    source: Source, parser: Parser, done: Container[int] = ()
+) -> Iterator[Row | BadRow | Skipped]:
+    """Yield the parsed rows of a source; a row whose line is in ``done`` is skipped."""
+    with closing(name_rows(source, parser, done)) as rows:
+        for row in rows:
+            yield parse_row(row, parser) if isinstance(row, NamedRow) else row
 
 
 def find_bad_rows(source: Source, parser: Parser, limit: int) -> list[BadRow]:
