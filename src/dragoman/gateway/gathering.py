@@ -17,6 +17,7 @@ import msgspec
 
 from ..messages import new_ulid
 from .metrics import Metrics, Saved
+from .processes import is_alive
 
 log = logging.getLogger("dragoman")
 
@@ -63,17 +64,7 @@ class MetricsFolder:
             # the file is unreadable, or another program wrote it
             with contextlib.suppress(OSError, ValueError):
                 saved = _saved.decode(path.read_bytes())
-                if not _is_running(int(path.name.partition("-")[0])):
+                if not is_alive(int(path.name.partition("-")[0])):
                     saved.in_flight = 0
                 total.add(saved)
         return total
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

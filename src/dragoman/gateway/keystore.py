@@ -152,7 +152,7 @@ class KeyStore:
                 self._record(now, action, key.id, _describe(key))
 
     def change(self, name: str, fields: Mapping[str, Any]) -> Key:
-        """Change fields of a key; raise ``LookupError`` if there is no key of this name."""
+        """Change fields of a key; raise ``LookupError`` if the name is unknown."""
         with self._lock, self._base.transaction(_LOCK) as now:
             before = self._read(name)
             after = replace(before, **fields)
@@ -175,7 +175,7 @@ class KeyStore:
         return shown, until
 
     def revoke(self, name: str) -> None:
-        """Delete a key; raise ``LookupError`` if there is no key of this name."""
+        """Delete a key; raise ``LookupError`` if the name is unknown."""
         with self._lock, self._base.transaction(_LOCK) as now:
             self._read(name)
             self._base.run("delete from dragoman_keys where id = ?", (name,))

@@ -15,7 +15,6 @@ import math
 import os
 import queue
 import socket
-import sys
 import threading
 import time
 from collections import deque
@@ -32,6 +31,7 @@ from ..prices.results import EXACT
 from .database import is_postgres, open_database
 from .keys import Key
 from .limits import RedisLimits
+from .processes import is_alive
 
 log = logging.getLogger("dragoman")
 
@@ -216,7 +216,8 @@ class Ledger:
                 (key.id, _HOST),
             )
             for (pid,) in found:
-                if not _is_alive(pid):
+                # On Windows, the lease of a dead process ends by its expiry.
+                if not is_alive(pid):
                     self._base.run(
                         "delete from dragoman_leases where pid = ? and host = ?", (pid, _HOST)
                     )
@@ -279,20 +280,6 @@ class Ledger:
 
 def _find_month(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m")
-
-
-def _is_alive(pid: int) -> bool:
-    if sys.platform == "win32":
-        # On Windows os.kill(pid, 0) terminates the process, so the lease of a dead process ends by
-        # its expiry.
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # the process is alive and belongs to another user
-        pass
-    return True
 
 
 # --- using the ledger in a separate thread -----------------------------------------------------

@@ -33,7 +33,7 @@ from .auth import Auth, TokenAuth, TokenSource
 from .contract import ReplyProvider
 from .fit import NO_LOSS, fit_request
 from .reply import AssembledReply, Reply
-from .tracing import TRACE_HEADERS
+from .tracing import TRACE_HEADERS, add_trace
 
 log = logging.getLogger("dragoman")
 _T = TypeVar("_T")
@@ -191,14 +191,10 @@ class HttpProvider(ReplyProvider):
 
     async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
         """Return the headers with credentials: fixed ones, and ones that ``Auth`` creates."""
-        traced = TRACE_HEADERS.get()
+        credentials = add_trace(self._credentials)
         if self._auth is None:
-            return self._credentials if traced is None else {**traced, **self._credentials}
-        return {
-            **(traced or {}),
-            **self._credentials,
-            **await self._auth.headers(request, self.codec),
-        }
+            return credentials
+        return {**credentials, **await self._auth.headers(request, self.codec)}
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
         """Adapt all later requests to an error that names a rejected field; raise other errors.

@@ -11,3 +11,9 @@ TRACE_HEADERS: ContextVar[Mapping[str, Secret] | None] = ContextVar(
     "dragoman_trace_headers", default=None
 )
 """The trace headers for calls in this context, set by the gateway; ``None`` sends no headers."""
+
+
+def add_trace(credentials: Mapping[str, Secret]) -> Mapping[str, Secret]:
+    """Return the headers of a request and the trace headers of this context, if it has any."""
+    traced = TRACE_HEADERS.get()
+    return credentials if traced is None else {**traced, **credentials}

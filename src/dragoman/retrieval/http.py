@@ -20,7 +20,7 @@ from ..errors import (
 )
 from ..messages import LossWarning
 from ..prices import PricedAs, find_seller, find_server
-from ..provider.tracing import TRACE_HEADERS
+from ..provider.tracing import add_trace
 from ..transport import MAX_ERROR_BODY, Secret, Timeouts, Transport
 from ..wire.codec import Encoded, HttpReply
 from .contract import Embedder, Reranker, RetrievalModel, find_sale
@@ -72,8 +72,7 @@ class Endpoint(Generic[RequestT]):
 
     async def exchange(self, encoded: Encoded) -> HttpReply:
         """Send a request and return its complete reply; raise an error for an error status."""
-        traced = TRACE_HEADERS.get()
-        credentials = self._credentials if traced is None else {**traced, **self._credentials}
+        credentials = add_trace(self._credentials)
         async with self._transport.send(encoded.http, credentials, self._timeouts) as http:
             if http.status >= 300:
                 body = await http.read(MAX_ERROR_BODY)

@@ -1,0 +1,22 @@
+"""Other processes of the gateway on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["is_alive"]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this machine runs; on Windows this is always assumed."""
+    if sys.platform == "win32":
+        # On Windows os.kill(pid, 0) terminates the process.
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # the process is alive and belongs to another user
+        pass
+    return True
