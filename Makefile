@@ -32,25 +32,26 @@ test-covered: .venv/dev # in one process: worker processes would be traced twice
 
 # The tests that are not covered run in parts (PARTS) of about equal length, each in one process:
 # every worker of pytest-xdist would import all tests, which takes half a minute of CPU. The part
-# test-rest has what no other part names. Five parts run at once, because tests often wait.
+# test-rest has what no other part names. Five parts run at once, because tests often wait;
+# `nice` leaves the processors to lint and the covered tests, which take longest.
 ATTACKS := $(addprefix tests/,attacks log transport)
 GATEWAY := $(addprefix tests/,clients conformance gateway integrations)
 COMMANDS := $(addprefix tests/,cli session local tools typing)
 
 test-top: .venv/dev
-	$(BIN)/python -m pytest -q $(filter-out $(COVERED),$(wildcard tests/test_*.py))
+	nice -n 3 $(BIN)/python -m pytest -q $(filter-out $(COVERED),$(wildcard tests/test_*.py))
 
 test-attacks: .venv/dev
-	$(BIN)/python -m pytest -q $(ATTACKS)
+	nice -n 3 $(BIN)/python -m pytest -q $(ATTACKS)
 
 test-gateway: .venv/dev
-	$(BIN)/python -m pytest -q $(GATEWAY)
+	nice -n 3 $(BIN)/python -m pytest -q $(GATEWAY)
 
 test-commands: .venv/dev
-	$(BIN)/python -m pytest -q $(COMMANDS)
+	nice -n 3 $(BIN)/python -m pytest -q $(COMMANDS)
 
 test-rest: .venv/dev
-	$(BIN)/python -m pytest -q $(addprefix --ignore=,$(COVERED) $(ATTACKS) $(COMMANDS) $(GATEWAY)) --ignore-glob='tests/test_*.py'
+	nice -n 3 $(BIN)/python -m pytest -q $(addprefix --ignore=,$(COVERED) $(ATTACKS) $(COMMANDS) $(GATEWAY)) --ignore-glob='tests/test_*.py'
 
 # Some of its tests take minutes, and a look at the stack of a running thread can crash Python 3.11.
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample; half an hour on two cores

@@ -110,7 +110,7 @@ class Record:
 
 @lru_cache(maxsize=1)
 def find_records() -> dict[str, Record]:
-    """Return every recording of a registered wire by its id; empty if there are no recordings."""
+    """Return every recording of a registered wire by its id; empty if the recordings are missing."""
     if not RECORDED.exists():
         return {}
     found = {}
@@ -137,7 +137,7 @@ def find_records() -> dict[str, Record]:
 
 @lru_cache(maxsize=1)
 def find_exchanges() -> list[dict[str, Any]]:
-    """Return every exchange recorded with a real server; empty if there are no recordings."""
+    """Return every exchange recorded with a real server; empty if the recordings are missing."""
     if not SERVERS.exists():
         return []
     with gzip.open(SERVERS, "rb") as lines:

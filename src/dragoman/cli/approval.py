@@ -19,7 +19,7 @@ _COMPARED = 2_000  # maximum number of lines of a text for which a diff is shown
 
 
 def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> Approver | None:
-    """Return an approver that asks at the terminal, or ``None`` if there is no terminal.
+    """Return an approver that asks at the terminal, or ``None`` without a terminal.
 
     With ``always``, it reads the answers from standard input even without a terminal.
     """

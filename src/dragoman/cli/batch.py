@@ -22,7 +22,7 @@ from .errors import EXIT_CODES, WrongFile, report_errors
 from .options import json_option, load_registry, model_options, read_json
 from .progress import fetch_default_model
 
-_INTERVAL = 10.0  # seconds between two progress lines when there is no terminal
+_INTERVAL = 10.0  # seconds between two progress lines without a terminal
 
 
 @click.command("batch")

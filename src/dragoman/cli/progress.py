@@ -11,7 +11,7 @@ from ..local import find_model, pull_model
 from .console import console
 from .errors import report_errors
 
-_INTERVAL = 2.0  # seconds between two progress lines when there is no terminal
+_INTERVAL = 2.0  # seconds between two progress lines without a terminal
 
 
 class DownloadProgress:

@@ -417,7 +417,7 @@ def _migrate(connection: psycopg.Connection[Any]) -> None:
 
 
 def _find_version(connection: psycopg.Connection[Any]) -> int | None:
-    """Return the version of the tables; ``None`` if there are no tables."""
+    """Return the version of the tables; ``None`` if the tables are missing."""
     row = connection.execute("SELECT to_regclass('dragoman_log_version') IS NOT NULL").fetchone()
     if row != (True,):
         return None

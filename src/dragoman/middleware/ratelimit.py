@@ -312,7 +312,7 @@ def _order_limiters(
     shared = _read_limiters(limiter)
     if not shared or own != (None, None, None):
         shared = (*shared, Limiter(*own, clock=clock, sleep=sleep))
-    # Acquire in one global order, so that there is no deadlock. The limiter that was created last
+    # Acquire in one global order, to prevent a deadlock. The limiter that was created last
     # is the narrowest and comes first, so that no waiting call holds a slot of a broader limiter.
     return tuple(sorted(shared, key=lambda each: each.number, reverse=True))
 

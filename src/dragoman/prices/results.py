@@ -10,7 +10,7 @@ from msgspec import Struct
 from .rows import PriceRow
 
 # Rates have at most 27 digits (checked below), so with a precision of 100 digits every product and
-# sum is exact, whatever precision the caller's own decimal context has. There are no traps: a cost
+# sum is exact, whatever precision the caller's own decimal context has. Traps are off: a cost
 # in a hostile log may be 1E+999999999, which adds up to infinity instead of raising an error.
 EXACT = Context(prec=100, traps=[])
 

@@ -117,7 +117,7 @@ class McpServer:
     def key(self) -> str:
         """The name under which tools are pinned: the label, and a hash of the command or URL.
 
-        There is no hash if the label is already the complete URL.
+        The hash is left out if the label is already the complete URL.
         """
         if self._target == self.label:
             return self.label

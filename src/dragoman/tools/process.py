@@ -171,7 +171,7 @@ def _control(
 ) -> Iterator[tuple[socket.socket, socket.socket] | tuple[None, None]]:
     """Open a socket pair to a supervisor; yield this process's end, then the supervisor's.
 
-    Both are ``None`` if there is no supervisor.
+    Both are ``None`` without a supervisor.
     """
     if not (supervised and _CAN_SUPERVISE):
         yield None, None
@@ -193,7 +193,7 @@ async def _wait(
     )
     if report == "failed":
         raise ToolFailure("not_started", f"{argv[5]}: {os.strerror(int(number))}")
-    # If there is no report, the supervisor was killed.
+    # A missing report means that the supervisor was killed.
     return int(number) if report else await process.wait()
 
 

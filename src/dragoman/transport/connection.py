@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.state != "done":
             self.state = "closed"
         self.is_reusable = False
-        # Without these references, there is no cycle between connection and parser.
+        # Dropping these references breaks the cycle between connection and parser.
         self._poll = self._parser = self.transport = None
         if self._timer is not None:
             self._timer.cancel()

@@ -309,7 +309,7 @@ class Codec(Protocol):
         ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
-        """Return a codec that avoids the rejected field, or ``None`` if there is no other way."""
+        """Return a codec that avoids the rejected field, or ``None`` if it has no alternative."""
 
 
 class Decoder(ABC):

@@ -31,7 +31,7 @@ class Asked(Struct, frozen=True):
 class Answered(Struct, frozen=True):
     """The answer to one request: a status and a body, identified by a key or a position.
 
-    ``lost`` is the reason if there is no answer: the batch expired or was cancelled first.
+    ``lost`` is the reason why the answer is missing: the batch expired or was cancelled first.
     """
 
     key: str | None

@@ -25,7 +25,7 @@ class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``embedding_type`` is the format of the vectors in the reply, and is sent only if it is set;
     ``base64`` makes replies three times smaller than numbers. ``batch_limit`` is the maximum
-    number of texts in a request; by default there is no limit.
+    number of texts in a request; unlimited by default.
     """
 
     embedding_type: Literal["base64", "float"] | None = None
@@ -64,7 +64,7 @@ class JinaEmbed(EmbedCodec[EmbedQuirks]):
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
     """Settings for a server of the jina wire that ranks.
 
-    ``batch_limit`` is the maximum number of documents in a request; there is no default limit.
+    ``batch_limit`` is the maximum number of documents in a request; unlimited by default.
     """
 
     batch_limit: int | None = None

@@ -88,7 +88,7 @@ class OtherParts:
 
 
 def read_reference(part: dict[str, Any], out: Assembler) -> bool:
-    """Attach a reference to the text before it; return False if there is no such text.
+    """Attach a reference to the text before it; return False if it has no text before it.
 
     Mistral puts the numbers or names of the sources between the parts of a text. They support the
     text after the previous reference; two references in a row support the same text (case:
