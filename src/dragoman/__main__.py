@@ -1,4 +1,4 @@
-"""``python -m dragoman``."""
+"""Run the command-line interface as ``python -m dragoman``."""
 
 from .cli import main
 

@@ -63,7 +63,8 @@ STOP_REASONS: dict[str, StopReason] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
-    # the adapter contract has no value for a content filter, and "end_turn" would be wrong
+    # The adapter contract has no stop reason for a content filter, so we add one: "end_turn" would
+    # be wrong.
     "content_filter": "content_filter",
 }
 """The stop reason for each ``finish_reason`` that ends a complete reply."""
@@ -205,8 +206,8 @@ class CallFailed(_End, frozen=True, tag="llm.call_failed", kw_only=True, omit_de
 
     Tokens and cost are set if the reply had begun, because the provider bills what it generated.
     They are not set for a rejected attempt. ``category`` is OpenArmature's name for the error, and
-    ``wait_seconds`` the pause before the next attempt, if there was one. Keys in the message are
-    masked.
+    ``wait_seconds`` the pause before the next attempt, if there was one. API keys in the error
+    message are masked.
     """
 
     error_class: ErrorClass
@@ -231,7 +232,7 @@ _USAGE = (
 
 
 def count_usage(usage: Usage) -> dict[str, Any]:
-    """Return the token counts of a usage as fields of a call record."""
+    """Return the token counts in ``usage`` as fields of a call record."""
     return {name: getattr(usage, name) for name in _USAGE}
 
 
@@ -249,7 +250,10 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def price_usage(usage: Usage, bill: Cost | Unpriced | None, priced_as: str) -> dict[str, Any]:
-    """Return the record fields for a usage and its cost; no fields if no usage was reported."""
+    """Return the fields of a call record for ``usage`` and its cost.
+
+    The result is empty if the provider reported no usage.
+    """
     if usage == Usage():
         return {}
     found = (
@@ -272,8 +276,8 @@ class RoutingSwitched(
 
     ``reason`` is a rejection before dispatch (``not_configured``, ``provider_unavailable``,
     ``no_vision_support``, ``exceeds_context_window``, ``no_tool_support``,
-    ``no_system_prompt_support``, ``no_structured_output_support``) or the kind of the error with
-    which the candidate answered.
+    ``no_system_prompt_support``, ``no_structured_output_support``) or the kind of error that the
+    candidate returned.
     """
 
     from_: str
@@ -297,7 +301,7 @@ class ProviderUnavailable(
 
 
 class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", omit_defaults=True):
-    """A provider or model answered again, so the circuit breaker sends calls to it again."""
+    """A provider or model works again, so the circuit breaker no longer blocks calls to it."""
 
     provider: str
     scope: Scope
@@ -315,11 +319,11 @@ CallRecord: TypeAlias = (
 # --- redaction of log messages -----------------------------------------------------------------
 
 # Patterns for what ``scrub`` does not find: e-mail addresses, and secrets after a name such as
-# "password". They match in linear time: repetitions are bounded or possessive. ``re`` compiles
-# them on first use: most programs log no error.
+# "password". They match in linear time: repetitions are bounded or possessive. They are compiled
+# on first use, because most programs never log an error.
 _PERSONAL = r"(?<![\w.+%-])[\w.+%-]++@[\w-]++(?:\.[\w-]++)+"
 _IS = (
-    # What separates a name from its value in a header, a URL, JSON, or JSON within a string.
+    # The separator between a name and its value in a header, a URL, JSON, or JSON in a string.
     r"s?\\?[\"']?\s{0,9}[:=]\s{0,9}\\?[\"']?"
 )
 _NAMED = (

@@ -1,4 +1,4 @@
-"""Citations: the sources of passages of a reply, in one form for all wires.
+"""Citations: the sources that a reply cites, in one form for all wires.
 
 The provider's own citation record is kept with the text, because parts of it must be sent back
 unchanged; a ``Citation`` is a view of that record. A record that cannot be read yields no
@@ -43,7 +43,7 @@ class Citation(Struct, frozen=True, omit_defaults=True):
 
 
 def read_citations(state: Any, text: str) -> tuple[Citation, ...]:
-    """Return the citations in the opaque state of a text."""
+    """Return the citations in the provider's opaque state of a text block."""
     if not isinstance(state, Mapping) or not SOURCES & state.keys():
         return ()
     listed = state.get("citations")
@@ -54,11 +54,11 @@ def read_citations(state: Any, text: str) -> tuple[Citation, ...]:
 
 
 def _read_annotations(value: Any) -> list[Citation]:
-    """Return the citations among the annotations of Chat Completions and of Responses.
+    """Return the citations in the annotations of Chat Completions or Responses.
 
     Chat Completions has ``{"type": "url_citation", "url_citation": {...}}``; Responses has the
-    same fields without the inner object. Files are cited by id. A reference (Mistral) has the
-    numbers or names of its sources.
+    same fields without the inner object. Files are cited by id. References, which Mistral sends,
+    have the numbers or names of their sources.
     """
     found = []
     for record in _records(value):
@@ -97,10 +97,11 @@ def _read_sources(citations: Any, results: Any) -> list[Citation]:
 
 
 def _read_locations(value: Any) -> list[Citation]:
-    """Return the citations of a text on the anthropic wire: document locations, search results.
+    """Return the citations in the list ``citations`` of a text block.
 
-    A location refers to the source, not to characters of the text, so the citation supports the
-    complete text. A record of the cohere wire has a range of characters instead.
+    On the anthropic wire, a record has a location in the source but none in the text, so the
+    citation applies to the complete text. On the cohere wire, it has a range of characters in the
+    text.
     """
     records = _records(value)
     supported = [cited for record in records for cited in _read_supported(record)]
@@ -129,7 +130,10 @@ def _read_location(record: Mapping[str, Any]) -> Citation:
 
 
 def _read_supported(record: Mapping[str, Any]) -> list[Citation]:
-    """Return the citations of one passage, which refer to request documents or tool results."""
+    """Return the citations in one record of the cohere wire.
+
+    Their sources are documents in the request, or tool results.
+    """
     place = (_count(record, "start"), _count(record, "end"))
     found = []
     for source in _records(record.get("sources")):

@@ -63,7 +63,7 @@ class Section(Fields):
     """
 
     UNKNOWN = "unknown key"
-    EMPTY = ()  # no value counts as empty: an unknown key without a value is an error too
+    EMPTY = ()  # an unknown key is an error even if it has no value
 
     def __init__(
         self,
@@ -106,7 +106,10 @@ class Section(Fields):
             yield key, self.section(key)
 
     def enter(self, name: str, value: Any) -> Section:
-        """Return a nested mapping; report a value of another type, and return an empty mapping."""
+        """Return a nested mapping.
+
+        If the value is not a mapping, report an error and return an empty mapping.
+        """
         if isinstance(value, Section):
             value.where = self.at(name)
             return value
@@ -208,7 +211,7 @@ def _check_depth(text: str, shown: str) -> None:
     """Reject YAML that is nested too deeply or contains itself: libyaml would crash on it."""
     import yaml  # lazy import: slow, and needed only for configuration files
 
-    # the anchor of each open node, and the depth inside the node
+    # For each list or mapping that is still open: its anchor, and the depth of nesting inside it.
     opened: list[tuple[str | None, int]] = []
     depths: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=_loader()):

@@ -41,8 +41,8 @@ class Passage(NamedTuple):
 class Sheet(NamedTuple):
     """The contents of a displayed result.
 
-    It has a title, a line of short ``facts``, texts, tables, and images as pairs of media type and
-    base64 data.
+    It has a title, a line of short statements (``facts``), texts, tables, and images as pairs of
+    media type and base64 data.
     """
 
     title: str

@@ -173,7 +173,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def keep_headers(headers: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Return the useful reply headers, with lower-case names and without secrets."""
+    """Return the reply headers that help to debug, with lower-case names and without secrets."""
     hidden = [secret for secret in secrets if len(secret) >= MIN_SECRET]
     return {
         cut(name): scrub(value, hidden, limit=MAX_HEADER)
@@ -239,7 +239,8 @@ class ProviderError(Exception):
         self.quotable = True
         if body is not None:
             self.keep_body(body)
-        # set if the message itself contains the advice, or if there is better advice
+        # ``advice`` replaces the general advice of the error class. It is empty if the message
+        # itself already contains the advice.
         if advice is not None:
             self.advice = advice
 
@@ -284,7 +285,7 @@ class ProviderError(Exception):
         )
 
     def keep_body(self, body: str | bytes) -> None:
-        """Keep the start of an unusable response, without anything that looks like a key."""
+        """Store the beginning of a response body, without anything that looks like a key."""
         text = body[: 2 * MAX_BODY].decode("utf-8", "replace") if isinstance(body, bytes) else body
         self.body_text = scrub(text.strip(), limit=MAX_BODY) or None
 
@@ -318,7 +319,10 @@ def _one_line(text: str, limit: int = 300) -> str:
 
 
 def _echoes(message: str, prompts: Iterable[str], window: int = 20) -> bool:
-    """Return whether ``message`` repeats a prompt, or a part of one, in linear time."""
+    """Return whether ``message`` repeats a prompt or a part of one.
+
+    The search takes linear time.
+    """
     windows = {message[at : at + window] for at in range(len(message) - window + 1)}
     for prompt in prompts:
         prompt = prompt.strip()
@@ -390,7 +394,7 @@ class QuotaExceededError(RateLimitError):
 
 
 class UnavailableError(ProviderError):
-    """The provider answered with a failure of its own, or could not be reached."""
+    """The provider reported an internal failure, or could not be reached."""
 
     category = "provider_unavailable"
     error_class: ClassVar[ErrorClass] = "server_error"

@@ -1,9 +1,10 @@
 """Decode AWS's binary event streams (``application/vnd.amazon.eventstream``), with size limits.
 
 A message consists of its total length, the length of its headers, a CRC of these two numbers, the
-headers, a JSON payload, and a CRC of everything before. Both checksums are verified, so a lost or
-changed byte ends the stream with an error. The decoded frame has the payload under the name of its
-event, as the vendor's own library returns it: ``{"messageStop": {...}}``.
+headers, a JSON payload, and a CRC of all preceding bytes. Both checksums are verified, so a lost
+or changed byte ends the stream with an error. A decoded frame is an object whose only key is the
+name of the event and whose value is the payload: ``{"messageStop": {...}}``. The vendor's own
+library returns the same form.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class EventStreamDecoder:
         self._max = max_message
         self._held = bytearray()
         self._position = 0  # offset in the stream of the first buffered byte
-        self._wanted = _PRELUDE  # number of bytes that must be buffered before the next step
+        self._wanted = _PRELUDE  # number of bytes to buffer before decoding continues
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Decode the next bytes of the body; return the messages that they complete."""
@@ -84,7 +85,7 @@ def _read_message(message: bytes, offset: int) -> Frame:
     payload = message[end:-4] or b"{}"
     kind = headers.get(":message-type", "event")
     name = headers.get(":exception-type") or headers.get(":event-type") or ""
-    # an error of the service without a type of its own: it has headers but no payload
+    # A message of the type "error" has no payload: the code and the text are in its headers.
     if kind == "error":
         name = headers.get(":error-code", "error")
         payload = json.encode({"message": headers.get(":error-message", "")})

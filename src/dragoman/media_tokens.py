@@ -35,7 +35,7 @@ _ASSUMED_SECONDS = 60  # assumed length of audio at a URL
 def estimate_audio(block: Audio) -> float:
     """Estimate the tokens of a recording from its size.
 
-    WAV speech has 32 KB a second, compressed speech 8 KB.
+    One second of speech takes 32 KB as WAV, and 8 KB compressed.
     """
     if not isinstance(block.source, Inline):
         return float(_ASSUMED_SECONDS * _AUDIO_PER_SECOND)
@@ -114,9 +114,12 @@ def read_inline(block: Image | Document) -> str:
 
 
 def read_size(data: str) -> tuple[int, int] | None:
-    """Return width and height from the header of a PNG, GIF or JPEG."""
+    """Return the width and height in the header of a PNG, GIF or JPEG image.
+
+    The result is ``None`` for any other data.
+    """
     try:
-        # Enough bytes for a JPEG whose thumbnail precedes its size.
+        # Read enough bytes to reach the size of a JPEG that begins with a thumbnail.
         head = base64.b64decode(data[:65536])
     except ValueError:
         return None

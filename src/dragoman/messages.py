@@ -1,9 +1,9 @@
 """Messages and their blocks, tools, settings, and the request that holds them.
 
-Plain immutable values: compared by content, converted to and from JSON by msgspec, and free of
-callables. A conversation is a sequence of ``System``, ``User``, ``Assistant`` and ``ToolResult``;
-an ``Assistant`` holds *one* ordered sequence of blocks, tool calls included, so that ``[thinking,
-call, thinking, call, text]`` survives a round trip.
+All are plain immutable values: they are compared by content, converted to and from JSON by
+msgspec, and contain no callables. A conversation is a sequence of ``System``, ``User``,
+``Assistant`` and ``ToolResult``; an ``Assistant`` holds *one* ordered sequence of blocks, tool
+calls included, so that ``[thinking, call, thinking, call, text]`` survives a round trip.
 """
 
 from __future__ import annotations
@@ -96,13 +96,16 @@ class Continuity(Struct, frozen=True):
 
 
 class Url(Struct, frozen=True, tag="url"):
-    """Media at a URL (``https:``, ``data:``, or a scheme of the provider). Never fetched here."""
+    """Media at a URL, which Dragoman never fetches.
+
+    The scheme is ``https:``, ``data:``, or one that the provider defines.
+    """
 
     url: str
 
 
 class Inline(Struct, frozen=True, tag="inline"):
-    """Media in the message itself, base64-encoded. Never inspected or re-encoded here."""
+    """Media in the message itself, base64-encoded. Dragoman sends the data unchanged."""
 
     base64_data: str
 
@@ -379,7 +382,7 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
     @property
     def thinking(self) -> str:
-        """The thinking of all blocks."""
+        """The thinking of all blocks, joined without a separator."""
         return "".join([block.text for block in self.content if type(block) is Thinking])
 
     @property
@@ -403,7 +406,7 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The citations of all texts, in order; positions are relative to their own text."""
+        """The citations of all text blocks, in order; a position is relative to its own block."""
         return tuple(
             [each for block in self.content if type(block) is Text for each in block.citations]
         )
@@ -465,7 +468,7 @@ class Tool(Struct, frozen=True):
     """A tool that the model may call: a name, a description and a JSON Schema. Never a callable.
 
     ``strict`` turns constrained decoding of the arguments on or off, if the wire has a field for
-    it; by default the wire decides.
+    it; by default the wire's own default applies.
     """
 
     name: str
@@ -531,8 +534,8 @@ class PromptCache(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     """How the provider's prompt cache is used; ``cache="auto"`` is the same as ``PromptCache()``.
 
     ``auto`` caches a growing conversation; without it, only prefixes marked with ``cache=True``
-    are cached. ``ttl`` is how long the cache is kept, ``key`` names calls that share a prefix, and
-    ``handle`` names contents that were cached before.
+    are cached. ``ttl`` is how long the provider keeps the cache, ``key`` identifies calls that
+    share a prefix, and ``handle`` identifies content that was cached earlier.
     """
 
     auto: bool = True
@@ -608,10 +611,10 @@ class Request(Struct, frozen=True):
     ``response_type`` is the Python type that the schema was made from. No codec reads it; the
     reply is converted to it, and ``Retry`` can retry if that fails. ``native`` maps the name of a
     wire to fields in the form of that wire, which override the fields that its codec writes. The
-    gateway uses it for settings that ``Request`` cannot express. Without ``check_calls``, a call
-    of a tool that was not offered, or whose arguments violate the tool's schema, is an intent like
-    any other, and the caller checks it. With ``continues``, the last message may be an assistant
-    message that the provider paused: the reply continues it.
+    gateway uses it for settings that ``Request`` cannot express. If ``check_calls`` is false, a
+    call of an unknown tool or with invalid arguments becomes an intent like any other, and the
+    caller must check it. With ``continues``, the last message may be an assistant message that the
+    provider paused: the reply continues it.
     """
 
     messages: Sequence[Message]
@@ -657,7 +660,7 @@ def new_ulid() -> str:
 
 @lru_cache(maxsize=4)
 def _write_stem(number: int) -> str:
-    """Return the first 24 letters of an id: 12 pairs of ten bits each.
+    """Return the first 24 letters of an id, as 12 pairs that encode ten bits each.
 
     Ids created in the same millisecond nearly always begin with the same 24 letters.
     """

@@ -9,7 +9,8 @@
     ])
 
 Every rule that matches counts, in any order: deny overrides ask, ask overrides allow. A proposal
-that no rule matches goes to the approver; without one it is denied. This module runs nothing.
+that no rule matches goes to the approver; without an approver it is denied. This module only
+decides: it never runs a tool.
 """
 
 from __future__ import annotations
@@ -69,13 +70,15 @@ Scope: TypeAlias = Literal["once", "session", "path", "prefix"]
 
 
 class Decision(Struct, frozen=True, omit_defaults=True):
-    """A permission decision: who made it, by which rule and why.
+    """A permission decision: who made it, by which rule, and why.
 
-    ``input`` replaces the proposed input; it is validated like the proposal, and both are
-    recorded. ``scope`` is what else the decision allows in this session without asking again: the
-    tool (``session``), the tool on the same paths (``path``), or commands that begin with the
-    words of ``prefix``, by default this command's first word (``prefix``). A call that a rule
-    denies stays denied.
+    ``input`` replaces the proposed input. It is validated in the same way, and both inputs are
+    recorded.
+
+    ``scope`` is which later calls of the tool in this session are also allowed, without asking
+    again: none (``once``), all (``session``), those with the same paths (``path``), or commands
+    that begin with the same words (``prefix``). The field ``prefix`` has these words; the default
+    is the first word of the command. A later call that a rule denies is still denied.
     """
 
     allowed: bool
@@ -91,18 +94,18 @@ class Decision(Struct, frozen=True, omit_defaults=True):
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
-    """A rule: the action for every proposal that matches it. An omitted part matches everything.
+    """A rule: an action, and the conditions under which it applies to a proposal.
 
-    ``tool`` and ``arguments`` are patterns for the complete string: ``*`` and ``?`` stand for
-    other characters, a final ``" *"`` for nothing or for further words, and ``re:`` starts a
-    regular expression. In a rule that allows, neither ``*`` nor ``re:`` matches the characters
-    with which a shell starts another command (``;``, ``|``, ``$``, a new line ...), so ``pytest
-    *`` does not match ``pytest; curl ...``. ``path`` is a pattern for paths of the workspace, in
-    which ``*`` stays within a folder and ``**`` does not. A rule that allows requires every path
-    of the proposal to match, and at least one path; any other rule requires one match and ignores
-    letter case.
+    A condition that is omitted always holds. ``tool`` and ``arguments`` are patterns for the
+    complete string: ``*`` matches any characters and ``?`` one character, a final ``" *"`` matches
+    nothing or further words, and a pattern after ``re:`` is a regular expression. In a rule that
+    allows, neither ``*`` nor ``re:`` matches the characters with which a shell starts another
+    command (``;``, ``|``, ``$``, a new line ...), so ``pytest *`` does not match ``pytest; curl
+    ...``. ``path`` is a pattern for paths of the workspace, in which ``*`` stays within a folder
+    and ``**`` does not. A rule that allows requires every path of the proposal to match, and at
+    least one path; any other rule requires one match and ignores letter case.
 
-    A part that is given but empty is an error: an unset variable must not match everything.
+    An empty condition is an error: an unset variable must not match everything.
     """
 
     action: Action
@@ -212,7 +215,7 @@ class _Wildcards:
                 self._skips |= bit
             elif sign == "?":
                 self._some |= bit
-            elif sign == _OPTIONAL:  # the next two tokens of the pattern are optional together
+            elif sign == _OPTIONAL:  # the next two tokens are optional: both match, or neither
                 self._skips |= bit
                 self._skips_two |= bit
             else:
@@ -327,11 +330,12 @@ class Policy:
         return Verdict(self.default, None, "no rule matches")
 
     def withheld(self, proposal: Proposal) -> Callable[[str], bool] | None:
-        """Return a predicate for the paths that an allowed call must not show, or ``None``.
+        """Return a function that decides whether an allowed call must hide a path.
 
         A tool that walks a folder names only the folder in its proposal. Each path that the tool
         then finds is checked against the rules that have a path and deny or ask. Rules that match
-        the proposal itself are skipped, because they were already applied to the call.
+        the proposal itself are skipped, because they were already applied to the call. The result
+        is ``None`` if no rule can hide a path.
         """
         strict = [rule for rule in self.rules if rule.path is not None and rule.action != "allow"]
         open_rules = [rule for rule in strict if not rule.matches(proposal)]
@@ -342,7 +346,7 @@ class Policy:
         )
 
     def find_idle(self, tools: Iterable[tuple[str, SideEffect, bool]]) -> list[Rule]:
-        """Return the rules with a path that can never match, because their tools never name paths.
+        """Return the rules whose path can never match, because their tools never name paths.
 
         An item of ``tools`` is a name, a side effect, and whether calls of the tool name paths.
         """
@@ -422,7 +426,7 @@ class _Grant(Struct, frozen=True):
         """Return the permission that a decision grants for later calls.
 
         Return ``None`` if the decision denies the call, applies to this call only, or has a scope
-        that does not fit the call.
+        that cannot apply to the call.
         """
         kept = replace(decision, input=None)  # an edited input applies to one call only
         if not decision.allowed or decision.scope == "once":
@@ -451,11 +455,10 @@ class _Grant(Struct, frozen=True):
 
 
 def find_prefix(given: Mapping[str, Any], prefix: str | None = None) -> str | None:
-    """Return the prefix of a command that the decision covers, or ``None``.
+    """Return the words at the start of a command that a permission covers.
 
-    The command must begin with the prefix, word by word, and contain no second command.
-
-    Without a prefix, use the first word of the command.
+    By default, this is the first word. The result is ``None`` if the command does not begin with
+    these words, or contains a second command.
     """
     command = given.get("command")
     words = command.split() if isinstance(command, str) else []
@@ -466,7 +469,7 @@ def find_prefix(given: Mapping[str, Any], prefix: str | None = None) -> str | No
 
 
 class Gate:
-    """A policy and an approver, for one session."""
+    """Decide on the proposals of one session, with a policy and an approver."""
 
     def __init__(self, policy: Policy, approve: Approver | None = None) -> None:
         self.policy = policy
@@ -475,7 +478,7 @@ class Gate:
         self._asking = asyncio.Lock()  # the approver is asked one question at a time
 
     def settle(self, proposal: Proposal) -> tuple[Verdict, Decision | None]:
-        """Return the result of the rules, and the decision if the approver need not be asked."""
+        """Return the result of the rules, and a decision unless the approver must be asked."""
         verdict = self.policy.judge(proposal)
         if verdict.action != "ask":
             return verdict, Decision(

@@ -115,9 +115,10 @@ def find_style(wire: str, vendor: str | None, model: str) -> ReasoningStyle | No
 def translate_reasoning(
     reasoning: str | int, style: ReasoningStyle, room: int | None = None
 ) -> tuple[dict[str, Any], str | None]:
-    """Return the fields for an amount of reasoning, and the approximation to report, if any.
+    """Return the request fields for an amount of reasoning, and a note if they are approximate.
 
-    ``room`` is the token limit of the reply; set it if the wire requires a smaller budget.
+    ``room`` is the token limit of the reply. Pass it if the wire requires the reasoning budget to
+    be smaller than this limit.
     """
     amount = "off" if reasoning in ("none", 0) and reasoning is not False else reasoning
     if isinstance(amount, bool) or (isinstance(amount, str) and amount not in EFFORTS):

@@ -1,7 +1,7 @@
 """Build JSON Schemas of types and functions from hints, constraints, defaults and docstrings.
 
 Pydantic is not a dependency: its models, and the constraints of its ``Field``, are recognised by
-their attributes, and described by Pydantic, which the caller has imported.
+their attributes. A caller who uses them has imported Pydantic, which then writes their schemas.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def describe_function(
 
 
 def field_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters whose default is a Pydantic ``Field(...)``.
+    """Return the Pydantic ``Field`` of each parameter that has one as its default.
 
-    Python would pass the ``Field`` itself to the function.
+    If such an argument is omitted, Python passes the ``Field`` object itself to the function.
     """
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if _is_field(each.default)}
@@ -70,7 +70,7 @@ def field_defaults(function: Callable[..., Any]) -> dict[str, Any]:
 def _describe_parameter(parameter: inspect.Parameter, hint: Any) -> tuple[Any, ...]:
     default = parameter.default
     if _is_field(default):
-        # With the Field in the hint, Pydantic writes its default into the schema.
+        # If the Field is part of the hint, Pydantic writes the default value into the schema.
         hint = Annotated[hint, default]
         default = parameter.empty if default.is_required() else msgspec.UNSET
     described = _describe_hint(hint)
@@ -109,7 +109,7 @@ def mentions_pydantic(kind: Any) -> bool:
 
 
 def _has_constraints(hint: Any) -> bool:
-    """Return whether a hint has annotations of Pydantic, and Pydantic is imported."""
+    """Return whether a hint has Pydantic annotations; ``False`` if Pydantic is not imported."""
     if "pydantic" not in sys.modules:
         return False
     return any(_is_note(part) or _has_constraints(part) for part in get_args(hint))
@@ -168,7 +168,7 @@ class _Foreign:
 
     def __call__(self, kind: Any) -> dict[str, Any]:
         if not hasattr(kind, "model_json_schema"):
-            raise NotImplementedError  # msgspec then raises an error that names the type
+            raise NotImplementedError  # msgspec replaces this error with one that names the type
         schema, definitions = self._describe(kind)
         self.found.update(definitions)
         return schema

@@ -61,7 +61,7 @@ class SseDecoder:
         self._event = b""
         self._id = b""
         self._retry: int | None = None
-        self._offset = 0  # body offset of the first line of the event
+        self._offset = 0  # body offset of the first line of the current event
         self._bare: list[bytes] = []  # lines of a JSON object that was sent without a field name
         self._bare_size = self._bare_offset = 0
 
@@ -101,13 +101,13 @@ class SseDecoder:
     def _feed_plain(self, chunk: bytes, frames: list[Frame]) -> None:
         """Decode lines that end with LF, as nearly all do.
 
-        These are the rules of ``_line``, inlined for speed.
+        This repeats the rules of ``_line``, inlined for speed.
         """
         *lines, rest = chunk.split(b"\n")
         self.lines += len(lines)
         position, held = self._position, self._data
         offset, size = self._offset, self._data_size
-        # If the data of an event is at most this long, none of its lines exceeds the limit either.
+        # While the data of an event is at most this long, none of its lines can exceed the limit.
         near = self._max - len(b"data:")
         for line in lines:
             if line.startswith(b"data: "):
@@ -172,7 +172,7 @@ class SseDecoder:
             self._dispatch(frames)
             return
         self._bound(len(line))
-        if line.startswith(b"data: "):  # fast path: nearly every line begins like this
+        if line.startswith(b"data: "):  # fast path for nearly all lines
             value = line[6:]
         else:
             name, colon, value = line.partition(b":")

@@ -1,4 +1,4 @@
-"""Summarise a block that only one provider has, in one readable line."""
+"""Summarise a block that only one provider understands, in one readable line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TELLING = (
 
 
 def summarise_block(data: Any) -> str:
-    """Return the kind of a block and its informative values, each truncated."""
+    """Return the kind of a block and its most informative values, each truncated."""
     if not isinstance(data, dict):
         return _cut(str(data))
     kind = data.get("type")

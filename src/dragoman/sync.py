@@ -235,7 +235,10 @@ class SyncProvider:
         return self._provider.estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return what the wire keeps, rewrites or drops of messages; see ``Provider.plan``."""
+        """Return which parts of messages the wire keeps, rewrites or drops.
+
+        See ``Provider.plan``.
+        """
         return self._provider.plan(messages)
 
     def close(self) -> None:
@@ -411,8 +414,8 @@ def gather(
 
     This is the synchronous ``dragoman.gather``.
 
-    Prompts are taken in a thread, so their iterator may block or use a model itself. Leaving the
-    loop cancels the calls in flight when the iterator is closed.
+    Prompts are read in a separate thread, so their iterator may block or call a model itself.
+    Closing the returned iterator cancels the calls in flight.
     """
     items = gather_async(
         model.provider, prompts if isinstance(prompts, str) else _take_in_thread(prompts),
@@ -421,8 +424,8 @@ def gather(
         **settings,
     )  # fmt: skip
 
-    # A read that is interrupted continues in the portal until its calls are closed; the lock makes
-    # close() wait for it.
+    # An interrupted read still runs in the portal for a while; the lock makes close() wait until
+    # it has ended.
     one_at_a_time = asyncio.Lock()
 
     async def take() -> Gathered[Parsed] | None:
@@ -447,7 +450,7 @@ async def _take_in_thread(prompts: Iterable[Messages]) -> AsyncIterator[Messages
 
 
 def _take(iterator: Iterator[Messages]) -> tuple[Messages] | None:
-    """Return the next prompt in a tuple of one; at the end, return ``None``."""
+    """Return the next prompt in a one-element tuple, or ``None`` at the end."""
     for prompt in iterator:
         return (prompt,)
     return None

@@ -129,7 +129,7 @@ class NetworkForbiddenError(AssertionError):
 
 @contextlib.contextmanager
 def forbid_network(*allowed: str) -> Iterator[None]:
-    """Raise for every connection or name lookup beyond this machine, in every thread.
+    """Raise ``NetworkForbiddenError`` if any thread contacts or looks up another machine.
 
     ``allowed`` are hosts that may be reached, as written in the address.
     """

@@ -76,12 +76,12 @@ class Estimate(Struct, frozen=True):
 
 
 # --- character classes of texts ----------------------------------------------------------------
-# Every character is replaced by the sign of its class: all letters of another script have one
-# sign, and so do digits. Text between two words is cached in this form across calls; the words
+# Every character is replaced by a sign for its class: all letters of a non-Latin script share one
+# sign, and so do all digits. Text between two words is cached in this form across calls; the words
 # themselves never are.
 
-# The first character of each block, and the class of the characters from there on. "" means
-# ignored: a carriage return counts with the newline after it.
+# The first character of each range, and the class of all characters in the range. The class ""
+# means that they are ignored: a carriage return is counted with the newline after it.
 _BLOCKS = (
     (0x00, "control"), (0x0D, ""), (0x0E, "control"), (0xA0, "space"), (0xA1, "quote"),
     (0xAA, "latin1"),
@@ -146,7 +146,7 @@ def _classes(common_han: str) -> _Classes:
 
 
 # --- splitting text into pieces, and counting their features -----------------------------------
-# Split roughly like the splitters of the vocabularies. No quantifier is nested, so time is linear.
+# Split text roughly as real tokenizers do. No quantifier is nested, so matching takes linear time.
 
 _ACCENTED = "".join(_CODES[name] for name in _LATIN)
 _WORD = re.compile(rf" ?[A-Z]?[a-z{_ACCENTED}]+| ?[A-Z]+(?![a-z])")
@@ -241,7 +241,8 @@ def _count_words(shape: str, totals: list[int]) -> None:
         totals[_LEVEL[score] + (_SPACED_WORD if spaced else 0)] += times
         if length > 6:
             totals[_LONG] += times * (length - 6)
-        # Italian, Finnish and Indonesian: their letters suggest fewer tokens than they have
+        # Words with an Italian, Finnish or Indonesian ending have more tokens than their letters
+        # suggest.
         if length > 2 and lower[-1] in "aio":
             totals[_OPEN] += times
         if lower != letters:
@@ -423,7 +424,7 @@ def _vocabulary(name: str) -> Any:
 
 
 class _Frame(Struct, frozen=True):
-    """The tokens that a request has besides its text, fitted to recorded usage."""
+    """The tokens that a request has in addition to its text, fitted to recorded usage."""
 
     request: float
     message: float
@@ -596,14 +597,17 @@ class Calibration(Struct, frozen=True):
         calibration = calibration.calibrate(estimate, response.usage.input_tokens)
         better = calibration.correct(estimate_request(messages, family="qw152k"))
 
-    The correction is the median of the last fifteen ratios, so that one odd report does not move
-    it, and never more than fourfold either way.
+    The correction is the median of the last fifteen ratios of reported to estimated tokens, so
+    that a single outlier does not change it. It is at most a factor of four, up or down.
     """
 
     ratios: tuple[float, ...] = ()
 
     def calibrate(self, estimate: Estimate, reported: int | None) -> Calibration:
-        """Return a calibration that also includes the tokens reported for a request, if any."""
+        """Return a calibration that includes the tokens reported for one more request.
+
+        Without reported tokens, return this calibration.
+        """
         if estimate.method.endswith(_CALIBRATED):
             raise ValueError("estimate: calibrate with the estimate as it was before correct()")
         if not reported or reported < 0 or not estimate.tokens:
