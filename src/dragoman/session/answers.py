@@ -1,8 +1,9 @@
 """Approvals from another process: the open questions in a log, and answers to them.
 
-A session's only writer is its runner, so an answer is not a record of the session. It is stored in
-the session ``NAME.answers``: in the same log if several processes may write it, or in the file
-``log.db.answers`` next to a log in a file. The runner reads it there and records the result.
+Only the process that runs a session may write to it. An answer from another process is therefore
+stored in a session of its own, ``NAME.answers``. This session is in the same log if several
+processes can write to that log, otherwise in the file ``log.db.answers`` next to it. The running
+process reads the answer there and records the result.
 """
 
 from __future__ import annotations
@@ -105,17 +106,20 @@ def answer_question(log: EventLog, session: str, intent_id: str, decision: Decis
 
 
 def name_answers(session: str) -> str:
-    """Return the name of the session in which the answers for a session are stored."""
+    """Return the name of the session that stores the answers to another session's questions."""
     return f"{session}.answers"
 
 
 @contextmanager
 def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
-    """Open the log of answers; yield ``None`` if it is opened to read and does not exist."""
+    """Open the log that stores answers.
+
+    Yield ``None`` if the log is opened for reading only and does not exist.
+    """
     path = find_answers_file(log)
     if path is None and isinstance(log, PostgresLog) and not readonly:
         with log.reopen() as answers:
-            # The log may be open for reading only, so open it again to write the answer.
+            # The log may be open for reading only, so it is opened again to write the answer.
             yield answers
     elif path is None:
         yield log
@@ -127,9 +131,9 @@ def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]
 
 
 def find_answers_file(log: EventLog) -> Path | None:
-    """Return the file that stores the answers for a log that is itself a file.
+    """Return the path of the SQLite file that stores the answers for a log.
 
-    The result is ``None`` if the log itself stores them.
+    The result is ``None`` if the log is not an SQLite file: such a log stores the answers itself.
     """
     return log.path.with_name(f"{log.path.name}.answers") if isinstance(log, SqliteLog) else None
 

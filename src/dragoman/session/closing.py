@@ -11,7 +11,10 @@ from .records import new_message_id, record_completed, record_failed
 
 
 async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
-    """Close the open model call and intents, add tool results; return the ids of the intents."""
+    """Close the open model call and the open intents, and return the ids of these intents.
+
+    Calls without a result get a tool result that explains why.
+    """
     await _close_call(journal, reason)
     closed = await close_intents(journal, reason)
     await answer_calls(journal)

@@ -4,8 +4,9 @@
 
     Session(provider, tools, policy, log, context=[DropOldToolResults(), Window()])
 
-A policy runs before a turn whose estimate exceeds its share of the model's window, and when the
-model rejects a conversation as too long. What it omits is recorded and stays in the log.
+A policy runs if the estimated tokens of a turn exceed the policy's share of the context window, or
+if the model rejects a conversation as too long. Omitted messages stay in the log, and the omission
+is recorded.
 """
 
 from __future__ import annotations
@@ -114,7 +115,10 @@ class ContextPolicy(Struct, frozen=True, kw_only=True):
             raise ValueError(f"context: window must be above 0, or None, not {self.window!r}")
 
     async def project(self, view: ContextView) -> Projection | None:
-        """Return the messages to omit and the note that replaces them, or ``None``."""
+        """Return the messages to omit and the note that replaces them.
+
+        The result is ``None`` if the policy changes nothing.
+        """
         raise NotImplementedError
 
     @property
@@ -288,14 +292,14 @@ def _group(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _choose_groups(groups: list[list[Part]], view: ContextView, turns: int | None) -> list[Part]:
-    """Return the oldest groups to omit, so that the rest fits and has at most ``turns`` turns."""
+    """Return the oldest messages to omit: enough to fit, and to keep at most ``turns`` turns."""
     gone: list[Part] = []
     for at, group in enumerate(groups[:-1]):
         is_enough = sum([part.tokens for part in gone]) >= view.excess
         if is_enough and (turns is None or len(groups) - at <= turns):
             break
         gone += group
-    # Do not replace a note about omitted messages by another such note, which saves nothing.
+    # Do not replace a note about omitted messages with another note, which would save nothing.
     return [] if all(part.is_note for part in gone) else gone
 
 

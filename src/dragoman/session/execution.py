@@ -87,7 +87,10 @@ class Pipeline:
     async def _permit(
         self, intent: ToolIntent, proposal: Proposal, parent: str, turn: str
     ) -> tuple[Proposal, str] | None:
-        """Return the call that may run and the record that allows it; ``None`` if denied."""
+        """Return the permitted call and the id of the record that permits it.
+
+        The result is ``None`` if the call is denied.
+        """
         verdict, decision = self._gate.settle(proposal)
         if decision is None:
             asked = PermissionRequested(
@@ -103,7 +106,10 @@ class Pipeline:
     def _edit(
         self, intent: ToolIntent, proposal: Proposal, decision: Decision
     ) -> tuple[Proposal, Decision]:
-        """Replace the proposed input with the decision's, if that is valid and not denied."""
+        """Replace the proposed input with the input in the decision.
+
+        If that input is invalid or a rule denies it, return the unchanged proposal and a denial.
+        """
         if decision.input == proposal.input:
             return proposal, replace(decision, input=None)
         try:

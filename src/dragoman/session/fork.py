@@ -1,4 +1,4 @@
-"""Fork a session: a new session continues from a record of another, which stays unchanged."""
+"""Fork a session: continue it as a new session, and leave the original unchanged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .state import State, reduce_records
 async def write_fork(log: EventLog, session: str, at: int | None, name: str) -> None:
     """Begin a session with a copy of another session's conversation up to record ``at``.
 
-    Messages and omissions of a context policy are copied; calls and their costs are not, so that
-    nothing is counted twice. Calls that have no result at that record get a result that describes
-    what is known about them.
+    Messages are copied, and so are the records of which messages a context policy omits. Model
+    calls and their costs are not copied, so that nothing is counted twice. A tool call that has no
+    result yet gets one that describes what is known about it.
     """
     records = list(takewhile(lambda record: at is None or record.seq <= at, log.read(session)))
     if not records or (at is not None and records[-1].seq != at):
@@ -64,7 +64,7 @@ def _start(records: list[LogRecord], place: ForkedFrom) -> SessionStarted:
 async def _answer(
     log: EventLog, name: str, state: State, root: LogRecord, last: LogRecord
 ) -> None:
-    """Answer the calls that have no result in the copied conversation."""
+    """Add a tool result for every call that has none in the copied conversation."""
     for call, intent in state.unanswered():
         kept = state.intents.get(intent or "")
         content, is_error = describe_end(kept)

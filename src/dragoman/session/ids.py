@@ -18,10 +18,11 @@ class ToolIds:
     def issue(self, provider: str, call_id: str, intent_id: str) -> None:
         """Register the id that a provider gave to an intent.
 
-        An id that already refers to another intent keeps that meaning.
+        If the provider has already used this id for another intent, the id keeps its meaning, and
+        the new intent is sent under its own id.
         """
         if self._inward.get((provider, call_id), intent_id) != intent_id:
-            # some servers start every reply with call_0, and others reject a repeated id
+            # Some servers start every reply with call_0, although others reject a repeated id.
             call_id = intent_id
         self._outward[provider, intent_id] = call_id
         self._inward[provider, call_id] = intent_id
@@ -35,5 +36,5 @@ class ToolIds:
         return known
 
     def to_intent(self, provider: str, call_id: str) -> str | None:
-        """Return the intent that a provider's call id refers to, if known."""
+        """Return the id of the intent for a provider's call id, or ``None`` if it is unknown."""
         return self._inward.get((provider, call_id))

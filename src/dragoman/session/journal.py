@@ -1,4 +1,4 @@
-"""Write a session's records: each before its action, and only while no other process writes."""
+"""Write a session's records: each before the action it describes, by one process at a time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Watcher: TypeAlias = Callable[[LogRecord], object]
 class Journal:
     """Append to one session and keep its state in sync.
 
-    Every append names the ``seq`` of the last record that the state includes. If another process
-    has continued the session, the append raises ``LogConflictError``, which stops this process
-    before it runs anything: no tool runs before its ``tool.started`` is written.
+    Every append passes the ``seq`` of the last record that the state includes. If another process
+    has continued the session, the append raises ``LogConflictError``. This stops the process
+    before it runs a tool, because no tool runs before its ``tool.started`` is written.
     """
 
     def __init__(

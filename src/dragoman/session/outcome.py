@@ -34,7 +34,10 @@ class Outcome(Struct, Generic[Parsed], frozen=True):
 
     @property
     def output(self) -> Parsed:
-        """The final answer as an ``output`` instance; raise ``SessionError`` if there is none."""
+        """The structured final answer; raise ``SessionError`` if there is none.
+
+        It is an instance of the type that the session received as ``output``.
+        """
         if self.parsed is None:
             why = self.detail or "the session was not given output="
             raise SessionError(f"the session {self.outcome} without a structured answer: {why}")
@@ -51,7 +54,10 @@ class Step(Struct, frozen=True):
 
 
 def find_ending(finish_reason: str) -> tuple[Ending, str | None]:
-    """Return how a session ends after a reply without tool calls, and the reason if incomplete."""
+    """Return how a session ends after a reply without tool calls.
+
+    If the reply is incomplete, also return the reason.
+    """
     if finish_reason == "stop":
         return "completed", None
     if finish_reason == "length":

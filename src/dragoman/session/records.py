@@ -80,14 +80,14 @@ def make_worker_message(
 
 
 def find_served_by(provider: Provider, reply: Reply) -> tuple[str, str]:
-    """Return the provider and model that answered."""
+    """Return the names of the provider and the model that sent a reply."""
     return reply.provider or provider.name, reply.model or provider.model
 
 
 def price_reply(
     provider: Provider, reply: Reply, usage: Usage, price: Price | None
 ) -> dict[str, Any]:
-    """Return the record fields for a usage and its cost."""
+    """Return the record fields for the usage and the cost of a reply."""
     name, model = find_served_by(provider, reply)
     sold_as = find_served(provider, name, model).priced_as
     bill = price(usage, f"{name}:{model}") if price is not None else sold_as.cost(usage)

@@ -1,9 +1,9 @@
 """The session: the agent loop.
 
-Call the model, record what it proposes, check it, get permission, run it, record the observation,
-send that to the model, and repeat. Every step is in the log before the next begins; the state is
-derived from the log. ``supervisor`` runs the loop and stops it, ``turn`` is one pass of it,
-``closing`` ends what is left open.
+The loop calls the model, records and checks each proposed action, gets permission, runs the
+action, records the observation and sends it to the model. Every step is in the log before the next
+begins, and the state is derived from the log. ``supervisor`` runs and stops the loop, ``turn`` is
+one pass of the loop, and ``closing`` ends open calls and intents when the session stops.
 """
 
 from __future__ import annotations
@@ -154,16 +154,16 @@ class Session(Displayed, Generic[Parsed]):
         at: int | None = None,
         **settings: Any,
     ) -> Session[Any]:
-        """Continue a session from its log, after any kind of end.
+        """Continue a session from its log, however the session ended.
 
         With ``at`` the conversation continues after that record: later messages stay in the log
         and are not sent.
 
         Nothing runs again. The next ``run`` or ``step`` closes the open intents, each with its own
-        record, and the model receives a result for each. A session that still runs elsewhere
-        raises ``LogLockedError``. With ``takeover`` it is continued anyway, and the other runner
-        stops at its next record with ``LogConflictError``; the outcome of a tool that it is
-        running is unknown.
+        record, and the model receives a result for each. Raise ``LogLockedError`` if another
+        process still runs the session. With ``takeover`` the session is continued anyway: the
+        other process gets ``LogConflictError`` at its next record and stops. The outcome of a tool
+        that it is running then is unknown.
         """
         session = cls(provider, tools, policy, log, session_id=session_id, **settings)
         session._takeover = takeover

@@ -105,7 +105,7 @@ class State:
         return self.conversation.messages
 
     def apply(self, record: LogRecord) -> None:
-        """Process one more record. Irrelevant types change nothing."""
+        """Update the state with the next record; ignore types that do not affect the state."""
         self.last_seq = record.seq
         payload = record.payload
         self.conversation.apply(record, payload)

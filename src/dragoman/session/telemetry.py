@@ -36,7 +36,7 @@ class SessionTelemetry:
     def __init__(
         self, telemetry: OpenTelemetry, *, agent: str | None = None, include_content: bool = False
     ) -> None:
-        # opentelemetry is an optional dependency; the ``telemetry`` argument has imported it.
+        # opentelemetry is an optional dependency, so it is imported on first use.
         from opentelemetry import trace
 
         self._trace = trace
@@ -46,7 +46,7 @@ class SessionTelemetry:
         self._runs: dict[str, _Run] = {}
 
     def __call__(self, record: LogRecord) -> None:
-        """Start or end the spans that a record belongs to."""
+        """Start or end the spans that a record affects."""
         payload = record.payload
         run = self._runs.get(record.session)
         if run is None:
@@ -142,7 +142,7 @@ def _moment(record: LogRecord) -> int:
 
 
 def _name(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return attributes under the names of OpenTelemetry's conventions, without unknown values."""
+    """Return attributes under their names in OpenTelemetry's conventions; omit unknown values."""
     return {NAMES[name]: value for name, value in facts.items() if value is not None}
 
 

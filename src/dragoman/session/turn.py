@@ -113,7 +113,7 @@ class Turn:
         self._ends: list[ToolUseEnd] = []
         self._begun: ToolUseStart | None = None  # the tool call that is currently being received
         self._written: list[str] = []  # the arguments of the current tool call so far
-        self._recorded = 0  # how many entries of the model call's history are recorded
+        self._recorded = 0  # number of history records of the call that are in the log
         self._attempt = 0  # the number of the current attempt, from 0
 
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
@@ -245,10 +245,9 @@ class Turn:
     async def _record_end(self, end: ToolUseEnd, parent: str) -> None:
         """Record the intent of a finished call.
 
-        An intent id that was used before, as in a replay, is replaced.
-
-        A provider that validates calls itself may omit the intent of a readable call; the session
-        then creates it.
+        An intent id that was used before, as in a replay, is replaced. A provider that validates
+        calls itself may reject a readable call without an intent; the session then creates the
+        intent.
         """
         if (
             end.intent is None
@@ -336,7 +335,7 @@ class Turn:
         return price_reply(self._provider, reply, usage, self._settings.price)
 
     async def _keep_raw(self, response: Response, parent: str) -> None:
-        """Record the JSON that the provider sent, if the session keeps it and any was received."""
+        """Record the provider's own JSON, if it was received and the session has ``keep_raw``."""
         if not self._settings.keep_raw or response.raw is None:
             return
         names = response.provider or self._provider.name, response.model or self._provider.model

@@ -33,7 +33,7 @@ class FunctionTool(ExecutableTool):
 
     The return value is what the model receives: strings and blocks unchanged, anything else as
     JSON. An exception becomes an error result. A thread cannot be interrupted: after a timeout or
-    a cancellation the function may keep running, which the record notes.
+    a cancellation the function may keep running, and the log records this.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class FunctionTool(ExecutableTool):
         return _observe(value)
 
     def _convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments in the parameters' types, with the defaults of ``Field``."""
+        """Convert arguments to the parameters' types, and add the defaults of each ``Field``."""
         given = {
             name: convert_value(value, self._hints.get(name, Any))
             for name, value in arguments.items()

@@ -1,6 +1,6 @@
 """Tools of a Model Context Protocol server.
 
-Needs the extra ``[mcp]``, imported when a server is opened.
+This module needs the extra ``dragoman[mcp]``, which is imported when a server is opened.
 
 A server's own description of its tools is not trusted: its hint that a tool only reads has no
 effect. Declare side effects in ``side_effects``.
@@ -62,8 +62,8 @@ class McpServer:
     A program gets a clean environment: pass the variables that it needs in ``env``. Tools whose
     names are not plain ASCII of at most 64 characters are left out; ``refused`` has the reasons.
 
-    ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, go to the origin of the URL
-    alone, and their values are hidden in errors and in what tools return. With ``pins``, a tool
+    ``headers``, such as ``{"Authorization": f"Bearer {token}"}``, are sent only to the origin of
+    the URL, and their values are hidden in errors and in what tools return. With ``pins``, a tool
     whose definition is not the pinned one is offered only if ``accept`` agrees.
     """
 
@@ -107,7 +107,10 @@ class McpServer:
 
     @property
     def label(self) -> str:
-        """The program or the URL, without arguments, user and query, which may hold keys."""
+        """The program without its arguments, or the URL without user name and query string.
+
+        The omitted parts may contain keys.
+        """
         if not isinstance(self._target, str):
             return os.fspath(self._target[0])
         parts = urlsplit(self._target)
@@ -115,9 +118,10 @@ class McpServer:
 
     @property
     def key(self) -> str:
-        """The name under which tools are pinned: the label, and a hash of the command or URL.
+        """The name of the server in the file of pinned tools.
 
-        The hash is left out if the label is already the complete URL.
+        It consists of the label and a hash of the command or URL. The hash is omitted if the label
+        is already the complete URL.
         """
         if self._target == self.label:
             return self.label
@@ -139,7 +143,7 @@ class McpServer:
         try:
             async with asyncio.timeout(self._start_timeout):
                 await ready
-            # Accepting a changed tool may require an answer of the user, which takes time.
+            # The timeout does not apply here: the user may have to accept a changed tool.
             await self._check_pins()
         except TimeoutError:
             await self.close()
@@ -175,7 +179,8 @@ class McpServer:
             raise ToolFailure("lost", f"{self.label}: the connection is closed")
         asking = asyncio.ensure_future(self._client.call_tool(name, dict(arguments)))
         try:
-            # The owner task ends with the connection; waiting for the call alone would hang.
+            # If the connection is lost, the call never ends, but the task that owns the connection
+            # does. Wait for both.
             await asyncio.wait([asking, self._owner], return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise ToolFailure("lost", f"{self.label}: the connection ended during the call")

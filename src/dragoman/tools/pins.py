@@ -1,8 +1,8 @@
 """Tool definitions, pinned by hash, so that a server cannot change them unnoticed.
 
-The first list of a server is pinned as it is. From then on, a tool that is new or whose definition
-(name, description, schema) has changed is a ``ToolChange``, which has to be accepted before the
-tool is offered to a model.
+The first time a server lists its tools, all of them are pinned. From then on, a tool that is new
+or whose definition (name, description, schema) has changed is a ``ToolChange``, which has to be
+accepted before the tool is offered to a model.
 """
 
 from __future__ import annotations

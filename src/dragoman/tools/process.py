@@ -36,7 +36,7 @@ _GRACE = 0.5  # seconds that background programs have to write their last output
 _LAST_RESORT = 10.0  # seconds after which a supervisor that does not exit is killed
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _CAN_SUPERVISE = sys.platform == "linux" and bool(sys.executable) and _SUPERVISOR.is_file()
-# surrogates: Python decodes each invalid UTF-8 byte to one
+# Python decodes each invalid UTF-8 byte to one of these surrogate characters.
 _ESCAPED = re.compile("[\udc80-\udcff]")
 
 
@@ -150,8 +150,8 @@ async def run_process(
 def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
     """Return the command that runs ``argv`` under a supervisor, where the platform supports one.
 
-    ``control`` is the supervisor's end of its socket. Without it, descendants are killed when the
-    command ends.
+    ``control`` is the descriptor of the supervisor's control socket. Without this socket,
+    descendants are killed when the command ends.
     """
     if not _CAN_SUPERVISE:
         return list(argv)
@@ -169,9 +169,9 @@ def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
 def _control(
     *, supervised: bool
 ) -> Iterator[tuple[socket.socket, socket.socket] | tuple[None, None]]:
-    """Open a socket pair to a supervisor; yield this process's end, then the supervisor's.
+    """Open a socket pair to a supervisor; yield this process's end and the supervisor's end.
 
-    Both are ``None`` without a supervisor.
+    Both are ``None`` if no supervisor is used.
     """
     if not (supervised and _CAN_SUPERVISE):
         yield None, None

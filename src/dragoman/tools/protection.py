@@ -32,7 +32,8 @@ class Protection(Struct, frozen=True):
 def hide_memory() -> bool:
     """Hide this process's memory and environment from the user's other processes (Linux).
 
-    ``/proc/PID/environ`` contains API keys. Root can read it anyway. Return whether it is hidden.
+    The file ``/proc/PID/environ`` contains API keys. Return whether it is hidden: root can always
+    read it.
     """
     if sys.platform != "linux":
         return False
@@ -44,7 +45,7 @@ def hide_memory() -> bool:
 async def list_protections(workspace: Path, sandbox: Sandbox | None = None) -> list[Protection]:
     """Try every protection for commands in a workspace, and return the results.
 
-    As a side effect, the memory of this process stays hidden.
+    As a side effect, the memory of this process is hidden and stays so.
     """
     found = await asyncio.to_thread(_confinement, sandbox or find_sandbox(), workspace)
     return [*found, *await _process_protections(sandbox or find_sandbox())]
@@ -78,7 +79,7 @@ async def _ends_daemons() -> bool:
     return False
 
 
-# Runs inside the sandbox and prints what it can reach, as JSON.
+# This program runs inside the sandbox and prints what it can reach, as JSON.
 _PROBE = """
 import ctypes, json, os, socket, stat, sys
 homes, repositories = json.loads(sys.argv[1])

@@ -19,9 +19,10 @@ _UNLIMITED = 10**9  # recorded output is not truncated again: the original tool 
 
 
 class RecordedRun(Struct, frozen=True):
-    """One run of a tool: its input, and its observation or failure.
+    """One recorded run of a tool: its input, and its observation or failure.
 
-    ``repeatable`` runs only read: the same call may be repeated any number of times.
+    ``repeatable`` is whether the same call may be replayed any number of times, because the tool
+    only reads.
     """
 
     input: dict[str, Any]
@@ -31,7 +32,7 @@ class RecordedRun(Struct, frozen=True):
 
 
 class RecordedTool(ExecutableTool):
-    """Return the recorded observations of a tool, in order; reject a call that was never run."""
+    """Return the recorded observations of a tool, in order; reject calls without a recording."""
 
     def __init__(self, description: Tool, runs: Iterable[RecordedRun] = ()) -> None:
         super().__init__(description, side_effect="none", timeout=None, output_limit=_UNLIMITED)

@@ -1,6 +1,6 @@
 """Tools and their results: validate, execute, observe.
 
-The permission decision is made elsewhere.
+Permission decisions are made in ``dragoman.permission``.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ DEFAULT_OUTPUT_LIMIT = 30_000
 FailureKind: TypeAlias = Literal[
     "timeout", "cancelled", "not_started", "crashed", "lost", "unreadable", "not_recorded"
 ]
-# Returns whether the running call must not show a path of the workspace. A tool that walks a
-# folder omits such paths and reports their number. The session sets it from the rules of its
-# policy.
+# A function that returns whether the running call must hide a path of the workspace. A tool that
+# walks a folder omits such paths and reports how many it omitted. The session derives the function
+# from the rules of its policy.
 WITHHELD: ContextVar[Callable[[str], bool] | None] = ContextVar("withheld", default=None)
 Rejection: TypeAlias = tuple[Literal["unknown_tool", "invalid_arguments"], str]
 
@@ -110,7 +110,7 @@ class ExecutableTool(ABC):
         return hashlib.sha256(msgspec.json.encode(self.description, order="sorted")).hexdigest()
 
     def check(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with arguments although they match the schema, or ``None``."""
+        """Check rules that the schema cannot express; return the problem, or ``None`` if valid."""
         return None
 
     def locate(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ class Toolbox:
         return self._tools[name]
 
     def validate(self, name: str, arguments: Mapping[str, Any]) -> Rejection | None:
-        """Return why a call cannot be run, or ``None``."""
+        """Return why a call cannot be run, or ``None`` if it can."""
         tool = self._tools.get(name)
         if tool is None:
             return "unknown_tool", f"there is no tool named {quote(name)}"
@@ -175,7 +175,7 @@ class Toolbox:
         return None if wrong is None else ("invalid_arguments", wrong)
 
     def may_overlap(self, names: Iterable[str]) -> bool:
-        """Return whether these tools may run concurrently: none may do more than read."""
+        """Return whether these tools may run concurrently: all of them must be read-only."""
         found = [self._tools.get(name) for name in names]
         return all(tool is None or tool.side_effect in ("none", "read") for tool in found)
 
@@ -189,7 +189,7 @@ class Toolbox:
 
         Raise ``ToolFailure`` if it does not finish.
 
-        ``withheld`` returns whether a tool that walks a folder must not show a path.
+        ``withheld`` is a function that returns whether the tool must hide a path.
         """
         tool = self._tools[name]
         began = self._clock()

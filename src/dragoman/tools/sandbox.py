@@ -1,9 +1,9 @@
-"""Confine commands with bubblewrap: they write only to the workspace, and lack home and network.
+"""Confine commands with bubblewrap: they can write only to the workspace.
 
-The rest of the disk is read-only. The home, ``/run`` (where services listen on sockets) and the
-temporary folders are empty and discarded; other processes, user namespaces and the system calls of
-``seccomp`` are unavailable; ``.git`` is read-only, because its hooks and settings run programs
-later.
+The rest of the disk is read-only, and there is no network by default. The home folder, ``/run``
+(where services listen on sockets) and the temporary folders are replaced by empty ones, which are
+discarded afterwards. Other processes, user namespaces and the system calls that ``seccomp`` blocks
+are unavailable. ``.git`` is read-only, because its hooks and settings could run programs later.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from msgspec import Struct
 from .seccomp import build_filter
 
 _PROGRAM = "bwrap"
-# These options need bubblewrap 0.8 or later that is not setuid.
+# These options require bubblewrap 0.8 or later, installed without setuid.
 _NO_USERNS = ("--unshare-user", "--disable-userns")
 _EMPTY = ("/tmp", "/var/tmp", "/run", "/var/run")  # noqa: S108 - replaced by empty ones
-# If the workspace is or contains the home, the home cannot be hidden; these parts of it still are.
+# If the workspace is or contains the home folder, that folder cannot be hidden; then only these
+# parts of the home are hidden.
 _PRIVATE = (
     ".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".pypirc",
     ".npmrc",
@@ -117,7 +118,8 @@ def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) ->
     # through a link there.
     kept = [*readable, Path("/run/current-system")]
     kept += [Path("/etc/resolv.conf").resolve()] if network else []
-    # A link inside the workspace, such as .venv, cannot be a mount point: its target is mounted.
+    # A symbolic link in the workspace, such as .venv, cannot be a mount point, so the target of
+    # the link is mounted.
     kept = [place.resolve() if place.is_relative_to(workspace) else place for place in kept]
     return [
         ("--dev", "/dev"),
@@ -176,8 +178,7 @@ def find_sandbox() -> Sandbox:
     if program is None:
         return Sandbox(None, "bubblewrap is not installed")
     reason = ""
-    # The strongest options first. Each is tried, because a version number does not show what the
-    # kernel allows.
+    # Try the strongest options first. A version number does not show what the kernel allows.
     for options, seccomp in ((_NO_USERNS, True), (_NO_USERNS, False), ((), True), ((), False)):
         sandbox = Sandbox(program, "", options, seccomp)
         if not (problem := _try(sandbox)):

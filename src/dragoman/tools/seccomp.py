@@ -40,9 +40,10 @@ BLOCKED: dict[str, tuple[int, int]] = {
 
 
 class _Architecture(NamedTuple):
-    """A processor architecture.
+    """A processor architecture and its system call numbers.
 
-    It has its audit value, its column in ``BLOCKED``, and the numbers of further system calls.
+    ``audit`` is the kernel's audit value for the architecture, and ``column`` its column in
+    ``BLOCKED``. The other fields are the numbers of system calls that need special treatment.
     """
 
     audit: int
@@ -70,7 +71,10 @@ _Instruction = tuple[int, int, int, int]
 
 
 def build_filter(machine: str | None = None) -> bytes | None:
-    """Return the filter for an architecture, by default this one; ``None`` if unsupported."""
+    """Return the filter for an architecture, or ``None`` if it is unsupported.
+
+    The default is the architecture of this machine.
+    """
     known = _ARCHITECTURES.get(machine or platform.machine())
     if known is None:
         return None
@@ -81,7 +85,7 @@ def _assemble(here: _Architecture) -> list[_Instruction]:
     program: list[_Instruction] = [
         (_LOAD, 0, 0, 4),
         (_IF_EQUAL, 1, 0, here.audit),
-        # a program for another architecture has other system call numbers
+        # Block programs for another architecture, because their system call numbers differ.
         (_RETURN, 0, 0, _EPERM),
         (_LOAD, 0, 0, 0),
     ]

@@ -7,9 +7,10 @@ kernel reparents orphaned descendants to a subreaper. This process is the subrea
 of them and kills them.
 
 Protocol over the inherited socket: the supervisor sends ``exit CODE`` or ``failed ERRNO`` (the
-command did not start). It then waits until the other side closes the socket or dies, kills the
+command did not start). It then waits until the parent process closes the socket or dies, kills the
 remaining processes, and exits. Without a socket (``-``, for servers that a library starts), it
-kills them when the command ends or on SIGTERM. It imports little, to start fast.
+kills them when the command ends or on SIGTERM. The program imports few modules, so that it starts
+fast.
 """
 
 import ctypes
@@ -24,9 +25,9 @@ _PATIENCE = 5.0  # seconds to keep killing descendants that fork as fast as they
 
 
 def main(control: int | None, argv: list[str]) -> int:
-    """Run ``argv``, report its end on ``control``, and kill its descendants when that closes.
+    """Run the command ``argv`` and kill its descendants when the socket ``control`` closes.
 
-    Return the exit code of the command, if it has ended.
+    Report the end of the command on the socket. Return its exit code, if it has ended.
     """
     if control is not None:
         os.set_inheritable(control, False)
@@ -38,7 +39,7 @@ def main(control: int | None, argv: list[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda number, _: terminated.append(number))
     try:
-        # Signals that Python ignores would stay ignored in the command.
+        # Restore the signals that Python ignores, which the command would otherwise ignore too.
         command = os.posix_spawnp(
             argv[0], argv, os.environ, setsid=True, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
         )  # fmt: skip
@@ -56,7 +57,7 @@ def main(control: int | None, argv: list[str]) -> int:
             if command in ended:
                 code = os.waitstatus_to_exitcode(ended[command])
                 _report(control, f"exit {code}")
-        if control in ready:  # the other side never sends data, so readable means closed
+        if control in ready:  # readable means closed: the parent never sends data
             break
     _kill_descendants()
     return code if code is not None and code >= 0 else 128 - (code or 0)
@@ -74,7 +75,7 @@ def _report(control: int | None, text: str) -> None:
         try:
             os.write(control, text.encode())
         except OSError:
-            pass  # the other side has closed the socket
+            pass  # the parent process has closed the socket
 
 
 def _collect() -> tuple[dict[int, int], bool]:

@@ -2,8 +2,8 @@
 
 A path is opened folder by folder without following links, so that neither ``..`` nor a symbolic
 link escapes, even if a folder is moved during the call. ``bash`` is confined by bubblewrap if it
-is installed; without it, a command can do whatever the user can, and the record of every run
-includes that.
+is installed; without bubblewrap, a command can do whatever the user can. The log records for every
+run whether it was confined.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Workspace:
         return below
 
     def count_names(self, path: str) -> int:
-        """Return a file's number of hard links; other names may be outside the workspace."""
+        """Return a file's number of hard links, some of which may be outside the workspace."""
         where, _, name = self.locate(path).rpartition("/")
         with self.folder(where or ".") as above, _open_regular(name, above, path) as file:
             return os.fstat(file).st_nlink
@@ -178,7 +178,7 @@ class Workspace:
 
 
 def is_entered(folder: str) -> bool:
-    """Return whether ``walk`` enters a folder."""
+    """Return whether ``walk`` enters a folder with this path."""
     return folder.rpartition("/")[2] not in _SKIPPED and folder.count("/") < MAX_DEPTH
 
 
@@ -283,7 +283,7 @@ class _Files:
         pattern: Annotated[str, "Only in files with names like this, such as *.py."] = "*",
         ignore_case: Annotated[bool, "Take A and a for the same."] = False,
     ) -> Observation:
-        """Find the lines of text files that contain a text."""
+        """Find the lines in text files that contain the given text."""
         if not text:
             return Observation("text: is empty", is_error=True)
         found: list[str] = []
@@ -327,7 +327,7 @@ class _Files:
         ],
         new: Annotated[str, "What to put in its place."],
     ) -> Observation:
-        """Replace one stretch of a text file, or make a new file."""
+        """Replace one passage in a text file, or create a new file."""
         if not old:
             self._workspace.write(path, new.encode(), new=True)
             return Observation(f"made {self._workspace.locate(path)}: {len(new.encode())} bytes")
