@@ -100,8 +100,8 @@ def found_nowhere(detail: str) -> Break:
 def check_session(session: str, page: Page, known: str | None = None) -> tuple[int, Break | None]:
     """Verify a session's chain; return the number of valid records, and the first break.
 
-    ``known`` is a hash that the chain had earlier. A truncated chain is valid in itself; only the
-    absence of the known hash reveals the truncation.
+    ``known`` is a hash that the chain contained earlier. If the end of a chain was cut off, the
+    remaining chain is valid, and only the missing hash reveals the loss.
     """
     count, previous, seen = 0, _genesis(session), known is None
     for row in _walk(session, page):

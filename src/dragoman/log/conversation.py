@@ -16,7 +16,7 @@ from ..messages import Message, ToolResult, User
 from .payloads import ContextProjected, MessageRecorded, SessionResumed
 from .record import LogRecord
 
-# an int stands for a rewind to the record with this number
+# A number means that the conversation returned to its state after the record of that number.
 _Change: TypeAlias = MessageRecorded | ContextProjected | int
 
 
@@ -32,7 +32,7 @@ class Sent(Struct):
     is_goal: bool = False
     is_note: bool = False
     instead: str | None = None
-    # the model used to estimate the tokens, and the estimate
+    # the model whose tokens were estimated, and the estimate
     measured: tuple[str, int] | None = None
 
     @property
@@ -80,7 +80,7 @@ class Conversation:
     def rewind(self, seq: int, at: int) -> None:
         """Restore the conversation as it was after the record ``at``.
 
-        ``seq`` is the number of the record that requests this.
+        ``seq`` is the number of the record that orders the return to this state.
         """
         self._history.append((seq, at, False))
         self._take(seq, at, False)
@@ -90,7 +90,7 @@ class Conversation:
     ) -> list[tuple[int, MessageRecorded | ContextProjected, bool]]:
         """Return the messages and projections that make up the conversation.
 
-        Each comes with the number of its record and whether it is a goal.
+        Each is returned with the number of its record and whether it is a goal of the user.
         """
         changes: list[tuple[int, MessageRecorded | ContextProjected, bool]] = []
         for seq, change, is_goal in self._history:

@@ -60,7 +60,7 @@ class LogStorageError(LogError):
 
 
 class LogCorruptError(LogError):
-    """The stored bytes are not a valid log. ``verify`` finds the damaged place."""
+    """The stored bytes are not a valid log. ``verify`` finds the damaged records."""
 
 
 class LogVersionError(LogError):

@@ -495,9 +495,10 @@ def _counting(view: LogView, session: str | None, progress: Progress | None) -> 
 def link_group(
     drafts: Sequence[Draft], heads: dict[str, Head]
 ) -> list[LogRecord | LogConflictError]:
-    """Link drafts to the heads of their sessions, in order, and update ``heads``.
+    """Append drafts to the hash chains of their sessions, in order, and update ``heads``.
 
-    A draft that expects a different head gets an error instead of a record.
+    ``heads`` has the last record of each chain. A draft that expects another last record gets an
+    error instead of a record.
     """
     linked: list[LogRecord | LogConflictError] = []
     for draft in drafts:
@@ -513,7 +514,7 @@ def link_group(
 
 
 def only_records(linked: Sequence[LogRecord | LogConflictError]) -> list[LogRecord]:
-    """Return the records that ``link_group`` could link."""
+    """Return the records in a result of ``link_group``, without the errors."""
     return [record for record in linked if isinstance(record, LogRecord)]
 
 

@@ -21,7 +21,7 @@ from .record import Draft, Line, LogRecord, Row, to_row
 
 
 class _Place(Struct):
-    """The position of a line in the file, and the fields by which it is found."""
+    """The position of a line in the file, and the fields by which the line is looked up."""
 
     session: str
     seq: int

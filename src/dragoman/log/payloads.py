@@ -124,11 +124,11 @@ class MessageRecorded(Struct, frozen=True, omit_defaults=True):
     """A complete message of the conversation, and what its wire could not represent.
 
     It includes what only the caller of a provider knows: the message's own id, the model chosen,
-    the cost (or ``cost_unknown``, the reason why there is none), and ``tool_ids``, which maps
-    every call id of the message, verbatim, to Dragoman's own id, which is the intent's id if the
-    call became an intent. A message that is stored as evidence only, such as a partial reply, has
-    ``in_context`` false. A reply that its provider paused, and continues when it is sent back, is
-    ``paused``.
+    and the cost (or ``cost_unknown``, the reason why there is none). ``tool_ids`` maps every call
+    id of the message, verbatim, to Dragoman's own id for the call; if the call became an intent,
+    this is the id of the intent. ``in_context`` is false for a message that is stored only as
+    evidence, such as a partial reply. ``paused`` marks a reply that its provider paused, and
+    continues when it is sent back.
     """
 
     message: Message
@@ -163,9 +163,9 @@ class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "fr
 
 
 class LeftOut(Struct, frozen=True, omit_defaults=True):
-    """A message that is replaced or omitted: its record's number, and its estimated tokens.
+    """A message that a context policy omits: its record's number, and its estimated tokens.
 
-    ``instead`` is the text sent as the content of the tool result; without it, nothing is sent.
+    If ``instead`` is set, the message is a tool result that is sent with this text as its content.
     """
 
     seq: int

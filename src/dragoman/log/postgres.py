@@ -120,13 +120,13 @@ class PostgresLog(EventLog):
             self._connection = self._open()
             self._writer = Writer(self._write, self._finish)
 
-    def __repr__(self) -> str:  # does not show the connection string, which may contain a password
+    def __repr__(self) -> str:  # repr omits the connection string, which may contain a password
         return f"PostgresLog({'' if self._writer else 'readonly=True'})"
 
     # --- opening and closing the log ------------------------------------------------------------
 
     def reopen(self) -> PostgresLog:
-        """Return another log of the same database, which can be written to."""
+        """Open the same database again, for writing."""
         return PostgresLog(self._conninfo)
 
     def _open(self) -> psycopg.Connection[Any]:
@@ -344,7 +344,7 @@ def _find_secrets(conninfo: str) -> tuple[str, ...]:
     except driver.Error as error:
         _empty(error)
         raise LogStorageError(f"the connection string cannot be read. {_ENCODE}") from None
-    # the first character may be "@", which means an abstract socket
+    # A host may begin with "@", which means an abstract socket.
     if any("@" in str(parts.get(name, ""))[1:] for name in ("host", "dbname")):
         raise LogStorageError(f"the connection string has an @ in its host or database. {_ENCODE}")
     if not all(

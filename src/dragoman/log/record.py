@@ -83,7 +83,7 @@ class LogRecord(Struct, frozen=True):
             )
         )  # fmt: skip
 
-    def __repr__(self) -> str:  # does not show the payload, which may be private
+    def __repr__(self) -> str:  # repr omits the payload, which may be private
         return f"LogRecord({self.session!r}, seq={self.seq}, type={self.type!r}, id={self.id!r})"
 
 

@@ -99,7 +99,7 @@ _ERRORS: dict[str, type[LogError]] = {
     "SQLITE_CORRUPT": LogCorruptError,
     "SQLITE_NOTADB": LogCorruptError,
     "SQLITE_ERROR": LogCorruptError,  # our SQL is correct, so the tables must be damaged
-    # the index is damaged: it did not contain an existing (session, seq)
+    # A violated constraint means a damaged index: the index lacks a record that exists.
     "SQLITE_CONSTRAINT": LogCorruptError,
 }
 _ADVICE: dict[type[LogError], str] = {
@@ -226,7 +226,7 @@ class SqliteLog(EventLog):
                 try:
                     self._connection.execute("ROLLBACK")
                 except sqlite3.Error:
-                    pass  # ignored, because the first error is reported
+                    pass  # a failed rollback is ignored: the first error is reported
             raise
 
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
@@ -244,11 +244,10 @@ class SqliteLog(EventLog):
 
     def _shrink(self) -> None:
         try:
-            # executescript() runs the statement to its end; execute() would stop after the first
-            # free page.
+            # executescript() frees all unused pages; execute() would stop after the first one.
             self._connection.executescript("PRAGMA incremental_vacuum")
         except sqlite3.Error:
-            pass  # ignored: the sessions are removed, and only the disk space is not freed yet
+            pass  # not an error: the sessions are removed, only their disk space is not freed yet
         _checkpoint(self._connection)
 
     # --- reading records ------------------------------------------------------------------------
@@ -341,7 +340,7 @@ def _create(path: Path) -> sqlite3.Connection:
     connection = _connect(path, "mode=rw")
     try:
         _check_owner(connection, path)
-        # allows the file to shrink when sessions are removed
+        # This setting allows the file to shrink when sessions are removed.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
@@ -370,7 +369,7 @@ def _checkpoint(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         connection.execute("PRAGMA busy_timeout = 5000")
     except sqlite3.Error:
-        pass  # ignored, for example on a full disk: the commits are safe in the write-ahead log
+        pass  # not an error: the commits are safe in the write-ahead log, even on a full disk
 
 
 def _check_size(path: Path) -> None:
@@ -411,7 +410,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute("INSERT INTO schema_version VALUES (?)", (number,))
         if version == 0:
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        # this query fails if the table is damaged
+        # This query detects a damaged table: it fails.
         connection.execute("SELECT hash FROM records ORDER BY rowid DESC LIMIT 1").fetchall()
         connection.execute("COMMIT")
     except BaseException:

@@ -1,4 +1,4 @@
-"""Replay a run from its log: show it step by step, answer calls from it, compare runs.
+"""Replay a run from its log: show its steps, return its recorded replies, compare runs.
 
 Replaying has no side effects: nothing here can reach a tool, a socket or a process.
 """

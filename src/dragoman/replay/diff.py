@@ -72,8 +72,8 @@ def _differ_in_text(a: str, b: str, path: str) -> Difference:
 
 # --- comparing two runs of a session -----------------------------------------------------------
 
-# What differs between any two runs and is not significant: ids, durations, and the provider's own
-# texts.
+# Fields that differ between any two runs without significance: ids, durations, and the provider's
+# own texts.
 _INCIDENTAL = frozenset(
     {
         "assembled_from",
@@ -117,7 +117,7 @@ def compare_runs(a: Iterable[ReplayStep], b: Iterable[ReplayStep]) -> tuple[Chan
     keys = [[_key(step) for step in steps] for steps in (left, right)]
     start = 0
     while start < min(len(left), len(right)) and keys[0][start] == keys[1][start]:
-        start += 1  # most compared runs begin alike, and the matcher is slow on long runs
+        start += 1  # skip the equal start: the matcher is slow on long runs
     matcher = SequenceMatcher(None, keys[0][start:], keys[1][start:], autojunk=False)
     changes: list[Change] = []
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():

@@ -71,7 +71,8 @@ class _Call:
     """One call of a recorded run: its conversation, the part that was sent, and how it ended."""
 
     def __init__(self, conversation: Conversation) -> None:
-        # These lists only grow; other changes of the conversation replace them.
+        # These lists only grow, so their current lengths are enough to restore this state. Any
+        # other change of the conversation creates new lists.
         self._messages, self._count = conversation.messages, len(conversation.messages)
         self._entries, self._sent = conversation.entries, len(conversation.entries)
         self.reply: MessageRecorded | None = None

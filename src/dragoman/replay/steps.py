@@ -85,7 +85,7 @@ class Evidence:
         self._finished = False
 
     def copy(self) -> Evidence:
-        """Return a copy of the state, to continue from separately."""
+        """Return an independent copy of the state."""
         other = Evidence()
         for name, value in vars(self).items():
             setattr(other, name, copy(value))

@@ -72,9 +72,9 @@ def describe(record: LogRecord, *, started: bool | None = None) -> str:
 
 
 def make_headline(payload: Any) -> Headline | None:
-    """Return the label and the text of a record, without goals and results.
+    """Return the summary of a record, without the goal of a session or the result of a tool.
 
-    The result is ``None`` for an unknown type.
+    Return ``None`` if the type of the record is unknown.
     """
     words = _HEADLINES.get(type(payload))
     return words(payload) if words is not None else None

@@ -178,7 +178,7 @@ def add_retries(model: ModelT, retries: int | None) -> ModelT:
 
 
 def open_embed_scheme(model: str, settings: Mapping[str, Any]) -> Embedder:
-    """Open an embedder without an address, such as ``local:NAME``; ignore HTTP settings."""
+    """Open an embedder that has no URL, such as ``local:NAME``; ignore settings for HTTP."""
     scheme, _, rest = model.partition(":")
     known = {key: settings[key] for key in _SCHEME_SETTINGS if key in settings}
     opener = EMBED_SCHEMES[scheme]

@@ -1,8 +1,8 @@
 """The contract of embedding and reranking models: what they implement, and what callers use.
 
-``Embedder`` and ``Reranker`` are siblings of ``Provider``: each is one model, stateless, and sends
-a request once. A subclass implements ``answer``, which takes one request; a call that is too large
-for one request becomes several.
+``Embedder`` and ``Reranker`` are siblings of ``Provider``: each stands for one model, is
+stateless, and sends a request only once. A subclass implements ``answer``, which handles one
+request. A call that is too large for one request is split into several.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
     @property
     def priced_as(self) -> PricedAs:
-        """The price of calls: ``"vendor:model"``, ``"free"``, or a ``PriceRow``; can be set."""
+        """The vendor and model whose price applies to calls, as a ``PricedAs``.
+
+        It can be set to ``"vendor:model"``, to ``"free"`` or to a ``PriceRow``.
+        """
         return self._priced_as or self._find_seller()
 
     @priced_as.setter
@@ -99,7 +102,7 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
 
     @cached_property
     def _calls(self) -> CallsInFlight:
-        return CallsInFlight()  # created on first use: subclasses need not call __init__
+        return CallsInFlight()  # a cached property, so that subclasses need not call __init__
 
     async def _call(self, request: RequestT, send: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
         """Make a call that can be cancelled by its id."""
@@ -240,11 +243,11 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
         session_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Ranking:
-        """Return the documents by relevance to the query, best first, at most ``top_k``.
+        """Return at most ``top_k`` documents, sorted by relevance to the query, best first.
 
-        ``index`` of a result is its place in ``documents``. With ``return_documents`` the server
-        returns the texts as well; Dragoman does not add them itself. ``extras`` are further fields
-        of the wire, sent unchanged.
+        The ``index`` of a result is its position in ``documents``. With ``return_documents`` the
+        server returns the texts as well; Dragoman does not add them itself. ``extras`` are further
+        fields of the wire, sent unchanged.
         """
         request = build_rerank_request(
             query, documents, top_k=top_k, return_documents=return_documents, extras=extras,
@@ -282,7 +285,7 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
 
 
 def find_sale(model: RetrievalModel[Any, Any]) -> Sale:
-    """Return how an answer is priced; the price is looked up when the cost is computed."""
+    """Return a ``Sale``, which looks up a model's price only when a cost is computed."""
     return Sale(lambda: model.priced_as)
 
 

@@ -108,7 +108,10 @@ class Endpoint(Generic[RequestT]):
             log.warning("%s/%s %s: %s", self.name, self.codec.model, request.request_id, warning)
 
     def keep(self, reply: HttpReply) -> Replies | None:
-        """Return the raw reply if it is to be kept; by default, only small replies are kept."""
+        """Return the raw reply, or ``None`` if it is not kept.
+
+        By default, only small replies are kept.
+        """
         keeps = len(reply.body) <= KEPT_BYTES if self._keep_raw is None else self._keep_raw
         return Replies((reply.body,), show_raw) if keeps else None
 
@@ -132,7 +135,7 @@ class Endpoint(Generic[RequestT]):
         return error
 
     def price(self, base_url: str) -> PricedAs:
-        """Return how calls are priced, which depends on the host of the address."""
+        """Return the vendor and model whose price applies, which depends on the host."""
         return find_seller(base_url, self.codec.model)
 
 
@@ -296,7 +299,7 @@ AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
 def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> AnswerT:
     """Report a loss that was found in the reply.
 
-    If reporting it raises an error, that error carries the billed answer.
+    If the loss is reported as an error, the error contains the answer, which is billed.
     """
     try:
         endpoint.report(answer.warnings[-1:], request)
@@ -307,7 +310,7 @@ def _report_late(endpoint: Endpoint[Any], answer: AnswerT, request: Any) -> Answ
 
 
 def _as_network(error: ProviderError) -> ProviderError:
-    """Return the error; if the reply was truncated and is unusable, add advice to try again."""
+    """Add the advice to try again to the error of an interrupted reply; return the error."""
     if isinstance(error, StreamInterruptedError):
         error.advice = "Try again."
     return error

@@ -1,4 +1,4 @@
-"""Layers around embedders and rerankers: a policy decides what happens around each request.
+"""Middleware for embedders and rerankers: a layer applies a policy to each request.
 
 Each middleware class that supports these models applies one policy to both kinds. A call that is
 split passes through its layers once for each request, so that a retry sends only the part that
@@ -17,7 +17,7 @@ from .values import Embeddings, EmbedRequest, Ranking, RerankRequest
 
 
 class RetrievalPolicy(ABC):
-    """What a layer does around each request. The same policy serves embedders and rerankers."""
+    """What a layer does before and after each request, for embedders and rerankers alike."""
 
     title: str = ""
     """The name of the layer in ``describe``."""

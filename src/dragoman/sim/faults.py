@@ -19,7 +19,7 @@ def _split_frames(data: bytes) -> list[bytes]:
 class Mangled(Struct, frozen=True):
     """The bytes to send, and what to do after sending them.
 
-    ``on`` continues, ``cut`` drops the connection, ``ended`` ends the body.
+    ``then`` is ``on`` to continue, ``cut`` to drop the connection, or ``ended`` to end the body.
     """
 
     data: bytes = b""
@@ -118,9 +118,10 @@ def _in_turns(run: dict[Any, list[bytes]]) -> list[bytes]:
 
 
 def _call_of(frame: bytes, tools: set[Any]) -> Any:
-    """Return a key for the tool call that a frame belongs to, or ``None``.
+    """Return a key for the tool call that a frame belongs to.
 
-    ``tools`` collects the keys of call blocks.
+    The result is ``None`` if the frame belongs to no tool call. ``tools`` collects the keys of
+    call blocks.
     """
     lines = [line[5:].strip() for line in frame.split(b"\n") if line.startswith(b"data:")]
     try:

@@ -267,7 +267,7 @@ Reply: TypeAlias = Answer | str | Callable[[Request], Answer | str]
 
 
 class ScriptRule(Struct, frozen=True):
-    """A rule of a script: answer a matching request with ``reply``, subject to ``fault``.
+    """A rule of a script: answer a matching request with ``reply``, damaged by ``fault``.
 
     ``times`` limits how many calls the rule answers; ``chance`` is the probability that it
     answers, drawn with the script's seed. ``name`` is for error messages.

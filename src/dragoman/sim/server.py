@@ -163,7 +163,7 @@ class SimServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         try:
-            from aiohttp import web  # slow to import; needs the extra aiohttp
+            from aiohttp import web  # lazy: slow, and an optional dependency
         except ImportError as error:
             raise ImportError(
                 "the simulator's server needs an extra: pip install 'dragoman[aiohttp]'"

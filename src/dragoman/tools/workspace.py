@@ -121,7 +121,7 @@ class Workspace:
             return _read_all(file, MAX_FILE)
 
     def write(self, path: str, data: bytes, *, new: bool) -> None:
-        """Replace a file atomically, or create a ``new`` one if none exists."""
+        """Replace a file atomically; with ``new``, create a file that must not exist yet."""
         where, _, name = self.locate(path).rpartition("/")
         with self.folder(where or ".", create=new) as above:
             # Keep only the permissions of the old mode: new content must not inherit setuid and

@@ -33,7 +33,10 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Approvals:
-    """Answer questions of a log on behalf of a person. Every answer must include ``token``."""
+    """List the open questions in a log, and record the answers of the user ``by``.
+
+    Every answer must include ``token``.
+    """
 
     def __init__(self, log: EventLog, by: str) -> None:
         self._log = log

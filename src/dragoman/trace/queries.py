@@ -18,7 +18,7 @@ _SEARCHED = 3  # minimum length of the text in a full-text search
 _TEXT = 4000  # characters of a text to show in the timeline
 _ITEMS = 100
 _DEEPEST = 12
-_RAW = 200_000  # characters of a record, or of an exchange, to show in a window
+_RAW = 200_000  # characters of a record, or of a model call, to show when it is opened
 _CHECKPOINTS = 256
 _MATCHES = 500  # maximum number of matching records of a session
 _OPEN = "open"  # the filter value for sessions that are not finished
@@ -68,7 +68,7 @@ _SORTS: dict[str, Callable[[SessionEntry, Summary], Any]] = {
 
 
 class Reader:
-    """Read one log for the page. Its methods block; the server calls them in threads."""
+    """Read the data for the page from one log. Its methods block: call them in a thread."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -170,7 +170,7 @@ class Reader:
         return {**msgspec.to_builtins(step), "data": trim(record.data)}
 
     def read_record(self, session: str, seq: int) -> dict[str, Any] | None:
-        """Return one record as it is stored, or ``None`` when there is none."""
+        """Return one record as it is stored, or ``None`` if it does not exist."""
         record = self.find_record(session, seq)
         if record is None:
             return None
@@ -184,12 +184,12 @@ class Reader:
         }
 
     def find_record(self, session: str, seq: int) -> LogRecord | None:
-        """Return the record with this number, or ``None``."""
+        """Return the record with this number, or ``None`` if it does not exist."""
         found = next(self._log.read(session, seq - 1), None) if seq > 0 else None
         return found if found is not None and found.seq == seq else None
 
     def read_exchange(self, session: str, request_id: str) -> dict[str, Any] | None:
-        """Return the request and the reply of one call from its records, or ``None``."""
+        """Return the request and the reply of one call, or ``None`` if it is not in the log."""
         messages: list[Any] = []
         asked: dict[str, Any] = {}
         heard: list[dict[str, Any]] = []

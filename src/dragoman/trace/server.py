@@ -142,8 +142,8 @@ class _Site:
 
     def __init__(self, log: EventLog, token: str, decisions: Decisions | None) -> None:
         try:
-            # a slow import (0.3 s) that needs the extra; other `log` commands should not pay for
-            # it
+            # aiohttp is an optional dependency and takes 0.3 s to import, which only the trace
+            # viewer should cost.
             from aiohttp import web
         except ImportError as error:
             raise ImportError(
@@ -157,7 +157,7 @@ class _Site:
         self._token = token.encode()
 
     def make_app(self) -> web.Application:
-        # aiohttp accepts a function here, not a method
+        # aiohttp accepts only functions as middleware, not methods.
         async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
             return await self._guard(request, handler)
 

@@ -1,7 +1,7 @@
 """Types of the arguments that a caller may pass, as values or plain records.
 
-Type checkers read these; at run time ``parse`` reads the arguments and reports the path of an
-invalid one. Records that are not known before run time, such as decoded JSON, go through
+These types are for type checkers. At run time ``parse`` reads the arguments and reports the path
+of an invalid one. Pass records that a type checker cannot know, such as decoded JSON, through
 ``parse_messages``.
 """
 

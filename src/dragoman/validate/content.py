@@ -146,8 +146,8 @@ _PLAIN = (str, int, float, type(None), dict, list, tuple)
 def check_depth(value: Any, path: str, *, plain: bool = False) -> None:
     """Raise ``InvalidRequestError`` if lists and mappings are nested beyond ``MAX_DEPTH``.
 
-    With ``plain``, raise it for a part that is not JSON as well: the encoder would convert bytes
-    and dates to strings.
+    With ``plain``, also raise it for a value that is not JSON, such as bytes or a date, which the
+    encoder would convert to a string.
     """
     level = [value]
     for _ in range(MAX_DEPTH):

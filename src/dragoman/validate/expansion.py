@@ -1,8 +1,8 @@
-"""Bound the work that a JSON Schema can cause, before it is compiled.
+"""Limit the work that validation with a JSON Schema can cause, before compiling the schema.
 
 References turn a schema into a graph: 40 definitions, each of which refers twice to the one before
-it, take 3 KB and have 2^40 paths. The count follows every path once, so it is linear in the size
-of the schema.
+it, take 3 KB and have 2^40 paths. The paths are counted without following each of them, in time
+linear in the size of the schema.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 MAX_PATHS = 10_000
 MAX_LEVELS = 128
 _MAX_SAME_NAME = 16
-_CEILING = 10**9  # larger counts are replaced by this number
+_CEILING = 10**9  # counts are capped at this number
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 # Keywords, grouped by what their subschemas apply to: to the value itself (_SAME), to any property
@@ -32,14 +32,21 @@ _AGAIN = ("unevaluatedProperties", "unevaluatedItems")
 
 
 class Expansion(NamedTuple):
-    """How often validation visits a part of a value, and how fast that grows with recursion."""
+    """The cost of validation with a schema.
+
+    ``paths`` is the largest number of checks for one part of a value, and ``growth`` is the factor
+    by which recursion can multiply this number at each level.
+    """
 
     paths: int
     growth: int
 
 
 class _Node(Struct, eq=False):
-    """A subschema as a graph node, with edges to subschemas for the same value and its parts."""
+    """A subschema as a node of a graph.
+
+    Its edges lead to the subschemas that apply to the same value or to parts of the value.
+    """
 
     same: list[int] = []
     references: list[int] = []
@@ -49,7 +56,7 @@ class _Node(Struct, eq=False):
     weight: int = 1
 
     def edges(self) -> Iterator[int]:
-        """Return the subschemas that this one leads to."""
+        """Yield the number of every subschema that this subschema contains or refers to."""
         yield from self.same
         yield from self.references
         for part in self.parts.values():
@@ -59,7 +66,10 @@ class _Node(Struct, eq=False):
 
 
 def measure(schema: dict[str, Any]) -> Expansion:
-    """Count the paths of a schema; raise ``ValueError`` for too many or a dangling reference."""
+    """Count the paths of a schema.
+
+    Raise ``ValueError`` if there are too many, or if a reference has no target.
+    """
     nodes = _Graph(schema).nodes
     if _find_order(nodes, lambda node: [*node.same, *node.references]) is None:
         raise ValueError("a reference leads back to itself without going into the value")
@@ -70,7 +80,8 @@ def measure(schema: dict[str, Any]) -> Expansion:
 
     numbers = {id(node): at for at, node in enumerate(nodes)}
     order = _find_order(nodes, lambda node: _edges_onward(node, onward(node, numbers[id(node)])))
-    # every cycle contains a reference, and references inside a component were excluded
+    # An order exists: every cycle contains a reference within a strongly connected component, and
+    # these references were excluded.
     assert order is not None
     paths, growth = [1] * len(nodes), [0] * len(nodes)
     for at in order:
@@ -90,10 +101,10 @@ def _edges_onward(node: _Node, further: list[int]) -> list[int]:
 
 
 def _total(node: _Node, further: list[int], counts: list[int]) -> int:
-    """Return the count for a subschema.
+    """Return the sum of the counts of the subschemas that a subschema leads to.
 
-    It is the sum of the counts of the subschemas for the same value and for any of its parts, plus
-    the largest count for one particular part.
+    Of the subschemas for properties or items with a fixed name or index, only the largest count is
+    added, because they apply to different parts of the value.
     """
     same = node.weight * sum([counts[each] for each in [*node.same, *further]])
     names = sum([counts[each] for each in node.any_name])
@@ -222,7 +233,7 @@ def _join(base: str, url: str) -> str:
 
 
 def _follow(value: Any, pointer: str) -> Any:
-    """Return the value that a JSON Pointer leads to, or ``None``."""
+    """Return the value that a JSON Pointer leads to, or ``None`` if there is none."""
     if pointer and not pointer.startswith("/"):
         return None
     for step in pointer.split("/")[1:]:

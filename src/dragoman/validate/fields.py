@@ -186,7 +186,7 @@ class Fields:
         """Reject the fields that were not read."""
         for name, value in self.data.items():
             if name not in self._known and value not in self.EMPTY:
-                import difflib  # lazy: takes a millisecond, and only this error needs it
+                import difflib  # lazy import: it takes a millisecond, and only this error needs it
 
                 near = difflib.get_close_matches(str(name), self._known, 1)
                 hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(self._known)}"

@@ -121,7 +121,7 @@ def _apply_settings(
     known = ("system", *RuntimeConfig.__struct_fields__)
     for name in settings:
         if name not in known:
-            import difflib  # lazy: takes a millisecond, and only this error needs it
+            import difflib  # lazy import: it takes a millisecond, and only this error needs it
 
             near = difflib.get_close_matches(
                 name, [*known, "tools", "config", "response_schema", "tool_choice"], 1
@@ -466,7 +466,7 @@ def _read_arguments(record: Fields) -> dict[str, Any] | None:
 
 
 def _read_signed(record: Fields) -> Continuity | None:
-    """Return the opaque state of a block, which may be a signature alone."""
+    """Return the opaque state of a block; a record may contain only its signature."""
     signature, state = record.text("signature"), _read_continuity(record)
     return Continuity(signature) if state is None and signature is not None else state
 

@@ -22,7 +22,7 @@ _NOTHING = object()
 
 
 class PartialJson:
-    """The beginning of a JSON text. ``read`` returns its value, completed by closing what is open.
+    """The beginning of a JSON text. ``read`` closes open strings, lists and objects to parse it.
 
     A key without a value, and a number or literal that may be incomplete, are omitted; a string is
     returned as far as it has arrived.
@@ -121,7 +121,7 @@ class PartialValue:
 
 
 def _open_path(value: Any, length: int) -> list[str | int]:
-    """Return the path that leads ``length`` levels down to the last member of a value."""
+    """Return a path of ``length`` keys or indices, each of the last member at its level."""
     path: list[str | int] = []
     while len(path) < length and value:
         key = next(reversed(value)) if isinstance(value, dict) else len(value) - 1

@@ -18,7 +18,7 @@ class Expectation:
         self._check_calls = request.check_calls
 
     def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
-        """Return why a call does not match the offered tools, or ``None``."""
+        """Return why a call does not match the offered tools, or ``None`` if it does."""
         if not self._check_calls:
             return None if name else ("malformed", "the call has no name")
         parameters = self._parameters.get(name)

@@ -97,7 +97,8 @@ def _check_messages(messages: Sequence[Message]) -> None:
                 and block.text
             ):
                 continue
-        # the position is counted for the other messages only, which is cheaper than enumerate
+        # The index is computed only for the messages that get here, which is cheaper than
+        # enumerate.
         path = f"messages[{len(messages) - length_hint(walk) - 1}]"
         if type(message) is User:
             _check_user(message, path)
@@ -360,7 +361,7 @@ def _unreadable_image(
 def _has_other_type(block: Image, accepted: Collection[str]) -> bool:
     """Return whether an image has a type that is not accepted.
 
-    The type of a URL is not known, so it passes.
+    The type of an image at a URL is unknown, so such an image is accepted.
     """
     return (
         isinstance(block.source, Inline)

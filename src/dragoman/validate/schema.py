@@ -19,11 +19,11 @@ MAX_CHECKS = 2_000_000
 subschema."""
 _CACHED_SCHEMA = 64 * 1024  # largest schema to cache, in bytes of JSON
 _CACHED_IN_ALL = 16 * 1024 * 1024  # size of the cache, in bytes of memory
-_FEW_PATHS = 16  # below this, counting the parts of a value costs more than it saves
+_FEW_PATHS = 16  # for fewer paths, counting the parts of a value is not worth its cost
 
 
 class Schema(NamedTuple):
-    """A compiled schema, and its number of checks for each part of a value."""
+    """A compiled schema, and the number of checks that it makes for each part of a value."""
 
     validator: Any
     paths: int
@@ -71,8 +71,8 @@ def first_error(schema: Schema, value: Any) -> str | None:
         start_meter()
         if schema.validator.is_valid(value):
             return None
-        # Validation caches what it has checked; the listing of errors does not, and follows every
-        # path.
+        # The library caches results while it validates, but not while it lists errors: it then
+        # follows every path.
         if (
             schema.growth > 1
             and parts * schema.paths * schema.growth ** min(depth, 64) > MAX_CHECKS
@@ -93,7 +93,7 @@ def has_final_error(schema: Schema, value: Any, open_path: list[str | int]) -> b
 
     The nodes along ``open_path`` are unfinished: they may become valid when more text arrives.
     """
-    # Such a schema is too expensive to check with every fragment.
+    # A recursive or large schema is too expensive to check after every fragment.
     if schema.growth > 1 or schema.paths > _FEW_PATHS or schema.names:
         return False
     start_meter()
@@ -185,5 +185,6 @@ def _compile(encoded: bytes) -> Schema:
 
 
 def _refuse(uri: str) -> NoReturn:
-    # Schemas come from tool authors, and the library would open files and URLs they name.
+    # Schemas come from tool authors. By default, the library would open the files and URLs that
+    # they name.
     raise ValueError(f"references out of the document are not followed: {uri}")

@@ -1,7 +1,8 @@
-"""Structured output by Python type: make the schema to send, convert the reply.
+"""Structured output as a Python type: build the schema to send, and convert the reply.
 
-Providers take a schema with an object at its root. Lists, unions, ``Literal`` and scalars are
-therefore sent inside an object with the one property ``value``, and taken out of it again.
+Providers take a schema with an object at its root. The schema of a list, union, ``Literal`` or
+scalar is therefore wrapped in an object with one property, ``value``, and the value in the reply
+is unwrapped.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def to_instance(response: Response[Any], request: Request) -> Any:
         return None
     try:
         return convert_value(unwrap(value, kind), kind)
-    except ValueError as error:  # validation errors of msgspec and Pydantic are subclasses
+    except ValueError as error:  # base of the validation errors of msgspec and Pydantic
         name = getattr(kind, "__name__", str(kind))
         problem = f"the reply does not fit {cut(name)}: {cut(' '.join(str(error).split()), 300)}"
         raise _misfit(response, request, problem, str(error)) from error

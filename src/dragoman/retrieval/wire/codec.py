@@ -1,8 +1,8 @@
 """The interface of a retrieval wire: a codec for one model at one address.
 
 Like the codecs of ``dragoman.wire``, these are pure: no socket, no clock, no log. ``encode``
-writes one request, ``decode`` reads its whole reply. Splitting a call into several requests is
-done above the codecs.
+writes one request, ``decode`` reads its complete reply. A codec never splits a call into several
+requests: its caller does.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ...wire.openai.errors import inband_error
 from ..values import EmbedRequest, Ranked, RerankRequest
 
 ROWS: tuple[Row, ...] = (
-    # llama.cpp answers 500 to a text longer than its physical batch; without this row it would be
-    # retried
+    # llama.cpp answers 500 to a text longer than its physical batch. Without this row, the request
+    # would be retried.
     row("500", r"too large to process|physical batch size", ContextOverflowError),
     # TEI's and vLLM's errors for a text longer than the context window
     row("400 413 422", r"must have less than \d+ tokens|input is too long", ContextOverflowError),

@@ -77,7 +77,11 @@ class OpenAIEmbed(EmbedCodec[EmbedQuirks]):
 
 
 class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings for a server of the openai wire that ranks; ``EmbedQuirks`` explains the fields."""
+    """Settings for a server of the openai wire that ranks.
+
+    ``batch_limit`` is the maximum number of documents in a request; unlimited by default. The
+    other fields have the same meaning as in ``EmbedQuirks``.
+    """
 
     usage: bool = True
     batch_limit: int | None = None
