@@ -43,7 +43,7 @@ class Citation(Struct, frozen=True, omit_defaults=True):
 
 
 def read_citations(state: Any, text: str) -> tuple[Citation, ...]:
-    """Return the citations in the provider's opaque state of a text block."""
+    """Return the citations that a provider put into the opaque state of a text block."""
     if not isinstance(state, Mapping) or not SOURCES & state.keys():
         return ()
     listed = state.get("citations")

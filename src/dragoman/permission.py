@@ -75,7 +75,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     ``input`` replaces the proposed input. It is validated in the same way, and both inputs are
     recorded.
 
-    ``scope`` is which later calls of the tool in this session are also allowed, without asking
+    ``scope`` defines which later calls of the tool in this session are allowed without asking
     again: none (``once``), all (``session``), those with the same paths (``path``), or commands
     that begin with the same words (``prefix``). The field ``prefix`` has these words; the default
     is the first word of the command. A later call that a rule denies is still denied.

@@ -20,8 +20,8 @@ neither records nor plays.
         run_agent(base_url=sim.base_urls["openai"])
         assert len(sim.requests) == 1
 
-``forbid_network()``, or the fixture ``dragoman_no_network``, raises on any connection beyond this
-machine.
+``forbid_network()``, or the fixture ``dragoman_no_network``, raises an error for any connection to
+another machine.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _look(event: str, args: tuple[Any, ...]) -> None:
 
 def _refuse_host(address: Any) -> None:
     if not isinstance(address, tuple) or not address:
-        return  # a Unix socket path, or a socket that is connected already
+        return  # no host to check: a Unix socket, or a socket that is connected already
     host = address[0].decode("idna") if isinstance(address[0], bytes) else address[0]
     if _is_here(host) or all(host in guard for guard in _guards):
         return

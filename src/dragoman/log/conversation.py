@@ -16,7 +16,7 @@ from ..messages import Message, ToolResult, User
 from .payloads import ContextProjected, MessageRecorded, SessionResumed
 from .record import LogRecord
 
-# A number means that the conversation returned to its state after the record of that number.
+# A number means that the conversation returned to its state after the record with that number.
 _Change: TypeAlias = MessageRecorded | ContextProjected | int
 
 

@@ -165,7 +165,8 @@ class ModelSwapped(Struct, frozen=True, omit_defaults=True, rename={"from_": "fr
 class LeftOut(Struct, frozen=True, omit_defaults=True):
     """A message that a context policy omits: its record's number, and its estimated tokens.
 
-    If ``instead`` is set, the message is a tool result that is sent with this text as its content.
+    If ``instead`` is set, the message is a tool result, and this text is sent as its content;
+    otherwise nothing is sent in its place.
     """
 
     seq: int

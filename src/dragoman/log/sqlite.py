@@ -410,7 +410,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute("INSERT INTO schema_version VALUES (?)", (number,))
         if version == 0:
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        # This query detects a damaged table: it fails.
+        # This query fails if the table is damaged.
         connection.execute("SELECT hash FROM records ORDER BY rowid DESC LIMIT 1").fetchall()
         connection.execute("COMMIT")
     except BaseException:

@@ -72,8 +72,8 @@ def _differ_in_text(a: str, b: str, path: str) -> Difference:
 
 # --- comparing two runs of a session -----------------------------------------------------------
 
-# Fields that differ between any two runs without significance: ids, durations, and the provider's
-# own texts.
+# Fields that differ between any two runs, so their differences are ignored: ids, durations, and
+# the provider's own texts.
 _INCIDENTAL = frozenset(
     {
         "assembled_from",

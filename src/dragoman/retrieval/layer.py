@@ -24,7 +24,7 @@ class RetrievalPolicy(ABC):
 
     @abstractmethod
     async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        """Answer a request, usually by a call of ``inner.answer``."""
+        """Answer a request, usually by calling ``inner.answer``."""
 
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that ``describe`` shows; never a key or a URL."""

@@ -22,7 +22,8 @@ class ToolIds:
         the new intent is sent under its own id.
         """
         if self._inward.get((provider, call_id), intent_id) != intent_id:
-            # Some servers start every reply with call_0, although others reject a repeated id.
+            # Some servers start every reply with call_0, but other servers reject a conversation
+            # that repeats an id.
             call_id = intent_id
         self._outward[provider, intent_id] = call_id
         self._inward[provider, call_id] = intent_id

@@ -47,7 +47,7 @@ class Call(Struct, frozen=True):
 
     @property
     def written(self) -> str:
-        """The arguments as they are sent."""
+        """The arguments as text, as they are sent."""
         if isinstance(self.arguments, str):
             return self.arguments
         return msgspec.json.encode(self.arguments).decode()

@@ -163,7 +163,7 @@ class SimServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         try:
-            from aiohttp import web  # lazy: slow, and an optional dependency
+            from aiohttp import web  # lazy import of a slow, optional dependency
         except ImportError as error:
             raise ImportError(
                 "the simulator's server needs an extra: pip install 'dragoman[aiohttp]'"

@@ -32,8 +32,8 @@ class Protection(Struct, frozen=True):
 def hide_memory() -> bool:
     """Hide this process's memory and environment from the user's other processes (Linux).
 
-    The file ``/proc/PID/environ`` contains API keys. Return whether it is hidden: root can always
-    read it.
+    The file ``/proc/PID/environ`` contains API keys. Return whether it is hidden, which is never
+    the case if this process runs as root.
     """
     if sys.platform != "linux":
         return False

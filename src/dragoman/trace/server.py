@@ -142,8 +142,8 @@ class _Site:
 
     def __init__(self, log: EventLog, token: str, decisions: Decisions | None) -> None:
         try:
-            # aiohttp is an optional dependency and takes 0.3 s to import, which only the trace
-            # viewer should cost.
+            # aiohttp is an optional dependency and takes 0.3 s to import, so it is imported only
+            # when the trace viewer starts.
             from aiohttp import web
         except ImportError as error:
             raise ImportError(

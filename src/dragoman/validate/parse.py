@@ -466,7 +466,7 @@ def _read_arguments(record: Fields) -> dict[str, Any] | None:
 
 
 def _read_signed(record: Fields) -> Continuity | None:
-    """Return the opaque state of a block; a record may contain only its signature."""
+    """Return the opaque state of a block; if it has only a signature, that is the state."""
     signature, state = record.text("signature"), _read_continuity(record)
     return Continuity(signature) if state is None and signature is not None else state
 

@@ -121,7 +121,7 @@ class PartialValue:
 
 
 def _open_path(value: Any, length: int) -> list[str | int]:
-    """Return a path of ``length`` keys or indices, each of the last member at its level."""
+    """Return the path of ``length`` steps that follows the last member at each level."""
     path: list[str | int] = []
     while len(path) < length and value:
         key = next(reversed(value)) if isinstance(value, dict) else len(value) - 1

@@ -45,7 +45,7 @@ def to_instance(response: Response[Any], request: Request) -> Any:
         return None
     try:
         return convert_value(unwrap(value, kind), kind)
-    except ValueError as error:  # base of the validation errors of msgspec and Pydantic
+    except ValueError as error:  # the base class of validation errors in msgspec and Pydantic
         name = getattr(kind, "__name__", str(kind))
         problem = f"the reply does not fit {cut(name)}: {cut(' '.join(str(error).split()), 300)}"
         raise _misfit(response, request, problem, str(error)) from error

@@ -183,7 +183,7 @@ def _read_echo(value: Any) -> str | None:
 
 
 def read_usage(record: Any, *names: str) -> Usage:
-    """Return the usage in a reply: the input tokens are the first valid count in these fields."""
+    """Return the usage in a reply; its input tokens are the first valid count in ``names``."""
     if not isinstance(record, Mapping):
         return Usage()
     counts = [read_count(record.get(name)) for name in names]
