@@ -153,7 +153,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
     @property
     def label(self) -> str:
-        """Return the name of the rule, or its parts if it has none."""
+        """Return the name of the rule, or its action and conditions if it has no name."""
         arguments = [f"{key}={text}" for key, text in (self.arguments or {}).items()]
         parts = [self.action, self.tool, *(self.side_effect or ()), *arguments]
         return self.name or " ".join([*parts, *([self.path] if self.path is not None else [])])

@@ -92,9 +92,9 @@ def dragoman_cassette(request: pytest.FixtureRequest) -> Callable[..., Record]:
 
 
 def cassette_path(test_file: Path, test: str, name: str = "") -> Path:
-    """Return the path of the cassette of a test.
+    """Return the path of a test's cassette.
 
-    Invalid file names are escaped without collisions.
+    Characters that file names must not contain are escaped, without collisions.
     """
     wanted = f"{test}.{name}" if name else test
     safe = _UNSAFE.sub("-", wanted)[:150]

@@ -41,7 +41,7 @@ _TYPES = (
 
 
 class Question(Struct, frozen=True, omit_defaults=True):
-    """A tool call that waits for permission; ``seq`` is the number of its request record."""
+    """A tool call that waits for permission; ``seq`` is the number of the record that asks."""
 
     session: str
     intent_id: str
