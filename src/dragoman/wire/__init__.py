@@ -1,7 +1,8 @@
 """Wires: codecs between Dragoman's messages and an API's bytes, for clients and servers.
 
 The rule of this folder (sans-IO): no code here opens a socket, sleeps, reads a clock, logs, or
-generates an id. A codec is a pure function in both directions and can be driven by hand.
+generates an id. A codec only converts values to bytes and bytes to values, so tests and programs
+can call it directly.
 
 ``CODECS`` has the client side of each wire, which a provider uses; ``SERVER_CODECS`` has the
 server side, which the gateway and the simulator use. A server reads a request and writes its reply
@@ -17,8 +18,9 @@ like this::
     except ProviderError as error:
         send(reply.fail(error))                   # a well-formed error ending
 
-Before the first event an error is ``codec.error(error)``: status, headers and body. Without
-``stream`` in the request the encoder returns nothing until ``end()``, and then the complete body.
+For an error before the first event, ``codec.error(error)`` returns status, headers and body. If
+the request does not set ``stream``, the encoder returns no bytes until ``end()``, which returns
+the complete body.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def add_codec(wire: str, place: str) -> None:
 
 
 class ByWire(Mapping[str, _T], Generic[_T]):
-    """A mapping from wire names to codecs, which imports the module of a codec on first use."""
+    """A mapping from wire names to codecs. The module of a codec is imported on first use."""
 
     def __init__(
         self, places: dict[str, str], make: Callable[[Any], _T], package: str = __name__
@@ -87,7 +89,7 @@ class ByWire(Mapping[str, _T], Generic[_T]):
         return len(self._places)
 
     def add(self, wire: str, place: str) -> None:
-        """Add the codec for another wire, given its import path ``module:name``."""
+        """Add the codec of another wire, given its import path ``module:name``."""
         self._places[wire] = place
 
 
@@ -104,7 +106,7 @@ _codecs: ByWire[type[Codec]] = ByWire(
     lambda codec: codec,
 )
 CODECS: Mapping[str, type[Codec]] = _codecs
-"""The client side of each wire, by name."""
+"""The client codec of each wire, by wire name."""
 
 SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
     {
@@ -118,4 +120,4 @@ SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
     },
     lambda codec: codec(),
 )
-"""The server side of each wire, by name."""
+"""The server codec of each wire, by wire name."""

@@ -29,7 +29,7 @@ def read_cache(request: Request, *, default: bool = False) -> PromptCache | None
 def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Notes) -> None:
     """Report cache settings that the wire has no field for, and reject a cache handle.
 
-    A handle cannot be dropped, because it stands for a part of the prompt.
+    Dropping a handle would change the prompt, because a handle refers to a stored part of it.
     """
     if cache is None:
         return
@@ -49,11 +49,11 @@ def note_unplaced(cache: PromptCache | None, places: Collection[str], notes: Not
 def write_key(
     cache: PromptCache | None, request: Request, notes: Notes, *, auto_key: bool
 ) -> dict[str, str]:
-    """Return the cache fields for a wire with automatic caching: the retention, and a key.
+    """Return the cache key and retention fields for a wire that caches automatically.
 
     Calls with the same key are routed to the same cache.
 
-    With ``auto_key`` the calls of a session share a key.
+    With ``auto_key``, all calls of a session use the session id as their key.
     """
     if cache is None:
         return {}

@@ -23,23 +23,25 @@ from .json import put_over, to_bytes
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of
 from .schema import schema_name
 
-# Largest body, in bytes. No text reply comes near this; it bounds the memory that a hostile server
-# can use.
+# Largest body, in bytes. Text replies are far smaller; the limit bounds the memory that a hostile
+# server can use.
 MAX_BODY = 16 * 1024 * 1024
 MAX_EVENTS = 2_000_000
-# How many bytes of an unreadable reply the error keeps.
+# An error for an unreadable reply contains at most this many bytes of the reply.
 MAX_KEPT = 16 * 1024
-MAX_LINES = 4 * MAX_EVENTS  # comments and empty lines count as lines, not as events
-# Largest number of objects and lists in one body or event: "{}" has two bytes in a body, but
-# takes hundreds of bytes of memory.
+# Largest number of lines in a stream. It is higher than the number of events, because comments and
+# empty lines are lines too.
+MAX_LINES = 4 * MAX_EVENTS
+# Largest number of objects and lists in one body or event. An empty object has two bytes in a
+# body, but takes hundreds of bytes of memory once it is decoded.
 MAX_CONTAINERS = 500_000
 # Largest stream, in bytes. The limit is higher than for a body, because a stream sends each
 # fragment of text inside an event with about a hundred bytes of JSON.
 MAX_STREAM = 1024 * 1024 * 1024
 
 
-# Received chunks are joined to pages of this many bytes: each bytes object has 33 bytes of
-# overhead, and streams have tens of thousands of chunks.
+# Received chunks are joined until they have this many bytes. Each bytes object has 33 bytes of
+# overhead, and a stream has tens of thousands of chunks.
 _PAGE = 4096
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM = b"\xef\xbb\xbf"
@@ -47,7 +49,7 @@ Framing: TypeAlias = SseDecoder | LineDecoder | EventStreamDecoder
 
 
 class HttpRequest(Struct, frozen=True):
-    """An HTTP request without credentials; the provider adds them when it sends."""
+    """An HTTP request without credentials, which the provider adds when it sends the request."""
 
     method: Literal["GET", "POST"]
     url: str
@@ -86,7 +88,7 @@ class Notes:
     def rewrite(self, path: str, code: str, detail: str, *, loss: bool = False) -> None:
         """Record that a part is sent in another form.
 
-        ``loss`` means that the other form contains less.
+        ``loss`` means that the other form has less information.
         """
         self.items.append(Note("rewritten", code, path, detail, loss))
 
@@ -197,7 +199,7 @@ class Endpoint(Generic[Q]):
 
     @staticmethod
     def adapt_calls(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return the quirks without parallel tool calls, if the model does not support them."""
+        """Return quirks that turn parallel tool calls off if the model does not support them."""
         if capabilities.known("supports_parallel_tool_calls") is False and hasattr(
             quirks, "parallel_tools"
         ):
@@ -206,7 +208,7 @@ class Endpoint(Generic[Q]):
 
     @staticmethod
     def adapt_reasoning(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return the quirks without reasoning settings, if the model is known not to reason."""
+        """Return quirks that turn reasoning settings off if the model is known not to reason."""
         if (
             capabilities.known("supports_thinking") is False
             and getattr(quirks, "reasoning", None) is None
@@ -217,7 +219,7 @@ class Endpoint(Generic[Q]):
     def home(self, request: Request) -> Issuer:
         """Return the issuer that answers a request.
 
-        Only opaque state of this issuer is sent to it.
+        Opaque state is sent only to the issuer that it came from.
         """
         return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
 
@@ -309,15 +311,16 @@ class Codec(Protocol):
         ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
-        """Return a codec that avoids the rejected field, or ``None`` if it has no alternative."""
+        """Return a codec that avoids the rejected field; ``None`` if there is no alternative."""
 
 
 class Decoder(ABC):
     """Decode a reply, a stream of events or one body, by calling methods of an ``Assembler``.
 
-    The first byte decides which of the two it is. The request and the content type do not: servers
-    answer a streaming request with a JSON error or a complete body, and label event streams as
-    JSON. A decoding error ends the message and is kept in ``error``; no exception escapes.
+    The first byte of the reply shows whether it is a stream or a body. The request and the content
+    type do not show this: servers answer a streaming request with a JSON error or a complete body,
+    and label event streams as JSON. A decoding error ends the message and is stored in ``error``;
+    no exception escapes.
     """
 
     framing: ClassVar[type[Framing]] = SseDecoder
@@ -333,7 +336,7 @@ class Decoder(ABC):
         self._frames = 0
         self._sse: Framing | None = None
         self._is_body = False
-        self._head = b""  # the first bytes of the reply that are not white space
+        self._head = b""  # the first bytes of the reply, without leading white space
         if keep_raw:
             out.kept = Raw(self._kept, _decode_body)
 
@@ -348,7 +351,7 @@ class Decoder(ABC):
             return []
         try:
             self._take(chunk)
-        # any reply, however malformed, must end in events or in a ProviderError
+        # Every reply, however malformed, must end in events or in a ProviderError.
         except Exception as error:
             self._broken(error)
         return self._take_events()
@@ -384,21 +387,20 @@ class Decoder(ABC):
         """Finish the message, or fail, when a stream ends without an end mark."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields of ``raw`` besides ``chunks``: a stream's finish reason and usage."""
+        """Return a stream's finish reason and usage, which ``raw`` contains next to ``chunks``."""
         return {}
 
     # --- methods that the decoders of all wires share
 
     def lose(self, code: str, path: str, detail: str) -> None:
-        """Report a part of the reply that the message has no field for; report each code once."""
+        """Add a warning about a dropped part of the reply, once for each warning code."""
         if all(warning.code != code for warning in self.out.warnings):
             self.out.warnings = (*self.out.warnings, LossWarning(code, path, detail))
 
     def lose_choice(self, path: str) -> None:
-        """Report that a reply has a second choice, which is dropped.
+        """Add a warning that the reply has a second choice, which is dropped.
 
-        No report is needed if the request asked for several choices: encoding has reported the
-        loss.
+        If the request asked for several choices, the encoder has already added this warning.
         """
         if not self.several:
             self.lose("choices_dropped", path, "a reply has one choice; the others are in raw")
@@ -423,7 +425,7 @@ class Decoder(ABC):
             chunk = self._start_stream()
         if self._sse is None:
             return
-        # a shorter stream cannot have an event with too many objects
+        # Each object has at least one byte, so a shorter stream cannot have too many objects.
         may_be_crowded = self._size > MAX_CONTAINERS
         out, frames = self.out, self._sse.feed(chunk)
         self._frames += len(frames)
@@ -458,7 +460,9 @@ class Decoder(ABC):
         self._is_body = head[:1] in (b"<" if self.framing is LineDecoder else b"{[<")
         if not self._is_body:
             self._sse = self.framing()
-            if self.out.kept is not None:  # a caller may read raw before the end of the stream
+            # The caller may read ``raw`` before the stream ends, so the function that decodes it
+            # is set now.
+            if self.out.kept is not None:
                 self.out.kept.decode = partial(_decode_stream, self.framing, {})
         return not self._is_body
 
@@ -470,8 +474,7 @@ class Decoder(ABC):
             _refuse_crowded(data)
             self.body(_unmarked(data))
         elif self._asked_for_stream:
-            # status 200 with an empty body: vLLM and llama-cpp-python send it when generation
-            # fails
+            # vLLM and llama-cpp-python send status 200 with an empty body when generation fails.
             self.interrupted()
         else:
             raise InvalidResponseError("the reply is empty")
@@ -482,13 +485,14 @@ class Decoder(ABC):
             if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
                 continue
             self.out.offset = frame.offset
-            with suppress(ValueError):  # an event that is truncated by the end of the stream
+            with suppress(ValueError):  # the last event may be truncated by the end of the stream
                 self.frame(frame)
             if self.done or self.out.complete is not None or self.out.error is not None:
                 return
         head = self._head.removeprefix(_BOM)
-        # The binary decoder verifies checksums itself, and an incomplete first message is not an
-        # error.
+        # The check of the first bytes is only for text streams. The decoder of binary streams
+        # verifies checksums, and a binary stream that ends within its first message counts as
+        # interrupted.
         is_binary = self.framing is EventStreamDecoder
         if (
             not self._frames
@@ -512,7 +516,8 @@ class Decoder(ABC):
 
     def _take_events(self) -> list[Event]:
         if self.done and self._sse is not None and self.out.kept is not None:
-            # A plain function: a bound method would keep the decoder alive as long as ``raw``.
+            # A plain function is stored, because a bound method would keep the decoder in memory
+            # as long as ``raw`` exists.
             self.out.kept.decode = partial(_decode_stream, self.framing, self.facts())
         return self.out.take()
 
@@ -539,11 +544,12 @@ def _decode_body(data: bytes) -> Any:
 
 
 def _decode_stream(framing: type[Framing], facts: dict[str, Any], data: bytes) -> Any:
-    # without a limit: raw shows even an event that was too long to decode
+    # The decoder gets no length limit here, because ``raw`` shows even an event that was too long
+    # to decode.
     sse = framing(len(data) + 1)
     try:
         frames = [*sse.feed(data), *sse.end()]
-    except EventStreamError:  # the message has a wrong checksum
+    except EventStreamError:  # a binary message has a wrong checksum
         return {"chunks": [data.decode("utf-8", "replace")], **facts}
     chunks = [
         _read_or_show(frame.data) for frame in frames if frame.data.strip() not in (b"", b"[DONE]")

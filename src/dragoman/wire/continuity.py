@@ -1,4 +1,4 @@
-"""Opaque state (signatures, encrypted reasoning): who issued it, and whether to send it back."""
+"""Decide whether opaque state (signatures, encrypted reasoning) may be sent back to a provider."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def model_line(model: str) -> str:
 def is_ours(state: Continuity | None, home: Issuer) -> bool:
     """Return whether opaque state is complete and was issued by ``home``.
 
-    The wire, the vendor and the model line must be the same; a vendor or model that is unknown on
-    either side matches any.
+    The wire, the vendor and the model's name without its date must be the same. An unknown vendor
+    or model matches any.
     """
     if (
         state is None
@@ -44,8 +44,7 @@ def is_ours(state: Continuity | None, home: Issuer) -> bool:
 def is_welcome(state: Continuity | None, home: Issuer) -> bool:
     """Return whether opaque state may be sent to ``home``.
 
-    It may if it is complete, and was issued by ``home`` or has no issuer. State without an issuer
-    is sent on the one wire that has this kind of state.
+    The state must be complete, and its issuer must be ``home`` or unknown.
     """
     return is_ours(state, home) or (
         state is not None and state.issuer is None and state.replayable
@@ -55,7 +54,7 @@ def is_welcome(state: Continuity | None, home: Issuer) -> bool:
 def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) -> None:
     """Report that opaque state of a text or a call is not sent.
 
-    Omitting citations from the same wire is not a loss.
+    Citations that came from the same wire are not counted as a loss.
     """
     sources = (
         isinstance(state.opaque, dict)
@@ -77,7 +76,7 @@ def drop_state(state: Continuity, wire: str, path: str, notes: Notes, why: str) 
 
 
 def note_state(message: User | ToolResult, path: str, notes: Notes) -> None:
-    """Report opaque state of a user message or a tool result: no wire has a field for it."""
+    """Report opaque state of a user message or tool result. No wire has a field for such state."""
     for at, block in enumerate(() if isinstance(message.content, str) else message.content):
         if (type(block) is Text or type(block) is Image) and block.continuity is not None:
             why = "the wire has no place for state of what a user or a tool sends"

@@ -1,4 +1,4 @@
-"""Let the server count a request's input tokens exactly, on wires with such an endpoint."""
+"""Let the server count a request's input tokens, on wires that have an endpoint for this."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .urls import root_of
 
 Questions = Generator[HttpRequest, HttpReply, int | None]
 
-# Fields of a request that the counting endpoints accept; they reject others.
+# The request fields that each counting endpoint accepts. Other fields are rejected.
 _ANTHROPIC = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
 _RESPONSES = (
     *(
@@ -36,8 +36,8 @@ _RESPONSES = (
 def count_tokens(codec: Codec, encoded: Encoded, model: str) -> Questions:
     """Count a call's input tokens: yield each request, receive its reply, and return the count.
 
-    The count is ``None`` if the wire has no endpoint for it. Raises the error for a reply with an
-    error status.
+    The count is ``None`` if the wire has no endpoint for it. A reply with an error status raises
+    an error.
     """
     sent = encoded.http
     body = msgspec.json.decode(sent.body)
@@ -74,8 +74,8 @@ def _ask_once(codec: Codec, sent: HttpRequest, path: str, body: Any, name: str) 
 def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: str) -> Questions:
     """Count with Gemini.
 
-    The Gemini API expects the request as one field of the body; Vertex AI accepts only parts of
-    it.
+    The Gemini API expects the complete request in one field of the body. Vertex AI accepts only
+    some of the request's fields.
     """
     parts = urlsplit(sent.url)
     path = parts.path.rpartition(":")[0] + ":countTokens"
@@ -93,7 +93,7 @@ def _ask_template(codec: Codec, sent: HttpRequest, body: Mapping[str, Any]) -> Q
     llama.cpp has no endpoint that counts the tokens of a conversation.
     """
     if any(isinstance(message.get("content"), list) for message in body["messages"]):
-        return None  # the tokens of an image cannot be counted from text
+        return None  # llama.cpp cannot count the tokens of images
     root = root_of(sent.url.removesuffix("/chat/completions"))
     asked = _keep(body, ("messages", "tools", "chat_template_kwargs"))
     reply = yield HttpRequest("POST", f"{root}/apply-template", sent.headers, to_bytes(asked))

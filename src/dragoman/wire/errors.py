@@ -1,8 +1,7 @@
-"""Error bodies and Retry-After, as servers write them: the parts that all wires share.
+"""Read error bodies and Retry-After headers; this code is shared by all wires.
 
 The error class is chosen by the HTTP status, then by the machine-readable code in the body, then
-by a table of patterns that each wire keeps as data. A case under ``conformance/cases`` exercises
-each row of a table.
+by the wire's table of patterns. A case under ``conformance/cases`` exercises each row of a table.
 """
 
 from __future__ import annotations
@@ -94,7 +93,8 @@ def _write_body(body: Any) -> str:
         return cut(body or "", MAX_BODY)
     try:
         return cut(json_text(body), MAX_BODY)
-    except InvalidRequestError:  # not encodable as JSON: a lone surrogate, or nested too deeply
+    # the body cannot be encoded as JSON: it has a lone surrogate, or is nested too deeply
+    except InvalidRequestError:
         return ""
 
 
@@ -121,10 +121,9 @@ def _read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> F
 
 
 def is_failure(data: bytes) -> bool:
-    """Return whether a stream event without content is an error without an ``error`` field.
+    """Return whether a stream event without content is an error that has no ``error`` field.
 
-    Error bodies have these forms on many servers, and proxies forward them as an event of the
-    stream.
+    Many servers send error bodies without this field, and proxies forward them as stream events.
     """
     try:
         record = read_json(data)
@@ -170,14 +169,16 @@ def _plain_text(value: Any) -> str:
     """Return a value of an error body as text; some servers send lists and objects."""
     try:
         return cut(value if isinstance(value, str) else str(value), MAX_PROVIDER_MESSAGE)
-    except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
+    # the value is nested too deeply, or is an integer with thousands of digits
+    except (RecursionError, ValueError):
         return ""
 
 
 def _word(value: Any) -> str:
     if isinstance(value, str):
         return cut(value, MAX_CODE)
-    # An integer beyond 10^18 is not a code, and Python rejects the conversion of very long ones.
+    # An integer above 10^18 is not an error code, and Python refuses to convert very long
+    # integers.
     return (
         str(value)
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
@@ -192,8 +193,8 @@ def _is_number(value: Any) -> bool:
 def _strip_markup(text: str) -> str:
     if "<" not in text[:200]:
         return text[:2000].strip()
-    # Split first: one pattern over the page takes a second if the page has many tags that are
-    # never closed.
+    # The page is split before tags are removed. A single pattern for the complete page takes a
+    # second if the page has many tags that are never closed.
     pieces = re.split(r"(?=<(?:script|style)\b)", text[:40000])
     text = " ".join(
         [re.sub(r"(?s)^<(?:script|style)\b.*?</(?:script|style)>", " ", piece) for piece in pieces]
@@ -266,10 +267,11 @@ _SECONDS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 def read_retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """Return the Retry-After of a reply in seconds.
 
-    It may be ``retry-after-ms``, seconds, ``"6m0s"``, or an HTTP date.
+    The header may be ``retry-after-ms``, or ``retry-after`` with seconds, a duration such as
+    ``"6m0s"``, or an HTTP date.
 
-    A date is compared with the ``Date`` of the reply, so that a wrong local clock does not matter;
-    without one, ``now`` is used.
+    A date is compared with the ``Date`` header, so that a wrong local clock does not matter.
+    Without this header, ``now`` is used.
     """
     lower = {name.lower(): value.strip() for name, value in headers.items()}
     if (milliseconds := _read_seconds(lower.get("retry-after-ms", ""))) is not None:
@@ -296,7 +298,7 @@ def _read_seconds(text: str) -> float | None:
 
 
 def _read_date(text: str) -> float | None:
-    # Imported on first use, because it is rarely needed and slow to import.
+    # ``email.utils`` is imported on first use, because it is slow to import and rarely needed.
     from email.utils import parsedate_to_datetime
 
     try:
@@ -310,8 +312,8 @@ def _read_date(text: str) -> float | None:
 
 
 def _read_reset(headers: Mapping[str, str], now: float | None) -> float | None:
-    # A 429 of OpenRouter has no Retry-After, only the time at which the limit resets, in epoch
-    # milliseconds.
+    # A 429 from OpenRouter has no Retry-After, but a header with the time at which the limit
+    # resets, in epoch milliseconds.
     value = headers.get("x-ratelimit-reset", "")
     if now is None or not re.fullmatch(r"\d{13}", value):
         return None

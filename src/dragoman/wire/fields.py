@@ -1,4 +1,4 @@
-"""Read the body of a client's request, and collect the fields that are dropped."""
+"""Read the body of a client's request, and collect warnings about dropped fields."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Losses:
 def read_body(body: bytes | dict[str, Any]) -> Fields:
     """Return a reader for a request body, given as bytes or as decoded JSON.
 
-    Unlike a provider's reply, a request that is not valid JSON is rejected.
+    A request that is not valid JSON is rejected. (The decoder of replies tolerates some errors.)
     """
     if isinstance(body, dict):
         return Fields(body)
@@ -60,7 +60,7 @@ def _reason(error: Exception) -> str:
 
 
 def read_media_url(url: str) -> tuple[Url | Inline, str | None]:
-    """Return a media URL as a source, with the media type if it is a ``data:`` URL."""
+    """Return the source of a medium for a URL, and the media type if it is a ``data:`` URL."""
     found = read_data_url(url)
     return (Url(url), None) if found is None or found[0] is None else (Inline(found[1]), found[0])
 
@@ -82,7 +82,7 @@ def read_key(fields: Fields) -> PromptCache | None:
 
 
 def read_schema(schema: Any, name: str | None, path: str, losses: Losses) -> dict[str, Any]:
-    """Return a schema; a name that the client gave it becomes the title of the schema."""
+    """Return a client's schema; the name from the request becomes its title if it has none."""
     if not isinstance(schema, dict):
         raise InvalidRequestError(f"{path} must be a JSON Schema")
     if name is None or name == schema_name(schema):

@@ -1,4 +1,4 @@
-"""Tool-call ids, mapped to ids that a wire accepts."""
+"""Map tool-call ids to ids that a wire accepts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IdRule(Struct, frozen=True):
         return fits and set(call_id) <= _characters(self.alphabet + self.also)
 
     def fold(self, call_id: str, salt: int) -> str:
-        """Return a legal id for ``call_id``: its digest, written in the wire's alphabet."""
+        """Return an id that the wire accepts: the digest of ``call_id`` in the wire's alphabet."""
         digest = hashlib.sha256(f"{salt}:{call_id}".encode("utf-8", "surrogatepass")).digest()
         number = int.from_bytes(digest, "big")
         letters = []
@@ -45,7 +45,7 @@ class IdRule(Struct, frozen=True):
 def _is_text(call_id: str) -> bool:
     try:
         call_id.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON cannot represent
+    except UnicodeEncodeError:  # the id has a lone surrogate, which JSON cannot represent
         return False
     return True
 
@@ -55,10 +55,11 @@ def _characters(letters: str) -> frozenset[str]:
 
 
 class IdMap:
-    """A conversation's tool-call ids, mapped to legal ids of a wire: deterministic, injective.
+    """A deterministic mapping from a conversation's tool-call ids to ids that a wire accepts.
 
-    Legal ids pass unchanged and are reserved first; each illegal one gets a digest, with another
-    salt in the unlikely case of a collision. A call and its result get the same id.
+    Accepted ids stay unchanged. Every other id is replaced by its digest; if another call already
+    has that id, the digest is computed with another salt. Different ids stay different, and a call
+    and its result keep the same id.
     """
 
     def __init__(self, rule: IdRule | None, messages: Iterable[Message] = ()) -> None:

@@ -34,7 +34,7 @@ def _write(value: Any, encode: Callable[[Any], bytes]) -> msgspec.Raw:
         raise InvalidRequestError(
             f"a value of the request cannot be written as JSON: {error}"
         ) from error
-    if b"null" in written:  # msgspec writes null for NaN
+    if b"null" in written:  # msgspec writes NaN as null; NaN is rejected here
         _refuse_not_finite(value)
     return msgspec.Raw(written)
 
@@ -42,7 +42,8 @@ def _write(value: Any, encode: Callable[[Any], bytes]) -> msgspec.Raw:
 def _refuse_not_finite(value: Any) -> None:
     left: list[tuple[str, Any]] = [("", value)]
     while left:
-        # The walk is iterative, because the value may be nested as deeply as the encoder allows.
+        # This loop is not recursive, because the value may be nested as deeply as the encoder
+        # allows.
         place, value = left.pop()
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidRequestError(
@@ -69,7 +70,7 @@ def read_count(value: Any) -> int | None:
 
 
 def json_text(value: Any) -> str:
-    """Return ``ordered_json`` as text."""
+    """Return a value as JSON text with its keys in insertion order."""
     return bytes(ordered_json(value)).decode()
 
 
@@ -84,9 +85,10 @@ def merge_extras(
 ) -> None:
     """Merge the caller's extras into the body that the codec built.
 
-    If the codec wrote the same field: lists named in ``lists`` are joined, with the codec's values
-    first; objects named in ``objects`` are merged field by field; any other value must be equal,
-    or the call is rejected. Other fields are sent unchanged, in the order of the caller.
+    If the codec and the caller set the same field, lists named in ``lists`` are joined, with the
+    codec's values first, and objects named in ``objects`` are merged field by field. Any other
+    value must be equal, or the call is rejected. Extras that the codec does not set are added
+    unchanged.
     """
     for name in sorted(extras):
         value = extras[name]
@@ -105,7 +107,7 @@ def merge_extras(
 
 
 def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body overridden by other fields.
+    """Return a copy of a body in which the fields of ``native`` override its own.
 
     Objects are merged, other values are replaced, and ``None`` removes a field.
     """
@@ -123,7 +125,7 @@ def put_over(body: Mapping[str, Any], native: Mapping[str, Any]) -> dict[str, An
 
 def _merge(ours: list[str], theirs: Any) -> list[str]:
     if not isinstance(theirs, list | tuple) or not all(isinstance(item, str) for item in theirs):
-        return ours  # a value that cannot be merged counts as absent: the codec's list is kept
+        return ours  # a value that is not a list of strings is ignored
     return list(dict.fromkeys([*ours, *theirs]))
 
 
@@ -132,7 +134,7 @@ def _plain(value: Any) -> Any:
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """Compare two values of decoded JSON: numbers by value, but true is not equal to 1."""
+    """Return whether two values are equal as JSON, where 1 equals 1.0 but not true."""
     if isinstance(ours, bool) or isinstance(theirs, bool):
         return ours is theirs
     if isinstance(ours, dict) and isinstance(theirs, Mapping):

@@ -1,4 +1,4 @@
-"""Lessons: quirks that a codec changes after an error, for an endpoint or one schema."""
+"""Lessons: quirks that a codec changes after an error, for all requests or for one schema."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from msgspec import Struct
 from .json import sorted_json
 
 MAX_LESSONS = 256
-"""How many lessons a codec keeps at most. It is bounded because programs may generate a schema for
-each call."""
+"""The largest number of lessons that a codec keeps. A program may generate a schema for each call,
+so there must be a limit.
+"""
 
 
 class Lesson(Struct, frozen=True):

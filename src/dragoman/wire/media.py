@@ -1,7 +1,8 @@
-"""Media in tool results: text replaces those that the wire or the model does not accept.
+"""Replace media by text where the wire or the model does not accept them.
 
-A tool result stays in the conversation. If an image in it made the request fail, every later turn
-would fail as well. Therefore no content of a tool result is a reason to reject a request.
+A tool result stays in the conversation. If an image in the result made the request fail, every
+later turn would fail as well. Therefore a request is never rejected because of media in a tool
+result.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _fit_block(
 
 
 def describe_media(block: Image | Document | Audio) -> str:
-    """Describe a medium for the text that replaces it: ``image (image/png, about 1200 bytes)``."""
+    """Return a description of a medium, such as ``image (image/png, about 1200 bytes)``."""
     facts = [block.media_type] if block.media_type else []
     if isinstance(block.source, Inline):
         facts.append(f"about {len(block.source.base64_data) * 3 // 4} bytes")
@@ -72,7 +73,7 @@ def describe_media(block: Image | Document | Audio) -> str:
 
 
 def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
-    """Return the transcript of audio that the wire cannot send back; report the loss."""
+    """Return the transcript of audio that the wire cannot send; report the loss of the audio."""
     if block.transcript:
         notes.rewrite(path, "audio_transcribed", "its transcript is sent in its place", loss=True)
         return block.transcript

@@ -1,8 +1,9 @@
-"""Names of tool calls in a conversation, mapped to names that servers accept.
+"""Replace the names of tool calls that servers would reject.
 
 Models sometimes call a tool that does not exist. The call stays in the conversation, so that the
-model learns of its mistake, and its name may have characters that servers reject: OpenAI's models
-call ``multi_tool_use.parallel``, and OpenAI's API refuses each later request of that conversation.
+model learns of its mistake. Its name may have characters that servers reject. For example,
+OpenAI's models call ``multi_tool_use.parallel``, and then OpenAI's API rejects every later request
+of that conversation.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from msgspec.structs import replace
 from ..messages import Assistant, Message, Request, ToolCall
 from .codec import Notes
 
-# names that every server accepts
+# the form of names that every server accepts
 _is_accepted = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}").fullmatch
 
 
 def rename_calls(request: Request, notes: Notes) -> Request:
-    """Return the request with a legal name for each call whose tool name servers would reject."""
+    """Return a request in which each call has a tool name that servers accept."""
     found = [
         (at, index)
         for at, message in enumerate(request.messages)

@@ -19,16 +19,16 @@ class Call(NamedTuple):
 class Pairs:
     """The pairs of tool calls and results in a conversation, and the id of each pair.
 
-    Only calls whose arguments are a JSON object are paired. If an id occurs twice, a result
-    belongs to the latest call. Some servers number calls from zero in every reply; for a wire that
-    requires unique ids, each such call gets a new id.
+    Only calls whose arguments are a JSON object are paired. If two calls have the same id, a
+    result belongs to the latest one without a result. Some servers number calls from zero in every
+    reply, so ids repeat; each repeated id is replaced by a new one.
     """
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
-        # the call of each result, by the message index of the result
+        # maps the message index of each result to its call
         self.answers: dict[int, Call] = {}
-        self.results: dict[Call, int] = {}  # the message index of the result of each call
-        self.ids: dict[Call, str] = {}  # the id under which each call that has a result is sent
+        self.results: dict[Call, int] = {}  # maps each call to the message index of its result
+        self.ids: dict[Call, str] = {}  # maps each call with a result to the id that is sent
         names: dict[Call, str] = {}
         waiting: dict[str, list[Call]] = {}
         for at, message in enumerate(messages, first):

@@ -1,7 +1,6 @@
 """Swap plans: what a switch to another model would keep, rewrite or drop in a conversation.
 
-To make a plan, the request is encoded with the same code that sends requests, and the notes of the
-encoder are returned.
+A plan is made by encoding the request as if it were sent. Its items come from the encoder's notes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from .codec import Codec, Note
 
 
 class PlanItem(Struct, frozen=True):
-    """What happens to a block or message (kept, rewritten or dropped), by which rule, and why."""
+    """Whether a block or message is kept, rewritten or dropped, by which rule, and why."""
 
     path: str
     kind: str
@@ -47,7 +46,7 @@ class SwapPlan(Struct, Displayed, frozen=True):
 
     @property
     def fits(self) -> bool | None:
-        """Whether the conversation fits the context window of the target."""
+        """Whether the conversation fits the target's context window; ``None`` if unknown."""
         if self.context_tokens is None or self.estimated_tokens is None:
             return None
         return self.estimated_tokens <= self.context_tokens
@@ -78,9 +77,9 @@ def make_plan(
     estimated_tokens: int | None = None,
     context_tokens: int | None = None,
 ) -> SwapPlan:
-    """Return the swap plan for a request that would be sent with a codec.
+    """Return the swap plan for a request, encoded with the codec of the target model.
 
-    Without a codec (a custom provider) everything is kept.
+    A custom provider has no codec; in its plan everything is kept.
     """
     notes: tuple[Note, ...] = ()
     refused: str | None = None

@@ -27,7 +27,7 @@ def read_success(codec: Codec, reply: HttpReply) -> Any:
 
 
 def refuse_failure(codec: Codec, reply: HttpReply) -> None:
-    """Raise the error for a reply that is not a success."""
+    """Raise an error if a reply does not have a success status."""
     if reply.status >= 300:
         raise codec.error(reply.status, reply.headers, reply.body)
 
@@ -38,5 +38,5 @@ def entries_of(value: Any) -> list[dict[str, Any]]:
 
 
 def serves_one_model(entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether llama.cpp sent this model list; it serves its one model under any name."""
+    """Return whether llama.cpp sent this model list. It serves its only model under any name."""
     return len(entries) == 1 and isinstance(entries[0].get("meta"), Mapping)

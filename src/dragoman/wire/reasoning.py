@@ -1,4 +1,4 @@
-"""The request fields that set the amount of reasoning; an approximate amount causes a warning."""
+"""Build the request fields for reasoning; warn if a model supports only an approximate amount."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def reasoning_fields(
 ) -> dict[str, Any] | None:
     """Return the request fields that set the amount of reasoning; ``None`` if no amount is set.
 
-    ``style`` comes from the endpoint's quirks. Without it, the catalogue chooses the style by
+    ``style`` comes from the endpoint's quirks. If it is ``None``, the catalogue chooses a style by
     model family; for an unknown family the result is ``None``. ``room`` is the token limit of the
-    reply; a reasoning budget must be smaller.
+    reply. A reasoning budget must be smaller than this limit.
     """
     if config.reasoning is None:
         return None

@@ -1,4 +1,4 @@
-"""Response schemas: their names, and the prompt instruction for a wire without a schema field."""
+"""Name response schemas, and write the prompt instruction for wires without a schema field."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sealed state: opaque state of one wire that a client of another wire carries back to its issuer.
+"""Seal opaque state of one wire, so that a client of another wire can send it back to its issuer.
 
-A client sends a signature back unchanged, even if another model answers by then. A signature from
-a wire other than the client's is therefore sealed with the name of its issuer, and is sent only to
-that issuer.
+A client sends a signature back unchanged, even if another model answers the next request. A
+signature from another wire is therefore sealed: it is stored together with the name of its issuer.
+The gateway sends it only to that issuer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ..validate.fields import Fields
 
 _T = TypeVar("_T")
 _MARK = b"dragoman:"
-# 9 bytes are exactly 12 base64 characters, so the prefix is stable
+# These 9 bytes are exactly 12 base64 characters, so every sealed signature begins with these
+# characters.
 _PREFIX = base64.b64encode(_MARK).decode()
 
 
@@ -52,7 +53,7 @@ def unseal(text: str, wire: str) -> tuple[str, Issuer]:
 
 
 def holds_sealed(body: bytes) -> bool:
-    """Return whether a body may contain sealed state, which only a codec can unpack."""
+    """Return whether a body may contain sealed state. Such a body must be decoded by a codec."""
     return _PREFIX.encode() in body or b'"opaque"' in body
 
 
@@ -63,7 +64,7 @@ def is_from(block: AssistantBlock, wire: str) -> bool:
 
 
 def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:
-    """Return an opaque block: unchanged on its own wire, sealed with its issuer on another.
+    """Return an opaque block for a client: unchanged on the wire it came from, otherwise sealed.
 
     The client cannot use a sealed block, but sends it back, so that it reaches its issuer again.
     """
@@ -93,7 +94,7 @@ def read_opaque(fields: Fields) -> Opaque | Image:
 def read_sealed(value: Any, kind: type[_T], path: str) -> _T:
     """Return a value that a client sent back, converted to ``kind``.
 
-    Raise ``InvalidRequestError`` if that is impossible, because the client changed the value.
+    Raise ``InvalidRequestError`` if the value is invalid because the client changed it.
     """
     try:
         return msgspec.convert(value, kind)

@@ -38,16 +38,16 @@ class Asked(Struct, frozen=True):
     stream_usage: bool = True
     """Whether the client requests usage at the end of a stream."""
     issuer: Issuer | None = None
-    """The issuer of the opaque state in the reply, if known."""
+    """The issuer of the opaque state that the reply will contain, if known."""
     echo: dict[str, Any] = {}
-    """Fields of the request that the reply repeats, if the wire does so."""
+    """The request fields that the reply repeats, on wires that do this."""
     custom: frozenset[str] = frozenset()
-    """Tools with free text as input, if the wire has them: replaced by functions with the
-    parameter ``input``.
+    """The names of tools whose input is free text, on wires with such tools. The model gets a
+    function with the parameter ``input`` instead.
     """
     grouped: Mapping[str, tuple[str, str]] = {}
-    """Tools of a namespace, if the wire has them, by the names of the functions that replace them:
-    the namespace, and the name in it.
+    """The tools in namespaces, on wires with namespaces. The model gets a function for each such
+    tool. This mapping leads from the function's name to the namespace and the tool's name.
     """
 
 
@@ -57,11 +57,11 @@ class ServerCodec(Protocol):
     wire: ClassVar[str]
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode a request body; on some wires the URL ``path`` has the model and the mode.
+        """Decode a request body. On some wires the URL ``path`` contains the model and the mode.
 
-        A field that ``Request`` does not have is rejected, kept in ``config.extras``, or, if it is
-        only a hint, named in ``warnings``. Raises ``InvalidRequestError`` or
-        ``UnsupportedContentError``.
+        A field that ``Request`` does not have is rejected, stored in ``config.extras``, or, if it
+        is only a hint, dropped with a warning. An invalid request raises ``InvalidRequestError``
+        or ``UnsupportedContentError``.
         """
         ...
 
@@ -74,7 +74,7 @@ class ServerCodec(Protocol):
         ...
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the client's key; ``headers`` have lower-case names."""
+        """Return the client's key from ``headers``, whose names are in lower case."""
 
 
 class ReplyEncoder(ABC):
@@ -86,10 +86,10 @@ class ReplyEncoder(ABC):
 
     A tool call that failed validation (unknown tool, arguments that are not JSON) is sent as the
     model wrote it, so that the client can detect the error. The reply fails if the client could
-    not detect it, if the wire cannot express the call (the wire has an object for the input, but
-    the input is not JSON), or if the reply was truncated. A streamed reply then ends with an error
-    event; in a reply with one body, the last call raises the error, and the caller passes it to
-    ``ServerCodec.error``.
+    not detect the error, if the reply was truncated, or if the wire cannot express the call,
+    because it requires an object and the input is not one. A streamed reply then ends with an
+    error event; in a reply with one body, the last call raises the error, and the caller passes it
+    to ``ServerCodec.error``.
     """
 
     content_type: str = "application/json"
@@ -97,10 +97,10 @@ class ReplyEncoder(ABC):
     def __init__(self) -> None:
         self.start: MessageStart | None = None
         self.complete: MessageComplete | None = None
-        # the error if a tool call or the text of a complete reply failed validation
+        # the validation error of a complete reply, if a tool call or the text is invalid
         self.unsound: ProviderError | None = None
         self.calls: list[CallFacts] = []  # tool calls that have ended
-        self._input: list[str] = []  # fragments of the open call's input
+        self._input: list[str] = []  # input fragments of the open call
 
     @abstractmethod
     def feed(self, event: Event) -> bytes:
@@ -174,12 +174,13 @@ class ReplyEncoder(ABC):
     def finish_word(self, complete: MessageComplete, words: Mapping[str, FinishReason]) -> str:
         """Return the wire's term for the finish reason.
 
-        The provider's own term is kept if this wire has it with the same meaning. Otherwise the
-        first term with that meaning in ``words`` is returned.
+        The provider's own term is returned if this wire has the same term with the same meaning.
+        Otherwise the first term in ``words`` with that meaning is returned.
         """
         raw, reason = complete.finish_raw, complete.finish_reason
         if reason == "error" and isinstance(self.unsound, MalformedToolCallError):
-            # the original reason; the client detects the invalid call itself
+            # The original finish reason is sent, because the client can detect the invalid call
+            # itself.
             reason = words.get(raw or "", "tool_calls")
         if raw is not None and words.get(raw) == reason:
             return raw
@@ -200,12 +201,12 @@ class CallFacts(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """The input as JSON text: a valid call without input has ``{}``, which clients expect."""
+        """The input as JSON text; ``{}`` for a valid call without input, as clients expect."""
         return self.text + "{}" if self.is_blank and self.end.intent is not None else self.text
 
 
 class BodyEncoder(ReplyEncoder):
-    """Write a reply as one body; ``write`` builds the body from the recorded events."""
+    """Encode a reply as one body, which ``write`` builds from the recorded events."""
 
     def __init__(
         self,
@@ -246,9 +247,9 @@ def named_frame(data: dict[str, Any]) -> bytes:
 
 
 def split_at_text(frame: bytes) -> tuple[bytes, bytes]:
-    """Split a frame whose last text is one NUL character into the bytes before and after it.
+    """Return the bytes of a frame before and after its last text, which must be one NUL character.
 
-    Most frames of a stream differ only in their text, so the rest is encoded once.
+    Most frames of a stream differ only in their text, so the other bytes are encoded only once.
     """
     before, _, after = frame.rpartition(b'"\\u0000"')
     return before, after
@@ -260,7 +261,7 @@ def has_unreadable_call(blocks: Sequence[AssistantBlock]) -> bool:
 
 
 def total_tokens(usage: Usage) -> int | None:
-    """Return the total token count as reported, or otherwise the sum of input and output."""
+    """Return the reported total token count or, if there is none, the sum of input and output."""
     if (
         usage.total_tokens is None
         and usage.input_tokens is not None
@@ -271,7 +272,7 @@ def total_tokens(usage: Usage) -> int | None:
 
 
 def known(**counts: Any) -> dict[str, Any]:
-    """Return the token counts without those that are unknown; zero would be wrong for them."""
+    """Return the token counts that are known; zero would be wrong for an unknown count."""
     return {name: value for name, value in counts.items() if value is not None and value != {}}
 
 

@@ -45,7 +45,7 @@ _STATUSES: dict[type[ProviderError], int] = {
     CallCancelledError: 503,
     ProviderError: 500,
 }
-# Statuses of the provider that are passed to the client, by error class.
+# The provider's statuses that are forwarded to the client, by error class.
 _KEPT: dict[type[ProviderError], frozenset[int]] = {
     AuthenticationError: frozenset({401, 403}),
     UnavailableError: frozenset({500, 502, 503}),
@@ -88,12 +88,13 @@ def headers_of(error: ProviderError) -> dict[str, str]:
     return headers
 
 
-# A URL, or a host and a port. A run of host characters is scanned once, from its first character.
+# Matches a URL, or a host with a port. It cannot backtrack, so the time is linear in the length of
+# the message.
 _ADDRESS = re.compile(r"\bhttps?://\S++|(?<![\w.-])[\w.-]++:\d{2,5}+\b\S*+")
 
 
 def message_of(error: ProviderError) -> str:
-    """Return the provider's message for the client, without keys or internal addresses."""
+    """Return the provider's error message without keys and internal addresses, for the client."""
     text = error.provider_message or error.message or error.category
     return _ADDRESS.sub("[address]", scrub(text, limit=MAX_MESSAGE))
 

@@ -1,4 +1,4 @@
-"""Server-side tools, which the provider runs, in the form of each wire."""
+"""Encode server-side tools, which the provider runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ def write_server_tools(
     known: Mapping[str, Mapping[str, Any]],
     other: Callable[[str], dict[str, Any]] | None,
 ) -> list[dict[str, Any]]:
-    """Return server-side tools in the form of the wire; the caller's options override defaults.
+    """Return server-side tools in the form of a wire. The caller's options override defaults.
 
-    ``other`` writes a tool that only this wire has; an unknown name is rejected.
+    ``known`` has the portable tools that the wire supports; other portable tools are rejected.
+    ``other`` encodes tools that only this wire has. Without ``other``, they are rejected too.
     """
     written = []
     for at, tool in enumerate(tools):

@@ -1,7 +1,7 @@
-"""Schemas for strict decoding: which ones are accepted with ``strict: true``, and in which form.
+"""Convert schemas to the form that strict decoding (``strict: true``) accepts.
 
-The rules are those of hosted OpenAI, which answers 400 to anything else. The keywords are an
-allow-list: those that its guide names, and those in recorded requests that it accepted.
+The rules are those of hosted OpenAI, which answers 400 to any other schema. Allowed keywords are
+those that OpenAI's guide names, and those in recorded requests that OpenAI accepted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 from ..messages import Tool
 from .codec import Notes
 
-# Keywords that are kept. ``default``, ``minLength`` and ``maxLength`` are reported to be rejected.
+# Keywords that OpenAI accepts. According to user reports, it rejects ``default``, ``minLength``
+# and ``maxLength``.
 _KEPT = frozenset(
     {
         "$ref", "$schema", "additionalProperties", "const", "description", "enum",
@@ -32,10 +33,10 @@ _MAX_LEVELS = 32
 
 
 def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a schema with the same meaning in a form that strict mode accepts, or ``None``.
+    """Return an equivalent schema that strict decoding accepts, or ``None`` if there is none.
 
-    A union with a discriminator (Pydantic writes ``oneOf``) becomes ``anyOf``: its branches
-    exclude each other.
+    A ``oneOf`` with a discriminator, as Pydantic writes it, becomes ``anyOf``. The meaning is the
+    same, because the branches exclude each other.
     """
     try:
         form = _convert(schema, 0)
@@ -49,9 +50,9 @@ def choose_strict(
 ) -> tuple[bool | None, Any]:
     """Return the ``strict`` flag of a tool, and its parameters in the matching form.
 
-    ``default`` applies to a tool that does not set the flag. If the caller sets the flag and the
-    parameters have no strict form, the flag is dropped and a note added: the server would reject
-    the request.
+    ``default`` is the flag of a tool that does not set it. If a tool sets the flag but its
+    parameters have no strict form, the flag is dropped with a note, because the server would
+    reject the request.
     """
     if tool.strict is False or (tool.strict is None and not default):
         return tool.strict, tool.parameters
@@ -68,7 +69,7 @@ def choose_strict(
 
 
 def note_strict(tool: Tool, path: str, notes: Notes) -> None:
-    """Note that a tool requests strict decoding, on a wire without a field for it."""
+    """Add a note if a tool requests strict decoding, which the wire cannot express."""
     if tool.strict:
         notes.drop(
             f"{path}.strict",
@@ -78,7 +79,7 @@ def note_strict(tool: Tool, path: str, notes: Notes) -> None:
 
 
 class _NotStrictError(Exception):
-    """A part of the schema breaks the rules of strict decoding."""
+    """Raised if a schema breaks the rules of strict decoding."""
 
 
 def _convert(schema: Any, level: int) -> dict[str, Any]:

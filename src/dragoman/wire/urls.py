@@ -1,4 +1,4 @@
-"""Addresses: base URLs of servers, and URLs of media."""
+"""Build and check URLs: base URLs of servers, and URLs of media."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..messages import Document, Image, Inline
 
 
 def join_url(base_url: str, path: str, default: str = "") -> str:
-    """Append ``path`` to a base URL; insert ``default`` if the base URL has no path."""
+    """Append ``path`` to a base URL. If the base URL has no path, insert ``default`` before it."""
     if any(character <= " " or character == "\x7f" for character in base_url):
         raise ValueError("base_url must not contain spaces or control characters")
     try:
@@ -42,14 +42,14 @@ def root_of(base_url: str) -> str:
 
 
 def media_url(block: Image | Document) -> str:
-    """Return the URL of a medium: its own, or a ``data:`` URL for inline data."""
+    """Return the URL of a medium, which is a ``data:`` URL if the medium is inline."""
     if isinstance(block.source, Inline):
         return f"data:{block.media_type};base64,{block.source.base64_data}"
     return block.source.url
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address means this machine. ``127.example.org`` does not."""
+    """Return whether a host is ``localhost`` or a loopback address; ``127.example.org`` is not."""
     if host.lower() == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
 """The Messages wire, and the quirks of compatible servers.
 
-This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and
-does not log. Differences between servers and models of this wire are data: ``Quirks``, one
+This folder contains only the code of this wire. It is sans-IO: it opens no socket, does not sleep
+and does not log. Differences between servers and models of this wire are data: ``Quirks``, one
 documented field each.
 """
 

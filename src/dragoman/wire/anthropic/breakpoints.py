@@ -1,9 +1,9 @@
 """Prompt cache breakpoints: ``cache_control`` on at most four blocks.
 
 A prefix is everything before a breakpoint: tools, then the system prompt, then the turns. The
-server looks for an earlier entry at the last 20 blocks before a breakpoint. A growing conversation
-therefore has a breakpoint at its end, where this call writes an entry, and one at the end of the
-previous user turn, where the previous call wrote its entry.
+server looks for an existing cache entry at each of the last 20 blocks before a breakpoint. A
+growing conversation therefore gets two breakpoints: one at its end, where this call writes an
+entry, and one at the end of the previous user turn, where the previous call wrote its entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARK = {"type": "ephemeral"}
 
 
 def mark_of(value: System | User | ToolResult | Text | Image | Document) -> dict[str, Any]:
-    """Return the ``cache_control`` field if the caller marked the value, otherwise ``{}``."""
+    """Return ``cache_control`` if the caller marked this block or message, otherwise ``{}``."""
     return {_KEY: _MARK} if value.cache else {}
 
 
@@ -70,7 +70,7 @@ def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
 def take_mark(blocks: list[dict[str, Any]]) -> bool:
     """Remove cache breakpoints from nested blocks, where the wire rejects them.
 
-    Return whether there were any.
+    Return whether any breakpoint was removed.
     """
     return any(block.pop(_KEY, None) is not None for block in blocks)
 
@@ -88,7 +88,7 @@ def _candidates(body: dict[str, Any], cache: PromptCache, quirks: Quirks) -> lis
 
 
 def _last_block(holder: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the last block of a message. Content that is a string first becomes a text block."""
+    """Return the last block of a message or system prompt; a string becomes a text block first."""
     if isinstance(holder[name], str):
         holder[name] = [{"type": "text", "text": holder[name]}]
     block: dict[str, Any] = holder[name][-1]

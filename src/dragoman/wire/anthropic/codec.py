@@ -29,7 +29,8 @@ from .request import structured_path, write_request
 class AnthropicCodec(Endpoint[Quirks]):
     """The Messages wire for one model at one base URL.
 
-    The wire requires ``max_tokens``: if the caller sets no limit, ``max_output_tokens`` is sent.
+    The wire requires ``max_tokens``. If the caller sets no limit, the model's
+    ``max_output_tokens`` is sent.
     """
 
     wire: ClassVar[str] = "anthropic"
@@ -126,9 +127,10 @@ class AnthropicCodec(Endpoint[Quirks]):
         return {"x-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> AnthropicCodec | None:
-        """Return a codec that requests structured output in the next way after the rejected one.
+        """Return a codec that requests structured output in the next possible way.
 
-        The order is: the wire's own field, then a forced tool, then an instruction in the prompt.
+        The ways are, in this order: the wire's own field, a forced tool, an instruction in the
+        prompt. The result is ``None`` if the error is not about structured output.
         """
         if error.status not in (400, 404, 422, 500, 501):
             return None
@@ -145,11 +147,11 @@ class AnthropicCodec(Endpoint[Quirks]):
         return None
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Look the model up by name, or in the model list if the server has no such route.
+        """Look the model up by name; if the server has no such route, look in its model list.
 
-        A 404 that names the model is the result. Any other 404 means that the server lacks the
-        route (llama.cpp, vLLM); then its model list decides. Without a list, the model cannot be
-        confirmed.
+        A 404 that names the model means that the model does not exist. Any other 404 means that
+        the server lacks the route (llama.cpp, vLLM), so its model list is requested. A server
+        without a model list cannot confirm the model, which is an error.
         """
         reply = yield self._get(f"/models/{quote(self.model, safe='')}")
         if reply.status == 404 and self.model not in read_failure(reply.body).message:

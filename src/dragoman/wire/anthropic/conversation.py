@@ -1,8 +1,8 @@
 """Encode the conversation by the rules of this wire.
 
-User and assistant alternate, so consecutive messages of one side become one turn. The results of
-calls come first in the next turn; a call without a result, and a result without its call, cannot
-be sent. Call ids are unique. A text is not empty, and the last block of an assistant turn is not
+User and assistant turns alternate, so consecutive messages of one role become one turn. Tool
+results come first in the turn after their calls. The server rejects a call without a result, a
+result without a call, repeated call ids, empty texts, and an assistant turn that ends with
 thinking. Opaque blocks are sent back unchanged, and only to their issuer.
 """
 
@@ -53,12 +53,13 @@ _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", 
 class _Turns(Pairs):
     """Pair tool calls with results, and find the calls of server-side tools.
 
-    It distinguishes the calls that have a result from those that are still running.
+    A call of a server-side tool is sent back only if it has a result or is still running.
     """
 
     def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
         super().__init__(messages, first, rule)
-        # calls of server-side tools that have a result or are still running
+        # ``served``: ids of server-side tool calls that have a result or are still running.
+        # ``serving``: ids of all server-side tool calls.
         self.served: set[str] = set()
         self.serving: set[str] = set()
         for message in messages:
@@ -88,10 +89,11 @@ def write_turns(
     notes: Notes,
     write_block: BlockWriter | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the conversation without system prompt; ``first`` is the index of its first message.
+    """Return the conversation as turns, without the system prompt.
 
-    Another wire with the same turn rules passes ``write_block``, which encodes the blocks of user
-    messages and tool results in its own form.
+    ``first`` is the index of the conversation's first message. A wire with the same turn rules but
+    other block formats passes ``write_block``, which encodes the blocks of user messages and tool
+    results.
     """
     writer = _Writer(
         _Turns(messages, first, quirks.id_rule),
@@ -120,7 +122,7 @@ class _Writer:
         self._pairs = pairs
         self._home = home
         self._notes = notes
-        # The position of each assistant message's turn, by message index.
+        # Maps the index of each assistant message to the position of its turn.
         self._asked: dict[int, int] = {}
 
     def _turn(self, role: str) -> list[Any]:
@@ -268,7 +270,7 @@ def _read_text(data: str, path: str) -> str:
 
 
 def _extras_of(block: AssistantBlock) -> dict[str, Any]:
-    """Return the provider-specific fields of a block, as the decoder kept them."""
+    """Return the provider-specific fields that the decoder stored with a block."""
     state = block.continuity
     return state.opaque if state is not None and isinstance(state.opaque, dict) else {}
 
@@ -301,7 +303,9 @@ class _AssistantWriter:
             if made is not None:
                 written.append((path, made))
         while written and written[-1][1].get("type") in ("thinking", "redacted_thinking"):
-            path, _ = written.pop()  # the block after this thinking was truncated or dropped
+            # A turn cannot end with thinking. The block after this thinking was truncated or
+            # dropped.
+            path, _ = written.pop()
             self._notes.drop(
                 path, "thinking_dropped", "the wire takes no turn that ends with thinking"
             )

@@ -26,8 +26,8 @@ from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """Return the error in a 200 reply, with the status that belongs to its ``error.type``."""
-    # llama.cpp sends the status as the code
+    """Return the error in a reply with status 200; its ``error.type`` determines its status."""
+    # llama.cpp sends the HTTP status in the field ``code``
     code = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 500
     return build_error(_STATUSES.get(failure.kind, code), {}, failure, ROWS)
 
@@ -52,7 +52,8 @@ def _kind(word: str, error: type[ProviderError]) -> Row:
 
 
 ROWS: tuple[Row, ...] = (
-    # errors about an exceeded context window, before the general row for invalid requests
+    # Errors about an exceeded context window. These rows come before the general row for invalid
+    # requests.
     row(
         "",
         r"^\S* exceed_context_size_error |context_length_exceeded",
@@ -60,7 +61,7 @@ ROWS: tuple[Row, ...] = (
     ),
     row("", r"prompt is too long|exceed context limit", ContextOverflowError),
     row("400 413 422 500", r"context (window|length|size)", ContextOverflowError),
-    # errors about missing credit, which have the type of an invalid request
+    # Errors about missing credit. The server reports some of them as an invalid request.
     _kind("billing_error", BillingError),
     row(
         "400 403 429",
@@ -85,7 +86,8 @@ ROWS: tuple[Row, ...] = (
     row(
         "400 404 422", r"model.{0,120}(not exist|not found)|invalid model name", InvalidModelError
     ),
-    # a content block that is unknown or not accepted by the model; llama.cpp reports it with a 500
+    # Content blocks that are unknown or that the model does not accept. llama.cpp reports them
+    # with a 500.
     row(
         "400",
         r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)",
@@ -102,6 +104,6 @@ ROWS: tuple[Row, ...] = (
         r"|content block)",
         UnsupportedContentError,
     ),
-    # overload, even if a proxy wraps the error of its upstream
+    # Overload, including errors that a proxy forwards inside its own error.
     row("429 500 503", r"overloaded|at capacity", OverloadedError),
 )

@@ -24,7 +24,7 @@ from .errors import inband_error
 class _Delta(Struct):
     """The delta of a content block or of the message.
 
-    One struct holds both, because their field names differ.
+    One struct can hold both, because no field name has two meanings.
     """
 
     type: Any = None
@@ -83,9 +83,9 @@ class _Block:
         self.kind = kind
         self.key = key
         self.data = data  # the block as it was in its start event
-        # fields that only the provider understands
+        # provider-specific fields of the block
         self.extras = {} if kind == "opaque" else _extras(data)
-        # fragments of a signature, or of the fields of an unknown block
+        # fragments by field name: of a signature, or of the string fields of an unknown block
         self.pieces: dict[str, list[str]] = {}
         self.has_fragments = False  # whether a fragment was passed to the assembler
         self.closed = False
@@ -101,8 +101,8 @@ FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
-    # the client sends the reply back to continue, as after pause_turn (case:
-    # anthropic/compaction)
+    # To continue after ``compaction``, the client sends the reply back, as after ``pause_turn``
+    # (case: anthropic/compaction).
     "compaction": "stop",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -126,7 +126,8 @@ class AnthropicDecoder(Decoder):
         self._blocks: dict[Any, _Block] = {}
         self._count = 0
         self._current: _Block | None = None  # the open block, unless it is a call
-        self._without_input: _Block | None = None  # a call that was closed without input
+        # a call that ended without input; its end is not reported yet
+        self._without_input: _Block | None = None
         self._usage: dict[str, Any] = {}
         self._zeros: dict[str, Any] = {}
         self._stop_reason: Any = None
@@ -134,7 +135,7 @@ class AnthropicDecoder(Decoder):
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
-        # the end mark of some proxies (case: anthropic/done-instead-of-stop)
+        # Some proxies end the stream with [DONE] (case: anthropic/done-instead-of-stop).
         if data == b"[DONE]":
             self.done = True
             self.at_end() if self._stop_reason is None else self._finish()
@@ -149,7 +150,7 @@ class AnthropicDecoder(Decoder):
             )
             if kind == "content_block_delta":
                 self._read_delta(event, data)
-            # llama.cpp sends no type (case: anthropic/error-without-type)
+            # llama.cpp sends errors without a type (case: anthropic/error-without-type).
             elif kind == "error" or event.error:
                 self._fail(event.error, data)
             elif not self._read_rare(kind, event) and is_failure(data):
@@ -177,14 +178,14 @@ class AnthropicDecoder(Decoder):
                 and at == len(blocks) - 1
                 and FINISH.get(str(body.stop_reason)) == "length"
             ):
-                # max_tokens truncated this call; a body does not show where, so its input is
-                # unknown
+                # The token limit truncated this call. The body does not show where, so the
+                # complete input is unknown.
                 opened.data["input"] = None
             self._close(opened)
         self._finish()
 
     def at_end(self) -> None:
-        # every server sends message_stop, so without it the reply is incomplete
+        # Every server ends a stream with message_stop, so a stream without it is incomplete.
         self.interrupted()
 
     def facts(self) -> dict[str, Any]:
@@ -208,10 +209,9 @@ class AnthropicDecoder(Decoder):
             message = event.message if isinstance(event.message, dict) else {}
             self._start(message.get("model"))
             usage = message.get("usage")
-            # Proxies send zeros at the start, because clients require integers, and the counts or
-            # null at the end: the zeros are placeholders. aimock sends zeros at the start and only
-            # the output count at the end: then the zeros are counts (case:
-            # anthropic/usage-changed-at-end).
+            # Clients require integers, so proxies send zeros at the start as placeholders, and the
+            # counts (or null) at the end. If the end has no input count, as with the test server
+            # aimock, the zeros are real counts (case: anthropic/usage-changed-at-end).
             if isinstance(usage, dict) and not any(usage.values()):
                 self._zeros = usage
             else:
@@ -242,7 +242,7 @@ class AnthropicDecoder(Decoder):
         self.out.fail(inband_error(read_failure({"error": error} if error else data)))
 
     def _note_usage(self, record: Any) -> None:
-        """Record usage. Token counts are running totals, so the last reported count is used."""
+        """Record usage. Token counts are running totals, so the last reported value is used."""
         if isinstance(record, dict):
             self._usage.update(
                 {name: value for name, value in record.items() if value is not None}
@@ -252,7 +252,8 @@ class AnthropicDecoder(Decoder):
     def _finish(self) -> None:
         if not self.out.started:
             raise InvalidResponseError("the stream ended without a message")
-        if self._current is not None:  # the assembler decides whether an open call is complete
+        # An open call is not closed here, because the assembler decides whether it is complete.
+        if self._current is not None:
             self._close(self._current)
         raw = None if self._stop_reason is None else str(self._stop_reason)
         sequence = self._stop_sequence if isinstance(self._stop_sequence, str) else None
@@ -373,14 +374,16 @@ class AnthropicDecoder(Decoder):
     def _close_call(self, block: _Block) -> None:
         if block.extras:
             self.out.attach(ToolCall, None, block.extras, key=block.key)
-        if not block.has_fragments:  # calls from code execution arrive complete
+        # calls that server-side code makes arrive complete, without fragments
+        if not block.has_fragments:
             self._add_fragment(block, _as_input(block.data.get("input")))
         if block.has_fragments:
             self.out.block_end(block.key)
         else:
             self._close_without_input()
-            # the input of a call without fragments is {} if the reply continues or ends regularly,
-            # and unknown if the reply is truncated here
+            # The end of a call without input is reported later. If the reply continues or ends
+            # normally, the input is {}. If the token limit truncates the reply here, the input is
+            # unknown.
             self._without_input = block
 
     def _close_without_input(self) -> None:
@@ -433,7 +436,7 @@ def _extras(data: dict[str, Any]) -> dict[str, Any]:
         if name not in _KNOWN_FIELDS and value not in (None, [], "")
     }
     if extras.get("caller") == {"type": "direct"}:
-        # ``direct`` is the default caller of every call, so it is not kept.
+        # Every call has the caller ``direct`` by default, so this value is not stored.
         del extras["caller"]
     return extras
 
@@ -446,7 +449,7 @@ def _as_input(value: Any) -> str:
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Read usage. The input is the sum of three disjoint counts; a missing cache count is zero."""
+    """Read usage. The input count is the sum of three counts; a missing cache count is zero."""
     parts = [record.get("input_tokens"), record.get("cache_read_input_tokens", 0)]
     counts = [read_count(part) for part in [*parts, record.get("cache_creation_input_tokens", 0)]]
     asked = None if None in counts else sum(count or 0 for count in counts)

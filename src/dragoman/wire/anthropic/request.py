@@ -50,7 +50,8 @@ def write_request(
 
     Messages come last, so that the body of the next turn begins with the same bytes.
 
-    ``limit`` is the model's output limit, if known: the wire requires ``max_tokens``.
+    ``limit`` is the model's output limit, if known. It is sent if the caller sets no
+    ``max_tokens``, which the wire requires.
     """
     body: dict[str, Any] = {"model": home.model}
     _write_config(body, request.config, limit)
@@ -221,7 +222,7 @@ def _write_tool_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], notes: Notes) -> None:
-    """Request the answer as the input of a forced tool."""
+    """Add a forced tool, whose input is the structured answer."""
     name = schema_name(schema)
     tool = {
         "name": name,
@@ -252,9 +253,10 @@ def _write_instructions(message: System) -> dict[str, Any]:
 def _add_extras(body: dict[str, Any], request: Request) -> None:
     """Merge the caller's extras into the fields that the codec sets.
 
-    The lists ``stop_sequences`` and ``tools`` are joined, the codec's first, so extras can add a
-    server-side tool. ``stream: false`` is ignored. Any other field that the codec sets must be
-    equal, or the call is rejected; other fields are sent unchanged.
+    The lists ``stop_sequences`` and ``tools`` are joined, with the codec's values first, so extras
+    can add a server-side tool. ``stream: false`` is ignored. If the codec sets any other field,
+    the extra must have the same value, or the call is rejected. All other extras are sent
+    unchanged.
     """
     extras = dict(request.config.extras)
     if "stream" in extras and not request.stream and extras.pop("stream") is not False:

@@ -1,12 +1,12 @@
 """Project JSON Schemas onto the subset that this wire accepts.
 
-``output_config.format`` compiles a schema into a grammar and rejects what it cannot compile. Every
-object must have ``additionalProperties: false``. The server also rejects numeric bounds and,
-according to the vendor's documentation and user reports, lengths, counts other than ``minItems`` 0
-or 1, most formats, ``oneOf``, free keys and recursion (case: anthropic/structured-projected). The
-``input_schema`` of a tool only guides the model: it needs a ``type`` and no union at its root.
-Removed keywords are added to the description for the model, and the reply is still checked against
-the complete schema.
+The server compiles the schema in ``output_config.format`` into a grammar, and rejects a schema
+that it cannot compile. Every object must have ``additionalProperties: false``. The server also
+rejects numeric bounds and, according to the vendor's documentation and user reports, lengths,
+counts other than ``minItems`` 0 or 1, most formats, ``oneOf``, free keys and recursion (case:
+anthropic/structured-projected). The ``input_schema`` of a tool only guides the model: it needs a
+``type`` and no union at its root. Removed keywords are added to the schema's description, where
+the model can read them. The reply is still checked against the complete schema.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ _UNIONS = ("allOf", "anyOf", "oneOf")
 
 
 def fits_format(schema: Mapping[str, Any]) -> bool:
-    """Return whether the projected schema allows every value that the given schema allows."""
+    """Return whether ``output_config.format`` can express every value that a schema allows."""
     return _fits(schema, schema, {})
 
 
 def _fits(node: Any, root: Mapping[str, Any], seen: dict[str, bool]) -> bool:
     if not isinstance(node, Mapping) or not any(word in node for word in _SHAPES):
-        return False  # ``true`` and ``{}`` allow any value, which a grammar cannot express
+        # the schemas ``true`` and ``{}`` allow any value, which a grammar cannot express
+        return False
     if "$ref" in node:
         return _fits_reference(node["$ref"], root, seen)
     if _is_open(node) or any(isinstance(value, dict | list) for value in node.get("enum", ())):
@@ -125,7 +126,7 @@ def _is_kept(word: str, value: Any) -> bool:
 
 
 def _describe_removed(written: dict[str, Any], removed: dict[str, Any]) -> dict[str, Any]:
-    """Add the removed keywords to the description."""
+    """Add the removed keywords to the schema's description, where the model can read them."""
     if removed:
         sentence = f"It must also satisfy {json_text(removed)}"
         written["description"] = (
@@ -135,7 +136,7 @@ def _describe_removed(written: dict[str, Any], removed: dict[str, Any]) -> dict[
 
 
 def project_input(schema: Mapping[str, Any], notes: Notes, path: str) -> dict[str, Any]:
-    """Return the schema for a tool's input: its root is an object and has no union."""
+    """Return the schema for a tool's input; its root becomes an object without unions."""
     removed = {word: schema[word] for word in _UNIONS if word in schema}
     for word in removed:
         notes.drop(

@@ -92,7 +92,7 @@ class AnthropicServer:
 # --- writing replies for clients ---------------------------------------------------------------
 
 
-# the vendor's server sends a ping after the start of every stream
+# Anthropic's server sends a ping after the start of every stream.
 _PING = named_frame({"type": "ping"})
 _COUNTS = (
     "input_tokens",
@@ -173,7 +173,8 @@ class _StreamEncoder(ReplyEncoder):
         if event.problem in ("interrupted", "cancelled") or (
             event.problem and self.calls[-1].is_blank
         ):
-            # the call is truncated or has no input; a stop event would make it look complete
+            # A truncated call, or an invalid one without input, gets no stop event, which would
+            # make it look complete.
             self._is_open = False
         return self._close()
 
@@ -240,9 +241,7 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a reply has a call whose input a body cannot express.
-
-    On this wire an input must be an object.
+    """Return whether a reply has a call whose input is not an object, which a body cannot express.
 
     A call that the token limit truncated is sent with ``{}``; clients recognise it by the stop
     reason.
@@ -291,8 +290,8 @@ def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
 def _write_usage(usage: Usage) -> dict[str, Any]:
     """Return the token counts.
 
-    The input is split into three disjoint counts. All four counts are required, so they are sent
-    even if unknown.
+    The input is split into three counts that do not overlap. Clients require all four counts, so
+    unknown ones are sent as null.
     """
     cached, written = usage.cached_input_tokens, usage.cache_creation_input_tokens
     fresh = usage.input_tokens
@@ -306,8 +305,8 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
 
 # --- writing errors for clients ----------------------------------------------------------------
 
-# The status if it is specific to this wire, the ``type`` by which clients recognise an error, and
-# a prefix of the message for clients that match it.
+# For each error class: the HTTP status if only this wire uses it, the ``type`` of the error, and a
+# prefix for the message. Some clients recognise an error by this prefix.
 _ERRORS: dict[type[ProviderError], tuple[int | None, str, str]] = {
     AuthenticationError: (None, "authentication_error", ""),
     InvalidModelError: (None, "not_found_error", ""),
@@ -328,8 +327,8 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     if status_of(error) in (403, 413):
         kind = {403: "permission_error", 413: "request_too_large"}[status_of(error)]
     inner: dict[str, Any] = {"type": kind, "message": message_with(error, opening)}
-    # Anthropic's SDK can keep a conversation on the server (a thread). By this code it detects a
-    # server without threads, and can then send all messages with each request instead.
+    # Anthropic's SDK can keep a conversation on the server (a thread). This code shows the SDK
+    # that the server has no threads, so that it can send all messages with each request instead.
     if error.provider_code == "thread_unsupported_request":
         inner["details"] = {"error_code": error.provider_code}
     return {"type": "error", "error": inner, "request_id": error.request_id}

@@ -252,7 +252,7 @@ def _user(blocks: list[UserBlock]) -> User:
 
 
 def _plain(blocks: list[UserBlock]) -> str | list[UserBlock]:
-    """Return a single text block as a string, which every other wire accepts."""
+    """Return the blocks; a single text becomes a string, which every wire accepts."""
     only = blocks[0] if len(blocks) == 1 else None
     return only.text if isinstance(only, Text) else blocks
 
@@ -348,7 +348,7 @@ def _read_state(record: Fields, signature: str | None = None) -> Continuity | No
     """Return the opaque state of a block, such as its signature and citations."""
     extras = {name: value for name, value in record.rest().items() if value not in ([], "")}
     if extras.get("caller") == {"type": "direct"}:
-        # ``direct`` is the default caller of every call, so it is not kept.
+        # Every call has the caller ``direct`` by default, so this value is not stored.
         del extras["caller"]
     if signature:
         made, issuer = unseal(signature, "anthropic")

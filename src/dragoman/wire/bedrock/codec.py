@@ -44,14 +44,15 @@ class BedrockCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        self._url = join_url(base_url, "")  # join_url raises an error for an invalid URL
+        # join_url is called here, so that an invalid base URL raises an error early
+        self._url = join_url(base_url, "")
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         """Return the quirks, adapted to the known capabilities of a model.
 
-        Structured output uses a forced tool. For a model without tools, the schema is in the
-        prompt.
+        Structured output uses a forced tool, or the prompt if the model has no tools or no
+        structured output.
         """
         quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_images") is False:
@@ -85,11 +86,11 @@ class BedrockCodec(Endpoint[Quirks]):
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
     ) -> ProviderError:
-        """Return the error for an error reply."""
+        """Return the error for a reply with an error status."""
         return build_error(status, headers, read_refusal(body, headers), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
-        """Return the API key as a bearer token.
+        """Return the header with the API key as a bearer token.
 
         With ``auth: {type: aws}`` requests are signed instead.
         """

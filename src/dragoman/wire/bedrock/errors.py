@@ -67,7 +67,7 @@ def read_refusal(body: bytes, headers: Mapping[str, str] | None = None) -> Failu
         "",
     )
     record = _read_record(body)
-    # The gateway in front of the service writes its message into another field.
+    # The AWS gateway in front of the service writes its message into the field ``Message``.
     if not failure.message and isinstance(said := record.get("Message"), str):
         failure = replace(failure, message=said)
     name = (

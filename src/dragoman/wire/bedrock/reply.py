@@ -84,7 +84,8 @@ class BedrockDecoder(AnthropicDecoder):
 
     def body(self, data: bytes) -> None:
         body = _read_body(data)
-        # one payload per line, as some recorders store a stream (case: bedrock/payloads-a-line)
+        # Some recorders store a stream as one JSON payload per line (case:
+        # bedrock/payloads-a-line).
         if body is None or _NAMES & body.keys():
             self._read_lines(data)
             return
@@ -111,8 +112,8 @@ class BedrockDecoder(AnthropicDecoder):
                 and at == len(blocks) - 1
                 and FINISH.get(str(self._stop_reason)) == "length"
             ):
-                # the reply is truncated in this call; a body does not show where, so the input is
-                # unknown
+                # The token limit truncated this call. The body does not show where, so the
+                # complete input is unknown.
                 opened.data["input"] = None
             self._close(opened)
         self._finish()
@@ -120,7 +121,7 @@ class BedrockDecoder(AnthropicDecoder):
     def at_end(self) -> None:
         if self._stop_reason is None:
             self.interrupted()
-        else:  # some proxies omit the counts (case: bedrock/no-counts)
+        else:  # some proxies do not send token counts (case: bedrock/no-counts)
             self._finish()
 
     # --- reading the events of a stream
@@ -270,7 +271,7 @@ def _as_block(block: dict[str, Any]) -> dict[str, Any]:
 def _read_usage(record: dict[str, Any]) -> Usage:
     """Read usage.
 
-    The input is the sum of three disjoint counts; the total that the service reports includes all
+    The input count is the sum of three counts. The total that the service reports includes all
     three.
     """
     parts = [

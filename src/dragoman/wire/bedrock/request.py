@@ -71,7 +71,7 @@ AUDIO = {
     "audio/pcm": "pcm",
     "audio/webm": "webm",
 }
-# The tools of Amazon's own models; any other name is sent unchanged.
+# Names of the tools that Amazon's own models run. The names of other tools are sent unchanged.
 SERVER_TOOLS = {
     "web_search": {"name": "nova_grounding"},
     "code_execution": {"name": "nova_code_interpreter"},
@@ -174,7 +174,8 @@ def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
         spec["description"] = tool.description
     schema = tool.parameters
     if tool.strict and fits_format(schema):
-        # Only Claude's strict tools were recorded, so its schema subset is used for all models.
+        # Recorded exchanges with strict tools exist only for Claude, so its schema subset is used
+        # for all models.
         schema = project_format(schema, notes, f"{path}.parameters")
         spec["strict"] = True
     elif tool.strict:
@@ -228,7 +229,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
     """Return a block in the anthropic wire's form.
 
-    A medium is already in the form of Converse, in the field ``converse``.
+    Images, documents and audio are already encoded for Converse, in the field ``converse``.
     """
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **mark_of(block)}
@@ -285,7 +286,7 @@ def _write_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split_mark(block: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a block, followed by a cache point if it is marked."""
+    """Return a block, followed by a cache point if the block has a cache mark."""
     mark = block.pop("cache_control", None)
     if mark is None:
         return [block]
@@ -299,7 +300,8 @@ def _write_block(block: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
         return _split_mark({**_convert(fields.pop("type"), fields), **mark})
     except (KeyError, TypeError):
-        # Opaque data in a shape that no reply of this wire has; the server may reject it.
+        # Opaque data that no reply of this wire contains is sent unchanged; the server may reject
+        # it.
         return [dict(block)]
 
 
@@ -328,7 +330,7 @@ def _convert(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {"reasoningContent": {"reasoningText": text}}
     if kind == "redacted_thinking":
         return {"reasoningContent": {"redactedContent": fields["data"]}}
-    if "input" in fields:  # a call of a server-side tool whose input arrived in fragments
+    if "input" in fields:  # a server-side tool call whose input arrived in fragments
         return {kind: {**fields[kind], "input": fields["input"]}}
     return {kind: fields[kind]}
 

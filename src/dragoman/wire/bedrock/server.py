@@ -145,9 +145,9 @@ class _StreamEncoder(ReplyEncoder):
         return b""
 
     def _turn(self, kind: str) -> bytes:
-        """Close the open block if its type differs; return the stop event.
+        """Switch to a block of type ``kind``; return the stop event of the previous block, if any.
 
-        The new block begins without an event here, because only a call has a start event.
+        The new block gets no start event here, because on this wire only calls have one.
         """
         if kind == self._open and kind != "call":
             return b""
@@ -240,7 +240,8 @@ def _hides_call(complete: MessageComplete) -> bool:
 # --- writing errors for clients ----------------------------------------------------------------
 
 _INVALID = "ValidationException"
-# The name of the exception, and a prefix of the message for clients that match it.
+# For each error class: the name of the exception, and a prefix for the message. Some clients
+# recognise an error by this prefix.
 _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
     AuthenticationError: ("AccessDeniedException", ""),
     BillingError: ("AccessDeniedException", ""),

@@ -1,7 +1,8 @@
 """Decode requests of Converse.
 
-A cache point is a block after the block that it marks; in Dragoman the mark is on the block. A
-user turn contains tool results and other blocks; in Dragoman each result is a separate message.
+In Converse, a cache point is a separate block after the block that it marks. In Dragoman, the mark
+is a field of the block. In Converse, a user turn contains tool results and other blocks. In
+Dragoman, each result is a separate message.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
             "the path must be /model/MODEL/converse or /model/MODEL/converse-stream"
         )
     fields, losses = read_body(body), _Losses()
-    # SDKs put the model id into the body as well; the one in the path is used
+    # SDKs also send the model id in the body, but the model in the path is used.
     fields.take("modelId")
     system = [
         System(each.need_text("text"), mark) for each, mark in losses.split(fields, "system")

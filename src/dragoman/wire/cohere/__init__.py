@@ -1,4 +1,4 @@
-"""Cohere's native wire, ``POST /v2/chat``: named events, plans before calls, citations."""
+"""Cohere's native wire, ``POST /v2/chat``, with named events, tool plans and citations."""
 
 from .codec import CohereCodec
 from .quirks import Quirks

@@ -28,7 +28,7 @@ _NAMES_FORMAT = re.compile(r"response_format|json_schema|json_object|schema", re
 
 
 class CohereCodec(Endpoint[Quirks]):
-    """The v2 chat wire for one model at one base URL, which may include the version."""
+    """The v2 chat wire for one model at one base URL. The URL may end with the API version."""
 
     wire: ClassVar[str] = "cohere"
     quirks_type = Quirks
@@ -37,7 +37,8 @@ class CohereCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        join_url(base_url, "")  # join_url raises an error for an invalid URL
+        # join_url is called here, so that an invalid base URL raises an error early
+        join_url(base_url, "")
         self._root = root_of(base_url)
 
     @classmethod
@@ -76,7 +77,7 @@ class CohereCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> CohereCodec | None:
-        """Return a codec that puts the schema into the prompt, if the format was rejected."""
+        """Return a codec with the schema in the prompt, if ``response_format`` was rejected."""
         said = error.provider_message or ""
         if error.status not in (400, 422) or not _NAMES_FORMAT.search(said):
             return None

@@ -21,7 +21,7 @@ from ...errors import (
 from ..errors import Failure, Row, build_error, row
 
 ROWS: tuple[Row, ...] = (
-    # the only machine-readable reason of this wire, at the end of a stream
+    # This is the only error code that this wire has. It arrives at the end of a stream.
     row("", r"^INVALID_TOOL_GENERATION |invalid tool generation", MalformedToolCallError),
     row(
         "400 413 422",
@@ -31,18 +31,18 @@ ROWS: tuple[Row, ...] = (
     row("400 404 422", r"model.{0,120}(not found|not exist|was removed)", InvalidModelError),
     row("400 422", r"(image|document|audio).{0,40}not supported", UnsupportedContentError),
     row("400 422", r"not (supported|compatible) (for|with|by) ", UnsupportedFeatureError),
-    # A trial key has a limit per minute, which is transient, and one per month, which is not.
+    # A trial key has a limit per minute, which is worth a retry, and a limit per month, which is
+    # not.
     row("429", r"calls / month|monthly|billing", QuotaExceededError),
     row("429 500 503", r"overloaded", OverloadedError),
 )
 
 
 def inband_error(message: str, kind: str) -> ProviderError:
-    """Return the error for a stream with status 200 that ends in an error.
+    """Return the error for a stream that begins with status 200 and ends with an error.
 
-    For a body, the vendor sends the same message with status 422, so that status is used here.
-    This library's own server writes the status of other errors into ``kind``, and it is read back
-    from there.
+    The error gets status 422, which the vendor sends with the same message if the reply is one
+    body. If ``kind`` is a status, as sent by this library's own server, that status is used.
     """
     status = int(kind) if re.fullmatch(r"[45]\d\d", kind) else 422
     return build_error(status, {}, Failure(message, kind), ROWS)

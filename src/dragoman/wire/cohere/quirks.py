@@ -13,17 +13,19 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How a server or model of this wire differs from the others."""
 
     structured: Literal["native", "prompt"] = "native"
-    """How a ``response_schema`` is requested. ``native``: ``response_format`` with a
-    ``json_schema``; the server accepts it only without tools and documents, and models before
-    Command R 08-2024 do not have it. ``prompt``: an instruction at the end of the system prompt.
+    """How a ``response_schema`` is requested. ``native``: by ``response_format`` with a
+    ``json_schema``. The server accepts this field only without tools and documents, and models
+    before Command R 08-2024 do not support it. ``prompt``: by an instruction at the end of the
+    system prompt.
     """
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the
-    model's name.
+    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
+    ``catalog/reasoning.json``.
     """
 
     result_media: Literal["after", "omit"] = "omit"
-    """Where images of a tool result are sent; the result itself can only be text on this wire.
-    ``after``: in a user message after the results. ``omit``: nowhere, with a text in their
-    place."""
+    """Where images of a tool result are sent. The result itself can only be text on this wire.
+    ``after``: in a user message after the results. ``omit``: they are not sent; a text replaces
+    them.
+    """

@@ -26,7 +26,7 @@ from .request import PLAN
 
 
 class _Message(Struct):
-    """The message of an event or of a body; an event has objects where a body has lists."""
+    """The message of an event or a body; some lists of a body are single objects in an event."""
 
     content: Any = None
     tool_plan: Any = None
@@ -70,15 +70,16 @@ class CohereDecoder(Decoder):
         super().__init__(request, out, keep_raw=keep_raw)
         self._count = 0  # the number of tool calls so far
         self._calls: dict[Any, int] = {}  # the open tool call at each index
-        self._empty: int | None = None  # a call that was closed without input
-        self._fed: set[int] = set()  # tool calls whose input has begun to arrive
-        self._citations: list[Any] = []  # citations of the text block that has not ended yet
+        # a call that ended without input; its end is not reported yet
+        self._empty: int | None = None
+        self._fed: set[int] = set()  # keys of the tool calls that have received some input
+        self._citations: list[Any] = []  # citations of the open text block
         self._plans = False  # whether the open block is a plan
         self._end: dict[str, Any] = {}
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
-        if not data or data == b"[DONE]":  # [DONE] is sent only after the last event
+        if not data or data == b"[DONE]":  # [DONE] may follow the last event and has no meaning
             return
         if frame.event == b"error" and not data.startswith(b"{"):
             self._fail(data)
@@ -116,11 +117,12 @@ class CohereDecoder(Decoder):
         for at, call in enumerate(entries_of(reply.tool_calls)):
             self._call(at, call)
             self._stop(at)
-        # Early servers of this version send the counts in "meta".
+        # Early servers of API version 2 send the token counts in ``meta``.
         self._finish(body.get("finish_reason"), body.get("usage") or body.get("meta"))
 
     def at_end(self) -> None:
-        self.interrupted()  # a failed stream has a message-end as well
+        # even a failed stream ends with message-end, so a stream without it was interrupted
+        self.interrupted()
 
     def facts(self) -> dict[str, Any]:
         return dict(self._end)
@@ -153,7 +155,7 @@ class CohereDecoder(Decoder):
         return True
 
     def _fail(self, data: bytes) -> None:
-        """Fail the message with an error in a form other than this wire's, as proxies send it."""
+        """Fail the message with an error that a proxy sent in the form of another wire."""
         self.out.fail(foreign_error(read_failure(data)))
 
     def _start(self) -> None:
@@ -199,7 +201,7 @@ class CohereDecoder(Decoder):
             self.out.attach(Text, None, {"citations": self._citations}, key=LAST)
 
     def _write_parts(self, message: _Message) -> None:
-        """Emit the parts of a body; a citation without an index belongs to the last text."""
+        """Emit the parts of a body. A citation without an index belongs to the last text."""
         content = (
             message.content if isinstance(message.content, list) else [{"text": message.content}]
         )
@@ -255,8 +257,9 @@ class CohereDecoder(Decoder):
         if key in self._fed:
             self.out.block_end(key)
         else:
-            # the input of a call without fragments is {} if the reply continues or ends regularly,
-            # and unknown if the reply is truncated here
+            # The end of a call without input is reported later. If the reply continues or ends
+            # normally, the input is {}. If the token limit truncates the reply here, the input is
+            # unknown.
             self._empty = key
 
     def _settle(self) -> None:
@@ -294,7 +297,7 @@ class CohereDecoder(Decoder):
     # --- reading replies of version 1 of the API
 
     def _read_earlier(self, body: dict[str, Any]) -> None:
-        """Decode a reply in the ``/v1/chat`` format, which some proxies send: a text and calls."""
+        """Decode a reply in the older ``/v1/chat`` format, which some proxies send."""
         self._start()
         text = body.get("text")
         self.out.text(text if isinstance(text, str) else "")
@@ -326,7 +329,7 @@ def _read_event(data: bytes) -> _Event:
 def _read_body(data: bytes) -> dict[str, Any]:
     """Return the JSON object in a body.
 
-    API version 1 streams lines, and its last line has the complete reply.
+    A stream of API version 1 consists of JSON lines. Its last line contains the complete reply.
     """
     try:
         body = read_json(data)

@@ -1,7 +1,7 @@
 """Encode requests of this wire.
 
-An assistant message has its plan, content and calls in three fields, so text after a call is sent
-before it. Documents are fields of the request, not of a message.
+The plan, content and calls of an assistant message are separate fields, so text that follows a
+call is sent before it. Documents are sent in a field of the request, not of a message.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Writer:
 
     def __init__(self, home: Issuer, quirks: Quirks, notes: Notes) -> None:
         self.documents: list[dict[str, Any]] = []
-        # images of the preceding tool results, which are sent after them
+        # Images of the preceding tool results. They are sent in a message after the results.
         self._media: list[dict[str, Any]] = []
         self._home = home
         self._quirks = quirks
@@ -279,10 +279,10 @@ class _Writer:
             turn.parts.append({"type": "thinking", "thinking": block.text})
 
     def _state(self, turn: _Turn, block: Text | ToolCall | Thinking, path: str) -> None:
-        """Send a text's citations back to their issuer; report other opaque state as a loss.
+        """Send a text's citations back to their issuer; report that other opaque state is dropped.
 
-        The opaque state of a plan only names the field that the plan came from, so it is not a
-        loss.
+        The state of a tool plan is not reported. It only records that the text arrived in
+        ``tool_plan``.
         """
         state = block.continuity
         opaque = state.opaque if state is not None and is_ours(state, self._home) else None
@@ -320,8 +320,8 @@ class _Turn:
 
 
 PLAN = {"tool_plan": True}
-"""The opaque state of a plan before calls. It marks thinking that is sent back in
-``tool_plan``.
+"""The opaque state of a thinking block that arrived as a tool plan. Such a block is sent back in
+the field ``tool_plan``.
 """
 
 

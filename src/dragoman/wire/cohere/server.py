@@ -309,7 +309,7 @@ class _StreamEncoder(ReplyEncoder):
         )
 
     def _turn(self, kind: str) -> bytes:
-        """Close the open content block and begin one of another type."""
+        """Close the open content block, begin one of type ``kind``, and return the events."""
         if kind == self._open:
             return b""
         ended = named_frame({"type": "content-end", "index": self._index}) if self._open else b""
@@ -419,7 +419,8 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
 
 # --- writing errors for clients ----------------------------------------------------------------
 
-# Prefixes of the message by which clients recognise an error: this wire has no error code.
+# A prefix for the message of each error class. Clients recognise an error by it, because this wire
+# has no error codes.
 _OPENINGS: dict[type[ProviderError], str] = {
     InvalidModelError: "model not found: ",
     BillingError: "billing: ",

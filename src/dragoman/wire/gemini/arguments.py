@@ -8,7 +8,8 @@ from typing import Any
 
 from ...errors import MalformedToolCallError, quote
 
-# ``$.a.b[0]['a key']``: a name, an index, or a quoted name with escapes.
+# One step of a path such as ``$.a.b[0]['a key']``: a name, an index, or a quoted name with
+# escapes.
 _STEP = re.compile(
     r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\]"""
 )
@@ -23,15 +24,16 @@ class StreamedArguments:
 
     def __init__(self, begun: dict[str, Any]) -> None:
         self._value = dict(begun)
-        self._growing: str | None = None  # path of the string that continues in the next piece
+        # the path of the incomplete string, if more fragments of a string follow
+        self._growing: str | None = None
         self._place: tuple[Any, str | int] = (self._value, "")
-        # pieces of that string, joined once: joining at every piece would copy a long string each
-        # time
+        # The fragments of the incomplete string. They are joined once, because joining them as
+        # they arrive would copy a long string many times.
         self._pieces: list[str] = []
 
     @property
     def value(self) -> dict[str, Any]:
-        """The arguments object so far, including the string that is still growing."""
+        """The arguments received so far, including the fragments of an incomplete string."""
         self._settle()
         return self._value
 
@@ -48,7 +50,7 @@ class StreamedArguments:
         if self._growing != path or not isinstance(value, str):
             self._settle()
             self._growing = None
-            if name is None:  # an entry without a value only ends the string that was growing
+            if name is None:  # an entry without a value only ends the string before it
                 return
             self._place = self._reach(_read_path(path))
             self._put(value)
@@ -72,9 +74,9 @@ class StreamedArguments:
             holder[last] = value
 
     def _reach(self, steps: list[str | int]) -> tuple[Any, str | int]:
-        """Return the object or list that contains a path's last step, and that step.
+        """Return the object or list that contains the value at a path, and its key or index in it.
 
-        Containers that are missing on the path are created.
+        Missing objects and lists on the path are created.
         """
         node: Any = self._value
         for step, following in pairwise(steps):

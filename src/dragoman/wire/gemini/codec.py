@@ -27,15 +27,15 @@ from .reply import GeminiDecoder
 from .request import structured_path, write_request
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
-# the signature that Google documents for calls made by another model
+# Google documents this placeholder signature for calls that another model made.
 _UNSIGNED = "skip_thought_signature_validator"
 
 
 class GeminiCodec(Endpoint[Quirks]):
     """The Generate Content wire for one model at one base URL.
 
-    A base URL without a version in its path gets ``/v1beta``. The name of the model is only in the
-    URL, escaped; the key is in a header, never in the URL.
+    A base URL without a version in its path gets ``/v1beta``. The model's name is sent only in the
+    URL. The API key is sent in a header, never in the URL.
     """
 
     wire: ClassVar[str] = "gemini"
@@ -45,7 +45,8 @@ class GeminiCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        join_url(base_url, "")  # join_url raises an error for an invalid URL
+        # join_url is called here, so that an invalid base URL raises an error early
+        join_url(base_url, "")
         parts = urlsplit(base_url)
         if {"key", "access_token"} & parse_qs(parts.query).keys():
             raise ValueError("base_url must not contain a key; pass api_key instead")
@@ -81,7 +82,7 @@ class GeminiCodec(Endpoint[Quirks]):
         return {"x-goog-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> GeminiCodec | None:
-        """Return a codec that avoids the optional field that the error names, or ``None``."""
+        """Return a codec that avoids the optional field that the error names, if it names one."""
         if error.status not in (400, 422, 500, 501):
             return None
         said = error.provider_message or ""
@@ -134,8 +135,8 @@ class GeminiCodec(Endpoint[Quirks]):
 
 
 _NAMES_SCHEMA = re.compile(r"response_?json_?schema|response[_ ]?mime[_ ]?type", re.IGNORECASE)
-# Match the field itself: "Unknown name \"$ref\" at 'generation_config.response_json_schema'" is
-# about a schema.
+# These patterns match errors about the field itself. An error such as "Unknown name \"$ref\" at
+# 'generation_config.response_json_schema'" is about a schema.
 _NAMES_FIELD = re.compile(
     r"unknown name \W*response|response_?json_?schema\W+(?:is )?(?:not supported|unsupported)"
     r"|mime[_ ]?type.{0,60}(?:unsupported|not supported)",
@@ -152,6 +153,6 @@ _NAMES_SIGNATURE = re.compile(r"missing a\W+thought_?signature", re.IGNORECASE)
 def _segment(model: str) -> str:
     """Return the name of a model as one escaped path segment, without the prefix ``models/``."""
     name = model.removeprefix("models/")
-    if not name.strip("."):  # a segment of dots would be resolved as a relative path
+    if not name.strip("."):  # a name that consists of dots would be resolved as a relative path
         raise InvalidRequestError(f"model: {cut(model)!r} is not the name of a model")
     return quote(name, safe="", errors="replace")

@@ -1,8 +1,8 @@
 """Encode the conversation: turns of ``user`` and ``model``, each a list of parts.
 
-This wire pairs calls and results by position: the results follow the turn of their calls, in the
-same number and order. Results are moved there if necessary, and a call without a result (from a
-cancelled turn) is omitted.
+This wire pairs calls and results by position: the turn after the calls has one result for each
+call, in the same order. Results are moved to that turn if necessary. A call without a result, from
+a cancelled turn, is omitted.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from ..pairing import Call, Pairs
 from .quirks import Quirks
 from .reply import write_picture
 
-# An id that the assembler generated because the reply had none: a prefix and a ULID. The provider
-# does not know it, so it is not sent; calls and results are paired by order.
+# The form of ids that the assembler generates for calls without an id: a prefix and a ULID. The
+# provider does not know these ids, so they are not sent. It pairs calls and results by order.
 _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 
 
@@ -131,7 +131,7 @@ class _Writer:
             self._contents.append({"role": "user", "parts": self._write_results(calls, at + 1)})
 
     def _model_part(self, block: AssistantBlock, where: str) -> list[Any]:
-        """Return an assistant block as a part, or ``None`` if the block is not sent."""
+        """Return a list with an assistant block as a part; an empty list if it is not sent."""
         if isinstance(block, Text):
             signature = self._signature(block.continuity, where)
             return [{"text": block.text, **signature}] if block.text or signature else []
@@ -196,7 +196,7 @@ class _Writer:
                 for at, block in enumerate(result.content)
                 if not isinstance(block, Text)
             ]
-            if media:  # Gemini 3 accepts media next to the response; older models answer 400
+            if media:  # Gemini 3 accepts media in a function response; older models answer 400
                 inner["parts"] = media
         return {"functionResponse": inner}
 
@@ -210,7 +210,7 @@ class _Writer:
     def _signature(self, state: Continuity | None, where: str) -> dict[str, str]:
         """Return the signature of a block, if it may be sent back.
 
-        A signature without an issuer may be sent.
+        A signature whose issuer is unknown may be sent back.
         """
         if state is None or (state.signature is None and state.opaque is None):
             return {}
@@ -226,7 +226,7 @@ class _Writer:
         return {}
 
     def _stand_in(self, parts: list[Any], path: str) -> None:
-        """Add a placeholder signature to a turn whose calls have none, on its first call."""
+        """Add a placeholder signature to the first call of a turn if none of its calls has one."""
         calls = [part for part in parts if isinstance(part, dict) and "functionCall" in part]
         placeholder = self._quirks.placeholder_signature
         if placeholder is None or not calls or any("thoughtSignature" in call for call in calls):

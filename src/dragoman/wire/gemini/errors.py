@@ -23,7 +23,7 @@ from ..errors import Failure, Row, build_error, read_failure, read_retry_after, 
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
-    """Read an error body: an object, or an array with one object; the cause is in ``details``."""
+    """Read an error body, which is an object or an array with one. ``details`` gives the cause."""
     data: Any = body
     if isinstance(body, bytes):
         try:
@@ -71,9 +71,9 @@ def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def inband_error(error: Any) -> ProviderError:
-    """Return the error in a 200 reply, classified by its code, then by the name of its status.
+    """Return the error in a reply with status 200, classified by its code or status name.
 
-    Any other error is a server error.
+    An error without a known code or status name becomes a server error.
     """
     failure = read_refusal({"error": error})
     code = str(error.get("code")) if isinstance(error, dict) else ""
@@ -97,25 +97,25 @@ _STATUSES = (
 
 ROWS: tuple[Row, ...] = (
     row("", r"token count.{0,60}exceeds the maximum number of tokens", ContextOverflowError),
-    # An invalid key is reported with a 400; only the reason in the details, or the message,
-    # identifies it.
+    # The server answers 400 to an invalid API key. Only the message, or the reason in ``details``,
+    # shows that the key is the problem.
     row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", AuthenticationError),
-    # Every 429 mentions quota and billing, even if the limit resets in seconds; the quota name
-    # contains the period.
+    # The message of every 429 mentions quota and billing, even if the limit resets in seconds. The
+    # name of the quota shows its period.
     row("429", r"PerDay|per[_ ]day\b", QuotaExceededError),
-    # A quota of 0: the plan does not include the model, so the error is not transient.
+    # A quota of 0 means that the plan does not include the model, so a retry cannot succeed.
     row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", QuotaExceededError),
     row(
         "429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError
     ),
-    # Cancelled by the server: a caller that cancels does not read the reply.
+    # The server cancelled the request. A caller that cancels does not read the reply.
     row("499", r"", UnavailableError),
     row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", ModelNotLoadedError),
-    # Unknown model, or another resource that is not found. An HTML page means a wrong base URL.
+    # Unknown models and other missing resources. An HTML page means that the base URL is wrong.
     row("400", r"unexpected model name format", InvalidModelError),
     row("404", r"cached?[ _]?content|requested URL", InvalidRequestError),
     row("404", r"", InvalidModelError),
-    # Content of a type that the model does not accept, or at a URL that the server cannot fetch.
+    # Content that the model does not accept, or that the server cannot fetch from its URL.
     row("400", r"cannot fetch content from the provided URL", UnsupportedContentError),
     row("400", r"input modality is not (enabled|supported)", UnsupportedContentError),
     row("400", r"unsupported mime ?type|mime ?type.{0,80}not supported", UnsupportedContentError),

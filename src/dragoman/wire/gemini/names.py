@@ -1,11 +1,11 @@
-"""Convert field names and base64 data to one style; clients of the Gemini wire use two."""
+"""Convert field names and base64 data, which clients of the Gemini wire write in two styles."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-# Values that contain client data: their keys are not field names of the wire.
+# Fields that contain the client's own data. The keys in this data are not converted.
 _DATA = frozenset(
     [
         "args",

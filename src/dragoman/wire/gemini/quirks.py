@@ -14,55 +14,60 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     """How an endpoint of this wire differs from the others. The defaults suit the current models.
 
     The documentation of each field names the servers that need it and, in brackets, a recorded
-    exchange that shows it. Fields marked *learned* change automatically after a server error that
-    names the field.
+    exchange that shows it. Some quirks change automatically after a server error that names the
+    field.
     """
 
     result_media: Literal["inside", "omit"] = "inside"
-    """Where images and documents of a tool result are sent: in the result, or nowhere (``omit``),
-    with a text in their place. ``omit`` is used for models that are known not to accept images."""
+    """Whether images and documents of a tool result are sent in the result (``inside``) or
+    replaced by a text (``omit``). ``omit`` is used for models that are known not to accept images.
+    """
 
     structured: Literal["native", "prompt"] = "native"
-    """Whether ``responseJsonSchema`` works. Servers older than it answer 400 (or 500) and name it;
-    *learned*.
+    """How a ``response_schema`` is requested: in the field ``responseJsonSchema``, or in the
+    prompt. Older servers answer 400 or 500 to this field; then the quirk changes automatically.
     """
 
     structured_with_tools: Literal["native", "prompt"] = "native"
-    """Whether ``responseJsonSchema`` works in calls that also offer tools. Gemini 2.5 rejects the
-    combination, Gemini 3 accepts it; *learned*."""
+    """How a ``response_schema`` is requested in calls with tools: in the field
+    ``responseJsonSchema``, or in the prompt. Gemini 2.5 rejects tools together with this field;
+    then the quirk changes automatically. Gemini 3 accepts them.
+    """
 
     tool_schema: Literal["parametersJsonSchema", "parameters"] = "parametersJsonSchema"
-    """Use ``parameters``, which accepts only a subset of JSON Schema: other keywords are omitted,
-    with a warning each, and references are inlined. For servers without ``parametersJsonSchema``;
-    *learned*.
+    """The field for a tool's schema. ``parameters`` is for servers without
+    ``parametersJsonSchema``. It accepts only a subset of JSON Schema: references are inlined, and
+    unsupported keywords are omitted with a warning. An error about the field changes the quirk
+    automatically.
     """
 
     call_ids: bool = True
-    """Send a call's id back. Vertex and older models answer 400 to it and pair by name and order;
-    *learned*.
+    """Whether the ids of calls are sent back. Vertex AI and older models answer 400 to ids, and
+    pair calls and results by name and order. Such an error changes the quirk automatically.
     """
 
     id_rule: IdRule | None = None
-    """Which tool-call ids the server accepts. Any string, as far as is known: ids of other wires
-    are accepted.
+    """Which tool-call ids the server accepts. By default every string is accepted, including ids
+    from other wires.
     """
 
     placeholder_signature: str | None = None
-    """The placeholder for the signature of calls that have none, such as those of another model.
-    Gemini 3 rejects unsigned calls and documents ``skip_thought_signature_validator`` for this
-    case; *learned*.
+    """The placeholder signature for calls without a signature, such as calls that another model
+    made. Gemini 3 rejects unsigned calls; then the quirk is set to
+    ``skip_thought_signature_validator``, which Google documents for this case.
     """
 
     effort_budgets: dict[str, int] = field(default_factory=dict)
-    """Tokens for each effort of ``config.reasoning``, for models that accept a budget and not a
-    level (Gemini 2.5).
+    """The token budget for each effort of ``config.reasoning``, for models that accept only a
+    budget (Gemini 2.5).
     """
 
     body: dict[str, Any] = field(default_factory=dict)
-    """Fields for the root of every request: ``safetySettings``, ``cachedContent``, or server-side
-    ``tools``, which are added to those of the caller."""
+    """Fields that are added to the root of every request, such as ``safetySettings`` and
+    ``cachedContent``. Server-side ``tools`` are added to the caller's tools.
+    """
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the
-    model's name.
+    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
+    ``catalog/reasoning.json``.
     """

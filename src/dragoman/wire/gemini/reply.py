@@ -1,4 +1,4 @@
-"""Decode replies of this wire: chunks, bodies and arrays, with the deviations of servers."""
+"""Decode replies of this wire: chunks, bodies and arrays, including the deviations of servers."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _read_frame(data: bytes) -> list[_Chunk]:
-    """Return the chunks of one event: several, if a server omits the blank lines between events.
+    """Return the chunks of one event. If a server omits blank lines, an event has several chunks.
 
-    case: gemini/blank-lines-forgotten
+    Case: ``gemini/blank-lines-forgotten``.
     """
     if data.startswith(b"["):
         return _read_array(data)
@@ -92,7 +92,7 @@ def _read_frame(data: bytes) -> list[_Chunk]:
 
 
 def _read_array(data: bytes) -> list[_Chunk]:
-    """Return the complete chunks of a stream that is one JSON array; its end may be missing."""
+    """Return the chunks of a stream that is one JSON array, except an incomplete last chunk."""
     try:
         return _arrays.decode(data)
     except msgspec.ValidationError:
@@ -152,7 +152,7 @@ FINISH: dict[str, FinishReason] = {
     "IMAGE_SAFETY": "content_filter",
     "IMAGE_PROHIBITED_CONTENT": "content_filter",
     "IMAGE_RECITATION": "content_filter",
-    "MODEL_ARMOR": "content_filter",  # Vertex AI sends MODEL_ARMOR
+    "MODEL_ARMOR": "content_filter",  # only Vertex AI sends this reason
 }
 
 
@@ -236,7 +236,8 @@ class GeminiDecoder(Decoder):
         self._blocked: str | None = None
         self._in_thought = False
         self._call: _OpenCall | None = None
-        self._empty: int | None = None  # the open call, if it has no arguments so far
+        # the key of the last call, if the call has no arguments so far
+        self._empty: int | None = None
         self._cut = False
         self._count = 0
         self._sources: dict[str, Any] = {}
@@ -244,7 +245,8 @@ class GeminiDecoder(Decoder):
 
     def frame(self, frame: Frame) -> None:
         data = frame.data.strip()
-        # compatible servers send [DONE]; the end mark of this wire is a finish reason
+        # Compatible servers send [DONE], which is ignored: on this wire, a finish reason ends the
+        # stream.
         if not data or data == b"[DONE]":
             return
         if frame.event == b"error" and not data.startswith(b"{"):
@@ -260,7 +262,7 @@ class GeminiDecoder(Decoder):
 
     def body(self, data: bytes) -> None:
         data = data.strip()
-        # without ``alt=sse``, or if the server ignores it, a stream is one JSON array
+        # Without ``alt=sse``, or if the server ignores it, a stream is one JSON array.
         if data.startswith(b"["):
             for chunk in _read_array(data):
                 self._read(chunk)
@@ -304,9 +306,8 @@ class GeminiDecoder(Decoder):
         if not self.out.started:
             self.out.start(chunk.model_version if isinstance(chunk.model_version, str) else None)
         for place, candidate in enumerate(chunk.candidates or ()):
-            # The index is often omitted. Further candidates are only in raw (case:
-            # gemini/several-candidates); if the extras request several, the loss was reported when
-            # the request was encoded.
+            # Only the candidate with index 0 is read. A candidate without an index has its
+            # position as the index (case: gemini/several-candidates).
             if (place if candidate.index is None else candidate.index) == 0:
                 self._read_candidate(candidate)
             else:
@@ -321,7 +322,8 @@ class GeminiDecoder(Decoder):
             for part in candidate.content.parts or ():
                 if isinstance(part, dict):
                     self._read_part(part)
-        if candidate.grounding_metadata:  # the metadata grows from chunk to chunk
+        # each chunk repeats the earlier metadata, so the last is used
+        if candidate.grounding_metadata:
             self._sources["groundingMetadata"] = candidate.grounding_metadata
         if candidate.citation_metadata:
             self._sources["citationMetadata"] = candidate.citation_metadata
@@ -335,7 +337,7 @@ class GeminiDecoder(Decoder):
     def _read_part(self, part: dict[str, Any]) -> None:
         if self._empty is not None:
             self._close_empty()
-        # fast path: nearly every part is plain text
+        # This is a fast path, because nearly every part is plain text.
         if len(part) == 1 and self._call is None and type(part.get("text")) is str:
             if part["text"]:
                 self._in_thought = False
@@ -354,7 +356,8 @@ class GeminiDecoder(Decoder):
         self._abandon_call()
         if other or not isinstance(text, str):
             self._in_thought = False
-            # Server-side code execution and unknown parts: kept as opaque blocks for their issuer.
+            # Server-side code execution and unknown parts become opaque blocks, which are sent
+            # back to their issuer.
             self.out.whole(read_medium(part, signature) or Opaque(part))
         elif part.get("thought") is True:
             self._add_thought(text, signature)
@@ -383,7 +386,7 @@ class GeminiDecoder(Decoder):
         else:
             self.out.thinking(text)
             if not self._in_thought:
-                # the block has no signature; its opaque state names only the issuer
+                # Without a signature, the opaque state of the block contains only the issuer.
                 self.out.attach(Thinking)
             self._in_thought = True
 
@@ -436,7 +439,7 @@ class GeminiDecoder(Decoder):
             self.out.block_end(opened.key)
 
     def _abandon_call(self) -> None:
-        """Mark the open call as incomplete: the server announced arguments that never arrived."""
+        """Close the open call as incomplete, because the announced arguments did not arrive."""
         opened, self._call = self._call, None
         if opened is not None:
             self._cut = True
@@ -448,7 +451,7 @@ class GeminiDecoder(Decoder):
     def _finish(self) -> None:
         self._abandon_call()
         if self._empty is not None and FINISH.get(self._finish_raw or "") == "length":
-            self._cut = True  # the token limit was reached before the call's arguments
+            self._cut = True  # the token limit was reached before the arguments of the call
         else:
             self._close_empty()
         if self._sources:
@@ -490,7 +493,8 @@ def _read_usage(record: dict[str, Any]) -> Usage:
     )
     output = _add(get("candidatesTokenCount"), get("thoughtsTokenCount"))
     if tools and prompt is not None and total != prompt + (output or 0):
-        # prompt tokens of server-side tools are input as well, and are part of the total
+        # The total includes the prompt tokens of server-side tools, so they are added to the
+        # input.
         prompt = _add(prompt, tools)
     cached, thoughts = (
         read_count(get("cachedContentTokenCount")),
@@ -500,7 +504,7 @@ def _read_usage(record: dict[str, Any]) -> Usage:
 
 
 def _add(one: Any, other: Any) -> int | None:
-    """Return the sum of two counts; this wire omits zeros, so one missing count is zero."""
+    """Return the sum of two counts. This wire omits zeros, so a single missing count is zero."""
     if one is None or other is None:
         return read_count(one if other is None else other)
     counts = read_count(one), read_count(other)

@@ -49,11 +49,11 @@ SETTINGS = frozenset(
         "modelSelectionConfig",
     }
 )  # fmt: skip
-"""The fields of ``generationConfig``; extras of these names go there, and all others
-to the root.
+"""The fields of ``generationConfig``. Extras with these names are added to it; all other extras
+are added to the root of the body.
 """
 LEVELS = ("minimal", "low", "medium", "high")
-_DYNAMIC = -1  # -1: the model decides how many tokens to think
+_DYNAMIC = -1  # with the budget -1, the model decides how many tokens it uses for thinking
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 
 
@@ -112,9 +112,9 @@ def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
 def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
     """Add the caller's extras to the root of the body; a dotted name is a path.
 
-    Tools are appended.
+    The extra ``tools`` is appended to the tools of the body.
 
-    Extras that are known settings are in ``generationConfig`` already.
+    Extras that belong to ``generationConfig`` are skipped, because they have been added to it.
     """
     for name in extras:
         if name in SETTINGS:
@@ -136,9 +136,9 @@ def _add_extras(body: dict[str, Any], extras: Mapping[str, Any]) -> None:
 
 
 def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
-    """Merge nested fields of the extras into the body; raise an error if both set the same field.
+    """Merge nested fields of the extras into the body; reject a field that the codec also sets.
 
-    Objects that are in both are merged, down to ``depth`` levels.
+    Objects that both contain are merged, down to ``depth`` levels.
     """
     if not isinstance(ours, dict) or not isinstance(theirs, Mapping):
         raise InvalidRequestError(
@@ -181,8 +181,8 @@ def _write_config(
     extras = {name: value for name, value in config.extras.items() if name in SETTINGS}
     note_raw_only(extras, notes, choices="candidateCount", logprobs="responseLogprobs")
     if "thinkingConfig" in written and isinstance(extras.get("thinkingConfig"), Mapping):
-        # ``includeThoughts`` in extras is merged with the effort of the config; only a
-        # contradiction is rejected.
+        # Thinking fields from the extras, such as ``includeThoughts``, are merged with the
+        # reasoning setting. The call is rejected only if the two contradict each other.
         merge_extras(written["thinkingConfig"], extras.pop("thinkingConfig"))
     merge_extras(written, extras, lists=frozenset({"stopSequences"}))
     return written
@@ -200,10 +200,10 @@ def _write_reasoning(
 
 
 def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:
-    """Write the tools and the tool choice, if there are tools."""
+    """Return the fields for the tools and the tool choice; none if there are no tools."""
     if not request.tools:
         if request.tool_choice is not None:
-            # The server rejects a calling mode without tools.
+            # The server rejects a tool choice without tools.
             notes.rewrite(
                 "tool_choice", "tool_choice_omitted", "without tools there is nothing to choose"
             )
@@ -216,7 +216,7 @@ def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, An
     return written
 
 
-# The field of each server-side tool, and its default options.
+# For each server-side tool: its field name on this wire, and its default options.
 _SERVER_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "web_search": ("googleSearch", {}),
     "code_execution": ("codeExecution", {}),
@@ -240,7 +240,8 @@ def _declare(tools: Sequence[Tool], quirks: Quirks, notes: Notes) -> list[dict[s
             entry["parametersJsonSchema"] = ordered_json(tool.parameters)
         else:
             parameters = project_schema(tool.parameters, f"tools[{at}].parameters", notes)
-            # the server rejects an object without properties; a missing schema means no arguments
+            # The server rejects an object schema without properties. A tool without a schema has
+            # no arguments.
             if parameters.get("properties"):
                 entry["parameters"] = ordered_json(parameters)
         declared.append(entry)
@@ -254,7 +255,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
-    """Add the body fields from the quirks; their tools come after the caller's tools."""
+    """Add the fields of the quirk ``body``; its tools are appended to the caller's tools."""
     for name in sorted(fields):
         if name == "tools" and isinstance(fields[name], list):
             body["tools"] = [

@@ -1,8 +1,8 @@
 """Project JSON Schemas onto the subset that the older ``parameters`` field accepts.
 
-The subset is that of OpenAPI 3.0: no references, no closed objects, ``nullable`` in place of a
-type ``null``, and enums of strings only. A keyword that is rewritten without loss is not reported;
-every omitted keyword is. The reply is still checked against the caller's complete schema.
+The subset is that of OpenAPI 3.0: no references, no closed objects, ``nullable`` in place of the
+type ``null``, and enums of strings only. Every omitted keyword is reported; a keyword that is
+rewritten without loss is not. The reply is still checked against the caller's complete schema.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _KEPT = frozenset(
     }
 )  # fmt: skip
 _BOOKKEEPING = frozenset({"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "$ref"})
-# A bound for inlined references: two references at each of twenty levels would be a million
-# schemas.
+# The largest number of inlined references. Two references at each of twenty levels would become a
+# million schemas.
 _MAX_REFERENCES = 1000
 _FORMATS = {
     "string": {"date-time", "enum"},
@@ -33,9 +33,9 @@ _FORMATS = {
 
 
 def project_schema(schema: Mapping[str, Any], path: str, notes: Notes) -> dict[str, Any]:
-    """Return the schema, reduced to the accepted subset.
+    """Return a schema, reduced to the keywords that ``parameters`` accepts.
 
-    The path of each note on an omitted keyword starts with ``path``.
+    Each omitted keyword is noted, with a path that starts with ``path``.
     """
     return _Projector(schema, notes).project(schema, path, ())
 
@@ -47,7 +47,7 @@ class _Projector:
         self._left = _MAX_REFERENCES
 
     def project(self, schema: Any, path: str, above: tuple[str, ...]) -> dict[str, Any]:
-        if not isinstance(schema, Mapping):  # true and false are valid schemas
+        if not isinstance(schema, Mapping):  # true and false are valid schemas, too
             if schema is not True:
                 self._note_loss(path, f"the schema {quote(schema)} has no place in this field")
             return {}

@@ -124,8 +124,8 @@ class _StreamEncoder(ReplyEncoder):
                 _chunk(self, [_write_call(event.tool_use_id, self._name, arguments)])
             )
         elif isinstance(event, MessageStart):
-            # Nothing is sent before the first part: clients create an empty block for an empty
-            # chunk.
+            # Nothing is sent before the first part, because clients create an empty block for an
+            # empty chunk.
             self._before_text, self._after_text = split_at_text(
                 data_frame(_chunk(self, [{"text": "\0"}]))
             )
@@ -199,7 +199,7 @@ def _write_thought(
 def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
     call: dict[str, Any] = {"id": call_id, "name": name}
     if arguments is None:
-        # the end of this call is never sent, which shows the client that the call is truncated
+        # The rest of this call is never sent, which shows the client that the call is truncated.
         return {"functionCall": {**call, "willContinue": True}}
     return {"functionCall": {**call, "args": arguments}}
 
@@ -228,12 +228,12 @@ def _finish_reason(reply: ReplyEncoder, complete: MessageComplete) -> str:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether the input of a call is not an object, although the reply is complete."""
+    """Return whether a reply that is not truncated has a call whose input is not an object."""
     return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Return the token counts; this wire counts thoughts separately from the answer."""
+    """Return the token counts. This wire counts thoughts separately from the answer."""
     thoughts, made = usage.reasoning_tokens, usage.output_tokens
     return known(
         promptTokenCount=usage.input_tokens,
@@ -246,8 +246,8 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
 
 # --- writing errors for clients ----------------------------------------------------------------
 
-# The status name by which clients recognise an error, and a prefix of the message for clients that
-# match it.
+# For each error class: the status name, and a prefix for the message. Some clients recognise an
+# error by this prefix.
 _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
     AuthenticationError: ("UNAUTHENTICATED", ""),
     InvalidModelError: ("NOT_FOUND", ""),
@@ -267,7 +267,7 @@ _ERRORS: dict[type[ProviderError], tuple[str, str]] = {
 }
 
 
-# status names that depend on the HTTP status, for every error class
+# For these HTTP statuses, the status name does not depend on the error class.
 _STATUSES = {403: "PERMISSION_DENIED", 503: "UNAVAILABLE"}
 
 

@@ -1,7 +1,7 @@
 """Decode requests of the Gemini wire.
 
-The model and the mode are in the path. Calls may have no ids: then a result belongs to the first
-open call of the same name, and both get an id derived from their position.
+The model and the mode are in the path. If calls have no ids, a result belongs to the first call of
+the same name that has no result yet. Both get an id that is derived from the position of the call.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .request import LEVELS, SETTINGS
 _ISSUER = Issuer("gemini")
 # The verb in the path decides whether the reply is streamed.
 _VERBS = {"generateContent": False, "streamGenerateContent": True}
-# Root fields that ``Request`` has no field for; they become extras, unchanged.
+# Root fields that ``Request`` does not have. They become extras with unchanged values.
 _ROOT = ("safetySettings", "labels", "serviceTier", "store")
 _MODES: dict[str, ToolChoice] = {
     "AUTO": "auto",
@@ -58,14 +58,14 @@ _MODES: dict[str, ToolChoice] = {
 
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
-    """Return the request in a body and its path."""
+    """Return the request that a body and its URL path describe."""
     _, found, name = path.rpartition("/models/")
     model, _, verb = name.rpartition(":")
     if not found or not model or verb not in _VERBS:
         raise InvalidRequestError(
             "the path must end with models/NAME:generateContent or :streamGenerateContent"
         )
-    # A body that the gateway has decoded already has camel-case names.
+    # If the gateway has decoded the body, its field names are already in camel case.
     fields, losses = (
         read_body(to_camel(read_body(body).data) if isinstance(body, bytes) else body),
         Losses(),
@@ -110,7 +110,7 @@ def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
 def _read_extras(fields: Fields, inner: Fields) -> dict[str, Any]:
     """Return the fields that become extras, unchanged.
 
-    Call it after the known settings are read.
+    Call this function after all known settings have been read.
     """
     settings = {
         name if name in SETTINGS else f"generationConfig.{name}": value
@@ -149,7 +149,9 @@ def _read_tools(fields: Fields) -> list[Tool]:
     tools: list[Tool] = []
     for record in fields.inners("tools"):
         tools += [_read_tool(declared) for declared in record.inners("functionDeclarations")]
-        record.done()  # server-side tools are kept for an endpoint of this wire
+        # Server-side tools are rejected here; the gateway removes them from the body before it is
+        # decoded.
+        record.done()
     return tools
 
 
@@ -213,7 +215,7 @@ class _Reader:
     """Read turns, and keep track of the calls that have no result yet."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[str, str]] = []  # ids and names of calls without a result
+        self._waiting: list[tuple[str, str]] = []  # the id and name of each call without a result
         self._count = 0
 
     def read(self, contents: list[Fields]) -> list[Message]:
@@ -269,8 +271,8 @@ class _Reader:
         if not isinstance(arguments, dict | None):
             call.refuse("args", "must be an object")
         self._count += 1
-        # Clients may omit the id. A generated one has a form that the client codec recognises, so
-        # that it is not sent to a provider of this wire.
+        # Clients may omit the id. The client codec recognises a generated id by its form, and does
+        # not send it to a provider of this wire.
         made = call_id or f"call_{self._count:026d}"
         self._waiting.append((made, name))
         return ToolCall(made, name, arguments or {}, state)

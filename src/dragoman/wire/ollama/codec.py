@@ -32,7 +32,8 @@ class OllamaCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        join_url(base_url, "")  # join_url raises an error for an invalid URL
+        # join_url is called here, so that an invalid base URL raises an error early
+        join_url(base_url, "")
         self._root = root_of(base_url).removesuffix("/api")
 
     def encode(self, request: Request) -> Encoded:
@@ -55,7 +56,7 @@ class OllamaCodec(Endpoint[Quirks]):
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
     ) -> ProviderError:
-        """Return the error for a reply that is not a success; its body is one sentence."""
+        """Return the error for a reply with an error status."""
         return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -74,7 +75,7 @@ class OllamaCodec(Endpoint[Quirks]):
         )
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check that the server has the model, and that it is in memory."""
+        """Check that the server has the model and has loaded it into memory."""
         tags = yield get_json(f"{self._root}/api/tags")
         if not _lists(read_success(self, tags), self.model):
             raise InvalidModelError(

@@ -1,4 +1,4 @@
-"""Ollama's older API, server side: one prompt in, one text out (``/api/generate``)."""
+"""The server side of ``/api/generate``, Ollama's older API with one prompt and one text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ..fields import read_body
 from ..server import Asked, BodyEncoder, ReplyEncoder, encode_json
 from .server import OllamaServer, end_fields, format_time
 
-_LONGEST_LOAD = 4096  # largest body of a request that only loads a model, in bytes
+# a request that only loads a model has at most this many bytes
+_LONGEST_LOAD = 4096
 _TAKEN = ("prompt", "system", "images")
 
 
@@ -25,9 +26,9 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_load(body: bytes) -> str | None:
-    """Return the model that a request only loads into memory; ``None`` for other requests.
+    """Return the model's name if a request only loads a model into memory, otherwise ``None``.
 
-    A request that only loads a model has no prompt and no messages.
+    Such a request has no prompt and no messages.
     """
     if len(body) > _LONGEST_LOAD:
         return None
@@ -48,7 +49,7 @@ def write_load(model: str, path: str, created: int) -> bytes:
 
 
 class OllamaGenerateServer(OllamaServer):
-    """Decode requests that ``to_chat`` converted; encode replies of ``/api/generate``."""
+    """The server side of ``/api/generate``; it decodes bodies that ``to_chat`` converted."""
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, which is one body or a stream."""

@@ -53,14 +53,15 @@ FINISH: dict[str, FinishReason] = {
 
 
 class OllamaDecoder(Decoder):
-    """Decode lines; a complete reply is a stream of one line."""
+    """Decode replies of this wire. A reply that is not streamed is a stream of one line."""
 
     framing = LineDecoder
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._calls = 0
-        self._empty: int | None = None  # the open call, if it has no arguments so far
+        # the key of the last call, if the call has no arguments so far
+        self._empty: int | None = None
 
     def frame(self, frame: Frame) -> None:
         try:
@@ -122,6 +123,6 @@ class OllamaDecoder(Decoder):
         reason: FinishReason = "stop" if word is None else FINISH.get(word, "error")
         if reason != "length":
             self._close_empty()
-        # This server sends "stop" even if there are calls.
+        # Ollama sends "stop" even if the reply has tool calls.
         self.out.finish("tool_calls" if reason == "stop" and self._calls else reason, word)
         self.done = True

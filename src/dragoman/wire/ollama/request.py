@@ -147,7 +147,7 @@ def _write_content(content: str | Sequence[UserBlock], path: str, notes: Notes) 
 
 
 def _check_medium(block: Image | Document | Audio, path: str) -> str:
-    """Return the data of a medium; raise if this wire does not accept it."""
+    """Return the data of an inline image; raise an error for any other medium."""
     if isinstance(block, Image) and isinstance(block.source, Inline):
         return block.source.base64_data
     raise UnsupportedContentError(f"{path}: this wire takes text and inline images only")

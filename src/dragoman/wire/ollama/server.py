@@ -1,7 +1,7 @@
 """Ollama's native wire, server side: one JSON object per line.
 
-Calls have no ids on this wire: a result belongs to the first open call of the same name, and both
-get an id derived from their position.
+Calls have no ids on this wire. A result belongs to the first call of the same name that has no
+result yet. Both get an id that is derived from the position of the call.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class OllamaServer:
 
 
 def format_time(created: int) -> str:
-    """Return a time (epoch seconds) as this wire writes it."""
+    """Return a time, given in epoch seconds, in the format of this wire."""
     return datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -225,7 +225,7 @@ def _read_content(fields: Fields) -> str | tuple[UserBlock, ...]:
     )
 
 
-# This wire has no media type; the first bytes of an image determine it.
+# Requests contain no media types, so the type of an image is recognised by its first bytes.
 _KINDS = (
     (b"\x89PNG", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -254,7 +254,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def __init__(self, at: str) -> None:
         super().__init__()
-        self._at = at  # the time of the reply
+        self._at = at  # the time of the reply, as text
         self._name = ""  # the tool name of the open call
         self._before_text = self._after_text = b""
 
@@ -333,7 +333,7 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
 def end_fields(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]:
     """Return the finish reason and the token counts.
 
-    On this wire a reply with tool calls, valid or not, also ends with ``stop``.
+    On this wire the finish reason is ``stop`` even if the reply has tool calls, valid or not.
     """
     called = complete.finish_reason == "tool_calls" or isinstance(
         reply.unsound, MalformedToolCallError
@@ -352,7 +352,8 @@ def _hides_call(complete: MessageComplete) -> bool:
 
 # --- writing errors for clients ----------------------------------------------------------------
 
-# Prefixes of the message by which clients recognise an error: this wire has no error code.
+# A prefix for the message of each error class. Clients recognise an error by it, because this wire
+# has no error codes.
 _OPENINGS: dict[type[ProviderError], str] = {
     InvalidModelError: "model not found: ",
     ModelNotLoadedError: "loading model: ",

@@ -1,8 +1,8 @@
 """Chat Completions, and the quirks of compatible servers.
 
-This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and
-does not log. Differences between servers of this wire are data: ``Quirks``, one documented field
-each.
+This folder contains only the code of this wire. It is sans-IO: it opens no socket, does not sleep
+and does not log. Differences between servers of this wire are data: ``Quirks``, one documented
+field each.
 """
 
 from .codec import OpenAICodec

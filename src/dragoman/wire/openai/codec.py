@@ -74,10 +74,10 @@ class OpenAICodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OpenAICodec | None:
-        """Return a codec that omits the optional field that the error names, or ``None``.
+        """Return a codec that omits the optional field that the error names, if it names one.
 
-        The fields are ``stream_options`` and ``response_format``. If ``response_format`` is
-        rejected, it is first sent again without strict decoding.
+        The fields are ``stream_options`` and ``response_format``. After an error about the schema
+        in ``response_format``, strict decoding is turned off first.
         """
         said = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)
@@ -128,7 +128,7 @@ class OpenAICodec(Endpoint[Quirks]):
             )
         refuse_failure(self, reply)
         try:
-            # mlx-lm sends an empty body when it is offline
+            # mlx-lm sends an empty body in offline mode
             data = read_json(reply.body) if reply.body.strip() else []
         except ValueError as error:
             raise InvalidResponseError(
@@ -182,8 +182,8 @@ class OpenAICodec(Endpoint[Quirks]):
             )
 
 
-# LM Studio and Ollama are recognised by ``owned_by`` in the model list; each reports loaded models
-# at an endpoint of its own.
+# LM Studio and Ollama are recognised by ``owned_by`` in the model list. Each has its own endpoint
+# that reports which models are loaded.
 _TELLING_OWNERS = {"organization_owner": "state", "library": "resident"}
 
 
@@ -198,11 +198,12 @@ def _find(body: bytes, key: str, model: str) -> dict[str, Any] | None:
 
 def _is_named(entry: Mapping[str, Any], model: str) -> bool:
     names = (entry.get("id"), entry.get("name"), entry.get("model"))
-    # Ollama lists "name:latest" for a bare name
+    # Ollama lists a model without a tag as "name:latest"
     return model in names or f"{model}:latest" in names
 
 
-# States in model lists of a model that cannot answer now: it is not in memory, or failed to load.
+# States in a model list that mean that the model cannot answer now: it is not in memory, or it
+# failed to load.
 _UNREADY = frozenset(
     {
         "crashed", "error", "exited", "failed", "loading", "not loaded", "offline", "sleeping",
@@ -216,8 +217,8 @@ def _unready_state(entry: Mapping[str, Any]) -> str | None:
     """Return a model's state from the model list, if the model cannot answer in that state."""
     state: Any = entry.get("state", entry.get("status"))
     if isinstance(state, Mapping):
-        # llama.cpp sends {"value": "unloaded", "failed": true} for a model whose process ended
-        # while loading
+        # llama.cpp sends {"value": "unloaded", "failed": true} if the model's process ended while
+        # it was loading.
         state = "failed" if state.get("failed") is True else state.get("value")
     if isinstance(state, str):
         state = state.lower().replace("-", " ").replace("_", " ")

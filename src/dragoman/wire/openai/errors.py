@@ -22,9 +22,9 @@ from ..errors import Failure, Row, build_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
-    """Return the error in a 200 reply, classified by the status, code or type in its body.
+    """Return the error in a reply with status 200, classified by the status, code or type in it.
 
-    Any other error is a server error.
+    An error without a known status, code or type becomes a server error.
     """
     if re.fullmatch(r"[45]\d\d", failure.code):
         return build_error(int(failure.code), {}, failure, ROWS)
@@ -37,15 +37,16 @@ _INBAND = (
     (re.compile(r"auth|api_?key|permission", re.I), 401),
     (re.compile(r"rate_?limit|throttl|too_many", re.I), 429),
     (re.compile(r"not_found", re.I), 404),
-    # Groq sends tool_use_failed for a failed generation (case: openai/event-error-at-once)
+    # Groq sends tool_use_failed if the model wrote an invalid tool call (case:
+    # openai/event-error-at-once).
     (re.compile(r"invalid|bad_request|tool_use_failed", re.I), 400),
-    # Azure's content filter (case: openai/error-in-band-filter).
+    # Azure sends content_filter if its content filter acted (case: openai/error-in-band-filter).
     (re.compile(r"content_filter", re.I), 400),
 )
 
 
 ROWS: tuple[Row, ...] = (
-    # errors about an exceeded context window, one pattern per server
+    # Errors about an exceeded context window. The texts differ between servers.
     row("", r"context_length_exceeded|exceed_context_size", ContextOverflowError),
     row("", r"max_prompt_tokens_exceeded|maximum context length", ContextOverflowError),
     row(
@@ -68,7 +69,7 @@ ROWS: tuple[Row, ...] = (
     row("", r"billing_(hard_limit|not_active)", QuotaExceededError),
     row("400 403 429", r"insufficient (credits|balance|funds)|out of credits", QuotaExceededError),
     row("400 403 429", r"(credit|quota).{0,30}exhausted", QuotaExceededError),
-    # invalid credentials reported with a 400: xAI, Google's compatible endpoint
+    # xAI and Google's compatible endpoint report invalid credentials with a 400.
     row(
         "400",
         r"(incorrect|invalid)[_ ]api[_ ]?key|api[_ ]?key.{0,20}not valid",
@@ -101,13 +102,13 @@ ROWS: tuple[Row, ...] = (
     row("400 404", r"period for this model has ended", InvalidModelError),
     row("400", r"supported API model names", InvalidModelError),
     row("400 404", r"cached snapshot folder|server is pinned to", InvalidModelError),
-    # OpenRouter: no endpoint of the model supports the request; or no endpoint has the model
+    # OpenRouter finds no endpoint that supports the request, or no endpoint that has the model.
     row(
         "404", r"no endpoints found that support (image|audio|video|file)", UnsupportedContentError
     ),
     row("404", r"no endpoints found that support", UnsupportedFeatureError),
     row("404", r"no endpoints found", InvalidModelError),
-    # content that the model does not accept; llama.cpp reports it with a 500
+    # Content that the model does not accept. llama.cpp reports it with a 500.
     row(
         "400 404 415 422 500 501",
         r"(image|audio|video|vision|multimodal).{0,60}(not support|unsupported|not allowed"
@@ -131,8 +132,8 @@ ROWS: tuple[Row, ...] = (
         r"content part type|mmproj|image_url.{0,40}only",
         UnsupportedContentError,
     ),
-    # content blocks where only text is accepted: Groq, DeepSeek, mlx-lm; llama-cpp-python fails
-    # with a Python error
+    # Groq, DeepSeek and mlx-lm reject content blocks where they accept only text. llama-cpp-python
+    # fails with a Python error instead.
     row("400", r"content must be a string", UnsupportedContentError),
     row("400", r"unknown variant .(\w+_url|input_audio|file)", UnsupportedContentError),
     row("404", r"only 'text' content", UnsupportedContentError),
@@ -146,9 +147,10 @@ ROWS: tuple[Row, ...] = (
     ),
     row("400", r"model features .{0,40}not support", UnsupportedFeatureError),
     row("500", r"requires --jinja", UnsupportedFeatureError),
-    # llama-cpp-python reports an invalid request with a 500, which would be retried for nothing
+    # llama-cpp-python reports an invalid request with a 500. A retry would not help, so the error
+    # is classified as an invalid request.
     row("500", r"\d validation errors?:", InvalidRequestError),
-    # overload, even if a router wraps the error of its upstream
+    # Overload, including errors that a router forwards inside its own error.
     row("429 500 503", r"overloaded|at capacity|server_busy|no capacity", OverloadedError),
     row("400 500 503", r"\bthrottl|rate[_ ]?limit", RateLimitError),
 )

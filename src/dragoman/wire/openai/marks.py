@@ -1,6 +1,7 @@
 """Prompt cache marks: ``cache_control`` on parts of messages.
 
-Routers forward these marks to models whose own wire has them; that wire accepts four in a request.
+Routers forward these marks to models of the anthropic wire, which accepts at most four marks in a
+request.
 """
 
 from __future__ import annotations

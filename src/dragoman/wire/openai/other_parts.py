@@ -1,4 +1,4 @@
-"""Parts of a reply other than text: citations, images, audio and results of server-side tools."""
+"""Read and write citations, images, audio and results of server-side tools in replies."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ...validate.data_url import read_data_url
 from ..media import write_annotations
 from ..urls import media_url
 
-# Media types of formats whose name is not the media subtype.
+# Media types of audio formats whose name differs from the media subtype.
 _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 
 
 class OtherParts:
-    """Collect citations, images, audio and executed tools, to add them at the message's end."""
+    """Collect citations, images, audio and executed tools; add them at the end of the message."""
 
     def __init__(self, request: Request) -> None:
         asked = request.config.extras.get("audio")
@@ -40,9 +40,9 @@ class OtherParts:
         self._id: str | None = None
 
     def note(self, citations: Any, results: Any, images: Any, questions: Any) -> None:
-        """Record the search results for the reply. Some servers repeat them with every chunk.
+        """Record the search results of a chunk. Some servers repeat them with every chunk.
 
-        Perplexity sends the images and the related questions of a search, which are not parts of
+        Perplexity also sends images and related questions from the search. These are not parts of
         the answer (case: openai/images-of-a-search).
         """
         listed = {"citations": citations, "search_results": results}
@@ -53,8 +53,8 @@ class OtherParts:
     def read(self, annotations: Any, images: Any, audio: Any, executed: Any = None) -> None:
         """Collect the parts of a delta or a message; join fragments of audio.
 
-        Groq sends a tool that it runs twice in a stream, with the same index: before and after it
-        ran (case: openai/tools-that-the-server-ran).
+        Groq streams the record of a server-side tool twice, before and after it runs. Both records
+        have the same index (case: openai/tools-that-the-server-ran).
         """
         for at, tool in enumerate(executed if isinstance(executed, list) else ()):
             index = tool.get("index") if isinstance(tool, dict) else None
@@ -88,11 +88,10 @@ class OtherParts:
 
 
 def read_reference(part: dict[str, Any], out: Assembler) -> bool:
-    """Attach a reference to the text before it; return False if it has no text before it.
+    """Attach a reference to the text before it; return false if there is no such text.
 
-    Mistral puts the numbers or names of the sources between the parts of a text. They support the
-    text after the previous reference; two references in a row support the same text (case:
-    openai/references).
+    Mistral puts references between the parts of a text. A reference belongs to the text since the
+    previous reference. Two references in a row belong to the same text (case: openai/references).
     """
     found: list[Any] = []
 
@@ -109,7 +108,7 @@ def read_reference(part: dict[str, Any], out: Assembler) -> bool:
 
 
 def _read_picture(record: Any) -> Image | Opaque:
-    """Return a generated image; any other record becomes an opaque block."""
+    """Return a generated image, or an opaque block if the record is not an image."""
     inner = record.get("image_url") if isinstance(record, dict) else None
     url = inner.get("url") if isinstance(inner, dict) else inner
     if not isinstance(url, str) or not url:
@@ -125,7 +124,7 @@ def _read_picture(record: Any) -> Image | Opaque:
 def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
     """Return the generated images in the form of this wire.
 
-    The assistant message of OpenRouter has the same field ``images`` in requests and in replies.
+    OpenRouter uses the field ``images`` of an assistant message in both requests and replies.
     """
     return [
         {"type": "image_url", "image_url": {"url": media_url(block)}}
@@ -135,7 +134,7 @@ def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
 
 
 def write_other_parts(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
-    """Return the fields of a reply other than text, for a client: citations, images and audio."""
+    """Return the fields of a client's reply that hold citations, images and audio."""
     annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
     spoken = [
         block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)

@@ -27,81 +27,87 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     answers with a 500."""
 
     stream_usage: bool = True
-    """Request usage at the end of a stream. Old servers answer 400 to ``stream_options``; then it
-    is no longer sent.
+    """Whether usage at the end of a stream is requested. Old servers answer 400 to
+    ``stream_options``; then the field is no longer sent.
     """
 
     structured: Literal["native", "prompt"] = "native"
-    """Whether ``response_format`` with a JSON Schema works. llama-cpp-python answers 500, mlx-lm
-    ignores it.
+    """How a ``response_schema`` is requested: in the field ``response_format``, or in the prompt.
+    llama-cpp-python answers 500 to this field, and mlx-lm ignores it.
     """
 
     strict_schemas: bool = True
-    """Mark a response schema as strict where it meets the rules of strict decoding. A 400 about a
-    schema turns it off for that schema.
+    """Whether strict decoding is requested for response schemas that meet its rules. A 400 about a
+    schema turns strict decoding off for that schema.
     """
 
     result_media: Literal["after", "omit"] | None = None
-    """Where images and documents of a tool result are sent; the result itself can only be text on
-    this wire. ``after``: in a user message after the results. ``omit``: nowhere, with a text in
-    their place. The default is ``after`` for models that are known to accept images, else
-    ``omit``."""
+    """Where images and documents of a tool result are sent. The result itself can only be text on
+    this wire. ``after``: in a user message after the results. ``omit``: they are not sent; a text
+    replaces them. The default is ``after`` for models that are known to accept images, otherwise
+    ``omit``.
+    """
 
     tools: Literal["native", "schema"] = "native"
-    """How tools are offered. ``schema``: calls are requested through a JSON Schema, for models
-    whose chat template ignores tools (SmolLM2)."""
+    """How tools are offered. ``native``: in the field ``tools``. ``schema``: through a response
+    schema that describes the calls, for models whose chat template ignores tools (SmolLM2).
+    """
 
     send_reasoning: Literal["reasoning_content", "reasoning"] | None = None
-    """The field for the thinking of an earlier turn. DeepSeek rejects it in general; most servers
-    ignore it.
+    """The field in which the thinking of earlier turns is sent; by default it is not sent.
+    DeepSeek usually rejects this field, and most servers ignore it.
     """
 
     reasoning_details: bool = False
-    """Keep the list ``reasoning_details`` (signed and encrypted reasoning) of a reply, and send it
-    back with its turn. OpenRouter sends it for models of other vendors (case:
+    """Whether the field ``reasoning_details`` of a reply (signed and encrypted reasoning) is
+    stored and sent back with its turn. OpenRouter sends this field (case:
     openai/quirk-reasoning-details).
     """
 
     usage_path: str | None = None
-    """A vendor's own field for usage, as a dotted path. Groq streams have it in ``x_groq.usage``
-    (case: openai/usage-in-a-field-of-its-own)."""
+    """The dotted path of a vendor-specific field for usage. Groq streams usage in ``x_groq.usage``
+    (case: openai/usage-in-a-field-of-its-own).
+    """
 
     finish_words: dict[str, FinishReason] = field(default_factory=dict)
-    """Finish reasons that only this server has, and what they mean. Together sends ``eos`` for
-    stop (case: openai/finish-word-by-quirk).
+    """A mapping from vendor-specific finish reasons to standard ones. Together sends ``eos`` for
+    ``stop`` (case: openai/finish-word-by-quirk).
     """
 
     id_rule: IdRule | None = None
-    """Which tool-call ids the server accepts; by default any (ids of vLLM have 46 characters).
-    Hosted OpenAI: at most 40 characters; Mistral: nine letters or digits.
+    """Which tool-call ids the server accepts; by default any id. Hosted OpenAI accepts at most 40
+    characters, and Mistral exactly nine letters or digits. vLLM's ids have 46 characters.
     """
 
     readiness: Literal["auto", "models", "key", "health", "state", "resident"] = "auto"
-    """How readiness is checked. ``health``: llama.cpp, vLLM, SGLang; ``state``: LM Studio's own
-    model list; ``resident``: Ollama's list of models in memory; ``models``: hosted; ``key``:
-    hosted, with a model list that needs no key, so that the key is checked separately
-    (OpenRouter); ``auto``: models, then health.
+    """How readiness is checked. Every method looks for the model in the model list. ``key`` also
+    checks the key, for a server whose list needs no key (OpenRouter). ``health`` also requests
+    ``/health`` (llama.cpp, vLLM, SGLang). ``state`` also reads the states of models in LM Studio.
+    ``resident`` also reads Ollama's list of models in memory. ``auto`` chooses ``state``,
+    ``resident`` or ``health`` by the owner in the model list.
     """
 
     any_model: bool = False
-    """The server has one model and serves it under every name (llama.cpp)."""
+    """Whether the server has one model and serves it under every name (llama.cpp)."""
 
     reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent; by default ``catalog/reasoning.json`` decides by the
-    model's name.
+    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
+    ``catalog/reasoning.json``.
     """
 
     cache_key: bool = False
-    """Send the session id as ``prompt_cache_key`` with ``cache="auto"``, which routes the
-    session's calls to one cache. Hosted OpenAI has the field; other servers may reject it.
+    """Whether calls with ``cache="auto"`` send the session id as ``prompt_cache_key``, so that all
+    calls of a session use the same cache. Hosted OpenAI has this field; other servers may reject
+    it.
     """
 
     cache_control: bool = False
-    """Send marks for the prompt cache, as ``cache_control`` of a part. OpenRouter forwards them to
-    models whose cache is not automatic.
+    """Whether prompt-cache marks are sent, in the field ``cache_control`` of a part. OpenRouter
+    forwards these marks to models that do not cache automatically.
     """
 
     parallel_tools: bool = True
-    """Whether the model may make several calls in one turn. ``False`` sends this wire's field that
-    turns parallel calls off, with every request that has tools. The capability
-    ``supports_parallel_tool_calls: false`` sets it."""
+    """Whether the model may make several calls in one turn. With ``False``, every request with
+    tools also has the field that turns parallel calls off. The capability
+    ``supports_parallel_tool_calls: false`` sets this quirk to ``False``.
+    """

@@ -88,9 +88,9 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _mend_calls(record: Any) -> bool:
-    """Drop invalid ``tool_calls`` from choices that ended in an error; return whether any did.
+    """Drop invalid ``tool_calls`` of failed choices; return whether there were failed choices.
 
-    A failed reply is returned with the parts that can be read; ``raw`` keeps the rest.
+    The readable parts of a failed reply are still decoded. ``raw`` contains all of it.
     """
     mended = False
     choices = record.get("choices") if isinstance(record, dict) else None
@@ -123,7 +123,7 @@ class _OpenCall:
         self.id = call_id
         self.name = ""
         self.started = False
-        # fragments that arrived before the name, with their offsets
+        # fragments of the arguments that arrived before the name, with their offsets
         self.fragments: list[tuple[int, str]] = []
 
 
@@ -134,10 +134,12 @@ FINISH: dict[str, FinishReason] = {
     "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
-"""Finish reasons of this wire; the first of each is the one that our server side sends."""
+"""Finish reasons of this wire. If two have the same meaning, this library's server side sends the
+first.
+"""
 
-# Finish reasons of compatible servers, which are read and never sent.
-# ``tool_call``: DeepSeek on Azure (case: openai/finish-word-in-the-singular).
+# Finish reasons that are decoded, but that this library's server side never sends. DeepSeek on
+# Azure sends ``tool_call`` (case: openai/finish-word-in-the-singular).
 _READ: dict[str, FinishReason] = {**FINISH, "error": "error", "tool_call": "tool_calls"}
 _CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 
@@ -175,12 +177,12 @@ class OpenAIDecoder(Decoder):
         # reasoning details that are not attached to a block yet
         self._details: list[Any] | None = [] if quirks.reasoning_details else None
         self._answering = False  # whether the last part was something other than thinking
-        # The index of the choice to decode, by default the first to arrive. Some servers number
-        # their only choice from 1, or send no index (cases: openai/choice-numbered-from-one,
-        # openai/choice-index-absent).
+        # The index of the choice to decode, by default the first choice that arrives. Some servers
+        # number their only choice from 1, or send no index (cases:
+        # openai/choice-numbered-from-one, openai/choice-index-absent).
         self._chosen: int | None = 0 if "n" in request.config.extras else None
         self._request = request
-        # created on first use: most replies are only text
+        # ``OtherParts`` is created on first use, because most replies contain only text.
         self._other_parts: OtherParts | None = None
 
     def frame(self, frame: Frame) -> None:
@@ -254,12 +256,12 @@ class OpenAIDecoder(Decoder):
             out.start(chunk.model if isinstance(chunk.model, str) else None)
         error: Any = None
         for at, choice in enumerate(chunk.choices or ()):
-            # the position replaces a missing index
+            # A choice without an index has its position as the index.
             place = choice.index if type(choice.index) is int else at
             if self._chosen is None:
                 self._chosen = place
             if place != self._chosen:
-                # Only the first choice is read (case: openai/n-greater-than-1).
+                # Only one choice is read (case: openai/n-greater-than-1).
                 self.lose_choice(f"choices[{place}]")
                 continue
             part = choice.delta
@@ -326,7 +328,7 @@ class OpenAIDecoder(Decoder):
             self._other_parts.read(part.annotations, part.images, part.audio, part.executed_tools)
 
     def _note_details(self, part: _Part, details: list[Any]) -> None:
-        """Collect reasoning details; attach them to the thinking before the next block begins."""
+        """Collect reasoning details; attach them to the thinking when the answer begins."""
         if part.reasoning_content or part.reasoning:
             self._answering = False
         if isinstance(part.reasoning_details, list):
@@ -488,7 +490,8 @@ class OpenAIDecoder(Decoder):
         if not self.out.started:
             raise InvalidResponseError("the stream ended without a message")
         for call in self._calls:
-            # a call without a name is emitted, and fails validation (case: openai/name-never)
+            # A call whose name never arrived is emitted without a name, and fails validation
+            # (case: openai/name-never).
             if not call.started:
                 self._start_call(call)
         if self._coerced:
@@ -542,7 +545,7 @@ def _join_details(fragments: list[Any]) -> list[Any]:
     for fragment in fragments:
         kind = fragment.get("type") if isinstance(fragment, dict) else None
         field = _GROWING.get(kind) if isinstance(kind, str) else None
-        if field is None:  # encrypted details arrive complete
+        if field is None:  # encrypted details arrive complete, not in fragments
             joined.append(fragment)
             continue
         key = f"{kind} {fragment.get('index')}"
@@ -573,7 +576,10 @@ def _has_content(choice: _Choice) -> bool:
 
 
 def _is_answer(choice: _Choice) -> bool:
-    """Return whether a choice has a message, or Azure's content filter removed the message."""
+    """Return whether a choice has a message or was blocked by a content filter.
+
+    Azure sends a blocked choice without a message.
+    """
     has_part = choice.message is not None or choice.delta is not None
     return has_part or _READ.get(str(choice.finish_reason)) == "content_filter"
 
@@ -609,10 +615,10 @@ def _read_usage(record: Any) -> Usage | None:
         and completion is not None
         and total == prompt + completion + reasoning
     ):
-        # xAI counts reasoning tokens in addition to completion tokens, not within them
+        # xAI does not include the reasoning tokens in the completion tokens.
         completion += reasoning
     cached = asked.get("cached_tokens")
-    if cached is None and len(counts) > 3:  # usage with more than the three standard counts
+    if cached is None and len(counts) > 3:  # the record has counts besides the three standard ones
         cached = next((counts[name] for name in _CACHED if name in counts), None)
     written = asked.get("cache_write_tokens", counts.get("cache_creation_input_tokens"))
     return Usage(
@@ -621,7 +627,7 @@ def _read_usage(record: Any) -> Usage | None:
 
 
 def _read_cost(record: dict[str, Any]) -> Decimal | None:
-    """Return the cost in US dollars that OpenRouter reports, with exactly the digits it sent."""
+    """Return the cost in US dollars that OpenRouter reports, with exactly the digits sent."""
     stated: Any = record.get("cost")
     if type(stated) not in (int, float) or not 0 <= stated < math.inf:
         return None

@@ -1,4 +1,4 @@
-"""Encode requests of this wire, with workarounds for what a server lacks."""
+"""Encode requests of this wire, with workarounds for features that a server lacks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def write_request(
 
     Messages come last, so that the body of the next turn begins with the same bytes.
 
-    Opaque state of ``home`` is sent back; ``path`` is how the response schema is requested.
+    ``home`` is the issuer that receives the request; only opaque state that it issued is sent.
+    ``path`` is how the response schema is requested.
     """
     body: dict[str, Any] = {"model": home.model}
     messages = request.messages
@@ -73,7 +74,7 @@ def write_request(
     _write_config(body, request.config, home, quirks, notes)
     if request.server_tools:
         for tool in write_server_tools(request.server_tools, {"web_search": {}}, None):
-            # These options are for models with built-in web search.
+            # Models with built-in web search read their options from this field.
             body["web_search_options"] = tool
     cache = None
     if request.config.cache is not None or quirks.cache_control:
@@ -91,7 +92,8 @@ def write_request(
     if cache is not None and quirks.cache_control:
         place_marks(written, notes, auto=cache.auto)
     if request.config.extras:
-        # set before merge_extras, which compares them with extras["messages"]
+        # The messages are set before the extras are merged, so that an extra named ``messages`` is
+        # found to contradict them. They are then moved to the end of the body.
         body["messages"] = written
         note_raw_only(request.config.extras, notes, choices="n", logprobs="logprobs")
         _add_extras(body, request)
@@ -104,7 +106,8 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
     """Return how the response schema is requested: in the wire's own field, or in the prompt."""
     if request.response_schema is None:
         return None
-    # The schema for calls is sent in place of the response schema.
+    # If tool calls are requested through a schema, that schema occupies the field, so the response
+    # schema is put into the prompt.
     return "prompt" if quirks.structured == "prompt" or coerces(request, quirks) else "native"
 
 
@@ -131,7 +134,7 @@ def _write_structure(
 
 
 def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Sequence[Message]:
-    """Return the messages, with instructions for tool calls and the response schema if needed.
+    """Return the messages, with instructions for tool calls and the response schema if necessary.
 
     The instructions are added to the system prompt if the server's fields for tools or for the
     schema cannot be used.
@@ -150,7 +153,7 @@ def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Seque
 def _write_config(
     body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
 ) -> None:
-    """Return the caller's settings under the names of this wire."""
+    """Write the caller's settings into the body, under the names of this wire."""
     if config is NO_CONFIG:
         return
     for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"):
@@ -172,7 +175,7 @@ def _write_config(
         )
 
 
-# Objects that both the reasoning setting and extras may write to.
+# Objects that may have fields from both the reasoning setting and the extras.
 _JOINED = frozenset({"chat_template_kwargs", "reasoning"})
 
 
@@ -189,7 +192,7 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
 
 
 def _write_tool(tool: Tool, at: int, notes: Notes) -> dict[str, Any]:
-    """Return a tool in the form of this wire; ``strict`` is sent only if the caller has set it."""
+    """Return a tool in the form of this wire. ``strict`` is sent only if the caller sets it."""
     strict, parameters = choose_strict(tool, f"tools[{at}]", notes)
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     function["parameters"] = ordered_json(parameters)
@@ -221,7 +224,7 @@ def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, An
 def _write_messages(
     request: Request, quirks: Quirks, notes: Notes, home: Issuer | None = None
 ) -> list[Any]:
-    """Return the messages in the form of this wire; opaque state of ``home`` is sent back."""
+    """Return the messages in the form of this wire. Opaque state is sent back only to ``home``."""
     messages = request.messages
     system, rest = join_system(messages)
     first = len(messages) - len(rest)
@@ -256,14 +259,14 @@ def _write_messages(
 def _write_plain(messages: Sequence[Message]) -> list[User | _Answer | None]:
     """Encode each message that consists of one text; return ``None`` for each other message.
 
-    Nearly all messages of a long history are one text. Each branch reads ``content`` of one type
-    only, so that the interpreter specialises the access.
+    Nearly all messages of a long history are one text, so this function is a fast path. Each
+    branch reads ``content`` of one type only, which lets the interpreter specialise the access.
     """
     plain: list[User | _Answer | None] = []
     append = plain.append
     for message in messages:
         if type(message) is User:
-            # the JSON of this value is already in the form of the wire
+            # The JSON encoding of a ``User`` with a string already has the form of this wire.
             append(message if type(message.content) is str and not message.cache else None)
             continue
         if type(message) is Assistant:
@@ -282,16 +285,16 @@ def _write_plain(messages: Sequence[Message]) -> list[User | _Answer | None]:
 class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
     """An assistant message with only text.
 
-    A struct, because a dictionary takes twice as long to build.
+    This is a struct, because a dictionary takes twice as long to build.
     """
 
     content: str
 
 
 class _Links:
-    """The data for encoding messages: call ids, answered calls, and the issuer that receives them.
+    """The data that encoding a message needs: call ids, answered calls, and the receiving issuer.
 
-    It also holds the media of tool results, which are sent after the results.
+    It also collects the media of tool results, which are sent after the results.
     """
 
     def __init__(self, messages: Sequence[Message], quirks: Quirks, home: Issuer | None) -> None:
@@ -351,7 +354,7 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
     raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
 
 
-# Audio formats of the wire by media type.
+# The name of the audio format on this wire, by media type.
 AUDIO_FORMATS = {
     "audio/wav": "wav",
     "audio/x-wav": "wav",
@@ -425,8 +428,8 @@ def _sort_blocks(
                 )
             calls.append(_write_call(block, links.ids))
         elif type(block) is ToolCall:
-            # A call without a result, from a cancelled turn. Hosted servers reject any
-            # conversation that contains one, so it is not sent.
+            # A call without a result, from a cancelled turn, is not sent, because hosted servers
+            # reject any conversation that contains such a call.
             notes.drop(
                 where, "dangling_call_dropped", "no result answers it, and the wire demands one"
             )
@@ -456,7 +459,7 @@ def _sort_blocks(
 
 
 def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
-    """Return the reasoning details of a thinking block, if it is sent back to its issuer."""
+    """Return the reasoning details of a thinking block, if the request goes to its issuer."""
     state = block.continuity
     if (
         state is None
@@ -492,7 +495,10 @@ def _is_of_wire(state: Continuity) -> bool:
 
 
 def _may_return(block: Thinking) -> bool:
-    """Return whether a thinking block is complete and its state, if any, comes from this wire."""
+    """Return whether a thinking block may be sent back.
+
+    It must be complete, and its opaque state, if any, must come from this wire.
+    """
     state = block.continuity
     return state is None or (state.replayable and _is_of_wire(state))
 
@@ -554,7 +560,7 @@ def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
 
 
 def _calls_schema(request: Request) -> dict[str, Any]:
-    """Return a schema whose instances are calls of the tools or, if allowed, a plain answer."""
+    """Return a schema that allows calls of the tools and, unless a call is required, an answer."""
     chosen = request.tool_choice
     tools = [
         tool
@@ -586,7 +592,7 @@ def _calls_schema(request: Request) -> dict[str, Any]:
 def _calls_directive(tools: Sequence[Tool]) -> str:
     """Return the prompt instruction that asks the model for tool calls in JSON.
 
-    It serves models whose chat template ignores tools.
+    It is for models whose chat template ignores tools.
     """
     listed = "\n".join(
         [

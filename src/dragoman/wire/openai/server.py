@@ -159,7 +159,7 @@ def _read_stream_options(fields: Fields, stream: bool) -> bool:
     if not stream:
         fields.refuse("stream_options", "is for streams only")
     wanted = options.flag("include_usage") or False
-    # obfuscation padding against side channels, which we never send
+    # This option pads chunks against side-channel attacks; our server never sends such padding.
     options.flag("include_obfuscation")
     options.done()
     return wanted
@@ -173,12 +173,13 @@ def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
     if kind == "text":
         inner.done()
         return None
-    if kind != "json_schema":  # JSON mode has no schema, so it is kept as an extra
+    if kind != "json_schema":  # JSON mode has no schema, so the field becomes an extra
         fields.put("response_format", inner.data)
         return None
     asked = inner.need_inner("json_schema")
     inner.done()
-    asked.flag("strict")  # strict is not kept, because our codecs set it if the schema allows it
+    # ignored, because the client codecs set ``strict`` if the schema allows it
+    asked.flag("strict")
     losses.drop_fields(
         asked, ["description"], "the description inside the schema is sent, this one is not"
     )
@@ -211,7 +212,7 @@ def _read_reasoning(fields: Fields) -> Effort | int | None:
 
     Routers use the object.
 
-    An object with other fields is left in the body, for an endpoint that understands it.
+    An object with other fields stays in the body, for an endpoint that understands it.
     """
     effort, record = fields.choice("reasoning_effort", EFFORTS), fields.take("reasoning")
     if record is None:
@@ -353,8 +354,8 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
 # --- writing errors for clients ----------------------------------------------------------------
 
 _INVALID = "invalid_request_error"
-# The ``type`` and ``code`` by which clients recognise an error, and a prefix of the message for
-# clients that match it.
+# For each error class: the ``type`` and ``code`` of the error, and a prefix for the message. Some
+# clients recognise an error by this prefix.
 _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
     AuthenticationError: ("authentication_error", "invalid_api_key", ""),
     InvalidModelError: (_INVALID, "model_not_found", ""),
@@ -377,6 +378,6 @@ _ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
 
 
 def error_record(error: ProviderError) -> dict[str, Any]:
-    """Return an error in the form of this wire, which is the same in a stream and in a body."""
+    """Return an error in the form of this wire. Streams and bodies use the same form."""
     kind, code, opening = find_class(error, _ERRORS)
     return {"message": message_with(error, opening), "type": kind, "param": None, "code": code}

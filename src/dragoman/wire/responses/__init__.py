@@ -1,9 +1,9 @@
-"""The Responses wire, used statelessly: the server stores nothing.
+"""The Responses wire, used without state on the server.
 
 Each call sends the complete conversation.
 
-This folder knows one wire and nothing else. It is sans-IO: it opens no socket, does not sleep and
-does not log. Differences between servers and models of this wire are data: ``Quirks``, one
+This folder contains only the code of this wire. It is sans-IO: it opens no socket, does not sleep
+and does not log. Differences between servers and models of this wire are data: ``Quirks``, one
 documented field each.
 """
 

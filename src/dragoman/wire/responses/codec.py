@@ -40,7 +40,7 @@ class ResponsesCodec(Endpoint[Quirks]):
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Request encrypted reasoning only from models that may reason."""
+        """Return the quirks, without encrypted reasoning if the model is known not to reason."""
         if capabilities.known("supports_thinking") is False:
             quirks = replace(quirks, encrypted_reasoning=False)
         return super().adapt(quirks, capabilities)
@@ -72,7 +72,7 @@ class ResponsesCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> ResponsesCodec | None:
-        """Return a codec that omits the optional field that the error names, or ``None``.
+        """Return a codec that omits the optional field that the error names, if it names one.
 
         The fields are those for encrypted reasoning, strict decoding and ``text.format``.
         """
@@ -101,7 +101,7 @@ class ResponsesCodec(Endpoint[Quirks]):
         return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check readiness by the method that ``Quirks.readiness`` names, as on the openai wire."""
+        """Check readiness as on the openai wire, by the method that ``Quirks.readiness`` names."""
         quirks = OpenAIQuirks(readiness=self.quirks.readiness, any_model=self.quirks.any_model)
         yield from OpenAICodec(self.model, self.base_url, quirks).ready()
 
@@ -113,8 +113,8 @@ class ResponsesCodec(Endpoint[Quirks]):
         )
 
 
-# The error "could not be verified" mentions encrypted content as well, but is about an item of the
-# conversation.
+# These patterns must not match the error "could not be verified". It also mentions encrypted
+# content, but is about an item of the conversation.
 _REFUSED = (
     r"(?:un(?:supported|known|recogni[sz]ed)|not (?:supported|permitted|allowed)|invalid|extra)"
 )

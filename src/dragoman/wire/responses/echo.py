@@ -1,4 +1,4 @@
-"""The request fields that a response repeats; clients need ``text.format`` to parse the answer."""
+"""Repeat request fields in the response. Clients need ``text.format`` to parse the answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REPEATED = (
 
 
 def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request fields that the response echoes."""
+    """Return the request fields that the response repeats."""
     found = {name: body[name] for name in _REPEATED if body.get(name) is not None}
     text = found.get("text")
     if isinstance(text, dict):
@@ -40,7 +40,7 @@ def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show_tools(tools: Any) -> list[Any]:
-    """Return the tools of a request in the form that a response has them in."""
+    """Return the tools of a request in the form in which a response repeats them."""
     if not isinstance(tools, list):
         return []
     required = {"parameters": None, "strict": None}

@@ -1,4 +1,4 @@
-"""Classify errors: the table of the openai wire, and patterns that only this wire has."""
+"""Classify errors by the table of the openai wire and by patterns for this wire."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from ..openai.errors import ROWS as OPENAI_ROWS
 from ..openai.errors import inband_error
 
 ROWS: tuple[Row, ...] = (
-    # files of a type that is not accepted
+    # Errors about files of a type that is not accepted.
     row("400", r"^unsupported_file\b", UnsupportedContentError),
-    # llama.cpp's error for a file that it does not accept
+    # llama.cpp sends this error for a file that it does not accept.
     row("400", r"'input_file' is not supported", UnsupportedContentError),
     *OPENAI_ROWS,
 )
 
-# Images that are invalid, too large or not found: OpenAI reports them in a failed reply.
+# OpenAI reports images that are invalid, too large or not found in a failed reply. These errors
+# are classified as invalid requests.
 _ABOUT_THE_REQUEST = re.compile(r"image|unsupported_file", re.IGNORECASE)
 
 
 def reply_error(error: Any) -> ProviderError:
-    """Return the error in a 200 reply, classified by the status, code or type in its body.
+    """Return the error in a reply with status 200, classified by the status, code or type in it.
 
-    Any other error is a server error.
+    An error without a known status, code or type becomes a server error.
     """
     failure = read_failure({"error": error})
     if re.fullmatch(r"[45]\d\d", failure.code):

@@ -1,8 +1,8 @@
 """Encode the conversation as input items of this wire.
 
-The server stores nothing, so an item is sent completely or not at all. The server rejects a call
-without its output, an output without its call, and reasoning without the item that follows it.
-Opaque items are sent back unchanged, and only to their issuer.
+The server stores nothing, so it rejects a call without its output, an output without its call, and
+reasoning without the item that follows it. Such items are not sent. Opaque items are sent back
+unchanged, and only to their issuer.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from ..pairing import Call, Pairs
 from ..urls import media_url
 from .quirks import Quirks
 
-# Calls that run on the caller's side, under their own item types; the server requires an output
-# for each.
+# Item types of calls that the caller runs, other than function calls. The server requires an
+# output for each such call.
 _CALLS = frozenset(
     {
         "apply_patch_call",
@@ -54,7 +54,7 @@ _CALLS = frozenset(
 def write_input(
     messages: Sequence[Message], first: int, home: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """Return the conversation without system prompt.
+    """Return the conversation as input items, without the system prompt.
 
     ``first`` is the index of the conversation's first message.
     """
@@ -77,13 +77,13 @@ def write_input(
 
 
 class _Items(Pairs):
-    """Pair calls with their outputs: function calls, and call types that only the issuer has."""
+    """Pair calls with their outputs, both for function calls and for calls in opaque items."""
 
     def __init__(
         self, messages: Sequence[Message], first: int, home: Issuer, rule: IdRule | None
     ) -> None:
         super().__init__(messages, first, rule)
-        # pairs of call_id and whether the item is an output
+        # The call_id of each opaque item, paired with whether the item is an output.
         self.own: set[tuple[str, bool]] = set()
         for message in messages:
             for block in message.content if isinstance(message, Assistant) else ():
@@ -132,7 +132,8 @@ class _Writer:
             self._notes.rewrite(f"{path}.is_error", "is_error_dropped", why, loss=True)
         note_state(message, path, self._notes)
         content = message.content
-        # Output with only text is sent as a string: llama.cpp and vLLM reject a list of parts.
+        # Output that is only text is sent as a string, because llama.cpp and vLLM reject a list of
+        # parts.
         plain = isinstance(content, str) or all(isinstance(block, Text) for block in content)
         output = message.text if plain else _write_parts(content, path, self._notes)
         self.items.append({"type": "function_call_output", "call_id": call_id, "output": output})
@@ -254,9 +255,9 @@ class _Writer:
         return {**own, "result": block.source.base64_data}
 
     def _own_fields(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
-        """Return the fields that only a block's issuer understands.
+        """Return the provider-specific fields of a block.
 
-        They are returned only if the request goes to that issuer.
+        They are returned only if the request goes to the issuer of the block.
         """
         state = block.continuity
         if state is None or (state.signature is None and state.opaque is None):

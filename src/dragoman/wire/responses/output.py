@@ -1,8 +1,8 @@
-"""The output items of a reply while it is decoded, and which part of each was emitted.
+"""Track the output items of a reply while it is decoded, and what has been emitted of each.
 
-A stream adds items one by one, sends their fragments, and repeats each item complete once it is
-done; a body is the list of the complete items. One method serves both: ``end`` emits what the
-fragments of an item did not contain, and a body is a stream without fragments.
+A stream announces each item, sends its fragments, and sends the complete item once it is done. A
+body is a list of complete items. The method ``end`` serves both: it emits the content of a
+complete item that no fragment contained.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...events import Assembler, read_object
 from ...messages import Continuity, Image, Inline, Issuer, Opaque, Text, Thinking, ToolCall
 from ..json import json_text
 
-_BETWEEN = "\n\n"  # separator between the parts of one reasoning item
+_BETWEEN = "\n\n"  # the separator between the parts of one reasoning item
 _OWN_FIELDS = frozenset(
     {"type", "id", "call_id", "name", "arguments", "status", "item_id", "output_index"}
 )
@@ -35,13 +35,13 @@ class Item:
         self.id = item_id
         self.done = False
         self.received: list[str] = []  # every fragment, in the order of arrival
-        self.parts: dict[Any, list[str]] = {}  # the fragments of a message by part number
-        self.part: tuple[str, int] | None = None  # for reasoning, the part of the last fragment
+        self.parts: dict[Any, list[str]] = {}  # the fragments of a message, by part number
+        self.part: tuple[str, int] | None = None  # the part of the last reasoning fragment
         self.phase: Any = None
-        self.digest = ""  # the call id or the text, once the item is done
+        self.digest = ""  # the call id or the text of an item that is done
         self.name = ""
         self.call_id = ""
-        self.given: Any = None  # arguments that arrived in one piece
+        self.given: Any = None  # the complete arguments, if the server sent them in one event
         self.started = False  # whether the start of the call was emitted
 
 
@@ -53,30 +53,31 @@ _MARKS: tuple[Callable[[int, str, str], Any], ...] = (
 
 
 class Output:
-    """The items of one reply: find the item for an event, and emit each fragment once."""
+    """The output items of one reply: find the item of an event, and emit each fragment once."""
 
     def __init__(self, out: Assembler) -> None:
         self.refused = False  # whether the model refused to answer
-        self.cut = False  # whether the server reported a truncated call
+        self.cut = False  # whether the server reported that a call is truncated
         self._out = out
         self._items: dict[int, Item] = {}
         self._by_id: dict[str, Item] = {}
         self._last: Item | None = None
         self._next = 0
-        self._place: tuple[int, Any] | None = None  # item and part whose text or thinking is open
+        # the item and part whose text or thinking is open
+        self._place: tuple[int, Any] | None = None
 
     def start(self, model: Any = None) -> None:
-        """Start the message with its first event."""
+        """Start the message, unless it has started."""
         if not self._out.started:
             self._out.start(model if isinstance(model, str) else None)
 
     # --- finding the item of an event
 
     def find(self, index: Any, item_id: Any, kind: str) -> Item | None:
-        """Return the open item that an event belongs to: by its id, by its index, or the last one.
+        """Return the open item that an event belongs to, by its id or its index, or the last item.
 
-        GitHub Copilot gives an item another id in every event (case:
-        responses/ids-that-change-stream); llama.cpp gives no index (case:
+        GitHub Copilot sends another id for the same item in every event (case:
+        responses/ids-that-change-stream). llama.cpp sends no index (case:
         responses/no-indices-stream).
         """
         named = self._by_id.get(item_id) if type(item_id) is str else None
@@ -89,9 +90,9 @@ class Output:
         return None
 
     def find_announced(self, index: Any, item_id: str, kind: str) -> Item | None:
-        """Return the announced item that an event belongs to, or ``None``.
+        """Return the item that an event announces, if it was announced before, otherwise ``None``.
 
-        The item must have the same id; if it has no id, it must have the same index.
+        The item must have the same id. If it has no id, it must have the same index.
         """
         item = self.find(index, item_id, kind)
         if item is None or (item.id and item_id != item.id) or (not item.id and item.key != index):
@@ -103,7 +104,7 @@ class Output:
         return item_id in self._by_id and self._by_id[item_id].kind == kind
 
     def open(self, index: Any, item_id: Any, kind: str) -> Item:
-        """Add an item at ``index``, or after the last item if the index is taken or missing."""
+        """Add an item at ``index``, or after the last item if the index is in use or missing."""
         key = index if type(index) is int and index not in self._items else self._next
         item = self._items[key] = self._last = Item(
             key, kind, item_id if type(item_id) is str else ""
@@ -114,10 +115,10 @@ class Output:
         return item
 
     def item_of(self, index: Any, item_id: Any, kind: str) -> Item:
-        """Return the item that a delta belongs to; open one if it was never announced."""
+        """Return the item that a delta belongs to; add one if the item was not announced."""
         item = self._last
         if item is not None and item_id == item.id != "" and item.kind == kind and not item.done:
-            return item  # usually the event's item id is known
+            return item  # a fast path, because most deltas belong to the last item
         self.start()
         return self.find(index, item_id, kind) or self.open(index, item_id, kind)
 
@@ -139,7 +140,7 @@ class Output:
             self._out.text(piece)
 
     def open_part(self, item: Item) -> Any:
-        """Return the number of the part of this message whose text is open, or ``None``."""
+        """Return the number of the open part of a message, or ``None`` if no part is open."""
         return self._place[1] if self._place is not None and self._place[0] == item.key else None
 
     def close_text(self, item: Item, part: Any) -> None:
@@ -164,7 +165,7 @@ class Output:
                 self._out.thinking(each)
 
     def start_call(self, item: Item) -> None:
-        """Start a call once its name is known."""
+        """Start a call, if its name is known and it has not started."""
         if item.name and not item.started:
             self._begin_call(item)
 
@@ -184,7 +185,10 @@ class Output:
     # --- the end of an item: emit the content that its fragments did not contain
 
     def end(self, item: Item, record: dict[str, Any]) -> None:
-        """Emit the parts of the finished item ``record`` that no fragment contained."""
+        """Finish an item: emit the content of ``record`` that no fragment contained.
+
+        ``record`` is the complete item.
+        """
         item.done, item.digest = True, _digest(record)
         if item.kind == "message":
             self._end_message(item, record)
@@ -199,13 +203,13 @@ class Output:
     def _end_message(self, item: Item, record: dict[str, Any]) -> None:
         """Emit the text of a message that no fragment contained.
 
-        A part is identified by its text: bedrock-mantle numbers the only part 1
-        (case: responses/parts-counted-from-one-stream).
+        Parts are compared by their text, because part numbers are unreliable: bedrock-mantle gives
+        the only part the number 1 (case: responses/parts-counted-from-one-stream).
         """
         item.phase = record.get("phase") or item.phase
         parts = _parts_of(record)
         received, whole = "".join(item.received), "".join([text_of(part) or "" for part in parts])
-        # Text that was emitted cannot be changed, so only a continuation is added.
+        # Emitted text cannot be changed. Only text that continues it is added.
         left = len(received) if whole.startswith(received) else len(whole)
         for at, part in enumerate(parts):
             text = text_of(part)
@@ -228,8 +232,8 @@ class Output:
         whole = _BETWEEN.join([text for part in parts if (text := text_of(part))])
         rest = rest_of(item.received, whole)
         if item.received or whole or record.get("encrypted_content"):
-            # Without encrypted content the item only refers to state on the server, which is not
-            # stored.
+            # An item without text and encrypted content refers to state that the server has not
+            # stored, so it is dropped.
             self._switch_to((item.key, "thinking"))
             if rest:
                 self._out.thinking(rest)
@@ -252,8 +256,8 @@ class Output:
         if own:
             self._out.attach(ToolCall, opaque=own, key=item.key)
         if record.get("status") == "incomplete":
-            # The call stays open. If it were closed without arguments, it would count as a call
-            # that needs none.
+            # The truncated call stays open. If it were closed without arguments, it would count as
+            # a call that needs none.
             self.cut = True
         else:
             self._out.block_end(item.key)
@@ -270,15 +274,17 @@ class Output:
         elif text and (
             read_object(received) is None or read_object(received) != read_object(text)
         ):
-            # The final arguments differ from the fragments. Both are emitted, so that they do not
-            # parse and the call fails (case: responses/arguments-differ-from-their-deltas-stream).
+            # The final arguments differ from the fragments. Both are emitted, so that the result
+            # is invalid JSON and the call fails (case:
+            # responses/arguments-differ-from-their-deltas-stream).
             self.add_arguments(item, text)
 
     def unfinished(self, output: list[Any]) -> Iterator[tuple[Item, dict[str, Any]]]:
-        """Yield the items of the final list that are not done, whether or not they were announced.
+        """Yield each item in the final list that is not done yet, with its complete record.
 
-        An item is identified by its position, by its id, or by its content. The list may be empty
-        although items were streamed (chatgpt.com), or contain items that were not streamed.
+        An item in the list is matched with a streamed item by position, id or content. The list
+        may be empty although items were streamed (chatgpt.com), or contain items that were not
+        streamed.
         """
         records = {at: record for at, record in enumerate(output) if isinstance(record, dict)}
         left = dict(self._items)
@@ -302,10 +308,10 @@ class Output:
                 yield item, record
 
     def end_calls(self) -> None:
-        """Emit the received part of calls that never got their done event."""
+        """Emit what has arrived of each call whose done event is missing."""
         for item in self._items.values():
             if item.kind == "function_call" and not item.done:
-                # a call without a name is emitted as well, and fails validation
+                # A call without a name is also emitted, and fails validation.
                 if not item.started:
                     self._begin_call(item)
                 if not item.received:
@@ -313,7 +319,10 @@ class Output:
 
 
 def read_picture(record: dict[str, Any], issuer: Issuer | None = None) -> Image | None:
-    """Return the image of an image-generation item, with the other fields as its opaque state."""
+    """Return the image of an image-generation item; ``None`` for other items.
+
+    The other fields of the item become the opaque state of the image.
+    """
     data, form = record.get("result"), record.get("output_format")
     if record.get("type") != "image_generation_call" or not data or not isinstance(data, str):
         return None
@@ -340,7 +349,7 @@ def _is_refusal(part: Any) -> bool:
 
 
 def text_of(part: Any) -> str | None:
-    """Return the text of a part, or ``None`` if it has another type."""
+    """Return the text of a part, or ``None`` if the part is not text."""
     if isinstance(part, str) or not isinstance(part, dict):
         return part if isinstance(part, str) else ""
     name = "refusal" if _is_refusal(part) else "text"
@@ -348,7 +357,7 @@ def text_of(part: Any) -> str | None:
 
 
 def _digest(record: dict[str, Any]) -> str:
-    """Return a key for the content of an item: the id of a function call, otherwise the text."""
+    """Return the call id of a function call, or the text of any other item, to compare items."""
     if record.get("type") == "function_call":
         return string_of(record.get("call_id"))
     parts = [*_parts_of(record), *list_of(record.get("summary"))]
@@ -371,9 +380,9 @@ def list_of(value: Any) -> list[Any]:
 
 
 def rest_of(pieces: Iterable[str], final: str) -> str:
-    """Return the part of the final text that the received pieces do not contain.
+    """Return the part of the final text that has not been received.
 
-    It is empty if the pieces are not the beginning of the final text.
+    It is empty if the received pieces are not the beginning of the final text.
     """
     received = "".join(pieces)
     return final[len(received) :] if final.startswith(received) else ""

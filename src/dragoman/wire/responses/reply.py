@@ -1,6 +1,7 @@
 """Decode replies of this wire: events and bodies, including the deviations of compatible servers.
 
-The decoder reads events, bodies, usage and the finish reason; ``output`` keeps the items.
+This module reads events, bodies, usage and the finish reason. The module ``output`` tracks the
+output items.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Response(Struct):
 
 
 class _Event(Struct):
-    """Any event of a stream. llama.cpp omits the indices, OpenRouter the event names."""
+    """Any event of a stream. llama.cpp sends no indices, and OpenRouter sends no event names."""
 
     type: Any = None
     response: _Response | None = None
@@ -76,7 +77,8 @@ FINISH: dict[str, FinishReason] = {
 }
 """Finish reasons of this wire: the status of a reply, or the reason why it is incomplete."""
 
-# Finish reasons of compatible servers, which are read and never sent. ``complete``: mistral.rs.
+# Finish reasons that are decoded, but that this library's server side never sends. mistral.rs
+# sends ``complete``.
 _READ: dict[str, FinishReason] = {**FINISH, "complete": "stop", "max_tokens": "length"}
 _TERMINAL = {
     "response.completed": "completed",
@@ -109,7 +111,8 @@ class ResponsesDecoder(Decoder):
         data = frame.data.strip()
         if not data:
             return
-        # OpenRouter sends [DONE] after the end; without a final event it does not end the reply
+        # OpenRouter sends [DONE] after the final event. If [DONE] arrives before a final event,
+        # the reply is incomplete.
         if data == b"[DONE]":
             self.done = True
             self.interrupted()
@@ -143,7 +146,7 @@ class ResponsesDecoder(Decoder):
         if not isinstance(output, list) and response.status != "failed":
             raise InvalidResponseError("the reply has no output")
         if response.status in _UNFINISHED:
-            # In background mode the server answers before it has the reply. A retry would only
+            # In background mode the server answers before the reply exists. A retry would only
             # queue the call again, so the error is not transient (case: responses/status-queued).
             raise InvalidResponseError(
                 f"the server answered before the reply was finished ({cut(str(response.status))})"
@@ -193,7 +196,7 @@ class ResponsesDecoder(Decoder):
         kind, item_id = kind_of(record), string_of(record.get("id"))
         item = self._output.find(event.output_index, item_id, kind)
         if item is None:
-            if self._output.knows(item_id, kind):  # the item is already done
+            if self._output.knows(item_id, kind):  # the done event is repeated
                 return
             item = self._output.open(event.output_index, item_id, kind)
         self._output.end(item, record)
@@ -231,7 +234,7 @@ class ResponsesDecoder(Decoder):
     def _part_done(self, event: _Event) -> None:
         item = self._output.find(event.output_index, event.item_id, "message")
         text = text_of(event.part)
-        # only text of a message; other parts are read when their item is done
+        # Only text parts of a message are read here; other parts are read when their item is done.
         if item is not None and text is not None:
             number = index_of(event.content_index)
             self._output.add_text(item, number, rest_of(item.parts.get(number, ()), text))
@@ -248,8 +251,8 @@ class ResponsesDecoder(Decoder):
     def _end(self, event: _Event) -> None:
         response = event.response or _Response()
         self._output.start(response.model)
-        # The name of the event has precedence: some servers send the status "in_progress" in the
-        # final event (case: responses/still-in-progress-at-the-end-stream).
+        # The event name usually determines the status, because some servers send the status
+        # "in_progress" in the final event (case: responses/still-in-progress-at-the-end-stream).
         status = (
             response.status
             if response.status in ("incomplete", "failed", "cancelled")
@@ -269,7 +272,7 @@ class ResponsesDecoder(Decoder):
         if response.error or status == "failed":
             self._fail(response.error)
         elif status == "cancelled":
-            # The server cancelled the reply, not the caller: treated like a broken connection
+            # The server cancelled the reply, not the caller. This counts as a broken connection
             # (case: responses/cancelled-stream).
             self.out.fail(
                 StreamInterruptedError("the server cancelled the reply before it was finished")
@@ -318,8 +321,8 @@ _READERS: dict[str, Callable[[ResponsesDecoder, _Event], None]] = {
     "response.function_call_arguments.done": ResponsesDecoder._arguments_done,
     **dict.fromkeys(_TERMINAL, ResponsesDecoder._end),
 }
-"""The handlers of events, by ``type``. Other events repeat these, or belong to items that are read
-when they are done.
+"""The handlers of events, by event type. Other events are ignored: they repeat content, or belong
+to items that are read when they are done.
 """
 
 

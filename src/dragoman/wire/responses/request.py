@@ -91,7 +91,7 @@ def _write_structure(
 def _write_config(
     body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
 ) -> None:
-    """Return the caller's settings under the names of this wire."""
+    """Write the caller's settings into the body, under the names of this wire."""
     for name in _NO_PLACE:
         if getattr(config, name) not in (None, ()):
             raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
@@ -143,7 +143,7 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
 def _write_tool(tool: Tool, at: int, quirks: Quirks, notes: Notes) -> dict[str, Any]:
     """Return a tool in the form of this wire.
 
-    ``strict`` is always sent: hosted OpenAI defaults to true.
+    ``strict`` is always sent, because its default on hosted OpenAI is true.
     """
     strict, parameters = choose_strict(tool, f"tools[{at}]", notes, default=quirks.strict_tools)
     return {

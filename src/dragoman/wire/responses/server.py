@@ -1,4 +1,4 @@
-"""The Responses wire, server side. Stateless: every request contains the complete conversation."""
+"""The Responses wire, server side. It is stateless: each request has the complete conversation."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class _StreamEncoder(ReplyEncoder):
         self._asked = asked
         self._created = created
         self._items: list[dict[str, Any]] = []
-        self._text: list[str] = []  # fragments of the open item
+        self._text: list[str] = []  # the text fragments of the open item
         self._texts: dict[int, int] = {}  # the position of each text block's item in the output
-        self._annotations: list[Any] = []  # annotations of the open text
+        self._annotations: list[Any] = []  # the annotations of the open text item
         self._number = 0
         self._block = -1  # the content_block_index of the open block
         self._open: dict[str, Any] | None = None
@@ -94,7 +94,8 @@ class _StreamEncoder(ReplyEncoder):
             return self._begin(event.content_block_index, "function_call", **call, arguments="")
         if isinstance(event, ToolUseInputDelta):
             if self._open is not None and self._open["type"] == "custom_tool_call":
-                # the input is a string inside the JSON arguments, readable once they are complete
+                # The input is a string inside the JSON arguments, so it is sent once they are
+                # complete.
                 return b""
             return self._about_item(
                 "response.function_call_arguments.delta", delta=event.partial_json
@@ -154,10 +155,10 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_error(self, error: ProviderError) -> bytes:
         record = error_record(error)
-        # The output is sent empty, because a truncated item would look complete. The vendor's SDK
-        # raises no exception for response.failed, but does for an error event that contains an
-        # object, so both are sent. The specification allows few codes; our own code is sent in an
-        # extra field.
+        # The failed response has no output, because a truncated item would look complete. OpenAI's
+        # SDK raises no exception for response.failed, but does for an error event with an object,
+        # so both are sent. The specification allows only a few error codes; the original code is
+        # sent in an extra field.
         code = record["code"] if record["code"] in _CODES else "server_error"
         why = {
             "code": code,
@@ -199,7 +200,7 @@ class _StreamEncoder(ReplyEncoder):
         frame = self._about_item(
             "response.output_text.delta", content_index=0, logprobs=[], delta="\0"
         )
-        self._number -= 1  # a template frame for split_at_text, which is not sent
+        self._number -= 1  # this frame is only a template and is not sent, so it gets no number
         self._before_text, _ = split_at_text(frame)
         return opening + self._add_text(block, text)
 
@@ -226,7 +227,8 @@ class _StreamEncoder(ReplyEncoder):
         if event.intent is None and (
             event.problem in ("interrupted", "cancelled") or call.is_blank
         ):
-            # the call is truncated or has no input; a done event would make it look complete
+            # A truncated call, or an invalid one without input, gets no done event, which would
+            # make it look complete.
             return b""
         item["status"] = "completed"
         facts = {"arguments": item["arguments"], "name": item["name"]}
@@ -346,7 +348,8 @@ def _write_body(
 def _write_picture(reply: ReplyEncoder, at: int, block: Image) -> dict[str, Any]:
     """Return the item for a generated image.
 
-    It is unchanged if it came from this wire, otherwise rebuilt with its opaque state.
+    An image from this wire gets its original fields. An image from another wire gets a new item
+    that contains its opaque state.
     """
     own, data = (
         _own_fields(block),
@@ -366,7 +369,7 @@ def _state_of(block: Image) -> dict[str, Any]:
 
 
 def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[str, Any]]:
-    """Return the status of a reply that has ended, and the fields that give the reason."""
+    """Return the final status of a reply, and the fields that explain an incomplete reply."""
     word = reply.finish_word(complete, FINISH)
     is_unsound = complete.finish_reason == "error" and reply.unsound is not None
     if complete.finish_reason in ("stop", "tool_calls") or word == "completed" or is_unsound:
@@ -374,8 +377,8 @@ def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[s
     return "incomplete", {"incomplete_details": {"reason": word}}
 
 
-# The first index for texts that replace media, such as the transcript of audio. It is higher than
-# the index of any text block, so that each such text becomes a separate item.
+# The first block index for texts that replace media, such as audio transcripts. It is higher than
+# the index of any other block, so that each such text becomes a separate item.
 _SPOKEN = 1_000_000
 _PREFIXES = {
     "message": "msg",
@@ -384,7 +387,7 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "image_generation_call": "ig",
 }
-# The codes that the vendor's specification allows in a failed response.
+# The error codes that OpenAI's specification allows in a failed response.
 _CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
 
 
@@ -396,7 +399,7 @@ def _input_of(arguments: str) -> str:
 
 
 def _item(reply: ReplyEncoder, at: int, kind: str, **fields: Any) -> dict[str, Any]:
-    """Return a new output item in progress; a reasoning item has no status field."""
+    """Return a new output item with the status ``in_progress``; reasoning items have no status."""
     status = {} if kind == "reasoning" else {"status": "in_progress"}
     return {"id": f"{_PREFIXES[kind]}_{at}_{_id(reply)}", "type": kind, **fields, **status}
 
@@ -448,7 +451,7 @@ _COUNTERS = [name for name in Usage.__struct_fields__ if name.endswith("_tokens"
 def _write_usage(usage: Usage) -> dict[str, Any]:
     """Return the token counts.
 
-    The specification requires the details, so an unknown count is sent as zero.
+    The specification requires the detailed counts, so unknown ones are sent as zero.
     """
     if all(getattr(usage, name) is None for name in _COUNTERS):
         return {}

@@ -1,7 +1,7 @@
-"""Decode requests of the Responses wire: settings, and items as messages.
+"""Decode requests of the Responses wire: the settings and the conversation.
 
-Consecutive items of the model become one assistant message. Opaque items are kept unchanged, for
-an endpoint of this wire.
+Consecutive items that the model wrote become one assistant message. Opaque items stay unchanged,
+for an endpoint of this wire.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     schema = _read_format(fields, losses)
     config = _read_config(fields, losses)
     request = Request(messages, tools, config, schema, choice, model, stream=stream)
-    # The gateway may have changed a body that it has decoded, so it echoes the original fields
-    # itself.
+    # If the body is decoded already, the gateway may have changed it. Then the gateway itself
+    # repeats the original fields in the reply.
     return Asked(
         request, losses.warnings, echo=write_echo(fields.data) if isinstance(body, bytes) else {}
     )
@@ -192,7 +192,7 @@ def _read_input(fields: Fields) -> list[Message]:
 
 
 def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[AssistantBlock]:
-    """Read an input item: a message, or blocks of the current assistant turn."""
+    """Return an input item as a message, or as blocks of the current assistant turn."""
     kind = record.text("type") or "message"
     if kind == "message":
         return _read_message(record)
@@ -217,7 +217,7 @@ def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[Assistant
         return [read_opaque(record)]
     if (picture := read_picture(item, _ISSUER)) is None:
         return [Opaque(item, Continuity(issuer=_ISSUER))]
-    if item.get("continuity") is not None:  # an image of another wire, sealed by the gateway
+    if item.get("continuity") is not None:  # an image from another wire, which the gateway sealed
         state = read_sealed(item["continuity"], Continuity, record.at("continuity"))
         picture = replace(picture, continuity=state)
     return [picture]
