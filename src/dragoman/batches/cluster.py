@@ -1,10 +1,10 @@
 """The runner on Ray: a Ray Data job whose actors call the model and write results to part files.
 
-The driver writes the rows that have no result to files, Ray Data reads them in parallel and passes
-them in blocks to a pool of asynchronous actors that grows and shrinks with the load. An actor
-syncs the results of a block to disk before it returns the block. When an actor dies, Ray gives its
-block to another actor, which finds the finished rows in the part files; when the driver dies, the
-next run merges the part files first.
+The driver writes the rows that have no result to files. Ray Data reads these files in parallel and
+passes the rows in blocks to a pool of asynchronous actors, which grows and shrinks with the load.
+An actor syncs the results of a block to disk before it returns the block. When an actor dies, Ray
+gives its block to another actor, which finds the finished rows in the part files. When the driver
+dies, the next run merges the part files first.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ClusterRunner:
         try:
             await asyncio.shield(driving)
         except asyncio.CancelledError:
-            import ray  # quick here: the thread to be stopped has already imported ray
+            import ray  # fast, because the other thread has already imported ray
 
             ray.shutdown()
             with contextlib.suppress(Exception):
@@ -92,7 +92,8 @@ class ClusterRunner:
                 with (self._folder / f"part-driver-{new_ulid()}.jsonl").open("wb") as file:
                     file.write(b"".join([result.data for result in bad]))
             if next(self._folder.glob("rows-*.jsonl"), None) is not None:
-                # Ray writes the output of its processes to standard output
+                # Ray prints the output of its processes. Redirect it, so that standard output
+                # stays clean.
                 with contextlib.redirect_stdout(sys.stderr):
                     self._ask_all()
         self.found = merge(self._out, ordered=self._ordered)
@@ -166,7 +167,7 @@ class ClusterRunner:
 def _take(
     rows: Iterator[NamedRow | BadRow | Skipped], count: int, bad: list[Result]
 ) -> list[NamedRow]:
-    """Return the next rows for the actors, which parse them; add bad rows to ``bad``."""
+    """Return up to ``count`` unparsed rows; add the results of invalid rows to ``bad``."""
     found: list[NamedRow] = []
     for row in rows:
         if isinstance(row, BadRow):
@@ -200,7 +201,7 @@ def _start(ray: Any, address: str | None, workers: int) -> None:
 
 
 class Asker:
-    """A Ray actor: process the rows of a block, and return when their results are on disk."""
+    """A Ray actor that calls the model for the rows of a block and writes the results to disk."""
 
     def __init__(self, job: Job, folder: str) -> None:
         self._job = job

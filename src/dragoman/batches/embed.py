@@ -34,7 +34,7 @@ _CHAT = frozenset({"prompt", "messages"})
 
 
 class EmbedDefaults(Struct, frozen=True, kw_only=True):
-    """The default settings for rows to embed; plain data, like ``Defaults``."""
+    """Default settings for rows to embed; plain data that can be sent to other processes."""
 
     input_type: str | None = None
     dimensions: int | None = None
@@ -45,7 +45,10 @@ class EmbedDefaults(Struct, frozen=True, kw_only=True):
 
 
 class EmbedRowParser(Parser):
-    """Parse rows to embed, in Dragoman's format, in OpenAI's batch format, or for a template."""
+    """Parse rows to embed.
+
+    A row is in Dragoman's format or in OpenAI's batch format, or a template builds its text.
+    """
 
     def __init__(self, defaults: EmbedDefaults, model: str) -> None:
         self._defaults = defaults
@@ -98,7 +101,7 @@ class EmbedRowParser(Parser):
             dimensions=values["dimensions"],
             extras=values["extras"],
             model=self._model,
-            request_id="row",  # a placeholder, since the call gets an id of its own
+            request_id="row",  # a placeholder: each call gets a new id when it is sent
             metadata=read_metadata(record),
         )
         form = {
@@ -123,7 +126,7 @@ class EmbedRowParser(Parser):
         return replace(asked, request=self._overlay(request), form=form)
 
     def _overlay(self, own: EmbedRequest) -> EmbedRequest:
-        """Return a request whose unset settings are taken from the batch."""
+        """Return a request in which the batch's defaults replace the unset settings."""
         given = self._defaults
         return replace(
             own,
@@ -193,6 +196,7 @@ def embeds(model: str, source: Source, given: Options) -> bool:
 def _is_embedder(model: str) -> bool:
     try:
         entry = Registry.load().find(model)
-    except ProviderError:  # "local" is not in the registry, and connect reports an unknown name
+    except ProviderError:
+        # The registry does not list "local"; connect() reports names that do not exist.
         return False
     return entry.capabilities.known("supports_embeddings") is True

@@ -1,9 +1,9 @@
 """The output file, which is also the checkpoint: a row counts as finished only when it is on disk.
 
-Rows are appended to ``OUT`` and synced in groups. With results in input order, rows that finish
-before an earlier one are synced to ``OUT.ahead`` first, so that none of them is sent again after a
-crash. A restart reads both files, cuts off an incomplete last line, and continues with the rows
-that are in neither file.
+Rows are appended to ``OUT`` and synced in groups. If results are written in input order, a row
+that finishes before an earlier one is first synced to ``OUT.ahead``, so that it is not sent again
+after a crash. A restart reads both files, cuts off an incomplete last line, and continues with the
+rows that are in neither file.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from ..prices.results import EXACT
 from .results import INVALID_ROW
 
 _PAUSE = 0.02  # seconds between two syncs, so that one sync covers many rows
-_WINDOW = 2_000  # how many rows, at least, may finish ahead of an earlier row
-# No row is begun while more bytes of results than this are not on disk yet. Without this bound,
-# results would fill the memory during a slow sync.
+_WINDOW = 2_000  # at least this many rows may finish while an earlier row is unfinished
+# No new row is started while more than this many bytes of results are not on disk yet. Without
+# this limit, results would fill the memory during a slow sync.
 _UNSYNCED_BYTES = 1024 * 1024
-_HELD_BYTES = 64 * 1024 * 1024  # no row is begun while finished rows in memory exceed this size
+# no new row is started while finished rows in memory exceed this size
+_HELD_BYTES = 64 * 1024 * 1024
 # The size from which OUT.ahead is rewritten without the rows that OUT contains.
 _JOURNAL_BYTES = 64 * 1024 * 1024
 
 
 class OutputError(ValueError):
-    """The output file cannot be used: it belongs to another batch or another process writes it."""
+    """The output file cannot be used: another batch wrote it, or another process is writing it."""
 
 
 class Lines:
@@ -332,7 +333,7 @@ def lock(file: BinaryIO, path: Path) -> None:
     """Lock a file. The lock is released when the process ends, even after a crash."""
     if sys.platform == "win32":
         return
-    import fcntl  # missing on Windows, where two runs that write one file are not detected
+    import fcntl  # Windows lacks fcntl, so concurrent runs are not detected there
 
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -45,7 +45,8 @@ def write_reply(row: Row, response: Response[Any] | Embeddings, bill: Cost | Unp
     if is_cached:
         facts["cached"] = True
     if row.shape != "own" and response.usage != Usage():
-        facts["usage"] = response.usage  # written in every format: a restart adds up the tokens
+        # written in every format, since a restart adds up the tokens of all rows
+        facts["usage"] = response.usage
     if isinstance(response, Embeddings):
         record = _vectors(row, response)
     else:

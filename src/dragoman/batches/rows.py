@@ -168,7 +168,7 @@ class RowParser(Parser):
             record.get("response_schema") or given.response_schema,
             record.get("tool_choice") or given.tool_choice,
             model=self._model,
-            request_id="row",  # a placeholder, since the call gets an id of its own
+            request_id="row",  # a placeholder: each call gets a new id when it is sent
             settings=settings,
             metadata=read_metadata(record),
         )
@@ -286,7 +286,7 @@ class Skipped(Struct, frozen=True):
 
 
 class NamedRow(Struct, array_like=True):
-    """A row whose id and format are read, and whose other fields are not."""
+    """A row of which only the id and the format have been parsed so far."""
 
     line: int
     id: str | None
@@ -304,7 +304,7 @@ def _reason_of(error: Exception) -> str:
 def name_rows(
     source: Source, parser: Parser, done: Container[int] = ()
 ) -> Generator[NamedRow | BadRow | Skipped, None, None]:
-    """Yield the rows of a source with their ids; a row whose line is in ``done`` is skipped."""
+    """Yield the rows of a source with their ids, and ``Skipped`` for each line in ``done``."""
     seen = SeenIds()
     try:
         for line, record in source:
@@ -328,7 +328,7 @@ def name_rows(
 
 
 def parse_row(row: NamedRow, parser: Parser) -> Row | BadRow:
-    """Parse the fields of a row."""
+    """Return the parsed row, or a ``BadRow`` if its fields are invalid."""
     try:
         request = parser.parse(row.record, row.shape)
     except _INVALID as error:
@@ -339,7 +339,7 @@ def parse_row(row: NamedRow, parser: Parser) -> Row | BadRow:
 def read_rows(
     source: Source, parser: Parser, done: Container[int] = ()
 ) -> Iterator[Row | BadRow | Skipped]:
-    """Yield the parsed rows of a source; a row whose line is in ``done`` is skipped."""
+    """Yield the parsed rows of a source, and ``Skipped`` for each line in ``done``."""
     with closing(name_rows(source, parser, done)) as rows:
         for row in rows:
             yield parse_row(row, parser) if isinstance(row, NamedRow) else row

@@ -23,7 +23,7 @@ from .spending import Spending
 MAX_PROBLEMS = 20
 """The maximum number of invalid rows that a report names."""
 
-_BREATH = 200  # after this many rows without a call, other tasks may run
+_BREATH = 200  # let other tasks run after this many rows that needed no call
 
 
 class BatchError(RuntimeError):

@@ -30,7 +30,7 @@ class Spent(Struct):
 def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
     """Parse a budget: ``"usd=5"``, ``"usd=5,rows=1000"`` or a mapping.
 
-    ``ValueError`` names the invalid part.
+    Raise ``ValueError`` if a part of the budget is invalid.
     """
     if budget is None:
         return {}

@@ -33,7 +33,7 @@ class Template:
             self._parts.append((literal, name))
 
     def fill(self, row: Mapping[str, Any]) -> str:
-        """Return the prompt for a row; ``ValueError`` names a column that the row lacks."""
+        """Return the prompt for a row; raise ``ValueError`` if the row lacks a column."""
         pieces: list[str] = []
         for literal, name in self._parts:
             pieces.append(literal)

@@ -79,7 +79,7 @@ class _LazyGroup(click.Group):
 @click.pass_context
 def main(context: click.Context) -> None:
     """Call language models, serve them to existing clients, and inspect what happened."""
-    if os.environ.get("NO_COLOR"):  # Click does not support the convention of https://no-color.org
+    if os.environ.get("NO_COLOR"):  # Click ignores this variable; see https://no-color.org
         context.color = False
 
 

@@ -77,9 +77,9 @@ _READING = Rule("allow", side_effect=["none", "read"], name="reading")
 
 
 class _Agent(click.Command):
-    """A command with one subcommand, ``doctor``.
+    """Parse ``dragoman agent GOAL`` and its only subcommand, ``dragoman agent doctor``.
 
-    A Click group would parse the beginning of a goal as a subcommand.
+    A Click group would parse the beginning of GOAL as a subcommand.
     """
 
     commands: ClassVar[dict[str, click.Command]] = {"doctor": doctor}
@@ -232,7 +232,7 @@ def command(
     agent doctor shows which sandbox confines commands on this machine. Exit codes: 0 the model
     answered, 23 a budget is exhausted, 24 the session failed, 130 interrupted.
     """
-    hide_memory()  # otherwise a command could read the keys of this process from /proc
+    hide_memory()  # keep commands from reading the API keys of this process in /proc
     policy = _read_policy(
         options["policy"], options["allowed"], options["denied"], options["mode"]
     )
@@ -360,10 +360,10 @@ async def _open_session(
 def _add_approvers(
     log: EventLog, approver: Approver | None, options: dict[str, Any]
 ) -> Approver | None:
-    """Wrap the approver as the command-line options request.
+    """Return the approver, extended as the command-line options request.
 
-    With ``--await-approval``, another process may answer too. With ``--hook``, the hook program
-    is asked first.
+    With ``--await-approval``, another process may also decide. With ``--hook``, the hook program
+    decides first.
     """
     if options["await_approval"]:
         approver = RemoteApprover(log, approver)

@@ -36,13 +36,13 @@ _WIDE = 110
 
 
 class AgentView:
-    """Show records as they are written, or, with ``--json``, print the records themselves."""
+    """Show a session at the terminal while it runs or, with ``--json``, print its log records."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self._fresh = True  # whether the cursor is at the beginning of a line
         self._was_thinking = False
-        # open at a terminal while the model writes its reply
+        # the Markdown display of the reply in progress; used only at a terminal
         self._screen: MarkdownScreen | None = None
         self._warned: set[str] = set()
 
@@ -61,7 +61,7 @@ class AgentView:
             self._break()
 
     def show_record(self, record: LogRecord) -> None:
-        """Show what a record describes, once the record is in the log."""
+        """Print a new log record: as readable lines or, with ``--json``, as JSON."""
         if self.as_json:
             echo_json(record.line)
             return
@@ -84,7 +84,7 @@ class AgentView:
         click.echo(f"{click.style(f'{word:>9}', fg=colour)}  {legible(shorten(text, 300))}")
 
     def show_block(self, text: str, *, is_diff: bool = False) -> None:
-        """Print indented lines, with a visible sign in place of each unprintable character."""
+        """Print indented lines; replace each unprintable character with a visible sign."""
         self._break()
         for line in text.expandtabs(4).split("\n"):
             colour = _DIFF_COLOURS.get(line[:1]) if is_diff else None
@@ -101,12 +101,15 @@ class AgentView:
             self.say("note", text, "yellow")
 
     def warn_of_sandbox(self, sandbox: Sandbox) -> None:
-        """Warn if commands are not sandboxed; with ``--json``, the records contain the warning."""
+        """Warn if commands are not sandboxed.
+
+        With ``--json`` nothing is printed, because the records contain the warning.
+        """
         if sandbox.program is None and not self.as_json:
             self.note(f"commands are not confined: {sandbox.reason}; see dragoman agent doctor")
 
     def show_outcome(self, outcome: Outcome) -> None:
-        """Print the outcome, the cost, and how to view the session again."""
+        """Print how the session ended, what it cost, and the command that shows it again."""
         if self.as_json:
             return
         spent = outcome.spent

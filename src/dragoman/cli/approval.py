@@ -60,14 +60,16 @@ def _write_question(proposal: Proposal) -> str:
 
 
 def _edit(proposal: Proposal) -> str | None:
-    """Let the user edit a call's input in an editor; return the text, or ``None`` if unsaved."""
+    """Let the user edit a call's input in an editor; return ``None`` if it was not saved."""
     return click.edit(json.dumps(proposal.input, ensure_ascii=False, indent=2), extension=".json")
 
 
 def _read_answer(answer: str, proposal: Proposal) -> Decision:
     """Parse the user's answer to an approval question.
 
-    It is ``y``, ``a``, ``p``, ``c PREFIX`` or ``e JSON``; any other text is a reason for denial.
+    ``y`` allows this call, ``a`` every call of the tool, ``p`` every call for the path, and ``c
+    PREFIX`` every command with the prefix. ``e JSON`` allows the call with JSON as its input. Any
+    other text denies the call and is recorded as the reason.
     """
     word, _, rest = answer.partition(" ")
     word = word.casefold()

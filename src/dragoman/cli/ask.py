@@ -292,7 +292,7 @@ def _show_block(response: Response, *, as_json: bool) -> None:
 
 
 def _first_block(text: str) -> str:
-    """Return the content of the first closed Markdown code block, or the text if there is none.
+    """Return the first closed code block of a Markdown text, or the text if it has none.
 
     The closing line consists of the fence character of the opening line, repeated at least as
     often.

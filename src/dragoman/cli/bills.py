@@ -47,7 +47,7 @@ def _find_group(record: LogRecord, sold_as: str, by: str) -> str:
 
 
 def _find_project(log: EventLog, session: str) -> str:
-    """Return the project in a session's metadata, or its working folder."""
+    """Return the project that a session's metadata names or, without one, the working folder."""
     first = next(log.read(session)).payload
     metadata = first.metadata if isinstance(first, SessionStarted) else {}
     return str(metadata.get("project") or metadata.get("workspace") or NONE)

@@ -103,7 +103,7 @@ def command(
             failure = _talk(talk, reader, _Answer(talk, as_json=as_json, quiet=reader.quiet))
         finally:
             talk.provider.close()
-        if failure is not None and not sys.stdin.isatty():  # a script needs an exit code
+        if failure is not None and not sys.stdin.isatty():  # scripts check the exit code
             sys.exit(EXIT_CODES.get(failure.category, 1))
 
 
@@ -118,8 +118,8 @@ def _open(
 ) -> SyncProvider:
     """Open a model by name or address.
 
-    The address on the command line is used for the model named there and for names without a
-    vendor.
+    The address on the command line applies to the model on the command line, and to names without
+    a vendor.
     """
     first, base_url, wire = started
     at_start = base_url is not None and (model == first or ":" not in model)
@@ -142,7 +142,10 @@ def _greet(talk: Conversation, past: Past | None) -> None:
 
 
 def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> ProviderError | None:
-    """Read lines and answer them; return the last failure, if any."""
+    """Answer questions and run commands until the input ends.
+
+    Return the error of the last question that failed, or ``None``.
+    """
     failure: ProviderError | None = None
     while (line := reader.read()) is not None and line not in ("/exit", "/quit"):
         try:

@@ -188,7 +188,7 @@ def _write(report: Report, forms: dict[Path | None, Callable[[Report], str]]) ->
 
 
 def _show(report: Report) -> str:
-    """Return the report for a terminal, coloured, with the server's text made printable."""
+    """Return the report in colour; escape control characters that the server sent."""
     marks = {status: chr(0xE000 + at) for at, status in enumerate(_COLOURS)}
     text = legible(write_text(report, paint=lambda text, status: f"{marks[status]}{text}\ue0ff"))
     end = click.style("|", fg="red").split("|")[1] if _wants_colour() else ""

@@ -18,7 +18,7 @@ from .options import json_option, load_registry
 
 @click.group("config")
 def command() -> None:
-    """Find and check your models.yaml, and explain what a name in it opens."""
+    """Find and check your models.yaml, and explain which models a name in it opens."""
 
 
 @command.command("path")
@@ -67,7 +67,7 @@ def check(file: Path | None, *, as_json: bool) -> None:
 @click.argument("name", type=ModelName())
 @json_option("it")
 def explain(name: str, *, as_json: bool) -> None:
-    """Print the stack that NAME opens: its layers, outermost first, and the address of each model.
+    """Print the middleware stack that NAME opens, outermost layer first, and each model's address.
 
     NAME is a group, a model or an alias. Nothing is sent, and no key is needed or printed.
     """

@@ -116,7 +116,10 @@ def show_pages(lines: Sequence[str], *, use_pager: bool = True) -> None:
 
 
 def legible(text: str, *, err: bool = False) -> str:
-    """Return text without control characters, with which a model could manipulate the terminal."""
+    """Escape control characters, since a model could manipulate the terminal with them.
+
+    Text that does not go to a terminal is returned unchanged.
+    """
     if not (sys.stderr if err else sys.stdout).isatty():
         return text
     return _escape_hidden(text, lambda character: character.encode("unicode_escape").decode())
@@ -142,7 +145,10 @@ def _is_hidden(character: str) -> bool:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Callable[[], None]]:
-    """Show a spinner after a second while the block runs; the yielded function stops it early."""
+    """Show a spinner if the ``with`` block runs for longer than a second.
+
+    The block receives a function that stops the spinner early.
+    """
     screen = console(err=True)
     if screen is None:
         yield lambda: None

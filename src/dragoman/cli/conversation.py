@@ -107,7 +107,7 @@ class Conversation:
         said = reply.message if reply is not None else Assistant(())
         if reply is not None:
             self.add_usage(reply.usage)
-            # drop tool calls: an incomplete call is not a proposal
+            # drop the tool calls of a cancelled reply, since they may be incomplete
             if reply.finish_reason == "cancelled":
                 said = Assistant(
                     [block for block in said.content if not isinstance(block, ToolCall)]
@@ -135,7 +135,7 @@ class Conversation:
     # --- commands of the user
 
     def run_command(self, line: str) -> bool:
-        """Execute a command; return ``True`` if the model must answer now."""
+        """Execute a slash command; return ``True`` if the model must answer now."""
         word, _, rest = line.partition(" ")
         commands: dict[str, Callable[[str], Any]] = {
             "/model": self._swap,
@@ -296,7 +296,7 @@ def _write_private(path: Path, text: str) -> None:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, delete=False
         ) as file:
-            file.write(text)  # temporary files can be read only by their owner
+            file.write(text)  # tempfile creates a file that only its owner can read
         Path(file.name).replace(path)
     except OSError as error:
         raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Describe what a name in the registry opens, for ``dragoman config explain``."""
+"""Describe the providers that a name in the registry opens, for ``dragoman config explain``."""
 
 from __future__ import annotations
 

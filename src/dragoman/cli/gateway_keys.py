@@ -31,8 +31,9 @@ _NONE = "none"
 def command() -> None:
     """Manage the keys of a gateway's clients in a database, which `dragoman serve --auth` reads.
 
-    The database is a SQLite file (keys.db) or a postgresql:// URL. It has hashes, never the keys.
-    Running gateways apply every change within a second, and every change leaves an audit record.
+    The database is a SQLite file (keys.db) or a postgresql:// URL. It contains hashes, not the
+    keys themselves. Running gateways apply every change within a second, and every change leaves
+    an audit record.
     """
 
 
@@ -177,7 +178,10 @@ def change(name: str, place: str, **rights: Any) -> None:
 @_auth_option
 @json_option("the key")
 def rotate(name: str, overlap: timedelta, place: str, *, as_json: bool) -> None:
-    """Replace the key NAME and print the new key, only this once. Budget and limits stay."""
+    """Replace the key NAME and print the new key. It is not shown again.
+
+    The budget and the limits stay the same.
+    """
     with _open(place) as store:
         key, until = store.rotate(name, overlap)
     _show_key(name, key, as_json=as_json, old_until=until.isoformat(timespec="seconds"))
@@ -263,7 +267,7 @@ def audit(name: str | None, limit: int, place: str, *, as_json: bool) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @_auth_option
 def import_keys(file: str, place: str) -> None:
-    """Add the keys and teams of a YAML FILE for --auth; clients keep their keys."""
+    """Import keys and teams from FILE, a YAML file for --auth. The clients' keys stay valid."""
     try:
         keys, teams = read_key_file(Path(file))
     except ConfigError as error:
@@ -276,7 +280,7 @@ def import_keys(file: str, place: str) -> None:
 
 
 def _read_rights(rights: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a key that the options set; ``none`` removes a field."""
+    """Return the fields of a key that the options set; the value ``none`` clears a field."""
     fields = {
         name: None if value == _NONE else value
         for name, value in rights.items()
@@ -330,7 +334,7 @@ def _open(place: str, *, create: bool = False) -> Iterator[KeyStore]:
             )
     try:
         store = KeyStore(place)
-    except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
+    except Exception as error:  # the SQLite and PostgreSQL drivers raise different exceptions
         raise click.UsageError(f"--auth: {scrub(str(error))}") from error
     try:
         yield store

@@ -168,7 +168,7 @@ def _facts(model: LocalModel) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _errors_as_json(as_json: bool) -> Iterator[None]:
-    """Print an error as one JSON object on standard output, with ``--json``."""
+    """Print errors as JSON on standard output if ``--json`` is set."""
     try:
         yield
     except (WeightsError, LocalServerError) as error:

@@ -297,9 +297,10 @@ def _line(record: LogRecord) -> str:
 def approve(
     session: str | None, intent: str | None, where: str | None, *, as_json: bool, **given: Any
 ) -> None:
-    """Decide about a call of a session in another process (dragoman agent --await-approval).
+    """Allow or deny a tool call that a session in another process proposes.
 
-    INTENT is the id of the proposal, or its prefix. Without INTENT, the open questions are listed.
+    The session must run with dragoman agent --await-approval. INTENT is the id of the proposal, or
+    its prefix. Without INTENT, the open questions are listed.
     """
     with open_log_at(where) as log:
         session = find_session(log, session) if session is not None else None
@@ -675,6 +676,6 @@ async def _serve(
         url = server.url + (f"#{quote(session, safe='')}" if session is not None else "")
         click.echo(json.dumps({"url": url}) if as_json else url)
         if browser:
-            # In a thread: the browser may print to our terminal, or block until it is closed.
+            # A text browser blocks until the user closes it, so the browser is opened in a thread.
             await asyncio.to_thread(webbrowser.open, url)
         await asyncio.Event().wait()

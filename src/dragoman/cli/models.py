@@ -321,7 +321,7 @@ def _local_entries() -> dict[str, ModelEntry]:
 
 
 def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[str, ModelEntry]:
-    """Return the models that local servers list; note servers in models.yaml that are down."""
+    """Return the models that local servers list; report configured servers that do not respond."""
     own, others = registry.local_adapters() if live else ([], [])
     prefix, colon, rest = (name or "").partition(":")
     is_exact = bool(rest) and not any(sign in rest for sign in "*?[")
@@ -350,7 +350,7 @@ def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[s
 
 
 def _is_chosen(vendor: str) -> bool:
-    """Return whether the environment variable for the address of a vendor's server is set."""
+    """Return whether an environment variable sets the address of a vendor's server."""
     variable = load_vendor(vendor).base_url_env
     return bool(variable and os.environ.get(variable))
 

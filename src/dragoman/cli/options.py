@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and opening the model that they name."""
+"""Define the options and arguments that commands share, and open the model that they name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load_registry() -> Registry:
-    """Return the registry; report an invalid file in one line, with the mistake's position."""
+    """Return the registry; report a mistake in ``models.yaml`` in one line, with its position."""
     try:
         return Registry.load()
     except ConfigError as error:
@@ -81,12 +81,12 @@ def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
 
 
 def default_model() -> str | None:
-    """Return the default model set by the environment or models.yaml."""
+    """Return the default model that the environment or ``models.yaml`` sets, or ``None``."""
     return os.environ.get("DRAGOMAN_MODEL") or load_registry().default
 
 
 def choose_model() -> str:
-    """Return the default model: from the environment or models.yaml, or the embedded model."""
+    """Return the configured default model or, if none is configured, the embedded model."""
     chosen = default_model()
     if chosen:
         return chosen
@@ -136,7 +136,7 @@ def open_model(
             provider = load_registry().provider(model, planning=planning, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    # the candidates of a group may already have retries
+    # add retries unless a candidate of a group already has its own
     has_retries = any(isinstance(part, Retry) for part in walk(provider))
     if retries and not planning and not has_retries:
         provider = Retry(provider, max_retries=retries, on_retry=_show_retry)

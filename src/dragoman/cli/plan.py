@@ -40,7 +40,7 @@ def command(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Show what another model would receive of the conversation in FILE.
+    """Show which parts of the conversation in FILE another model would receive.
 
     Each part is kept, rewritten or dropped. FILE is a JSON list of messages. Nothing is sent and
     no key is needed.

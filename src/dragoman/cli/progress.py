@@ -25,7 +25,7 @@ class DownloadProgress:
         self._shown = ("", 0.0)  # the step that was shown last, and the time when it was shown
 
     def __call__(self, doing: str, done: int, total: int) -> None:
-        """Show ``done`` of ``total`` bytes."""
+        """Show that ``done`` of ``total`` bytes are downloaded."""
         if self._screen is None:
             self._show_line(doing, done, total)
             return

@@ -94,7 +94,7 @@ def no_log_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WatchedProvider(Wrapper, Middleware):
-    """Keep the reply of the last call, including its earlier attempts and its tool calls."""
+    """Forward calls to a provider; keep the reply and the tool calls of the last call."""
 
     def __init__(self, provider: Provider) -> None:
         super().__init__(provider)
@@ -139,7 +139,7 @@ class _Entry(Struct):
 
 
 class Recording:
-    """One conversation in the log; without a location, nothing is recorded.
+    """Record one conversation in the log, or nothing if no location is given.
 
     ``begin`` and ``end`` enclose each call to a model. ``close`` waits for the last record and
     reports a problem, if there was one.
@@ -186,7 +186,10 @@ class Recording:
         config: RuntimeConfig | None = None,
         stream: bool = True,
     ) -> str:
-        """Record a question: the messages from index ``before`` on; return the request's id."""
+        """Record a question and return the request's id.
+
+        The question consists of the messages from index ``before`` on.
+        """
         request_id = new_ulid()
         watched = provider.provider
         if self._writer is None or not isinstance(watched, WatchedProvider):
@@ -207,7 +210,7 @@ class Recording:
             at=time.time(),
             estimated_input_tokens=_estimate(provider, messages, tools),
             stream=stream,
-            # the provider-specific extras may contain a key
+            # omit the provider-specific extras, which may contain a key
             config=replace(config or RuntimeConfig(), extras={}),
         )
         said = [_record(message) for message in messages[max(before, self._recorded) :]]
@@ -356,12 +359,12 @@ class Recording:
 def open_recording(
     kind: Literal["chat", "ask"], metadata: dict[str, Any], *, off: bool
 ) -> Recording:
-    """Return the recording of a command; an option or ``log off`` disables it."""
+    """Return the recording for a command; ``--no-log`` and ``dragoman log off`` disable it."""
     return Recording(kind, find_place() if is_logging() and not off else None, metadata)
 
 
 def read_past(log: EventLog, session: str) -> Past:
-    """Read a recorded conversation; omit an unanswered question, as ``chat`` does."""
+    """Read a recorded conversation; omit questions without an answer."""
     records = list(log.read(session))
     state = reduce_records(records)
     messages: list[Message] = []
@@ -397,7 +400,10 @@ def read_place(line: str) -> dict[str, Any]:
 
 
 def make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]:
-    """Return what ``chat --continue`` needs to reopen the model; omit a URL with a password."""
+    """Return the data with which ``chat --continue`` reopens the model.
+
+    A URL that may contain a secret is omitted.
+    """
     if base_url is None or "@" in base_url or "?" in base_url:
         return {"model": model}
     return {"model": model, "base_url": base_url, "wire": wire}
@@ -409,7 +415,7 @@ def _estimate(
     try:
         return provider.estimate_input_tokens(list(messages), list(tools) or None)
     except (ProviderError, ValueError):
-        # ignored here: the call to the model fails for the same reason
+        # not reported here, because the call to the model reports the same error
         return None
 
 
@@ -453,7 +459,7 @@ class _LogWriter:
             self._last = self._thread.submit(self._flush)
 
     def report(self) -> None:
-        """Print the problem once.
+        """Print once why the log is incomplete.
 
         A locked log may become free later, so a lock is reported only at the end.
         """

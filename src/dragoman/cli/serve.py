@@ -425,7 +425,7 @@ def _bound_connections(most: int, per_peer: int | None) -> dict[str, int]:
 
 
 def _fit_open_files(connections: int) -> int:
-    """Raise the open-file limit as far as possible; return the number of connections that fit.
+    """Raise the limit of open files if necessary; return how many connections it allows.
 
     A call uses two open files: the client's connection and the one to the model's server.
     """
@@ -469,7 +469,7 @@ def _read_models(models: tuple[str, ...]) -> dict[str, str]:
 
 
 def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRing:
-    """Find mistakes before the server starts: a worker process could only crash on them."""
+    """Report mistakes before the server starts; later they would crash the worker processes."""
     try:
         registry = Registry.load(config)
         for name, target in named.items():

@@ -91,7 +91,7 @@ def _show(kind: str, found: Any) -> None:
 
 
 def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return what the bundled catalogue states about each model, by vendor and model."""
+    """Return the capabilities in the bundled catalogue, by vendor and model."""
     known: dict[str, dict[str, dict[str, Any]]] = {}
     for vendor in vendor_names():
         models = load_vendor(vendor).models

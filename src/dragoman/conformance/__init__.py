@@ -84,8 +84,8 @@ def suite(
     ``cases`` is a folder of your own case files, with one folder per wire.
 
     For a provider, give ``factory``: ``factory()`` returns a new provider for each case, or an
-    awaitable that returns one. ``capabilities`` enable and disable cases: a feature known to be
-    missing must be rejected cleanly instead. ``failing`` and ``unready`` map an error class to a
+    awaitable that returns one. ``capabilities`` select the cases: if a feature is known to be
+    missing, the cases check that it is rejected cleanly. ``failing`` and ``unready`` map an error class to a
     factory whose calls, or whose ``ready()``, must raise it; ``breaking`` returns a provider whose
     stream breaks off after its first text. ``settings`` are fields of ``Kit``: ``prompt``,
     ``tool``, ``schema``, ``config``, ``at_once``, ``seconds``.

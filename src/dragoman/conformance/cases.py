@@ -107,7 +107,7 @@ class CodecCase:
         return self.name
 
     def run(self, codec: CodecType | None = None) -> None:
-        """Test a codec with every part of the case; ``Violation`` describes the difference."""
+        """Test a codec with every part of the case; raise ``Violation`` if a result differs."""
         check_case(self, codec)
 
     def path(self, part: str) -> Path:
@@ -316,7 +316,7 @@ def plain_ids(value: Any, names: dict[str, str] | None = None, *, offsets: bool 
 
 
 def lines_of(heard: DecodedReply, *, offsets: bool = True) -> list[Any]:
-    """Return the lines that ``events.jsonl`` must contain for this result."""
+    """Return the lines that ``events.jsonl`` must contain for a decoded reply."""
     names: dict[str, str] = {}
     lines = [
         plain_ids(msgspec.json.decode(encode_event(event)), names, offsets=offsets)
@@ -328,7 +328,7 @@ def lines_of(heard: DecodedReply, *, offsets: bool = True) -> list[Any]:
 
 
 def fold_of(heard: DecodedReply) -> dict[str, Any]:
-    """Return the value that ``folded.json`` must contain for this result."""
+    """Return the value that ``folded.json`` must contain for a decoded reply."""
     reply, error = heard.response, heard.error
     facts: dict[str, Any] = {"error": None if error is None else type(error).__name__}
     if reply is not None:
@@ -370,7 +370,7 @@ def check_case(case: CodecCase, kind: CodecType | None = None) -> None:
 
 def check_wire(case: CodecCase, codec: Codec) -> None:
     """Check that the codec encodes the request to exactly the expected body, every time."""
-    # The request's history must be accepted, whichever tools the request offers.
+    # Do not check the history against the offered tools: a codec must encode every history.
     check_request(case.request, history=False)
     text = case.part("wire.json")
     assert text is not None

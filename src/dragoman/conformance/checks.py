@@ -49,7 +49,7 @@ class Unsupported(Exception):  # noqa: N818
 
 
 class NotApplicable(Exception):  # noqa: N818
-    """The check does not have a conclusive result on this server."""
+    """The check cannot have a conclusive result on this server."""
 
 
 class Check(Struct, frozen=True):

@@ -105,7 +105,7 @@ async def _read_until_error(stream: EventStream) -> tuple[list[Event], ProviderE
 
 @contextlib.asynccontextmanager
 async def _refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None]:
-    """Return a context manager whose block must raise one of these errors without sending."""
+    """Check that the ``with`` block raises one of the given errors before anything is sent."""
     try:
         yield
     except ProviderError as error:
@@ -232,7 +232,7 @@ async def _rejects_invalid_requests(kit: Kit) -> None:
 
 
 async def _call_either(method: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a method; accept a ``ValueError`` about the arguments as a rejection."""
+    """Call a method; turn a ``ValueError`` about its arguments into ``InvalidRequestError``."""
     try:
         made = method(**given)
         return await made if asyncio.iscoroutine(made) else made
@@ -667,8 +667,8 @@ _SCHEMAS: dict[str, Check] = {
     "structured.parses-what-was-asked-for": _parses_what_was_asked_for,
     "structured.parses-into-a-type": _parses_into_a_type,
 }
-# Each row has a capability, whether its cases run if the capability is unknown, those cases, and
-# the cases that run instead if the capability is known to be missing.
+# Each row has four fields: a capability, whether its cases run if the capability is unknown, those
+# cases, and the cases that run instead if the capability is known to be missing.
 _SWITCHED: list[tuple[str, bool, dict[str, Check], dict[str, Check]]] = [
     ("supports_streaming", True, _STREAMED, {"streams.are-refused": _is_known_not_to_stream}),
     (

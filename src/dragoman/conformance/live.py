@@ -189,7 +189,11 @@ _FLAGS = {
 
 
 def _answer(found: Mapping[str, CheckOutcome], names: tuple[str, ...]) -> bool | None:
-    """Return true if any check passed, false if all conclusive ones failed, otherwise ``None``."""
+    """Return whether any of the named checks passed.
+
+    Return ``None`` if no check was conclusive, or if one failed for an unrelated reason such as a
+    lost connection.
+    """
     conclusive = [
         found[name] for name in names if name in found and found[name].status != "not_applicable"
     ]

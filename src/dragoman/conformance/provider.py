@@ -126,7 +126,7 @@ class ProviderCase:
         return self.name
 
     async def run(self) -> None:
-        """Test the provider with the case; ``Violation`` describes how the contract is broken."""
+        """Test the provider with the case; raise ``Violation`` if it breaks the contract."""
         await run_case(self.name, self.check, self.kit)
 
     def run_sync(self) -> None:

@@ -263,8 +263,8 @@ def _entries(listed: Any) -> list[dict[str, Any]]:
     return [entry for entry in found if isinstance(entry, dict)]
 
 
-# Where a list of models has the context window: vLLM and SGLang, OpenRouter and others, LM Studio,
-# Gemini.
+# Names of the field with the context window in a list of models. vLLM and SGLang use the first,
+# OpenRouter and others the next two, LM Studio the fourth, Gemini the last.
 _WINDOWS = (
     "max_model_len",
     "context_length",

@@ -90,7 +90,7 @@ class LangchainReader:
     async def _read_structured(
         self, request: Request, messages: list[BaseMessage], settings: dict[str, Any]
     ) -> AsyncGenerator[Piece, None]:
-        """Request structured output by LangChain's method for it, which does not stream."""
+        """Request structured output with ``with_structured_output``, which does not stream."""
         if request.tools and request.tool_choice != "none":
             raise UnsupportedFeatureError(
                 "LangChain offers either tools or structured output in one call, not both"
@@ -256,7 +256,11 @@ class _Reply:
             self._reason = str(message.response_metadata.get(name) or self._reason)
 
     def _read_chunk(self, chunk: Any) -> CallPiece:
-        """Return a call fragment; one without an index belongs to the last call with a name."""
+        """Return a fragment of a tool call.
+
+        Without an index, a fragment with a name begins a new call, and other fragments continue
+        the last call.
+        """
         if chunk["index"] is not None:
             self._last = chunk["index"]
         elif chunk["name"]:

@@ -47,8 +47,8 @@ class ChatDragoman(BaseChatModel):
     """A LangChain chat model that calls ``dragoman.connect(model)`` or your ``provider``.
 
     ``model_kwargs`` are further settings of a call, such as ``{"reasoning": "low"}``. A
-    ``provider`` belongs to the event loop that uses it first; with a name, each event loop gets
-    its own connections.
+    ``provider`` belongs to the event loop that uses it first. If you give the name of a model
+    instead, each event loop gets its own connections.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, populate_by_name=True)

@@ -18,10 +18,10 @@ from .losses import warn_of_losses
 class DragomanEmbeddings(BaseModel, Embeddings):
     """LangChain embeddings that call ``dragoman.connect_embedder(model)`` or your ``embedder``.
 
-    Documents are sent with the input type ``"document"`` and queries with ``"query"``. A wire
-    without such a field embeds both alike; ``prefixes`` is for models that were trained with a
-    prefix for each type. An ``embedder`` belongs to the event loop that uses it first; with a
-    name, each event loop gets its own connections.
+    Documents are sent with the input type ``"document"`` and queries with ``"query"``. If a wire
+    has no field for the input type, both are embedded alike. If a model was trained with a prefix
+    for each type, set ``prefixes``. An ``embedder`` belongs to the event loop that uses it first.
+    If you give the name of a model instead, each event loop gets its own connections.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -98,8 +98,8 @@ class DragomanEmbeddings(BaseModel, Embeddings):
 
 
 def _make_lists(answer: Embedded) -> list[list[float]]:
-    # LangChain's methods choose the input type, so the caller has lost nothing if a wire has no
-    # field for it.
+    # LangChain's methods set the input type; the caller did not request it. So do not warn the
+    # caller if the wire has no field for it.
     losses = [loss for loss in answer.warnings if loss.code != "input_type_dropped"]
     warn_of_losses(losses, stacklevel=3)
     return answer.vectors.tolist()

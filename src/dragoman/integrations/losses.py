@@ -13,7 +13,7 @@ class DragomanLossWarning(UserWarning):
 
 
 def warn_of_losses(losses: Iterable[LossWarning], stacklevel: int) -> None:
-    """Issue a Python warning for each loss; ``stacklevel`` selects the frame that it names."""
+    """Issue a Python warning for each loss; ``stacklevel`` works as in ``warnings.warn``."""
     for loss in losses:
         warnings.warn(str(loss), DragomanLossWarning, stacklevel=stacklevel + 1)
 

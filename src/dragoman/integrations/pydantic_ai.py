@@ -82,8 +82,9 @@ _PROFILE = ModelProfile(
 class DragomanModel(Model[Provider]):
     """A Pydantic AI model that calls ``dragoman.connect(model)`` or your provider.
 
-    With a name, each event loop gets connections of its own, which are closed when the loop shuts
-    down. ``connection`` are further arguments of ``connect``, such as ``base_url`` and ``wire``.
+    If you give the name of a model, each event loop gets its own connections, which are closed
+    when the loop shuts down. ``connection`` has further arguments of ``connect``, such as
+    ``base_url`` and ``wire``.
     """
 
     def __init__(
@@ -145,8 +146,8 @@ class DragomanModel(Model[Provider]):
         )
         with _translated_errors(self._name):
             stream = provider.stream(**arguments)
-            # Read the first event here, so that a rejected request raises its error before the
-            # stream is entered.
+            # Read the first event here, so that opening the stream raises the error of a rejected
+            # request.
             first = await anext(stream)
         async with stream:
             yield DragomanStreamedResponse(parameters, stream, first, self._name, self.system)

@@ -55,7 +55,10 @@ KEPT = "dragoman_message"
 
 
 def read_messages(messages: Sequence[ModelMessage], instructions: Sequence[str]) -> list[Message]:
-    """Convert a Pydantic AI history to messages: system prompts, instructions, then the rest."""
+    """Convert a Pydantic AI history to Dragoman messages.
+
+    System prompts come first, then instructions, then the other messages.
+    """
     read: list[Message] = []
     for message in messages:
         if isinstance(message, ModelRequest):

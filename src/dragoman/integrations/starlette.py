@@ -41,7 +41,7 @@ _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 async def sse_response(stream: EventStream[Any]) -> Response:
     """Return the events as server-sent events, one JSON object each.
 
-    The last one is ``message.complete`` with ``finish_reason`` and ``usage``, or ``{"type":
+    The last event is ``message.complete`` with ``finish_reason`` and ``usage``, or ``{"type":
     "error", "error": {...}}``.
     """
     return await _respond(stream, _EventLines(b"data: ", b"\n\n"), _SSE)
@@ -58,7 +58,8 @@ async def ui_message_stream_response(
     """Return the reply as a UI message stream, which ``useChat`` of the AI SDK reads.
 
     The finish reason, usage and warnings are in the metadata of the message. Omit ``message_id``
-    if the client executes tools and sends their results: it then continues its last message.
+    if the client executes tools and sends their results, so that the client continues its last
+    message.
     """
     writer = _UIMessageLines(UIMessageChunks(message_id))
     return await _respond(stream, writer, _SSE, {"x-vercel-ai-ui-message-stream": "v1"})
@@ -146,7 +147,7 @@ async def _respond(
 
 
 def _choose_status(error: ProviderError) -> int:
-    # Keep the status 429 of servers that report an overload with it; status_of would return 503.
+    # Keep the status 429 of servers that report an overload with it, instead of 503.
     status = 429 if error.status == 429 else status_of(error)
     if status in _KEPT:
         return status
@@ -154,10 +155,11 @@ def _choose_status(error: ProviderError) -> int:
 
 
 class _StreamedReply(StreamingResponse):
-    """A reply in progress, which ends if the client disconnects while it waits for the model.
+    """Send a reply as it arrives, and cancel it as soon as the client disconnects.
 
-    Starlette itself watches for the disconnect only on servers with ASGI before 2.4. On newer ones
-    it notices the disconnect when it sends the next event, and a model can think for minutes.
+    On servers with ASGI 2.4 or later, Starlette notices a disconnect only when it sends the next
+    event. A model can think for minutes before that event, so this class watches for the
+    disconnect itself.
     """
 
     def __init__(

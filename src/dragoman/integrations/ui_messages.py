@@ -119,7 +119,7 @@ class UIMessageChunks:
         return [start, {"type": "start-step"}]
 
     def _add(self, kind: str, index: int, text: str) -> list[Chunk]:
-        """Return the chunks that add text to a part; if it is not open, they first open it."""
+        """Return the chunks that add text to a part; begin the part first if necessary."""
         chunks: list[Chunk] = []
         name = f"{kind}-{index}"
         if self._part != (kind, index):

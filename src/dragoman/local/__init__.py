@@ -103,7 +103,7 @@ class LocalProvider(Wrapper):
         return ()
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what ``describe`` shows: the model, and the default values of its calls."""
+        """Return the settings that ``describe`` shows, such as the model and the threads."""
         defaults = {key: getattr(self._defaults, key) for key in Defaults.__struct_fields__}
         sent = {key: value for key, value in defaults.items() if value is not None}
         return {"model": self.model, "threads": self._threads, "context": self._context, **sent}
@@ -139,7 +139,7 @@ class LocalProvider(Wrapper):
                     url = await asyncio.to_thread(self._server.start)
                 except (LocalServerError, WeightsError) as error:
                     failed = ModelNotLoadedError(str(error), provider=self.name, model=self.model)
-                    # the message contains the advice, and waiting does not help
+                    # The message already contains advice. The error is permanent, so do not retry.
                     failed.advice, failed.transient = "", False
                     raise failed from error
                 self._inner = self._connect(url, self._server.key)

@@ -53,7 +53,7 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     defaults: Defaults = Defaults()
 
     def template_text(self) -> str:
-        """Return the chat template that replaces the model file's own, or an empty string."""
+        """Return the chat template to use instead of the model file's own, or an empty string."""
         return _FILE.with_name(self.template).read_text(encoding="utf-8") if self.template else ""
 
 

@@ -87,7 +87,7 @@ class LocalEmbedder(Embedder):
                     failed = ModelNotLoadedError(
                         str(error), provider=self.name, model=self.model, advice=""
                     )
-                    # a retry would not help
+                    # the error is permanent, so do not retry
                     failed.transient = False
                     raise failed from error
                 self._inner = bind_embedder(

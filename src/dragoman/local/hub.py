@@ -122,7 +122,8 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
     except _RefusedError as refused:
         if refused.status != 416 or not start:
             raise
-        # the server has no bytes after the partial file, so this is a part of another file
+        # Status 416 means that the server's file is not longer than the partial file, which is
+        # therefore a part of another file. Download from the beginning.
         file.seek(file.truncate(0))
         return _fetch_rest(remote, hub, file, progress)
     with contextlib.closing(last) as reply:

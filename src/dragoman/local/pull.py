@@ -51,7 +51,7 @@ class Found(NamedTuple):
     name: str
     path: Path
     entry: CatalogModel | None = None
-    is_managed: bool = True  # whether the file is in our folder and has a digest to verify
+    is_managed: bool = True  # whether the file is in the models folder and has a digest to verify
 
 
 def find_model(spec: str | Path | None) -> Found:
@@ -101,11 +101,12 @@ def pull_model(
     sha256: str | None = None,
     progress: Progress | None = None,
 ) -> LocalModel:
-    """Make sure that a model is in the folder: from the catalogue, a hub, or a file.
+    """Store a model in the models folder, unless it is already there.
 
-    A file on a hub is named ``hf:owner/repo/file.gguf``. ``name`` defaults to the name of the
-    file; ``sha256`` is the digest that the file must have. Both are fixed for models of the
-    catalogue. An interrupted download is resumed.
+    ``spec`` is the name of a model in the catalogue, a file on a hub as
+    ``hf:owner/repo/file.gguf``, or the path of a file. ``name`` defaults to the name of the file;
+    ``sha256`` is the digest that the file must have. Both are fixed for models of the catalogue.
+    An interrupted download is resumed.
     """
     text, catalog = str(spec), load_catalog()
     if sha256 is not None and not _DIGEST.fullmatch(sha256):

@@ -25,11 +25,12 @@ class LocalServerError(RuntimeError):
 
 
 class LocalServer:
-    """One model served on a loopback port. ``key`` protects it; it is random by default.
+    """Serve one model on a loopback port.
 
-    An empty ``key`` means that no key is needed. ``threads`` is the number of compute threads.
-    llama.cpp would use all cores, and its threads wait for each other in a busy loop: when another
-    program needs a core, two threads are ten times slower than one.
+    Clients must send ``key``, which is random by default; an empty ``key`` means that no key is
+    needed. ``threads`` is the number of compute threads. By default, llama.cpp would use all
+    cores. Its threads wait for each other in a busy loop: when another program needs a core, two
+    threads are ten times slower than one.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            # in its own session, so that Ctrl-C in a chat stops the reply and not the server
+            # use a separate session, so that Ctrl-C in a chat stops the reply and not the server
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        # the child process died at once; its standard error has the reason
+        # If the child process died at once, its standard error has the reason.
         with contextlib.suppress(BrokenPipeError):
             # The settings are passed on standard input, because every user of the machine can read
             # the arguments of a process.
@@ -148,12 +149,13 @@ def _serve() -> None:
     params.port = settings["port"]
     params.api_keys = [settings["key"]] if settings["key"] else []
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
-    params.cors_origins = "http://localhost"  # by default, every web page could read the replies
+    # llama.cpp's default lets every web page read the replies
+    params.cors_origins = "http://localhost"
     params.use_jinja = True
     if settings["embeds"]:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN  # pyright: ignore[reportAttributeAccessIssue]
-        # llama.cpp answers with status 500 if a text is longer than these batch sizes
+        # llama.cpp rejects texts that exceed these batch sizes, with status 500
         params.n_batch = params.n_ubatch = settings["context"]
     params.chat_template = settings["template"]
     params.warmup = False

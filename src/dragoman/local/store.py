@@ -77,7 +77,10 @@ def receipts() -> dict[str, tuple[Path, Receipt]]:
 def is_intact(
     path: Path, name: str, source: str, sha256: str, progress: Progress | None = None
 ) -> bool:
-    """Return whether ``path`` has this digest; compute it only if the receipt does not match."""
+    """Return whether the file at ``path`` has this digest.
+
+    The file is hashed only if its receipt does not match.
+    """
     if not path.is_file():
         return False
     facts, receipt = path.stat(), read_receipt(path)

@@ -17,7 +17,7 @@ from .table import PriceTable
 
 _ZERO = Decimal(0)
 
-# A part of the bill, its rate, and the rate that is used if a row lacks it.
+# Each entry names a part of the bill, its rate, and the rate to use if a row lacks that rate.
 _PARTS = (
     ("input", "input", "input"),
     ("cached_input", "cache_read", "input"),

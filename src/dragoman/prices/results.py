@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from .rows import PriceRow
 
-# Rates have at most 27 digits (checked below), so with a precision of 100 digits every product and
-# sum is exact, whatever precision the caller's own decimal context has. Traps are off: a cost
+# ``PriceRow`` limits rates to 27 digits. With a precision of 100 digits, every product and sum is
+# therefore exact, whatever precision the caller's own decimal context has. Traps are off: a cost
 # in a hostile log may be 1E+999999999, which adds up to infinity instead of raising an error.
 EXACT = Context(prec=100, traps=[])
 
@@ -35,7 +35,7 @@ class Cost(Struct, frozen=True, tag="cost"):
 
 
 class Unpriced(Struct, frozen=True, tag="unpriced"):
-    """An unknown price, with the reason; false in a condition, and never reported as zero.
+    """An unknown price, with the reason. It is false in a condition, and never counts as zero.
 
     The fields of a ``Cost`` are ``None``, so that ``cost(...).total`` can be read without a check.
     """

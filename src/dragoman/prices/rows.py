@@ -19,9 +19,9 @@ _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
 
 
 class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which model names a row covers: those that match any of these clauses, ignoring case.
+    """The model names that a price row covers: those that match any of the fields, ignoring case.
 
-    A ``regex`` is searched for in the lower-cased name; anchor it yourself.
+    A ``regex`` may match any part of the lower-cased name, unless you anchor it.
     """
 
     equals: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     @property
     def is_loose(self) -> bool:
-        """Whether the row matches by anything other than exact names."""
+        """Whether the row matches by prefixes, substrings or regular expressions."""
         return bool(self.starts_with or self.contains or self.regex)
 
     def covers(self, name: str) -> bool:
@@ -84,12 +84,13 @@ class Tier(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The rates of one provider's models for a period, in US dollars per million tokens.
 
-    ``valid_from`` is the first day, ``valid_until`` the first day no longer covered; ``hours`` is
-    a span of the day, from and until. Days and hours are UTC. ``free`` must be explicit: a row of
-    zeros without it is rejected, since zero often means "not known". ``unpriced`` is the reason
-    why a model has no price here. ``ignored`` names what the provider bills but ``Usage`` does not
-    count; ``disputed`` is the different price that another source gives. ``search`` is the rate of
-    a reranker that bills searches instead of tokens, in US dollars per thousand search units.
+    ``valid_from`` is the first day on which the row applies, and ``valid_until`` the first day on
+    which it no longer applies. ``hours`` limits the row to a part of the day, from the first time
+    until the second. Days and hours are UTC. ``free`` must be explicit: a row of zeros without it
+    is rejected, since zero often means "not known". ``unpriced`` is the reason why a model has no
+    price here. ``ignored`` names what the provider bills but ``Usage`` does not count;
+    ``disputed`` is the different price that another source gives. ``search`` is the rate of a
+    reranker that bills searches instead of tokens, in US dollars per thousand search units.
     """
 
     provider: str
@@ -123,7 +124,7 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         _check_times(self)
 
     def rate(self, name: str, input_tokens: int) -> Decimal | None:
-        """Return the rate ``name`` for a call with this many input tokens, or ``None``."""
+        """Return a rate for a call with this many input tokens; ``None`` if the row lacks it."""
         own: Decimal | None = getattr(self, name)
         for tier in reversed(self.tiers):
             if input_tokens > tier.above:

@@ -154,7 +154,7 @@ def _read_bundled() -> PriceTable:
 def _read_over_bundled(path: str, changed: int) -> PriceTable:
     """Return the bundled table preceded by a file's rows.
 
-    A new modification time ``changed`` makes the cache read the file again.
+    ``changed`` is the file's modification time. A new time makes the cache read the file again.
     """
     return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
 

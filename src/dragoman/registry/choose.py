@@ -13,8 +13,8 @@ from ..errors import InvalidModelError
 from ..prices import PriceRow, PriceTable, Unpriced
 from .entries import ModelEntry
 
-# Each need maps to the capability that answers it and to the contract's reason code for a model
-# that lacks it.
+# Map each need to the capability that a model must have, and to the reason code for a model
+# without it. The adapter contract defines the codes.
 _FLAGS = {
     "images": ("supports_images", "no_vision_support"),
     "documents": ("supports_documents", "no_document_support"),
@@ -49,16 +49,16 @@ Needs: TypeAlias = str | Iterable[str] | Mapping[str, bool | int]
 
 
 class Choice(Struct, frozen=True):
-    """The models that fit, cheapest first, and the reasons why each other model does not."""
+    """The models that meet the requirements, cheapest first, and why others were excluded."""
 
     models: tuple[ModelEntry, ...]
     excluded: dict[str, tuple[str, ...]]
 
     @property
     def best(self) -> ModelEntry:
-        """The first model that fits.
+        """The cheapest model that meets the requirements.
 
-        If none does, ``InvalidModelError`` names the most common reasons.
+        If no model does, raise ``InvalidModelError``, which names the most common reasons.
         """
         if self.models:
             return self.models[0]
@@ -80,7 +80,7 @@ class Wanted(Struct, frozen=True):
     configured: bool = False
 
     def exclude(self, entry: ModelEntry, price: PriceRow | Unpriced) -> tuple[str, ...]:
-        """Return the reasons why a model does not fit; an empty tuple if it fits."""
+        """Return why a model does not meet the requirements; an empty tuple if it meets them."""
         reasons = ["not_configured"] if self.configured and entry.status != "configured" else []
         known = entry.capabilities
         for need, amount in self.needs.items():
@@ -121,10 +121,7 @@ def read_wanted(
 
 
 def choose_among(entries: Iterable[ModelEntry], wanted: Wanted, prices: PriceTable) -> Choice:
-    """Return the models that meet the requirements, and why each other model does not.
-
-    The cheapest model comes first.
-    """
+    """Return the models that meet the requirements, cheapest first, and why others fail them."""
     fitting: list[tuple[tuple[bool, Decimal], ModelEntry]] = []
     excluded: dict[str, tuple[str, ...]] = {}
     for entry in entries:

@@ -39,7 +39,8 @@ from .limits import (
 from .pools import Connection
 from .vendors import Side, Vendor, load_vendor, vendor_names
 
-# In the adapter contract, "options" are settings of one adapter. These become HTTP headers.
+# The adapter contract allows arbitrary "options" for an adapter. The options below are sent as
+# HTTP headers.
 _ORGANISATION = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
 _HEADER_OPTIONS = {
     "openai": _ORGANISATION,
@@ -130,7 +131,10 @@ class Adapter(Struct, frozen=True):
         )
 
     def with_wire(self, wire: str) -> Adapter:
-        """Return a copy of the adapter on another wire, at its own address or the vendor's."""
+        """Return a copy of the adapter that uses another wire.
+
+        If the adapter uses the vendor's address, the copy uses the vendor's address for that wire.
+        """
         vendor = self.vendor
         base_url = self.base_url
         if vendor is not None and base_url == vendor.address(self.wire):
@@ -147,7 +151,7 @@ class Adapter(Struct, frozen=True):
 
     @property
     def all_quirks(self) -> dict[str, Any]:
-        """How the servers differ from the wire: the vendor's quirks, then the adapter's own."""
+        """How the servers differ from the wire: the vendor's and the adapter's own quirks."""
         return {**(self.vendor.quirks_of(self.wire) if self.vendor else {}), **self.quirks}
 
     @property
@@ -163,7 +167,10 @@ class Adapter(Struct, frozen=True):
 
     @property
     def _default_auth(self) -> AuthSettings | None:
-        """The credentials in the environment; ``None`` if the address is not the vendor's own."""
+        """The credentials other than an API key that the environment provides, or ``None``.
+
+        They are sent only to the vendor's own address.
+        """
         vendor = self.vendor
         if (
             vendor is None
@@ -182,7 +189,7 @@ class Adapter(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is the user's own: a local vendor, or a loopback address."""
+        """Whether the server is local: software such as Ollama, or at a loopback address."""
         try:
             host = urlsplit(self.base_url or "").hostname or ""
         except ValueError:
@@ -248,10 +255,10 @@ class Adapter(Struct, frozen=True):
 class ModelEntry(Struct, frozen=True):
     """One model by its canonical name, ``adapter:name``.
 
-    ``status`` is ``configured`` or ``not_configured``; ``tokens`` is the tokenizer family for
-    estimates; ``priced_as`` is how its calls are priced, and ``sold_as`` the price setting in the
-    file, if any. The entry of a ``group`` has the group's name as its id, and describes the first
-    candidate.
+    ``status`` is ``configured`` or ``not_configured``. ``tokens`` is the tokenizer family for
+    estimates. ``priced_as`` is how its calls are priced, and ``sold_as`` is the price setting in
+    the file, if any. The entry of a ``group`` has the group's name as its id, and describes the
+    group's first candidate.
     """
 
     id: str
@@ -544,7 +551,7 @@ def _header_of(option: str, wire: str) -> str | None:
 def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError]) -> None:
     for option, value in adapter.options.items():
         kind = _OWN_OPTIONS.get(option, str if _header_of(option, adapter.wire) else None)
-        # The contract allows any option, so an unknown one is not an error; report it as a remark.
+        # The adapter contract allows any option, so an unknown one is a remark, not an error.
         if kind is None:
             remarks.append(section.fail("no adapter of this type reads this option", option))
         elif type(value) is not kind:

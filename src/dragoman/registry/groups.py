@@ -110,7 +110,8 @@ def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]
 def join_facts(known: list[Capabilities]) -> Capabilities:
     """Return a group's capabilities.
 
-    A group has a capability if one candidate has it, since ``Fallback`` skips the others.
+    A group has a capability if one candidate has it, since ``Fallback`` skips candidates without
+    it.
     """
     facts: dict[str, Fact] = {}
     for name in Capabilities.__struct_fields__:
@@ -119,7 +120,8 @@ def join_facts(known: list[Capabilities]) -> Capabilities:
         if best is not None:
             facts[name] = best
         elif all(isinstance(fact.value, int) for fact in values):
-            # Booleans were handled above: bool is a subclass of int.
+            # Take the largest number. Values that are all False are handled here too, since bool
+            # is a subclass of int.
             facts[name] = max(values, key=lambda fact: fact.value)
         elif all(isinstance(fact.value, tuple) for fact in values):
             facts[name] = max(values, key=lambda fact: len(fact.value))

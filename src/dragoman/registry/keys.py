@@ -28,7 +28,7 @@ Place = Literal["keyring", "file"]
 
 _SERVICE = "dragoman"
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
-# the priority that keyring gives a recommended backend; plain-text and failing backends are below
+# the lowest priority of a recommended keyring backend; plain-text and failing ones have less
 _USABLE = 1.0
 
 

@@ -42,7 +42,7 @@ class Names(Struct, frozen=True):
 
     @classmethod
     def of(cls, file: File) -> Names:
-        """Return an index of the contents of a file."""
+        """Return an index of the names in a parsed ``models.yaml``."""
         models = {model.id: model for model in file.models}
         groups = {group.name: group for group in file.groups}
         aliases = {alias: model.id for model in models.values() for alias in model.aliases}
@@ -66,8 +66,8 @@ class Names(Struct, frozen=True):
         """The price table for these names; ``None`` to use the default table.
 
         It is the table that ``models.yaml`` names or, without one, the bundled prices plus those
-        of the catalogue update. It is ``None`` if ``DRAGOMAN_PRICES`` names a table, or if there
-        is neither.
+        of the catalogue update. It is ``None`` if ``DRAGOMAN_PRICES`` names a table, or if
+        ``models.yaml`` names none and the catalogue has not been updated.
         """
         if os.environ.get("DRAGOMAN_PRICES"):
             return None
@@ -187,7 +187,7 @@ class Names(Struct, frozen=True):
         if vendor is None or entry.id in self.models or vendor.lists(entry.wire_name):
             return None
         near = difflib.get_close_matches(entry.wire_name, vendor.models, 1, 0.85)
-        # The name is probably that of a newer version of a listed model, not a typo.
+        # Names that differ only in numbers are probably versions of one model, not a typo.
         if not near or _unnumbered(near[0]) == _unnumbered(entry.wire_name):
             return None
         return f"{entry.id} is not in the catalogue; did you mean {entry.adapter}:{near[0]}?"
@@ -240,7 +240,7 @@ def _price_by(source: str, as_of: str, changed: int) -> PriceTable:
 
 
 def _price_update(update: CatalogUpdate) -> PriceTable:
-    """Return the bundled prices plus the catalogue update's prices for other models; cached."""
+    """Return a cached table: the bundled prices, plus the update's prices for other models."""
     return _price_by(update.source, update.as_of, id(update))
 
 
@@ -249,7 +249,7 @@ def _unnumbered(name: str) -> str:
 
 
 def _price(entry: ModelEntry, adapter: Adapter) -> PricedAs:
-    """Return how a model is priced: as the file sets, as its vendor's model, or by its host."""
+    """Return how a model is priced: by the setting in the file, its vendor, or its host."""
     if entry.sold_as is not None:
         return PricedAs.of(entry.sold_as, entry.wire_name)
     if adapter.vendor is not None:

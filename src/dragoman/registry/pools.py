@@ -30,7 +30,7 @@ class Connection(Struct, frozen=True):
     client_cert: str | None = None
     client_key: str | None = None
 
-    def __repr__(self) -> str:  # the URL of a proxy may hold a password
+    def __repr__(self) -> str:  # omit the proxy, whose URL may contain a password
         return f"Connection(ca={self.ca!r}, client_cert={self.client_cert!r})"
 
     def make_transport(self) -> Transport:
@@ -38,7 +38,7 @@ class Connection(Struct, frozen=True):
         trusted: str | ssl.SSLContext | None = self.ca
         if self.client_cert is not None:
             trusted = ssl.create_default_context(cafile=self.ca)
-            # an empty password prevents a prompt
+            # with an empty password, OpenSSL rejects an encrypted key instead of prompting
             trusted.load_cert_chain(self.client_cert, self.client_key, password="")
         return HttpTransport(proxy=None if self.proxy == "none" else self.proxy, ca=trusted)
 

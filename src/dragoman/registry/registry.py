@@ -78,7 +78,7 @@ class Registry:
 
     @property
     def default(self) -> str | None:
-        """The model that the file sets as ``default:``, for commands called without one."""
+        """The model that the file sets as ``default:``, for commands called without a model."""
         return self._names().default
 
     def names(self) -> list[str]:
@@ -140,7 +140,7 @@ class Registry:
         among: Iterable[str] | None = None,
         configured: bool = True,
     ) -> Choice:
-        """Return the models that meet the needs, cheapest first, and why each other does not.
+        """Return the models that meet the needs, cheapest first, and why others are excluded.
 
         ``needs`` is a string such as ``"tools,images,context=200k"``, a list of such strings, or a
         mapping. Prices are US dollars per million tokens. ``among`` are the names to choose from,
@@ -266,7 +266,7 @@ class Registry:
 
 @lru_cache(maxsize=8)
 def _load_registry(path: Path) -> Registry:
-    """Return the registry for a file, which may be missing, and is read again when it changes."""
+    """Return the registry for a file. The file may be missing; it is read again if it changes."""
     return Registry.load(path if path.exists() else None)
 
 

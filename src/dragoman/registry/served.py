@@ -41,8 +41,8 @@ async def list_served(adapters: Iterable[Adapter], seconds: float = 1.0) -> list
 async def _ask(adapter: Adapter, transport: HttpTransport, seconds: float) -> Served:
     base_url = adapter.base_url or ""
     try:
-        # Ollama lists its models at /v1/models too; other servers that use its wire list them only
-        # there.
+        # Ollama lists its models at /api/tags and at /v1/models. Other servers that use Ollama's
+        # wire have only the second list, so that one is read.
         at = root_of(base_url) if adapter.wire == "ollama" else base_url
         url = join_url(at, "/models", default="/v1")
         key, codec = (

@@ -61,8 +61,8 @@ def _naming_redis() -> Iterator[None]:
 class Order(Struct, frozen=True):
     """The options with which a caller opens a model.
 
-    ``retries`` is ``None`` to use the file's value. With ``bare``, retries that only the adapter's
-    settings request are omitted.
+    ``retries`` is the number of retries, or ``None`` for the number in the file. With ``bare``,
+    the number in the file is ignored.
     """
 
     settings: dict[str, Any]

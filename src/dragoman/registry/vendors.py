@@ -74,7 +74,7 @@ class Side(Struct, frozen=True):
 
 
 class Vendor(Struct, frozen=True):
-    """A vendor: its address, how its wire differs, and what its models can do.
+    """A vendor: its address, how it differs from its wire, and what its models can do.
 
     ``tokens`` is the tokenizer family of its models, ``families`` the exceptions by model.
     ``base_url_env`` is the environment variable in which users set the server's address, ``hint``
@@ -132,7 +132,7 @@ class Vendor(Struct, frozen=True):
         return form.quirks if form is not None else {}
 
     def wire_of(self, model: str) -> str:
-        """Return the wire for a model: the default, unless only another wire serves it."""
+        """Return the wire for a model: the default, unless only another wire serves the model."""
         forms = [
             name for name, form in self.wires.items() if form.only and re.search(form.only, model)
         ]

@@ -31,7 +31,7 @@ class Asked(Struct, frozen=True):
 class Answered(Struct, frozen=True):
     """The answer to one request: a status and a body, identified by a key or a position.
 
-    ``lost`` is the reason why the answer is missing: the batch expired or was cancelled first.
+    ``lost`` is set if the batch expired or was cancelled before the request was answered.
     """
 
     key: str | None
@@ -44,7 +44,8 @@ class Answered(Struct, frozen=True):
 class Progress(Struct, frozen=True):
     """The state of a batch at its provider.
 
-    ``refusal`` is the reason if the provider rejected the batch; ``record`` is the API's reply.
+    ``refusal`` is the reason why the provider rejected the batch, if it did. ``record`` is the
+    API's reply.
     """
 
     is_over: bool

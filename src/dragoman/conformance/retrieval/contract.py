@@ -70,7 +70,7 @@ class RetrievalModelCase:
         return self.name
 
     async def run(self) -> None:
-        """Test the model with the case; ``Violation`` describes how the contract is broken."""
+        """Test the model with the case; raise ``Violation`` if it breaks the contract."""
         await run_case(self.name, self.check, self.kit)
 
     def run_sync(self) -> None:
@@ -229,7 +229,7 @@ async def _check_splitting(kit: RetrievalKit) -> None:
             max(sizes) <= 2,
             f"a request has {max(sizes)} texts, batch_size is 2: send() must split",
         )
-        # not for rerankers, whose scores may depend on the other documents
+        # skip rerankers, whose scores may depend on the other documents of a request
         if isinstance(split, Embeddings):
             _demand_near(split, unsplit, "split into requests of two texts")
 
