@@ -84,26 +84,29 @@ def _help(command: click.Command, parent: click.Context, name: str) -> str:
 _ERRORS = """\
 # Errors
 
-All errors of calls are subclasses of one class, `ProviderError`. `category` is the name of an error in OpenArmature,
-`error_class` is its name in the adapter contract, and `kind` is a more specific name. `transient` is true if the same
-call may succeed later. Every error also has `status`, `provider`, `model`, `request_id`, `provider_code`,
-`provider_message`, `headers` (those that are safe to show), `response` (the partial reply, or `None`) and, if the
-provider sent it, `retry_after`. The original exception is the `__cause__` of the error. The text of an error never contains a key or a prompt.
+All errors that a model call can raise are subclasses of `ProviderError`. The attribute `category` is the name of the
+error in OpenArmature, `error_class` is its name in the adapter contract, and `kind` is a more specific name. The
+attribute `transient` is true if the same call may succeed later. Every error also has `status`, `provider`, `model`,
+`request_id`, `provider_code`, `provider_message`, `headers` (those that are safe to show), `response` (the partial
+reply, or `None`) and, if the provider sent it, `retry_after`. The `__cause__` of an error is the original exception.
+The text of an error never contains a key or a prompt.
 
-A call that is known to fail is rejected before anything is sent. For such a call, `status` is `None`, and
-`provider_code` is the adapter contract's reason: `not_configured`, `no_vision_support`, `exceeds_context_window`,
-`no_tool_support`, `no_system_prompt_support`.
+A call that is known to fail is rejected before anything is sent. The error of a rejected call has the `status` `None`,
+and its `provider_code` is a reason that the adapter contract defines: `not_configured`, `no_vision_support`,
+`exceeds_context_window`, `no_tool_support`, `no_system_prompt_support`.
 
 | class | category | error_class | kind | transient |
 |---|---|---|---|---|
 {rows}
 
-This list explains what each error means, and what to do:
+This table explains what each error means, and what to do:
 
+| class | meaning | what to do |
+|---|---|---|
 {advice}
 
-Invalid arguments of a function raise `ValueError` with the name of the field; an invalid file raises `ConfigError`, a
-subclass of `ValueError`, with file and line.
+An invalid argument of a function raises `ValueError` with the name of the field; an invalid file raises `ConfigError`,
+a subclass of `ValueError`, with the file and the line.
 
 ## Exit codes
 
@@ -118,21 +121,22 @@ subclass of `ValueError`, with file and line.
 
 _FIELDS_HEAD = """# Fields of requests to the gateway
 
-This page shows what `dragoman serve` does with each field of a request if the model has another wire than the client.
-If client and model have the same wire, every field is forwarded unchanged, apart from the fields marked *always*.
+This page shows what `dragoman serve` does with each field of a request if the client and the model use different wires.
+If the client and the model use the same wire, every field is forwarded unchanged, apart from the fields marked
+*always*.
 
-- **read**: the field has a place in the library's values, and the codec of every wire writes the field in its own form.
-- **mapped**: the field is translated if the model's wire has a field for the same purpose; otherwise it is left out and
-  reported.
-- **left out**: the field is left out and reported: in the header `x-dragoman-warnings`, the access log, the event log
-  and the metric `dragoman_warnings_total`. Fields that this page does not list are left out and
-  reported in the same way.
+- **read**: Dragoman's `Request` has an equivalent, which the codec of every wire writes in its own form.
+- **mapped**: the field is translated if the model's wire has a field for the same purpose; otherwise the field is left
+  out and reported.
+- **left out**: the field is left out of the request to the model, and reported in the header `x-dragoman-warnings`, the
+  access log, the event log and the metric `dragoman_warnings_total`. Fields that this page does not list are left out
+  and reported in the same way.
 - **refused**: the request is refused, because the answer would mean something else without the field. The error names
   the field, the model and what to do.
 
-A value that equals the default is neither sent nor reported. If `on_loss: reject` is set for a key in the file of keys, or
-for a model in `models.yaml`, every loss is refused. Fields that decide where a request goes are refused on every wire:
-NEVER.
+A field whose value equals the default is neither sent nor reported. If `on_loss: reject` is set for a key in the file
+of keys, or for a model in `models.yaml`, a request with any loss is refused. Fields that determine where a request goes
+are refused on every wire: NEVER.
 """
 _EFFECTS = {"read": "read", "mapped": "mapped", "hint": "left out", "refused": "refused"}
 
@@ -168,7 +172,7 @@ def write_errors() -> str:
         if depth
     ]
     advice = [
-        f"- `{kind.__name__}`: {_first_line(kind)} {kind.advice}".rstrip()
+        f"| `{kind.__name__}` | {_first_line(kind)} | {kind.advice} |"
         for kind, depth in tree
         if depth
     ]
@@ -205,8 +209,8 @@ def write_modules() -> dict[str, str]:
     table = "\n".join(["| module | |", "|---|---|", *listed])
     everyday = ", ".join(f"`{name}`" for name in dragoman.__all__)
     pages["python.md"] = (
-        "# Python\n\nEveryday names come from `dragoman` itself and are loaded when they are "
-        f"first used: {everyday}.\n\n{table}\n"
+        "# Python\n\nThe most common names can be imported from `dragoman` itself and are loaded "
+        f"when they are first used: {everyday}.\n\n{table}\n"
     )
     return pages
 
@@ -251,5 +255,5 @@ _LAYERS = re.compile(r"(<!-- layers -->\n).*(<!-- /layers -->)", re.DOTALL)
 
 def write_layers(page: str) -> str:
     """Return ``docs/design.md`` with the current list of layers from ``test_layers``."""
-    rows = "".join([f"    {name:<14}{about}\n" for name, about in FLOORS.items()])
-    return _LAYERS.sub(lambda found: f"{found[1]}\n{rows}\n{found[2]}", page)
+    rows = "".join([f"{name:<14}{about}\n" for name, about in FLOORS.items()])
+    return _LAYERS.sub(lambda found: f"{found[1]}\n```text\n{rows}```\n\n{found[2]}", page)

@@ -20,9 +20,10 @@ PAGE = ROOT / "docs/reference/gateway-clients.md"
 TITLE = "## Libraries and programs"
 _HEAD = f"""{TITLE}
 
-This section shows libraries, and coding agents that edit a file of a small repository with their default settings.
-These programs are not dependencies of this project: `make clients` installs them, and `make test-exhaustive` runs them
-and records the outcome. `python -m tests.clients.results` writes the outcome to this page.
+This section shows which libraries work with the gateway, and which coding agents can edit a file of a small repository,
+with their default settings. The libraries and programs are not dependencies of this project: `make clients` installs
+them, and `make test-exhaustive` runs them and records the outcome. `python -m tests.clients.results` writes the outcome
+of these tests to this page.
 
 """
 

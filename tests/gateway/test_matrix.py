@@ -629,9 +629,9 @@ async def test_every_supported_combination_of_client_and_upstream_wire_works(eac
 
 _HEAD = """# Clients over the gateway
 
-This page shows how the vendors' own clients, unchanged, work with the gateway and models of every wire. The tests run
-each cell over real sockets; `–` marks what a client cannot request. `python -m tests.gateway.test_matrix` writes this
-page.
+This page shows how the vendors' own clients, unchanged, work with the gateway and models of every wire. A test checks
+each cell of the table over real sockets; `–` marks a feature that a client cannot request.
+`python -m tests.gateway.test_matrix` writes this page.
 
 """
 
