@@ -90,8 +90,8 @@ def workers(pythons: dict[str, str], base: str, wire: str) -> Iterator[list[Work
 
 
 class Taken:
-    """Hold the costs of one client in CPU seconds, and their ratios to the costs of the minimal
-    client, which is measured just before and just after.
+    """Hold the costs of one client in CPU seconds, and the ratio of each to the cost of the
+    minimal client, which is measured just before and just after it.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""Measure how many rows a batch processes per CPU second, and its memory for each number of rows.
+"""Measure how many rows a batch processes per CPU second, and how much memory it needs.
 
     python -m bench.batch [--rows N ...] [--order input|completed] [--rounds N]
 
-The batch runs in a child process against the server of ``bench.server`` in another one, which
-answers with 500 characters of precomputed text. CPU time is that of the batch's process, including
+The batch and the server of ``bench.server`` run in two child processes. The server answers with
+500 characters of precomputed text. CPU time is that of the batch's process, including
 kernel time, reading, writing and syncing. Memory is the process's maximum (``ru_maxrss``),
 including imports.
 """

@@ -142,8 +142,8 @@ def count_python(source: Path, base: str) -> dict[str, float]:
 
 
 def count_instructions(source: Path, base: str) -> dict[str, float]:
-    """Return the processor instructions of one call and one stream, as the difference between two
-    runs.
+    """Return how many processor instructions one call and one stream execute together, computed as
+    the difference between a long and a short run.
     """
     found = []
     for times in (5, 25):

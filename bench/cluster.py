@@ -57,7 +57,9 @@ def write_rows(path: Path, rows: int, messages: int) -> None:
 
 
 async def work(base: str, source: str, out: str, workers: int) -> None:
-    """Run one batch on this many Ray workers, or locally with 0, and print when rows were done."""
+    """Run one batch with a number of Ray workers, or locally if the number is 0; print how many
+    rows were done at which time.
+    """
     from dragoman import batch  # imported only in the child process, whose CPU time is measured
 
     marks: Marks = []
@@ -106,7 +108,7 @@ class Meter(threading.Thread):
         return self._process.status() != psutil.STATUS_ZOMBIE
 
     def used_by(self, moment: float) -> float:
-        """Return the CPU seconds that had been used at a given time."""
+        """Return the CPU seconds that were used up to a given time."""
         return max([cpu for at, cpu in self.samples if at <= moment], default=0.0)
 
 

@@ -141,8 +141,8 @@ def main() -> None:
 
 
 def measure(texts: int, dimensions: int) -> dict[str, dict[str, Any]]:
-    """Run each client against one server, and return what each used; a client that cannot be
-    installed has a ``problem``.
+    """Run each client against one server; return the CPU time and memory of each client, or a
+    ``problem`` if the client cannot be installed.
     """
     command = [sys.executable, "-c", _SERVER, str(dimensions)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 PEERS = {
     "openai": ("openai", "import openai"),
     "anthropic": ("anthropic", "import anthropic"),
-    "litellm": ("litellm mcp", "import litellm"),  # imports mcp for tools, but does not declare it
+    "litellm": ("litellm mcp", "import litellm"),  # litellm imports mcp, but does not declare it
     "any-llm": ("any-llm-sdk[openai]", "import any_llm"),
     "pydantic-ai": ("pydantic-ai-slim[openai]", "import pydantic_ai.models.openai"),
     "langchain": ("langchain-openai", "import langchain_openai"),

@@ -53,7 +53,7 @@ DIRECT = "/text/v1/chat/completions"
 
 @contextlib.contextmanager
 def serving_workers(base: str, workers: int) -> Iterator[tuple[str, psutil.Process]]:
-    """Run ``dragoman serve`` with a number of workers; yield its address and its first process."""
+    """Run ``dragoman serve`` with a number of workers; yield its address and parent process."""
     with tempfile.TemporaryDirectory() as folder:
         adapter = {"type": "openai", "base_url": f"{base}/text/v1"}
         settings = {"adapters": {"up": adapter}, "models": {"up:bench-1": {"adapter": "up"}}}
@@ -120,7 +120,7 @@ def _used_by_child(process: psutil.Process) -> dict[int, float]:
 
 
 async def measure_kept(url: str, process: psutil.Process, seconds: float) -> float:
-    """Return the CPU seconds per request on four connections that are kept open."""
+    """Return the CPU seconds per request on four connections that stay open between requests."""
     host, _, port = url.removeprefix("http://").partition(":")
     body = json.dumps({**ASKED, "model": "text"}).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
@@ -167,7 +167,8 @@ def measure_latency(base: str, python: str, rounds: int, seconds: float) -> dict
     """Return the CPU time per request and the added latency of the gateway and of LiteLLM's proxy."""
     found: dict[str, list[list[float]]] = {"direct": [], "gateway": [], "litellm": []}
     costs: dict[str, list[float]] = {"gateway": [], "litellm": []}
-    kept: dict[str, list[float]] = {"gateway": [], "litellm": []}  # with kept-alive connections
+    # CPU time per request on connections that stay open.
+    kept: dict[str, list[float]] = {"gateway": [], "litellm": []}
     with (
         serving("gateway", base) as gateway,
         serving("litellm", base, python) as proxy,

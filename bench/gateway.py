@@ -181,8 +181,8 @@ def _wait_for(port: int, child: subprocess.Popen[bytes]) -> None:
 
 
 async def ask(url: str, kind: str, path: str = "/v1/chat/completions") -> bytes:
-    """Send one request to the path of the openai wire on a new connection, and read the complete
-    reply.
+    """Send one request on a new connection, by default to the path of Chat Completions; return the
+    complete reply.
     """
     host, _, port = url.removeprefix("http://").partition(":")
     body = json.dumps(
@@ -194,7 +194,7 @@ async def ask(url: str, kind: str, path: str = "/v1/chat/completions") -> bytes:
     )
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(head.encode() + body)
-    # The upstream ignores "connection: close", so the end is detected in the body.
+    # The upstream ignores "connection: close", so its reply is read up to the end of the body.
     said = await reader.read() if path.startswith("/v1") else await reader.readuntil(b"fp_0")
     writer.close()
     assert said.startswith(b"HTTP/1.1 200"), said[:300]
@@ -210,7 +210,9 @@ def cpu_of(process: psutil.Process) -> float:
 async def measure(
     url: str, process: psutil.Process, case: str, seconds: float
 ) -> tuple[float, float]:
-    """Return CPU seconds and wall-clock seconds per request, or per chunk."""
+    """Return the CPU seconds and wall-clock seconds of one request, or of one chunk if the case
+    streams.
+    """
     kind = KINDS[case]
     await ask(url, kind)
     began, used, count = time.perf_counter(), cpu_of(process), 0
@@ -223,9 +225,7 @@ async def measure(
 
 
 async def wait_for_replies(url: str, path: str, count: int = 200) -> float:
-    """Return the median time to a complete reply, in seconds, of requests sent one after the
-    other.
-    """
+    """Send requests one after the other; return the median time to a reply, in seconds."""
     took = []
     for _ in range(count):
         began = time.perf_counter()
@@ -304,8 +304,8 @@ async def hold(port: int) -> None:
 
 
 async def hold_directly(base: str, streams: int) -> None:
-    """Hold the same number of streams open with the client library alone, and print its memory per
-    stream.
+    """Hold as many streams open with the client library alone as the benchmark holds through the
+    gateway; print the memory per stream.
     """
     from dragoman import connect
 

@@ -28,8 +28,8 @@ STATEMENTS = [
 ]
 HELP = "import sys; sys.argv = ['dragoman', '--help']; from dragoman.cli import main; main()"
 
-# What is measured, what it is compared with, the maximum ratio, and whether to subtract a bare
-# interpreter.
+# Each entry: what is measured, what it is compared with, the maximum ratio, and whether to
+# subtract the time of a bare interpreter.
 BUDGETS = [
     ("import dragoman", "import httpx2", 0.6, True),
     ("dragoman --help", "import click", 2.0, False),

@@ -5,12 +5,12 @@ The growth is measured when all streams have ended and all replies are still ref
 
     python -m bench.memory BASE_URL STREAMS connection|lean|raw|floor [later]
 
-``connection`` is our transport alone, which discards the bytes: the memory of the HTTP library for
-a connection. ``lean`` and ``raw`` are Dragoman without and with ``keep_raw``; ``floor`` is the
-client written by hand, which keeps nothing. The data that a reply must keep, its text and with
-``raw`` the provider's bytes, is reported separately. With ``later`` the process has served as many
-short streams before, like a long-running server: the growth then comes from the length of the
-streams, not from their connections.
+``connection`` uses our transport alone and discards the bytes, which shows the memory that the
+HTTP library needs for a connection. ``lean`` and ``raw`` are Dragoman without and with
+``keep_raw``. ``floor`` is the client written by hand, which keeps nothing. The data that a reply
+must keep is reported separately: its text, and with ``raw`` the provider's bytes. With ``later``
+the process first handles the same number of short streams, like a server that has run for a while.
+The growth then comes from the length of the streams, not from their connections.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ async def main(base: str, streams: int, mode: str, *, later: bool) -> None:
     gc.collect()
     before = psutil.Process().memory_info().rss
     held = await asyncio.gather(*[read() for _ in range(streams)])
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    # Linux reports ru_maxrss in KiB.
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert len(held) == streams
     ours = mode in ("lean", "raw")
     text = sum(map(len, PIECES)) / 1024 if ours else 0.0

@@ -73,7 +73,9 @@ def wire_parts(
 
 
 def stream_parts() -> dict[str, tuple[float, float | None]]:
-    """Measure one chunk of a stream, and one message of a long history."""
+    """Measure the CPU time of decoding one chunk of a stream, of encoding one message of a long
+    history, and of checking one tool call.
+    """
     codec = CODECS["openai"]("bench-1", "http://127.0.0.1:1/v1")  # type: ignore[call-arg]
     frames = b"".join(stream_frames())
     chunks = msgspec.json.Decoder(Chunk)

@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-# The performance targets: case, client to compare with, and the maximum ratio of our cost to that
-# client's.
+# The performance targets. Each entry: the case, the client to compare with, and the maximum ratio
+# of our cost to the cost of that client.
 PROMISES = [
     ("complete, text", "floor", 0.75),
     ("complete, 64 at once", "floor", 0.75),
@@ -23,8 +23,8 @@ PROMISES = [
     ("stream, a chunk, coalesced", "openai", 1 / 20),
     ("stream, a chunk, coalesced", "litellm", 1 / 70),
 ]
-# Maximum ratios to the floor: memory of an open stream; CPU time of importing and of the first
-# call.
+# The maximum ratios of our figures to those of the minimal client: the memory of an open stream,
+# and the CPU time of the import and of the first call.
 MEMORY, STARTING = 0.5, 0.5
 
 
@@ -71,7 +71,9 @@ def table(results: dict[str, Any]) -> str:
 
 
 def renew(page: Path, written: str, command: str = "make bench") -> None:
-    """Replace the table on a page between the two marker comments that name the command."""
+    """Write a table to a page, between the two comments that mark where the results of a command
+    belong.
+    """
     opening, closing = [f"<!-- what {command} found: {mark} -->" for mark in ("begin", "end")]
     text = page.read_text()
     begin, _, rest = text.partition(opening)

@@ -67,7 +67,9 @@ class Growing:
 
 
 def cases(client: Any, secure: Any = None) -> dict[str, Case]:
-    """Return the cases to measure with a client; ``secure`` is the same client for the TLS server."""
+    """Return the cases to measure with a client; ``secure`` is the same client, connected over
+    TLS.
+    """
     short = client.conversation(1)
     grown = Growing(client, 1000)
 

@@ -1,8 +1,8 @@
 """Call models through another HTTP client, here httpx: `python examples/httpx_transport.py
 [BASE_URL [MODEL]]`.
 
-Its timeouts apply to the arrival of bytes, and the client's own settings, such as a proxy, decide
-where requests go; everything else that a provider needs is below.
+The timeouts limit how long the transport waits for the next bytes. The settings of the httpx
+client, such as a proxy, decide where requests go. The rest is what every transport must implement.
 """
 
 import asyncio

@@ -68,8 +68,8 @@ except ImportError:  # the option --list works without genai-prices
 
 OUTPUT = Path(__file__).parents[1] / "src" / "dragoman" / "catalog" / "prices.json"
 
-# Names of a provider: ours, that of genai-prices, litellm's values of `litellm_provider`, and the
-# prefix of litellm's keys.
+# Each entry: our name for a provider, its name in genai-prices, its `litellm_provider` values in
+# litellm's table, and the prefix of its keys in that table.
 PROVIDERS = [
     ("openai", "openai", ("openai", "text-completion-openai"), ""),
     ("anthropic", "anthropic", ("anthropic",), ""),
@@ -86,8 +86,8 @@ PROVIDERS = [
     ("cohere", "cohere", ("cohere", "cohere_chat"), ""),
     ("bedrock", "aws", ("bedrock", "bedrock_converse"), ""),
 ]
-# genai-prices prices azure like five other vendors. Only openai could be confirmed with litellm's
-# own azure rows.
+# For azure, genai-prices uses the prices of five other vendors. Only the prices of openai could be
+# confirmed with the azure rows of litellm's table.
 FALLBACK = {"azure": ["openai"]}
 
 RATES = {
@@ -163,8 +163,8 @@ Span = tuple[date | None, date | None, tuple[time, time] | None, ModelPrice]
 
 
 def spans(model: ModelInfo) -> Iterator[Span]:
-    """Yield the prices of a model as (from, until, hours, price); prices for certain hours come
-    first.
+    """Yield each price of a model with the dates and hours at which it is valid, as (from, until,
+    hours, price). Prices for certain hours come first.
     """
     if isinstance(model.prices, ModelPrice):
         yield None, None, None, model.prices
@@ -176,9 +176,9 @@ def spans(model: ModelInfo) -> Iterator[Span]:
         for index in reversed(range(len(entries))):
             entry = entries[index]
             if isinstance(entry.constraint, TimeOfDateConstraint):
-                # genai-prices gives prices for certain hours no date, so they would apply to the
-                # whole past. They are twice the dated price before them in the list, so they begin
-                # at that date here.
+                # genai-prices has no date for a price that is valid at certain hours, so such a
+                # price would apply to the whole past. It is twice the dated price before it in the
+                # list, so it begins at the date of that price here.
                 since = max(
                     [e.constraint.start_date for e in entries[:index] if is_dated(e)], default=None
                 )
@@ -203,7 +203,7 @@ def given(price: ModelPrice) -> dict[str, Any]:
 
 
 def rates_of(price: ModelPrice) -> dict[str, Any]:
-    """Return the rates of a price under the field names of our table."""
+    """Return the rates of a price from genai-prices, under the field names of our table."""
     base: dict[str, Any] = {}
     tiers: dict[int, dict[str, Any]] = {}
     for key, name in RATES.items():
@@ -234,7 +234,7 @@ def plain(number: Decimal) -> str:
 
 
 def why_not(model: ModelInfo) -> str | None:
-    """Return why a model gets no price row, or None if it gets one."""
+    """Return the reason why the price table omits a model, or None if the table includes it."""
     prices = [given(price) for _, _, _, price in spans(model)]
     if NOT_TEXT.search(model.id.lower()):
         return "not a text model"
@@ -247,8 +247,9 @@ def why_not(model: ModelInfo) -> str | None:
     return None
 
 
-# The vendors' list prices of embedding and reranking models that genai-prices omits or prices
-# without a unit: in dollars per million tokens; ``search`` in dollars per thousand searches.
+# The vendors' list prices of embedding and reranking models for which genai-prices has no price or
+# no unit. Prices are in dollars per million tokens; ``search`` is in dollars per thousand
+# searches.
 RETRIEVAL: list[dict[str, Any]] = [
     {
         "provider": "openai",
@@ -313,7 +314,7 @@ def rows_of(provider: str, model: ModelInfo, match: dict[str, list[str]]) -> lis
         rates = rates_of(price) or {"input": "0", "output": "0", "free": True}
         clock = tuple(str(end.replace(tzinfo=None)) for end in hours) if hours else ()
         before = last.get(clock)
-        # A date at which only a rate changes that is not used here does not start a new row.
+        # Do not start a new row for a price change that affects only rates which our table omits.
         follows = before is not None and before["valid_until"] == str(begin)
         if (
             before
@@ -413,12 +414,12 @@ LITELLM_RATES = {
 }
 
 
-# A disputed price: the model, our rows for it, and litellm's prices.
+# A price that differs between our table and litellm's: the model, our rows, and litellm's prices.
 Dispute = tuple[str, list[PriceRow], dict[str, Decimal]]
 
 
 def rows_today(table: PriceTable, model: str, today: date) -> list[PriceRow]:
-    """Return the rows of a model that apply today, one per relevant hour."""
+    """Return the price rows of a model that are valid at any hour of today."""
     found: list[PriceRow] = []
     for hour in range(24):
         row = table.find(model, datetime.combine(today, time(hour, 45), UTC))
@@ -500,8 +501,8 @@ def print_check(counts: dict[str, Counter[str]], disputes: list[Dispute]) -> Non
 
 
 def moments(model: ModelInfo, today: date) -> list[datetime]:
-    """Return the times at which to compare prices: several hours of today, of each day on which a
-    price changes, and of the day before.
+    """Return the times at which to compare prices: several hours of today, of every day on which a
+    price changes, and of the day before each change.
     """
     starts = [begin for begin, _, _, _ in spans(model) if begin is not None]
     days = {today, *starts, *[start - timedelta(days=1) for start in starts]}
@@ -517,8 +518,8 @@ def moments(model: ModelInfo, today: date) -> list[datetime]:
 
 
 def prove(table: PriceTable, today: date) -> int:
-    """Price the same calls with our table and with genai-prices; return how many were compared, or
-    raise an error at the first difference.
+    """Price the same calls with our table and with genai-prices; return the number of compared
+    calls, or raise an error at the first difference.
     """
     answers = 0
     by_id = {provider.id: provider for provider in source_providers}
@@ -535,7 +536,7 @@ def prove(table: PriceTable, today: date) -> int:
                     mine = cost(usage, f"{ours}:{name}", at, table=table)
                     assert isinstance(mine, Cost), (ours, name, at, mine)
                     price = model.get_prices(at)
-                    # If genai-prices lists no cache rate, it bills cached tokens as input.
+                    # If genai-prices has no rate for cached tokens, it bills them as input.
                     theirs_usage = SourceUsage(
                         input_tokens=whole,
                         output_tokens=5_000,
@@ -585,7 +586,8 @@ def mark_disputes(
             + f" for {name}"
         )
         for place, row in enumerate(table.rows):
-            # A row of another provider, which this one falls back to, is not marked as disputed.
+            # Mark only the rows of the provider itself, not those of the provider that it falls
+            # back to.
             if row.provider == provider and any(row is one for one in mine):
                 rows[place].setdefault("disputed", says)
                 marked.add(place)
@@ -593,8 +595,8 @@ def mark_disputes(
 
 
 def compare_list(path: Path) -> int:
-    """Print where a public list and the bundled table differ; return 2 if a difference or the list
-    looks wrong.
+    """Print the differences between a public list and the bundled price table. Return 2 as the
+    exit code if the list is invalid or a difference is implausible, otherwise 0.
     """
     try:
         _, listed = read_list(path.read_bytes())

@@ -41,8 +41,8 @@ def choose_day(today: date, override: str = "") -> str:
 
 
 def commands(day: str) -> list[list[str]]:
-    """Return the commands that write the lock files; all use the versions that the first one
-    selects.
+    """Return the commands that write the lock files. The first command selects the versions, and
+    the others use the same versions.
     """
     return [
         [*COMPILE, "--exclude-newer", day, *arguments, "-o", output]

@@ -25,9 +25,9 @@ FOLDERS = ("src", "scripts", "examples", "bench", "tests")
 PAGES = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "docs")
 
 ALLOWED = (
-    "words of ``prefix``",  # a shell command consists of words
-    "first word of this one",  # a shell command consists of words
-    "begins with its words",  # a shell command consists of words
+    "words of ``prefix``",  # here "words" are the parts of a shell command
+    "first word of this one",  # here a "word" is a part of a shell command
+    "begins with its words",  # here "words" are the parts of a shell command
 )
 """Phrases that are never a violation. Each has a comment that gives the reason."""
 
@@ -239,7 +239,8 @@ _VERBS_IN_ED_OR_ING = frozenset(
     )
 )
 
-# Strings and comments of Python 3.11, in which an f-string cannot contain its own kind of quote.
+# Matches strings and comments of Python 3.11, where an f-string cannot contain its own kind of
+# quote.
 _LITERAL = re.compile(
     r"""(?P<string>[rRbBuUfF]{0,2}(?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''"""
     r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))|(?P<comment>\#[^\n]*)""",
@@ -268,13 +269,13 @@ _DIRECTIVE = re.compile(r"# (type:|noqa|pyright:|pragma:|fmt:|ruff:|mypy:|!)|#!"
 
 
 def read_passages(path: Path) -> Iterator[Passage]:
-    """Yield the passages of a Python file or of a page."""
+    """Yield the docstrings, comments and strings of a Python file, or the text of a page."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         yield Passage(PAGE, 1, _HTML.sub(_blank, _FENCE.sub(_blank, text)))
         return
-    # A regular expression is faster than parsing, and the check of tests does not depend on what a
-    # docstring describes.
+    # A regular expression is faster than parsing. It is sufficient for tests, because their
+    # docstrings are checked in the same way for classes, functions and modules.
     if "tests" in path.parts:
         for match in _TEST_DOCSTRING.finditer(text):
             yield Passage(DOCSTRING, text.count("\n", 0, match.start("text")) + 1, match["text"])

@@ -95,7 +95,9 @@ def find(name: str) -> Distribution | None:
 
 
 def reach(start: Iterable[Needed]) -> set[str]:
-    """Return the names of these dependencies and of everything they depend on."""
+    """Return the names of the given dependencies and of all packages that they need, directly or
+    indirectly.
+    """
     seen: set[tuple[str, str | None]] = set()
     waiting = list(start)
     while waiting:

@@ -237,7 +237,7 @@ def open_archive(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
 
 
 def read(how: str, data: bytes) -> str:
-    """Return the text of a source, or an empty string if its bytes are not text."""
+    """Return the text in the bytes of a file, or an empty string if the bytes are not text."""
     try:
         if how in ("gzip", "man"):
             data = gzip.decompress(data)
@@ -442,7 +442,7 @@ class Writer:
 
 
 def from_nothing(rng: random.Random, words: list[str]) -> Iterator[Source]:
-    """Generate kinds of content that no file on the machine contains."""
+    """Generate text of the kinds that no file on the machine contains."""
     writer = Writer(rng, words)
     for name, make in vars(Writer).items():
         if name in ("__init__", "word", "name", "number", "date", "clock") or not callable(make):
@@ -493,7 +493,7 @@ def from_recorded(path: Path) -> Iterator[Source]:
             if len(text) >= SHORTEST
         ]
         for text in texts:
-            # Repetitive text, which tests use as filler.
+            # Skip repetitive text, which tests use as filler.
             dull = len(zlib.compress(text.encode())) < len(text) / 6
             if text not in seen and text.count(" ") > len(text) / 15 and not dull:
                 seen.add(text)
@@ -517,7 +517,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def collect(corpus: Path, archives: Path | None, recorded: Path | None) -> None:
-    """Cut the sources into documents of many lengths, and keep some documents of each kind."""
+    """Cut the sources into documents of many lengths; store a sample of each kind of content."""
     rng = random.Random(20261115)
     sources = list(from_files(rng))
     sources += from_archives(archives, rng) if archives else []
@@ -709,7 +709,8 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
         for pair in zip(" " + plain, plain + " ", strict=True):
             rows.append(row)
             columns.append(at["".join(pair)])
-        # Subtract one token for the "a" and one for the first token of the word.
+        # The tokens of each word were counted after an "a". Subtract one token for the "a" and one
+        # for the first token of the word.
         target.append(np.mean(list(counted[digest(f"a {word}")].values())) - 2)
         weight.append(share**0.25)
     weights = np.array(weight) / np.mean(weight)
@@ -724,8 +725,8 @@ def word_hardness(words: dict[str, float], counted: dict[str, dict[str, int]]) -
 
 
 def solve(features: Any, truth: Any, weight: Any) -> Any:
-    """Fit costs within their bounds by least relative error, with less weight for documents that
-    fit badly.
+    """Fit the coefficients within their bounds, so that the relative error is smallest. Documents
+    that fit badly get less weight.
     """
     relative = features / truth[:, None]
     ridge = 0.02 * np.diag(np.sqrt((relative**2).mean(0) + 1e-12))
@@ -742,8 +743,8 @@ def solve(features: Any, truth: Any, weight: Any) -> Any:
 
 
 def bounds() -> tuple[list[float], list[float]]:
-    """Return the bounds of the costs: at least one token per word or number, and upper limits for
-    rare features.
+    """Return the lower and upper bounds of the coefficients. A word or a number costs at least one
+    token.
     """
     whole = ("capitals", "capitals after space", "0", "00", "000")
     least = [float(name.startswith("word") or name in whole) for name in tokens._FEATURES]

@@ -52,7 +52,7 @@ os.environ["XDG_DATA_HOME"] = _DATA.name
 
 @pytest.fixture
 def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
-    """Return a function that adds to a named counter of the test summary."""
+    """Return a function that adds a number to a named counter in the summary of the test run."""
     return lambda what, number: request.node.user_properties.append(("counted", [what, number]))
 
 

@@ -20,7 +20,9 @@ _ROWS = [
 
 
 def measure_unit() -> float:
-    """Return the CPU seconds that one unit of work takes now: about 2.5 ms on an idle machine."""
+    """Return how many CPU seconds one unit of work takes at the moment; on an idle machine it
+    takes about 2.5 ms.
+    """
     best = float("inf")
     for _ in range(3):
         began = time.thread_time()
@@ -38,7 +40,9 @@ class Spent:
 
     @property
     def units(self) -> float:
-        """Return the CPU time in units of work, with the unit measured now."""
+        """Return the CPU time in units of work; the duration of a unit is measured when this is
+        called.
+        """
         return self.seconds / measure_unit()
 
 

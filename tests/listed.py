@@ -106,7 +106,7 @@ def speak(
     stop_sequence: str | None = None,
     raw: str | None = None,
 ) -> Callable[[Request], list[Event | ProviderError]]:
-    """Return an entry that emits these blocks through the assembler, as a wire would."""
+    """Return a list entry that emits the given blocks through the assembler, as a wire does."""
 
     def answer(request: Request) -> list[Event | ProviderError]:
         out = Assembler(
@@ -126,14 +126,14 @@ def speak(
 
 
 def reply(text: str, **facts: Any) -> Callable[[Request], list[Event | ProviderError]]:
-    """Return an entry that answers with text, in two pieces."""
+    """Return a list entry that answers with a text in two pieces."""
     middle = len(text) // 2
     pieces = [piece for piece in (text[:middle], text[middle:]) if piece]
     return speak(*[lambda out, piece=piece: out.text(piece) for piece in pieces], **facts)
 
 
 def broken(text: str, error: ProviderError) -> Callable[[Request], list[Event | ProviderError]]:
-    """Return an entry that emits some text and then fails."""
+    """Return a list entry that emits some text and then fails."""
 
     def answer(request: Request) -> list[Event | ProviderError]:
         out = Assembler(request_id=request.request_id, model=request.model, provider="listed")

@@ -3,8 +3,9 @@
 The blocks of a page run from top to bottom in one namespace and in an empty folder. ``await`` is
 allowed at the top level. A ``yaml`` or ``json`` block whose first line is a comment with a file
 name, such as ``# models.yaml``, is written to that file. Every connection goes to a small test
-server that answers everything; the rest of the network is unreachable. ``names`` lists the predefined names. A
-page that opens a log ``readonly`` finds ``log.db`` with the session ``fix-tests``.
+server that answers everything; the rest of the network is unreachable. The function ``names``
+returns the names that a page may use without an import. A page that opens a log with ``readonly``
+finds the file ``log.db``, which contains the session ``fix-tests``.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def photograph_trace(folder: Path) -> None:
 
 
 def draw_check(folder: Path) -> None:
-    """Draw the output of ``dragoman check`` at a terminal of 96 columns."""
+    """Draw the output that ``dragoman check`` prints at a terminal of 96 columns."""
     server = LocalServer(check_model(find_model("smollm2")))
     try:
         command = f"stty cols 96 rows 60; dragoman check {server.start()}"

@@ -115,12 +115,12 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
             writer.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if server.stopped:  # accepted by the system before the listener was closed
+        if server.stopped:  # the system accepted this connection before the listener was closed
             writer.close()
             return
         task = asyncio.ensure_future(connected(reader, writer))
         tasks.add(task)
-        # A task that is cancelled before its first step closes nothing itself.
+        # A task that is cancelled before its first step does not close its connection itself.
         task.add_done_callback(lambda _: (tasks.discard(task), writer.close()))
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)
@@ -137,7 +137,9 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
 
 
 async def _eof(reader: asyncio.StreamReader) -> None:
-    """Wait until the client disconnects, and leave a following request in the buffer."""
+    """Wait until the client disconnects. If it sends another request, leave that request in the
+    buffer and wait until this task is cancelled.
+    """
     # Asyncio cannot wait for data without reading it.
     while not reader.at_eof() and not reader._buffer:  # type: ignore[attr-defined]  # noqa: SLF001
         # Asyncio cannot wait for data without reading it.
@@ -197,7 +199,7 @@ def stream_of(*texts: str) -> bytes:
 
 
 def answering(text: str = "Hello") -> Handler:
-    """Return a handler that answers every call, streamed or not."""
+    """Return a handler that answers every request, streamed or not."""
 
     async def handler(connection: Connection) -> None:
         if connection.seen.method == "GET":

@@ -41,7 +41,7 @@ def intent(number: int, tool: str, arguments: dict[str, Any]) -> ToolIntent:
 def call(
     number: int, tokens: tuple[int, int, int], cost: str | None, stop: str = "tool_use"
 ) -> list[Payload]:
-    """Return the records of a new turn and its call to the model."""
+    """Return the records of a new turn and of its call to the model."""
     asked: dict[str, Any] = {**MODEL, "request_id": f"r{number}"}
     counts = dict(
         zip(("input_tokens", "output_tokens", "cached_input_tokens"), tokens, strict=True)

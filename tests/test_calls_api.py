@@ -203,7 +203,7 @@ async def test_text_of_a_stream_can_be_iterated() -> None:
     assert stream.response.text == "Hello there, this is a reply."
 
 
-async def test_response_of_a_running_stream_raises() -> None:
+async def test_reading_the_response_of_a_running_stream_raises_an_error() -> None:
     stream = Recorder("Hello.").stream("Hi")
     assert not stream.ended
     with pytest.raises(RuntimeError, match="has not ended"):

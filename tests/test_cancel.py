@@ -71,9 +71,7 @@ def events_of(case: Case) -> int:
 async def test_stream_can_be_cancelled_after_every_event(
     case: Case, count: Callable[[str, int], None]
 ) -> None:
-    """Cancel before the first byte and after each event; the server never ends the
-    stream itself.
-    """
+    """Cancel before the first byte and after each event; the server never ends the stream."""
     silent = asyncio.Event()
 
     async def handler(connection: Connection) -> None:
@@ -108,8 +106,8 @@ async def test_stream_can_be_cancelled_after_every_event(
 
 
 async def _cancel_at(model: dragoman.Provider, request: Request, at: int) -> list[Any]:
-    """Cancel after ``at`` events and read to the end. With 0, cancel from another task while
-    waiting for the first event.
+    """Cancel a stream after ``at`` events and read the rest of it. With 0, cancel from another
+    task while waiting for the first event.
     """
     asked = msgspec.structs.replace(request, request_id=f"r{at}")
     stream = dragoman.EventStream(model.open(asked), asked)

@@ -124,7 +124,7 @@ async def test_display_of_a_session_shows_tool_names_and_no_credentials() -> Non
 
     @tool(side_effect="none")
     def look(password: str) -> str:
-        """Look around."""
+        """Describe the room."""
         return "nothing"
 
     session = Session(script, [look], system="Be brief.")
@@ -140,6 +140,6 @@ async def test_display_of_a_session_shows_tool_names_and_no_credentials() -> Non
     assert "hunter22" not in shown + session._repr_html_()
 
 
-def test_class_without_a_display_method_raises() -> None:
+def test_displaying_a_class_without_a_display_method_raises_an_error() -> None:
     with pytest.raises(NotImplementedError):
         Displayed()._repr_html_()

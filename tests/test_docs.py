@@ -99,8 +99,8 @@ def _figure(text: str) -> float:
 
 
 def test_figures_on_the_comparison_page_match_the_benchmark() -> None:
-    """The README rounds its figures and the comparison page may be newer, so the figures may
-    differ by a factor of two.
+    """The README rounds its figures, and the comparison page may come from a later run, so the
+    figures may differ by a factor of two.
     """
 
     def rows(text: str) -> dict[str, list[str]]:

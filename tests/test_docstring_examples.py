@@ -32,7 +32,7 @@ def is_valid(code: str) -> bool:
     return True
 
 
-def test_two_statements_on_one_line_are_invalid() -> None:
+def test_docstring_example_with_two_statements_on_a_line_is_invalid() -> None:
     (example,) = find_examples('"""Use it::\n\n    a = f() b = g()\n\nEnd.\n"""\n')
     assert not is_valid(example)
 

@@ -224,12 +224,12 @@ def test_errors_can_be_pickled(kind: type[ProviderError]) -> None:
 
 
 @pytest.mark.parametrize("which", ["connect", "first_event", "idle", "total"])
-def test_timeout_names_its_deadline(which: errors.Deadline) -> None:
+def test_timeout_error_names_the_exceeded_timeout(which: errors.Deadline) -> None:
     error = pickle.loads(pickle.dumps(TimedOutError("late", which=which, status=408)))
     assert (error.which, error.status) == (which, 408)
 
 
-def test_timeout_defaults_to_the_total_deadline() -> None:
+def test_timeout_error_names_the_total_timeout_by_default() -> None:
     assert TimedOutError().which == "total"
 
 
@@ -293,7 +293,8 @@ def test_every_error_class_adds_its_advice(kind: type[ProviderError]) -> None:
 
 def test_advice_depends_on_the_error_class() -> None:
     assert [kind for kind in CLASSES if not kind.advice] == [ProviderError]
-    # One error class shares the advice of its parent class, so there is one text less.
+    # One error class shares the advice of its parent class, so there is one text fewer than there
+    # are classes.
     assert len({kind.advice for kind in CLASSES}) == len(CLASSES) - 1
     assert all(kind.advice.endswith(".") for kind in CLASSES if kind is not ProviderError)
 
@@ -376,7 +377,7 @@ BODIES: list[tuple[str | bytes | None, Any, Any]] = [
     (None, None, None),
     (" ", None, None),
     (b"<html>\xff</html>", "<html>\ufffd</html>", None),
-    ("[" * 10_000, "[" * 10_000, None),  # nested too deeply to be parsed
+    ("[" * 10_000, "[" * 10_000, None),  # this JSON is nested too deeply to be parsed
     ("[1]", [1], None),
     ('{"error": "no"}', {"error": "no"}, None),
     (

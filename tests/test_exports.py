@@ -87,7 +87,7 @@ def complaints(source: str) -> list[str]:
 
 
 def order(name: str) -> tuple[int, str]:
-    """Return the sort key of a name, as the linter sorts: constants, then classes, then other
+    """Return the key by which the linter sorts a name: constants first, then classes, then other
     names.
     """
     return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
@@ -173,7 +173,7 @@ DEMANDED = [
 ]
 
 
-def test_package_exports_its_visible_names() -> None:
+def test_package_lists_all_its_public_names() -> None:
     visible = {
         name
         for name in dir(dragoman)
@@ -186,7 +186,7 @@ def test_package_exports_its_visible_names() -> None:
 
 
 @pytest.mark.parametrize("name", DEMANDED)
-def test_everyday_names_can_be_imported_from_the_package(name: str) -> None:
+def test_common_names_can_be_imported_from_the_package(name: str) -> None:
     assert name in dragoman.__all__
 
 

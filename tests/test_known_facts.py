@@ -1,4 +1,4 @@
-"""Known capabilities of a model change its requests, and capabilities that replies prove are
+"""Known capabilities of a model change its requests, and capabilities that replies reveal are
 stored.
 """
 
@@ -206,7 +206,8 @@ async def test_rejection_of_structured_output_is_stored(tmp_path: Path, observed
                 )
         fact = Registry.load(file).find("a:m").capabilities.supports_structured_output
     assert (fact.value, fact.source) == (False, "observed")
-    assert len(server.requests) == 3  # the second process read the file and sent one request less
+    # The second process has read the file, so it sends one request fewer.
+    assert len(server.requests) == 3
 
 
 def test_damaged_capability_file_and_unwritable_folder_are_tolerated(

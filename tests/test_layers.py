@@ -291,7 +291,7 @@ EVENTS = {kind.__name__ for kind in get_args(Event)} | {"ToolIntent"}
 
 
 def event_makers(modules: list[Module]) -> list[str]:
-    """Yield calls outside ``events`` that construct an event or an intent."""
+    """Return the calls outside ``events`` that construct an event or an intent."""
     found: list[str] = []
     for module in modules:
         for node in ast.walk(module.tree) if module.layer != "events" else ():
@@ -369,7 +369,7 @@ PRESENT = read_package(PACKAGE)
 
 @cache
 def check_present(check: Check) -> list[str]:
-    """Run a check on the package itself; the result is cached."""
+    """Return the result of a check of the package itself; each result is cached."""
     return check(PRESENT)
 
 

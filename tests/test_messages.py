@@ -392,7 +392,7 @@ def test_function_with_variable_arguments_cannot_be_a_tool(function: Any) -> Non
 
 
 class Place(msgspec.Struct):
-    """A place."""
+    """A place with its city and zip code."""
 
     city: str
     zip: int | None = None
@@ -400,7 +400,7 @@ class Place(msgspec.Struct):
 
 @dataclass
 class PlaceData:
-    """A place."""
+    """A place with its city and zip code."""
 
     city: str
     zip: int | None = None
@@ -411,19 +411,19 @@ class PlaceDict(TypedDict):
 
 
 class PlaceModel(BaseModel):
-    """A place."""
+    """A place with its city."""
 
     city: str = Field(description="its name")
 
 
 class Tree(msgspec.Struct):
-    """A tree."""
+    """A tree, which contains its children."""
 
     children: list[Tree] = []
 
 
 class Chain(msgspec.Struct):
-    """A chain."""
+    """A linked list, which contains its next item."""
 
     next: Chain | None = None
 
@@ -445,12 +445,14 @@ PROPERTIES = {
 def test_tool_is_made_from_a_struct_or_dataclass(model: type) -> None:
     schema = {
         "title": model.__name__,
-        "description": "A place.",
+        "description": "A place with its city and zip code.",
         "type": "object",
         "properties": PROPERTIES,
         "required": ["city"],
     }
-    assert Tool.from_model(model) == Tool(model.__name__, "A place.", schema)
+    assert Tool.from_model(model) == Tool(
+        model.__name__, "A place with its city and zip code.", schema
+    )
 
 
 def test_tool_is_made_from_a_typed_dict() -> None:
@@ -468,7 +470,7 @@ def test_tool_is_made_from_a_typed_dict() -> None:
 
 def test_tool_is_made_from_a_pydantic_model() -> None:
     tool = Tool.from_model(PlaceModel)
-    assert (tool.name, tool.description) == ("PlaceModel", "A place.")
+    assert (tool.name, tool.description) == ("PlaceModel", "A place with its city.")
     assert tool.parameters == PlaceModel.model_json_schema()
     assert tool.parameters["properties"]["city"]["description"] == "its name"
 
@@ -481,7 +483,9 @@ class Leg(BaseModel):
 
 
 def namesake(**fields: Any) -> Any:
-    """Create another model named Leg; its field ``to`` has another model named PlaceModel."""
+    """Create another model named Leg; the type of its field ``to`` is another model named
+    PlaceModel.
+    """
     return create_model("Leg", to=(create_model("PlaceModel", **fields), ...))
 
 
@@ -596,7 +600,7 @@ def test_schema_of_a_nested_type_refers_to_definitions() -> None:
 
 @dataclass
 class Odd:
-    """A model with a field named like a JSON Schema keyword."""
+    """A dataclass with a field named like a JSON Schema keyword."""
 
     ref: int = field(default=1)
 

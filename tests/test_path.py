@@ -44,7 +44,8 @@ async def walk(stream: bool) -> list[str]:
         path = Path(frame.f_code.co_filename)
         if event == "call" and path.is_relative_to(PACKAGE):
             name = path.relative_to(PACKAGE).as_posix()
-            if name.startswith("transport/"):  # the fixture transport replaces the HTTP client
+            # The fixture transport takes the place of the HTTP client.
+            if name.startswith("transport/"):
                 name = "transport/http.py"
             if name not in seen:
                 seen.append(name)

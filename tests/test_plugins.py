@@ -86,7 +86,7 @@ def test_example_plugin_is_installed_and_used(
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
-    """Make a package provide entry points in every plugin group."""
+    """Make the search for plugins find the given entry points in every plugin group."""
     found = {name: EntryPoint(name, value, "x") for name, value in points.items()}
     monkeypatch.setattr(plugins, "find_plugins", lambda group: found)
 

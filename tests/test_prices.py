@@ -161,8 +161,8 @@ def overlap(one: PriceRow, other: PriceRow) -> bool:
 
 
 def ambiguous(rows: tuple[PriceRow, ...]) -> list[tuple[PriceRow, PriceRow]]:
-    """Return pairs of rows with the same match clause and provider that are valid at the same
-    time.
+    """Return the pairs of rows that have the same provider and match clause and are valid at the
+    same time.
     """
     sharing: dict[tuple[str, str, str], list[PriceRow]] = {}
     for entry in rows:
@@ -194,8 +194,8 @@ def test_check_for_ambiguous_price_rows_finds_ambiguous_rows() -> None:
 
 
 def test_every_bundled_price_row_is_found_by_each_of_its_names(bundled: PriceTable) -> None:
-    """Every price row can be found: each exact name and each prefix finds its own row at a time
-    when the row is valid.
+    """Each exact name and each prefix of a price row finds this row at a time when the row is
+    valid.
     """
     asked = 0
     for entry in bundled.rows:
@@ -397,8 +397,8 @@ def test_billed_token_counts_take_precedence_over_processed_ones() -> None:
         "output": D("0.0007"),
     }
     assert bill.notes == ()
-    # Input and output are handled separately: a billed count of zero costs nothing, and without a
-    # billed count the processed tokens are priced.
+    # Input and output are handled separately. A billed count of zero costs nothing; if there is no
+    # billed count, the processed tokens are priced.
     assert price(
         Usage(1000, 100, billed_input_tokens=0), row(input="2.5", output="10")
     ).total == D("0.001")

@@ -96,7 +96,7 @@ MARKED = 1  # nobody  # prose: allow (the name of a user account)
 '''
 
 
-def test_plain_text_passes(prose: ModuleType, tmp_path: Path) -> None:
+def test_plain_text_passes_the_prose_check(prose: ModuleType, tmp_path: Path) -> None:
     folder = tmp_path / "src"
     folder.mkdir()
     path = folder / "module.py"

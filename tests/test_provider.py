@@ -548,7 +548,7 @@ async def test_cancelled_call_closes_its_socket_soon(stream: bool) -> None:
 
 
 async def test_completed_stream_cannot_be_cancelled_and_raises_its_error() -> None:
-    # The connection closes without an end marker.
+    # The connection closes before the end marker of the stream.
     model, _ = fixed(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n')
     stream = model.stream("Hi")
     while not isinstance(event := await anext(stream), MessageComplete):

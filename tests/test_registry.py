@@ -117,7 +117,7 @@ def test_example_file_of_the_contract_is_read(file: Path, monkeypatch: pytest.Mo
     assert "canary" not in shown
 
 
-async def test_models_of_the_contract_example_answer(
+async def test_models_of_the_contract_example_can_be_called(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {
@@ -593,8 +593,7 @@ def test_lookup_never_sees_a_partially_reloaded_file(file: Path) -> None:
 
     def look() -> None:
         for _ in range(5 * turns):
-            # Yield, so that the writing thread can run: two threads that never wait would starve
-            # it.
+            # Let the writing thread run: two reading threads that never wait would starve it.
             time.sleep(0)
             provider: Any = registry.provider("x")
             if provider.name not in provider.codec.base_url:

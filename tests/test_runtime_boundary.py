@@ -193,7 +193,9 @@ async def test_sends_projected_observations_as_messages_without_executing() -> N
 
 
 def shape(events: list[ModelEvent]) -> list[Any]:
-    """Return the events without ids, which differ in each run."""
+    """Return the type and the text of each event. Ids are omitted, because they differ in each
+    run.
+    """
     return [
         (event.type, getattr(event, "text", None), getattr(event, "raw_input_text", None))
         for event in events

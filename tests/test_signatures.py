@@ -16,7 +16,7 @@ from dragoman.tools import FunctionTool
 
 
 class Place(BaseModel):
-    """A place."""
+    """A place with its city."""
 
     city: str
 
@@ -180,24 +180,24 @@ def test_docstrings_are_split_into_description_and_parameters(
 
 def test_docstrings_describe_parameters_unless_annotations_do() -> None:
     def go(
-        city: str, days: Annotated[int, "by annotation"] = 1, place: Place | None = None
+        city: str, days: Annotated[int, "length of the stay"] = 1, place: Place | None = None
     ) -> None:
-        """Go.
+        """Travel to a city.
 
         Args:
-            city: by docstring
-            days: by docstring
-            place: where
+            city: name of the city
+            days: number of days
+            place: where to stay
         """
 
     go.__annotations__ = {
         "city": str,
-        "days": Annotated[int, "by annotation"],
+        "days": Annotated[int, "length of the stay"],
         "place": Place | None,
     }
     tool = Tool.from_function(go)
     properties: dict[str, Any] = tool.parameters["properties"]
-    assert tool.description == "Go."
-    assert properties["city"] == {"type": "string", "description": "by docstring"}
-    assert properties["days"]["description"] == "by annotation"
-    assert properties["place"]["description"] == "where"
+    assert tool.description == "Travel to a city."
+    assert properties["city"] == {"type": "string", "description": "name of the city"}
+    assert properties["days"]["description"] == "length of the stay"
+    assert properties["place"]["description"] == "where to stay"

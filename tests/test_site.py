@@ -21,7 +21,7 @@ import pytest
 
 from .pages import ROOT
 
-# What people search for, and the page that must come first.
+# Search text -> page that must be the first result.
 SEARCHES = {
     "ollama": "providers/ollama.html",
     "timeout": "howto/connections.html",
@@ -33,8 +33,8 @@ SEARCHES = {
     "azure": "providers/azure.html",
 }
 LOOKS = [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")]
-# One page of each kind: home, guide with code, table of vendors, wide tables, generated reference,
-# long lines of help.
+# One page of each kind: the home page, a guide with code, a table of vendors, wide tables, a
+# generated reference, and long lines of help text.
 LOOKED_AT = [
     "index.html",
     "howto/first-steps.html",
@@ -73,8 +73,8 @@ def build(folder: Path) -> Path:
 
 
 def search(items: list[dict[str, Any]], query: str) -> str:
-    """Return the URL of the page with the largest share of title words that start with the query;
-    on a tie, of the first in the navigation.
+    """Return the URL of the page whose title has the largest share of words that start with the
+    query. On a tie, the first page in the navigation wins.
     """
 
     def share(item: dict[str, Any]) -> float:

@@ -19,8 +19,8 @@ def decode(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:
 
 
 def cuts(body: bytes) -> Iterable[list[bytes]]:
-    """Yield the body complete, in two parts at every offset, byte by byte, and with empty
-    reads.
+    """Yield several ways to split a body: not at all, in two parts at every offset, byte by byte,
+    and with empty reads between the bytes.
     """
     yield [body]
     yield from ([body[:at], body[at:]] for at in range(1, len(body)))
@@ -141,8 +141,8 @@ def test_frames_are_returned_by_the_read_that_completes_them() -> None:
 
 
 def reference(body: str) -> list[Frame]:
-    """Apply the algorithm of the specification to the complete text, with a blank line added at
-    the end.
+    """Parse a complete text by the algorithm of the specification, with a blank line added at the
+    end.
     """
     frames: list[Frame] = []
     offset = 0

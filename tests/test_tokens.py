@@ -169,7 +169,7 @@ VOCABULARIES = {
 
 
 def _off(name: str, family: str, count: int) -> float:
-    """Return the relative error of an estimate, in multiples of its error band."""
+    """Return the relative error of an estimate, divided by its error band."""
     estimate = estimate_text(TEXTS[name], family)
     return abs(estimate.tokens / count - 1) / estimate.error_band
 
@@ -300,7 +300,7 @@ def test_very_long_text_can_be_counted(unit: str) -> None:
 
 
 def test_no_tokenizer_pattern_has_nested_repetition() -> None:
-    """Nested repetition would make a search take exponential or quadratic time."""
+    """With nested repetition, matching could take quadratic or exponential time."""
     repeats = (re._constants.MAX_REPEAT, re._constants.MIN_REPEAT)  # type: ignore[attr-defined]
 
     def look(node: Any, inside: bool) -> None:

@@ -167,7 +167,7 @@ async def send_request(
         raise Broken(f"{wire}: the gateway logged a failure: {FAILURES.seen}", body)
     if CANARY.encode() in answer.body:
         raise Broken(f"{wire}: the key of the server is in the reply", body)
-    # The server's reply need not fit the request.
+    # Status 502 is allowed with an upstream, because its reply need not match the mutated request.
     if answer.status >= 500 and not (upstream and answer.status == 502):
         raise Broken(f"{wire}: status {answer.status}: {answer.body[:200]!r}", body)
     if b"Traceback" in answer.body or b'File "' in answer.body:

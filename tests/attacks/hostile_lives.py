@@ -50,15 +50,18 @@ from dragoman.tools import tool
 from ..session.playing import check_evidence, of, types
 
 INVOICES = 9
-REFUSED, FENCED = 3, 4  # exit codes of a process, in addition to 0 and death by a signal
+REFUSED, FENCED = 3, 4  # exit codes of a process that was rejected or that lost its session
 WINDOW = 3_000  # the model's context window in tokens: a few payments fill it
 RECEIPT = "with a receipt of many words " * 90
-RECORDS = 50  # an undisturbed session writes about twice as many records
+# A process is killed after at most this many records, about half of a complete session.
+RECORDS = 50
 SETTLED = "settled:"  # each summary that the model writes begins with this
 
 
 class Tally(msgspec.Struct):
-    """The number of kills in all sessions, and what their logs contain afterwards."""
+    """The numbers of kills and other interruptions in all sessions, and of what their logs contain
+    afterwards.
+    """
 
     sessions: int = 0
     lives: int = 0
@@ -145,7 +148,7 @@ class Payer(Provider):
 
 
 def _read_transcript(text: str) -> set[int]:
-    """Return the invoices that are paid according to a transcript or a summary.
+    """Return the invoices that a transcript or a summary reports as paid.
 
     A transcript does not show which result belongs to which call, so a payment counts for all
     calls of the same turn.
@@ -177,14 +180,14 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
     payments = os.open(folder / "payments", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     async def pay(invoice: int, memo: str = "") -> str:
-        """Pay an invoice; these calls run one after the other."""
+        """Pay an invoice. Calls of this tool run one after the other."""
         await asyncio.sleep(random.uniform(0, 0.004))
         os.write(payments, f"{name}/{invoice}\n".encode())
         await asyncio.sleep(random.uniform(0, 0.004))
         return f"paid {memo} " + RECEIPT
 
     def transfer(invoice: int) -> str:
-        """Pay an invoice from a thread; several of these calls run at once."""
+        """Pay an invoice from a thread. Several calls of this tool run at once."""
         time.sleep(random.uniform(0, 0.002))
         os.write(payments, f"{name}/{invoice}\n".encode())
         # A kill during this pause leaves a payment without a result.
@@ -212,7 +215,8 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
         session = await Session.resume(
             Payer(), tools, policy, log, name, takeover=takeover, **settings
         )
-        if session.state.finished is None:  # a kill after the last record leaves nothing to resume
+        # A session that was killed after its last record is already finished.
+        if session.state.finished is None:
             await session.run()
 
 
@@ -225,8 +229,8 @@ def run_child(place: str, folder: Path, name: str, acknowledge: int, *, takeover
     except LogConflictError:
         return FENCED
     except BaseException as error:
-        # Two processes may both find an empty log; the second is rejected because the session
-        # exists by then.
+        # If two processes find an empty log, the second one is rejected, because the first has
+        # created the session by then.
         return REFUSED if "there is a session" in str(error) else _report(error)
     return 0
 
@@ -240,7 +244,9 @@ def _report(error: BaseException) -> int:
 
 
 class World:
-    """Starts session processes, kills or pauses them, and keeps the records they acknowledged."""
+    """Starts session processes, kills or pauses them, and stores the records that they
+    acknowledged.
+    """
 
     def __init__(self, place: str, folder: Path, seed: int, runners: int) -> None:
         self.place, self.folder, self.runners = place, folder, runners
@@ -305,8 +311,8 @@ class World:
         self.stopped.clear()
 
     def listen(self, records: int) -> None:
-        """Wait until this many records were acknowledged, a process ended, or nothing has happened
-        for a while.
+        """Wait until a number of further records is acknowledged, a process ends, or no record
+        arrives for a while.
         """
         until = sum(came.count(b"\n") for _, came in self.pipes.values()) + records
         while sum(came.count(b"\n") for _, came in self.pipes.values()) < until:
@@ -320,7 +326,7 @@ class World:
                     self.silent.add(pid)
             if self.silent:
                 return
-        # kill the process while it acts on its last record
+        # Wait a moment, so that the kill hits the process while it acts on its last record.
         time.sleep(self.draw.uniform(0, 0.003))
 
     def _read(self, pid: int) -> bytes:

@@ -25,7 +25,9 @@ _CALLS = _SEARCHING | {"match", "fullmatch", "compile"}
 
 
 class Found(NamedTuple):
-    """A regular expression, where it is defined, and whether it may match a part of a text."""
+    """A regular expression, the place where it is defined, and whether it is searched for in
+    longer texts.
+    """
 
     place: str
     pattern: re.Pattern[Any]
@@ -107,8 +109,8 @@ def _trees() -> tuple[tuple[str, ast.Module], ...]:
 
 
 def _searched_names() -> set[tuple[str, str]]:
-    """Return how each regular expression is used, as ``(name, "search")`` or ``(name,
-    "whole")``.
+    """Return the names of the regular expressions that are used, as ``(name, "search")`` if the
+    match may begin anywhere in a text, otherwise as ``(name, "whole")``.
     """
     used: set[tuple[str, str]] = set()
     for _, tree in _trees():
@@ -123,8 +125,8 @@ def _searched_names() -> set[tuple[str, str]]:
 
 
 def _data() -> Iterator[tuple[str, str]]:
-    """Yield the regular expressions in data files; patterns for a date after a model name differ
-    only in the name, so all of them get the name ``m``.
+    """Yield the regular expressions in data files. The price patterns for a model name and a date
+    differ only in the name, so the name is replaced by ``m``.
     """
     for row in PriceTable.default().rows:
         for pattern in row.match.regex:
@@ -181,8 +183,8 @@ def _literals() -> Iterator[tuple[str, Any, int, str]]:
 
 
 def _text_of(node: ast.expr, place: str) -> str | bytes | None:
-    """Return the pattern in an expression that is a literal or a module constant, otherwise
-    ``None``.
+    """Return the regular expression that a literal or a module constant contains, or ``None`` for
+    any other kind of expression.
     """
     if isinstance(node, ast.Constant):
         return node.value  # type: ignore[return-value]
@@ -272,7 +274,7 @@ def shapes(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:
     text = (
         pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     )
-    # `re` has no public parser.
+    # The module `re` has no public parser.
     parsed = re._parser.parse(text, pattern.flags & ~re.DEBUG)  # type: ignore[attr-defined]  # noqa: SLF001
     whole = _example(parsed)
     made += [
@@ -335,8 +337,8 @@ def _in_class(op: Any, value: Any) -> str:
 
 
 def _repeats(parsed: Any, before: str) -> Iterator[tuple[str, str]]:
-    """Return, for each unbounded repetition of a pattern, a text that leads to it and a text that
-    it repeats.
+    """Yield two texts for each unbounded repetition in a pattern: one that leads up to the
+    repetition, and one that it repeats.
     """
     for op, value in parsed:
         name = str(op)

@@ -47,8 +47,8 @@ def _fast(first: bytes, piece: bytes) -> Callable[[Send], Awaitable[None]]:
 
 
 def kinds(key: str) -> dict[str, Callable[[Send], Awaitable[None]]]:
-    """Return what each kind of client sends on a connection; the name of the kind shows whether
-    the client has a key.
+    """Return, for each kind of client, the function that sends its bytes on a connection. The
+    names of the kinds show which clients have a key.
     """
     ours = b"authorization: Bearer " + key.encode() + b"\r\n"
     stream = POST + ours + b"content-length: %d\r\n\r\n" % len(LONG) + LONG

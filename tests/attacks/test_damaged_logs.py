@@ -116,7 +116,7 @@ def nest(depth: int) -> Any:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each place in a JSON value, as a container and one of its keys."""
+    """Yield every container inside a JSON value with each of its keys."""
     items = (
         value.items()
         if isinstance(value, dict)
@@ -130,7 +130,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutate(value: Any, draw: random.Random) -> Any:
-    """Replace, remove or add a value at a random place."""
+    """Replace, remove or add a part of a JSON value at random; return the changed value."""
     found = list(places(value))
     if not found or draw.random() < 0.05:
         return deepcopy(draw.choice(HOSTILE))
@@ -264,7 +264,7 @@ def test_log_verification_finds_a_payload_that_is_not_an_object(
     with open_log(path, readonly=True) as log:
         report = log.verify()
         assert report.first is not None
-        if b"\n" not in payload:  # a payload with a line break would change the line that is read
+        if b"\n" not in payload:  # a line break in the payload would end the line that is read
             assert report.first.problem == "unreadable"
             [found] = log.read(lines[0]["session"])
             for read in (lambda: found.payload, lambda: found.data, lambda: found.line):

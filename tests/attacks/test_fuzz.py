@@ -38,7 +38,7 @@ FUZZ = int(
     os.environ.get("DRAGOMAN_FUZZ", "100000" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "0")
 )
 SEED = int(os.environ.get("DRAGOMAN_FUZZ_SEED", "1"))
-BATCH = 200  # cases in one run of the event loop
+BATCH = 200  # number of cases in one run of the event loop
 
 
 async def run_cases(fuzzer: Fuzzer, seeds: range) -> Counter[str]:
@@ -58,7 +58,7 @@ def fuzz(fuzzer: Fuzzer, cases: int, first: int) -> Counter[str]:
         try:
             ends += run_watched(run_cases(fuzzer, seeds))
         except HeldError:
-            # a garbage collection may slow down one run, but not two
+            # Try again: a garbage collection may slow down one run, but not two.
             ends += run_watched(run_cases(fuzzer, seeds))
     return ends
 
@@ -119,7 +119,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def fuzz_files(kind: str, cases: int, first: int, exported: bytes, folder: Path) -> Counter[str]:
-    """Load mutated files of one kind; loading must not block the event loop."""
+    """Load mutated files of one kind and count the outcomes; fail if loading blocks the event
+    loop.
+    """
 
     def run(seed: int) -> str:
         rng = random.Random(seed)
@@ -190,8 +192,8 @@ FOUND: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
 def test_bugs_that_fuzzing_found_earlier_stay_fixed(case: dict[str, Any], tmp_path: Path) -> None:
-    """Each earlier failure in the corpus has a ``body``, in which ``@@`` stands for ``unit``,
-    repeated ``times`` times.
+    """Each case in the corpus has a ``body`` that once caused a failure. In the body, ``@@``
+    stands for the text ``unit``, repeated ``times`` times.
     """
     body = (
         case["body"]

@@ -49,8 +49,8 @@ def test_session_killed_at_random_moments_loses_no_record(
     tally = attack(place, tmp_path, count, sessions=2, kills=KILLS, runners=1)
     assert tally.kills >= KILLS
     assert min(tally.projections, tally.summaries, tally.edits, tally.rejections) > 0
-    if KILLS >= 100:  # fewer kills may not lead to every case
-        # Some projections only drop tool results and write no summary.
+    if KILLS >= 100:  # with fewer kills, some of these cases may not occur
+        # Some context projections only drop tool results and write no summary.
         assert tally.projections > tally.summaries
         assert tally.unknown_outcomes > 0
 
@@ -60,5 +60,5 @@ def test_two_processes_cannot_run_one_session(place: str, tmp_path: Path, count:
     sessions = 200 if EXHAUSTIVE else 2
     tally = attack(place, tmp_path, count, sessions=sessions, kills=100 * sessions, runners=2)
     assert tally.refused + tally.fenced > 0
-    if EXHAUSTIVE:  # fewer sessions may not lead to every case
+    if EXHAUSTIVE:  # with fewer sessions, some of these cases may not occur
         assert min(tally.refused, tally.fenced, tally.kills, tally.pauses) > 0

@@ -33,7 +33,7 @@ def evil(*mode: str, **settings: Any) -> McpServer:
     )
 
 
-async def test_number_of_reported_rejected_tools_is_limited(
+async def test_report_lists_a_limited_number_of_rejected_tools(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dragoman.tools.mcp._MAX_REASONS", 3)
@@ -71,7 +71,7 @@ async def test_stored_standard_error_of_a_server_is_limited(
         assert len(server.tools) == 2
         files = []
         for place in Path("/proc/self/fd").iterdir():
-            # The descriptor that listed the folder is closed by now.
+            # One descriptor was opened to list the folder, and is closed by now.
             with contextlib.suppress(FileNotFoundError):
                 files.append(place.stat())
         deleted = [
@@ -91,7 +91,7 @@ async def test_stored_standard_error_of_a_server_is_limited(
 async def test_background_processes_of_a_server_do_not_outlive_it() -> None:
     seconds = f"4{os.getpid()}"
     async with evil("daemon", seconds):
-        for _ in range(500):  # the fork may become ``sleep`` after the server has answered
+        for _ in range(500):  # the server may answer before its child process runs ``sleep``
             if _sleeping(seconds):
                 break
             await asyncio.sleep(0.02)

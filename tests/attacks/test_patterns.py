@@ -27,9 +27,11 @@ def test_search_finds_regexes_in_constants_tables_and_functions() -> None:
 
 
 def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
-    """The search for regular expressions cannot see those that a function compiles at run time."""
+    """The search for regular expressions cannot find those that are compiled at run time, so the
+    functions that compile them are listed here.
+    """
     assert find_made() == {
-        "config.py:_loader",  # regexes for YAML scalars, which this test reads as data
+        "config.py:_loader",  # regexes for YAML scalars; the search reads them from the loader
         "permission.py:_compile_text",  # a pattern that the operator writes after "re:"
         "prices/rows.py:__post_init__",
         "prices/rows.py:covers",  # patterns from price files of the package or of the user
@@ -39,7 +41,8 @@ def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
         "registry/vendors.py:wire_of",  # patterns from data files of the package
         "sim/script.py:__post_init__",
         "sim/script.py:fits",  # a pattern that the author of a script writes
-        "wire/errors.py:compiled",  # patterns from the error tables, which this test reads as data
+        # Patterns of the error tables; the search reads them from the tables.
+        "wire/errors.py:compiled",
     }
 
 

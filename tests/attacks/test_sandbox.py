@@ -48,7 +48,7 @@ async def bash(root: Path, command: str, sandbox: Sandbox | None = None, **setti
 
 
 def mounts(argv: list[str]) -> list[tuple[str, str]]:
-    """Return the mounts in order, as (option, mount point)."""
+    """Return the mounts in the command line of a sandbox in order, as (option, mount point)."""
     taken = {"--tmpfs": 1, "--bind": 2, "--ro-bind": 2, "--dev": 1, "--proc": 1}
     head = argv[: argv.index("--chdir")]
     return [(part, head[at + taken[part]]) for at, part in enumerate(head) if part in taken]
@@ -220,7 +220,7 @@ async def test_sandboxed_command_cannot_read_files_in_the_home_folder(
     (home / "tools" / "list").write_text("readable")
     (root / "own.txt").write_text("mine")
     monkeypatch.setenv("HOME", str(home))
-    # the home of this test is a temporary folder
+    # Keep the temporary folder visible, because the home folder of this test is in it.
     monkeypatch.setattr(sandbox_module, "_EMPTY", ("/run",))
     said = await bash(
         root,
@@ -327,7 +327,7 @@ async def test_sandboxed_command_cannot_access_other_processes_and_namespaces(ro
     if "--disable-userns" in offered.stdout:
         unshare = "import ctypes; print('namespace', ctypes.CDLL(None).unshare(0x10000000))"
         (root / "unshare.py").write_text(unshare)
-        # The same sandbox without the seccomp filter.
+        # Use the same sandbox without the seccomp filter.
         bare = Sandbox(find_sandbox().program, "", find_sandbox().options)
         assert "namespace -1" in await bash(root, f"{sys.executable} unshare.py", bare)
 
@@ -356,7 +356,9 @@ def _sleeping(number: str) -> list[int]:
 
 @pytest.fixture
 def number() -> Iterator[str]:
-    """Yield a number of seconds for ``sleep`` that identifies the processes of this test."""
+    """Yield a unique number of seconds for ``sleep``, by which a test finds its own processes;
+    kill the remaining processes afterwards.
+    """
     chosen = f"{os.getpid()}{threading.get_native_id() % 97}"
     yield chosen
     for pid in _sleeping(f"3{chosen}"):
@@ -548,7 +550,8 @@ def test_doctor_command_tries_to_start_the_sandbox(
     )
     assert active["ordinary user"] is (os.geteuid() != 0)
     assert code == (0 if all(active.values()) else 1)
-    # The command tests each protection, and does not rely on the options of the sandbox.
+    # Turn some protections off. The command must notice this, because it tests each protection
+    # instead of trusting the options of the sandbox.
     monkeypatch.setattr(sandbox_module, "_EMPTY", ())
     monkeypatch.setattr(sandbox_module, "list_homes", list)
     monkeypatch.setattr(sandbox_module, "find_version_control", lambda _: [])

@@ -214,7 +214,7 @@ async def test_cassettes_sessions_and_exports_contain_no_secret(
                 except dragoman.ProviderError as error:
                     search.look_at_error(f"session {kind}", error)
                 log.export(folder / "export.jsonl")
-                search.look_at_files(folder)  # the folder contains the write-ahead log too
+                search.look_at_files(folder)  # the files include the write-ahead log
     assert len(list(tmp_path.rglob("*.jsonl"))) >= len(ECHOES)
     search.look_at_files(tmp_path)
     assert search.looked > 30

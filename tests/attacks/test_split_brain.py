@@ -54,7 +54,7 @@ class Payer(Provider):
 
 
 class Till:
-    """A payment tool that finishes when the test allows it, and counts its payments."""
+    """A payment tool that waits until the test lets it finish, and counts its payments."""
 
     def __init__(self) -> None:
         self.payments = 0
@@ -72,8 +72,8 @@ class Till:
 
 
 def open_other(log: EventLog, open_store: Open) -> EventLog:
-    """Return the log for a second process: a new connection to PostgreSQL, otherwise the same
-    log.
+    """Return the log as a second process uses it: with a new connection to PostgreSQL, or the same
+    object for other stores.
     """
     return open_store() if isinstance(log, PostgresLog) else log
 
@@ -131,7 +131,9 @@ async def test_takeover_of_a_session_stops_the_first_process(open_store: Open) -
 
 
 async def test_process_that_lost_the_session_starts_no_tool(open_store: Open) -> None:
-    """Another process continues the session between the permission and the start of the tool."""
+    """Another process continues the session after the permission is recorded and before the tool
+    starts.
+    """
     log, till = open_store(), Till()
     other = open_other(log, open_store)
 

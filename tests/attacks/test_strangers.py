@@ -106,8 +106,8 @@ async def attacked(kind: str, url: str, number: int) -> AsyncIterator[None]:
 
 
 class Figures(NamedTuple):
-    """Call latency at a fixed percentile without and with the attack, in seconds; peak memory in
-    MiB.
+    """The latency of calls at one percentile, without and during the attack, in seconds; and the
+    peak memory in MiB.
     """
 
     calm: float

@@ -1,5 +1,5 @@
 """Terminal output shows a proposed tool call completely, and contains no control sequences from
-other parties.
+models, servers or files.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_tables_and_lists_printed_at_a_terminal_are_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for terminal in ("xterm", "dumb"):  # a dumb terminal gets plain lines
+    for terminal in ("xterm", "dumb"):  # a dumb terminal shows plain lines
         monkeypatch.setenv("TERM", terminal)
         show_table(["MODEL"], [[HOSTILE]])
         show_pages([HOSTILE], use_pager=False)
@@ -130,5 +130,5 @@ def test_approval_question_for_an_edit_is_built_in_bounded_time() -> None:
             Proposal("edit", {"old": old, "new": old.replace("old_name", "new_name")}, "write")
         )
 
-    # ndiff takes seconds for 100 lines and minutes for 500
+    # ``difflib.ndiff`` would take seconds for 100 lines and minutes for 500.
     assert grows(run, lambda size: size // 4, (100, 400, 1_600, 6_400)) is None

@@ -160,8 +160,8 @@ async def start(
 
 
 def finished(out: Path) -> dict[str, set[int]]:
-    """Return the numbers of the rows saved on disk, grouped by the id of the process that wrote
-    them.
+    """Return the line numbers of the rows in the part files, grouped by the id of the process that
+    wrote them.
     """
     found: dict[str, set[int]] = {}
     for path in list_parts(parts_of(out)):
@@ -176,7 +176,9 @@ def finished(out: Path) -> dict[str, set[int]]:
 async def wait_for_workers(
     process: asyncio.subprocess.Process, out: Path, workers: int
 ) -> list[int]:
-    """Return the ids of the worker processes, once this many have results on disk."""
+    """Wait until ``workers`` worker processes have written results to disk; return their process
+    ids.
+    """
     while process.returncode is None:
         busy = [int(pid) for pid, lines in finished(out).items() if pid.isdecimal() and lines]
         if len(busy) >= workers:
@@ -260,7 +262,7 @@ async def test_workers_on_ray_share_a_rate_limit_over_redis(
         for pid in workers:
             while Path(f"/proc/{pid}/exe").exists():
                 await asyncio.sleep(0.1)
-    # Two separate limits would allow twice as many requests.
+    # If each of the two workers had its own rate limit, twice as many requests would be sent.
     assert 50 <= asked <= 60 + seconds + 2, (asked, seconds)
 
 
@@ -290,7 +292,7 @@ class Gate(Counting):
         connection.reply(200, completion(f"{prompt}!"))
 
     async def allow(self, more: float) -> None:
-        """Allow ``more`` further answers, and wait until the server has sent them."""
+        """Allow the server to send ``more`` further answers, and wait until it has sent them."""
         async with self.changed:
             self.allowed = self.answered + more
             self.changed.notify_all()
@@ -362,5 +364,5 @@ async def test_batch_on_ray_killed_at_random_points_loses_no_row(
 
 
 def read_prompts(out: Path) -> set[str]:
-    """Return the prompts of the rows on disk."""
+    """Return the prompts whose results are on disk."""
     return {f"p{line - 1}" for lines in finished(out).values() for line in lines}

@@ -105,7 +105,7 @@ class Refusing(SimulatedEmbedder):
 # --- rows and results of embedding batches -------------------------------------------------------
 
 
-async def test_row_with_one_text_gets_a_vector_and_row_with_a_list_gets_a_list(
+async def test_row_gets_one_vector_for_a_text_and_a_list_of_vectors_for_a_list(
     server: SimServer, out: Path
 ) -> None:
     rows = [
@@ -151,7 +151,7 @@ async def test_row_in_openai_format_gets_a_result_in_openai_format(
     assert body["data"][0]["embedding"] == wanted[0]
     assert body["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
     packed = second["response"]["body"]["data"][0]["embedding"]
-    # The batch setting for dimensions is used.
+    # The number of dimensions comes from the settings of the batch.
     assert array("f", base64.b64decode(packed)).tolist() == wanted[1]
 
 
@@ -335,7 +335,7 @@ async def test_batch_is_a_chat_batch_if_its_first_row_has_a_prompt(
     assert report.bad == 2
 
 
-async def test_embed_option_decides_if_templates_are_embedded(
+async def test_filled_templates_are_embedded_only_with_the_embed_option(
     server: SimServer, out: Path, tmp_path: Path
 ) -> None:
     rows = [{"text": "x"}]
@@ -372,7 +372,7 @@ async def test_batch_is_an_embedding_batch_if_its_model_is_known_to_embed(
         (Listed("x"), {"embed": True}, "embed: is True, but model is a Listed"),
     ],
 )
-async def test_chat_settings_in_embedding_batches_and_the_reverse_are_rejected(
+async def test_settings_for_the_other_kind_of_batch_are_rejected(
     model: Any, settings: dict[str, Any], reason: str, out: Path
 ) -> None:
     with pytest.raises(ValueError, match=reason):

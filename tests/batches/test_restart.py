@@ -23,14 +23,16 @@ from ..server import Connection, Server, completion, serve
 
 
 def embedding(text: str) -> bytes:
-    """Return a reply with one vector; its first component is the number in the text."""
+    """Return the body of an embedding reply; the first component of the vector is the number in
+    the text.
+    """
     data = [{"index": 0, "embedding": [int(text[1:]), 1]}]
     return json.dumps({"data": data, "model": "m", "usage": {"prompt_tokens": 1}}).encode()
 
 
 class Counting:
-    """Answers prompts, or embeds texts, after a short random time; records the rows that are
-    requested again although they were on disk.
+    """Answers prompts or embeds texts after a short random time, and records the rows that are
+    requested again although their results were on disk.
     """
 
     def __init__(self, seed: int) -> None:
@@ -93,7 +95,7 @@ def row_of(kind: str, number: int) -> dict[str, Any]:
 
 
 def read_result(kind: str, row: dict[str, Any]) -> tuple[str, str]:
-    """Return the id of an output row and the text that was sent for it."""
+    """Return the id of an output row and the prompt that it answers."""
     if kind == "prompt":
         return row["id"], row["text"].removesuffix("!")
     if kind == "input":
@@ -102,8 +104,8 @@ def read_result(kind: str, row: dict[str, Any]) -> tuple[str, str]:
 
 
 async def kill_often(folder: Path, kind: str, order: str, kills: int, rows: int, seed: int) -> int:
-    """Kill a batch this many times, shortly after a request; return how many kills hit a
-    running process.
+    """Kill a batch a number of times, each time shortly after it has sent a request; return how
+    many kills hit a running process.
     """
     dice = random.Random(seed)
     source, out = folder / "in.jsonl", folder / "out.jsonl"

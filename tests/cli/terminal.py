@@ -45,8 +45,8 @@ class Terminal:
         os.write(self._own, keys.encode())
 
     def see(self, text: str, seconds: float = 20) -> str:
-        """Wait until a text appears in the output that is not read yet; return the output up to
-        the text.
+        """Wait until a text appears in the unread output; return the unread output up to the end
+        of the text.
         """
         end = time.monotonic() + seconds
         while (found := self._text().find(text, self._at)) < 0:

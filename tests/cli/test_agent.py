@@ -29,8 +29,8 @@ KEY = "sk-canary-0123456789abcdef"
 
 
 class Scripted:
-    """A server that answers each request with the next entry: text, and tool calls as (tool,
-    arguments).
+    """A server that answers each request with the next scripted answer: a text, and tool calls as
+    (tool, arguments).
     """
 
     def __init__(self, *answers: tuple[str, list[tuple[str, dict[str, Any]]]]) -> None:
@@ -457,7 +457,7 @@ def test_invalid_option_values_are_reported(
     assert not server.requests
 
 
-def test_goal_or_session_is_required(workspace: Path) -> None:
+def test_agent_command_requires_a_goal_or_a_session(workspace: Path) -> None:
     result = CliRunner().invoke(
         main, ["agent", "--model", "m", "--base-url", "http://127.0.0.1:9/v1"]
     )
@@ -483,7 +483,7 @@ def test_git_folder_cannot_be_written_with_the_yes_option(workspace: Path) -> No
 # --- dragoman agent at a terminal --------------------------------------------------------------
 
 
-def test_user_is_asked_at_the_terminal(server: Server, workspace: Path) -> None:
+def test_approval_is_requested_at_the_terminal(server: Server, workspace: Path) -> None:
     with Terminal(*words(server, workspace), columns=120) as terminal:
         terminal.see("asked  edit_file a.txt (write)")
         terminal.see("+ two")

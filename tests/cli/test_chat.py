@@ -57,8 +57,8 @@ async def propose(connection: Connection) -> None:
 
 
 def leave(terminal: Terminal) -> None:
-    """Press Ctrl-D until the program ends, because between two prompts the terminal itself
-    consumes the key.
+    """Press Ctrl-D until the program ends. Between two prompts the terminal consumes the key, so
+    pressing it once may not be enough.
     """
     for _ in range(40):
         with contextlib.suppress(OSError):
@@ -154,7 +154,7 @@ def test_keys_typed_during_a_reply_are_not_lost() -> None:
     assert heard(server)[-1] == ["one", "Working", "typed ahead"]
 
 
-def test_reasoning_that_is_not_resent_is_noted_once() -> None:
+def test_warning_about_omitted_reasoning_is_printed_once() -> None:
     async def handler(connection: Connection) -> None:
         delta = {"reasoning_content": "hm"}
         data = {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
@@ -314,7 +314,7 @@ def test_impossible_model_swap_changes_nothing() -> None:
         )
     assert "no model is named 'nobody:x'" in talk.stderr
     assert "ANTHROPIC_API_KEY" in talk.stderr
-    assert "kept" not in talk.stdout  # no plan is printed for a model that is not configured
+    assert "kept" not in talk.stdout  # no swap plan is printed for a model that is not configured
     assert heard(server)[-1] == ["one", "Hello", "two"]
 
 
@@ -463,7 +463,7 @@ def test_chat_events_are_printed_as_json() -> None:
         ("x\n ", ""),
     ],
 )
-def test_only_finished_markdown_blocks_are_printed_permanently(text: str, finished: str) -> None:
+def test_end_of_the_finished_markdown_blocks_is_found(text: str, finished: str) -> None:
     assert text[: find_end(text)] == finished
 
 

@@ -48,7 +48,7 @@ def run(*words: str, **variables: str) -> Result:
 def test_errors_use_the_names_of_command_line_options(error: ProviderError, shown: str) -> None:
     assert str(name_options(error)).startswith(shown)
     assert "error." not in str(error)
-    # Naming the options twice gives the same text.
+    # Calling the function a second time does not change the text.
     assert str(name_options(error)).startswith(shown)
 
 

@@ -23,8 +23,8 @@ Run = Callable[..., Result]
 
 @pytest.fixture(params=["keyring", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Set up a key store: the system keyring with a file backend, or the file that is used without
-    a keyring.
+    """Set up one of the two key stores: the system keyring with a test backend, or the key file
+    that is used without a keyring.
     """
     backend = (
         "tests.file_keyring.FileKeyring"

@@ -45,7 +45,7 @@ def test_pull_command_prints_the_path_and_progress_lines(hub: HubServer) -> None
     lines = done.stderr.splitlines()
     assert lines[0].startswith("fetching small.gguf: ")
     assert lines[-1] == "checking small.gguf: 100 % of 0 MB"
-    assert len(lines) < 10  # each step prints few lines, not one per chunk
+    assert len(lines) < 10  # each step prints a few progress lines, not one per chunk
 
 
 def test_pull_command_with_json_prints_only_json(hub: HubServer) -> None:

@@ -115,7 +115,7 @@ def test_models_command_filters_models_by_a_pattern(run: Any) -> None:
     nothing = run("zzzz")
     assert nothing.exit_code == 11
     near = run("fiv")
-    assert near.exit_code == 0  # a part of a name finds the model
+    assert near.exit_code == 0  # the model is found by a part of its name
 
 
 def test_pattern_without_matches_is_reported(run: Any) -> None:
@@ -227,7 +227,7 @@ def test_models_command_lists_models_of_local_servers(run: Any, tmp_path: Path) 
     with Background(handle) as server:
         host = urlsplit(server.base_url).netloc
         result = run("--configured", OLLAMA_HOST=host)
-        # an adapter in models.yaml takes precedence over the catalogue's
+        # An adapter in models.yaml takes precedence over an adapter in the catalogue.
         assert "box:llama3:8b" in result.stdout
         assert "ollama:llama3:8b" not in result.stdout
         assert "bad" not in result.stdout

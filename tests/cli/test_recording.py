@@ -151,7 +151,7 @@ def test_continued_chat_keeps_its_model_and_messages(place: Path) -> None:
     assert "!" not in run("replay", records[0].session).stdout
 
 
-def test_unanswered_question_is_recorded_and_not_continued(place: Path) -> None:
+def test_unanswered_question_is_recorded_and_not_sent_again(place: Path) -> None:
     async def handler(connection: Connection) -> None:
         if connection.seen.json["messages"][-1]["content"] == "two":
             connection.reply(400, b'{"error": {"message": "no ' + KEY.encode() + b'"}}')
@@ -170,7 +170,7 @@ def test_unanswered_question_is_recorded_and_not_continued(place: Path) -> None:
     assert KEY.encode() not in place.read_bytes()
 
 
-def test_continue_without_a_chat_or_with_an_unknown_id_is_reported(place: Path) -> None:
+def test_continue_option_reports_a_missing_chat_or_an_unknown_id(place: Path) -> None:
     with Background(answering("Hello")) as server:
         run("ask", "m", "one", "--base-url", server.base_url)
     for words, problem in (

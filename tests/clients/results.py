@@ -33,9 +33,12 @@ Results = dict[str, dict[str, dict[str, str]]]  # client -> feature -> wire -> o
 def record_outcomes(
     client: str, wire: str, outcomes: Mapping[str, str], file: Path = FILE
 ) -> None:
-    """Store the outcome of each feature of a client on a wire, and drop the earlier outcomes."""
+    """Store the outcome of each feature that was tested with a client on a wire, in place of the
+    earlier outcomes.
+    """
     with file.open("a+") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)  # other processes of a parallel run write it too
+        # Other processes of a parallel test run write this file too.
+        fcntl.flock(opened, fcntl.LOCK_EX)
         opened.seek(0)
         results: Results = json.loads(opened.read() or "{}")
         features = results.setdefault(client, {})

@@ -58,8 +58,8 @@ Agent = Callable[[str, str, Path], Awaitable[tuple[int, str]]]
 
 
 def codex(model: str) -> Agent:
-    """Run the Codex agent against the gateway; if Codex knows the name ``model``, it edits files
-    with free-text patches.
+    """Return a function that runs the Codex agent against the gateway. If Codex knows the name
+    ``model``, it edits files with free-text patches.
     """
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:

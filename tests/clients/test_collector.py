@@ -97,7 +97,7 @@ async def test_agent_run_appears_as_a_trace_in_phoenix(tmp_path: Path) -> None:
     )
     assert (agent["span_kind"], call["span_kind"], used["span_kind"]) == ("AGENT", "LLM", "TOOL")
     assert call["parent_id"] == used["parent_id"] == agent["context"]["span_id"]
-    shown = call["attributes"]  # the attributes after Phoenix has translated our names
+    shown = call["attributes"]  # Phoenix uses its own attribute names
     assert (shown["llm.model_name"], shown["llm.token_count.prompt"],
             shown["llm.token_count.completion"]) == (
         "sim", 20, 7,

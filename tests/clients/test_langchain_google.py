@@ -33,8 +33,8 @@ async def run_suite(url: str, model: str, where: Path) -> dict[str, int]:
     settings.write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_test_loop_scope = session\n"
     )
-    # Copy the tests out of this repository, because the plugins of its conftest.py are not
-    # installed there.
+    # Run a copy of the tests outside this repository, because its conftest.py needs plugins that
+    # this environment does not have.
     suite = shutil.copy(SUITE, where)
     command = [
         python,

@@ -1,5 +1,5 @@
-"""The notebook in ``examples/`` runs in a real kernel with the embedded model; ``show`` updates
-its output.
+"""The notebook in ``examples/`` runs in a real kernel with the embedded model, and ``show``
+updates the displayed reply.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_outputs(outputs: list[Any]) -> None:
     assert all(
         "".join(each[0]["data"]["text/markdown"]).startswith("**") for each in outputs if each
     )
-    assert pages[0] == pages[1]  # the last update of ``show`` is the response
+    assert pages[0] == pages[1]  # the last update of ``show`` displays the response
     assert "tokens out" in pages[0]
     assert pages[0].count("</div>") == 3  # the displayed text is not empty
     assert "What is a dragoman?" in pages[2]

@@ -18,7 +18,7 @@ def test_page_shows_the_recorded_results() -> None:
     assert title + section == write_section(read_results())
 
 
-def test_only_present_tests_have_results() -> None:
+def test_results_exist_only_for_existing_tests() -> None:
     known = {f"{name}, {side}" for name, side in ROUTES}
     known |= {*AGENTS} | {f"Vercel AI SDK, {side}" for side in SIDES}
     results = read_results()

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.exhaustive, in_full_run]
 
 PROGRAM = Path(__file__).parent / "ui_messages.mjs"
 LOOK = Tool(
-    "look", "Look at a place.", {"type": "object", "properties": {"place": {"type": "string"}}}
+    "look", "Describe a place.", {"type": "object", "properties": {"place": {"type": "string"}}}
 )
 
 

@@ -14,7 +14,7 @@ from dragoman.tools import tool
 
 @tool(side_effect="none")
 def look(place: str) -> str:
-    """Look at a place."""
+    """Describe a place."""
     return f"{place} is green"
 
 

@@ -47,11 +47,12 @@ from ..server import Connection, answering, serve
 
 Sim = Callable[..., SimServer]
 TEXT = "The sea is wide and blue and full of fish and ships and songs."
-KEY = "battery.staple.0123456789"  # does not look like a key, so only an exact match can hide it
+# Only an exact match can hide this key, because it does not look like one.
+KEY = "battery.staple.0123456789"
 
 
 def look(request: Request) -> str | None:
-    """Return the colour of the image in a request."""
+    """Return the colour of the image in a request, or None if the request has no image."""
     content = request.messages[-1].content
     shown = (
         [block.source for block in content if isinstance(block, Image)]

@@ -33,8 +33,8 @@ from dragoman.wire.errors import build_error, read_failure
 
 
 class ParrotDecoder(Decoder):
-    """Decodes ``data: {"say": "word"}`` events up to ``data: {"bye": "stop"}``, or a body
-    ``{"all": "words"}``.
+    """Decodes events such as ``data: {"say": "word"}`` until ``data: {"bye": "stop"}``, or an
+    unstreamed body ``{"all": "words"}``.
     """
 
     def frame(self, frame: Frame) -> None:

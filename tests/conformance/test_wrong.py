@@ -200,7 +200,7 @@ class RaisesEmpty(Clockwork):
 
 
 class Choosy(Clockwork):
-    """A provider that rejects requests for a feature although its capabilities declare it."""
+    """A provider that declares features as supported, but rejects requests that use them."""
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         for message in request.messages:

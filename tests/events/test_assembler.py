@@ -62,8 +62,8 @@ NEVER = replace(MINE, replayable=False)
 
 
 class Expected:
-    """Accept calls of the tools ``any`` and ``weather``, of which ``weather`` requires a city, and
-    structured output that is a JSON list.
+    """Accept calls of the tools ``any`` and ``weather``, and structured output that is a JSON
+    list. A call of ``weather`` must have a city.
     """
 
     response_schema: dict[str, Any] | None = None
@@ -105,8 +105,8 @@ def ends(events: Iterable[Event]) -> list[ToolUseEnd]:
 
 
 def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
-    """Return the blocks as events carry them: without opaque state and empty blocks, and with
-    ``{}`` for unreadable arguments.
+    """Return the blocks in the form in which events contain them: without opaque state and empty
+    blocks, and with ``{}`` for unreadable arguments.
     """
     spoken: list[AssistantBlock] = []
     for block in blocks:
@@ -208,7 +208,9 @@ def test_only_complete_and_valid_tool_calls_become_intents(
 
 
 def late_in(verbs: list[some.Verb]) -> bool:
-    """Return whether a call receives more arguments after its arguments were complete."""
+    """Return whether a tool call receives more arguments after its arguments were already a
+    complete JSON object.
+    """
     texts: dict[Any, str] = {}
     for verb, arguments in verbs:
         if verb == "tool_input":
@@ -531,7 +533,7 @@ def test_intent_records_its_origin() -> None:
     )
 
 
-def test_intent_keeps_a_call_id_that_the_provider_used_twice() -> None:
+def test_intent_keeps_the_id_of_its_provider_even_if_the_provider_repeats_it() -> None:
     out = make()
     for key in (0, 1):
         out.tool_start(key, "same", "any")
@@ -599,7 +601,7 @@ def test_long_text_needs_little_more_memory_than_its_bytes(verb: str) -> None:
     out.finish("stop")
     final = fold(out.take()).message
     assert len(final.thinking or "" if verb == "thinking" else final.text) == said
-    assert most < said // 4  # storing an object for each fragment would take 600 KiB
+    assert most < said // 4  # one stored object per fragment would take 600 KiB
 
 
 # --- invalid tool calls ------------------------------------------------------------------------
@@ -1031,7 +1033,7 @@ def followed(events: Iterable[Event]) -> Follower:
     return follower
 
 
-def test_stream_cut_before_its_first_event_gets_a_start_and_an_end() -> None:
+def test_stream_cut_before_its_first_event_gets_start_and_end_events() -> None:
     start, complete = followed([]).cut()
     assert isinstance(start, MessageStart)
     assert start == MessageStart(start.message_id, "req", "m1", "acme")
@@ -1039,7 +1041,7 @@ def test_stream_cut_before_its_first_event_gets_a_start_and_an_end() -> None:
     assert complete == MessageComplete(start.message_id, "req", "cancelled", (), model="m1")
 
 
-def test_follower_keeps_the_start_event_it_received() -> None:
+def test_follower_provides_the_start_event_of_its_stream() -> None:
     start = MessageStart("msg", "req", "m1")
     assert followed([TextDelta("msg", "req", 0, "a")]).opening is None
     assert followed([start, TextDelta("msg", "req", 0, "a")]).opening == start
@@ -1220,7 +1222,7 @@ REDACTED = RedactedThinking("secret", NEVER)
 SPOKEN = Text("ab", replace(NEVER, signature="text"))
 CALLED = ToolCall("x", "any", {}, replace(NEVER, signature="call"))
 SEARCHED = Opaque({"type": "search"}, NEVER)
-# Keys are numbers of delivered events; values are the content blocks at that point.
+# Number of delivered events -> content blocks of the reply at that point.
 HEARD: dict[int, tuple[AssistantBlock, ...]] = {
     0: (),  # before the first event is delivered
     1: (),  # after only the start event is delivered
@@ -1270,7 +1272,7 @@ def test_undelivered_events_are_removed_from_the_reply() -> None:
     assert brief(out.cut()) == ["start", "cancelled"]
 
 
-def test_queued_blocks_that_were_not_delivered_are_removed() -> None:
+def test_undelivered_blocks_are_removed_from_the_reply() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.text("later")
@@ -1281,7 +1283,7 @@ def test_queued_blocks_that_were_not_delivered_are_removed() -> None:
     assert fold(closing).message.content == (ToolCall("x", "any", None),)
 
 
-def test_failure_that_was_not_delivered_is_removed() -> None:
+def test_undelivered_failure_is_removed_from_the_reply() -> None:
     out = make()
     out.text("a")
     heard = out.take()
@@ -1291,7 +1293,7 @@ def test_failure_that_was_not_delivered_is_removed() -> None:
     assert (fold(closing).finish_reason, fold(closing).text, out.error) == ("cancelled", "a", None)
 
 
-def test_cutting_a_message_that_never_started_emits_a_start_and_an_end() -> None:
+def test_cutting_a_message_that_never_started_emits_start_and_end_events() -> None:
     out = Assembler(
         request_id="req", model="m1", provider="acme", warnings=[LossWarning("c", "p", "d")]
     )

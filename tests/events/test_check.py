@@ -90,7 +90,7 @@ def signed(text: str, signature: str | None) -> Thinking:
     return Thinking(text, Continuity(signature))
 
 
-ANY: Any = None  # the functions are typed as Any to build events that the types forbid
+ANY: Any = None  # values of type Any, with which tests build events that the types forbid
 TIRED: Any = "tired"
 ONE = {"n": 1}
 SEARCH = ToolCall("a", "search", {})
@@ -439,7 +439,7 @@ def is_pair(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def test_every_rule_of_the_stream_check_has_a_failing_case() -> None:
-    """Each rule of the stream check is found by its error text in the source code of the check."""
+    """The rules of the stream check are found by their error texts in its source code."""
     second = [
         node.args[1] for node in ast.walk(ast.parse(inspect.getsource(check))) if is_pair(node)
     ]

@@ -1,5 +1,5 @@
-"""Test followers, which close a stream that is cut, and the conversion of recorded messages to
-events.
+"""Test followers, which add the missing last events to a stream that was cut off, and the
+conversion of recorded messages to events.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_error_of_a_recorded_message_carries_the_partial_reply() -> None:
     assert error.response.message.content == CONTENT
 
 
-def test_complete_call_recorded_without_an_intent_gets_one() -> None:
+def test_intent_is_created_for_a_complete_call_recorded_without_one() -> None:
     [over] = [event for event in record(intent=None).take() if isinstance(event, ToolUseEnd)]
     assert over.intent is not None
     assert (over.intent.input, over.intent.raw_input_text) == ({"a": 1}, '{"a":  1}')
@@ -133,7 +133,7 @@ def test_a_recorded_message_can_be_cancelled_after_each_event(at: int) -> None:
     )
 
 
-def test_follower_knows_usage_and_warnings_after_the_last_event() -> None:
+def test_follower_provides_usage_and_warnings_after_the_last_event() -> None:
     kept, warning = Raw([b"{}"], bytes.decode), LossWarning("c", "p", "d")
     follower = Follower()
     follower.follow(MessageStart("msg", "req", "m1", "acme"))
@@ -180,7 +180,7 @@ def test_intent_can_be_made_from_a_call_that_its_provider_rejected() -> None:
     assert make_intent(start, "", end, "acme", "m1").assembled_from == AssembledFrom(0, 0, 0)
 
 
-def test_rebuilt_message_is_paused_if_the_recorded_one_was() -> None:
+def test_rebuilt_message_of_a_paused_turn_is_paused() -> None:
     for paused in (True, False):
         out = RecordedAssembler(request_id="req", model="m1", provider="acme")
         out.begin("msg_1")

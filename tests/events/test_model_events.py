@@ -63,7 +63,9 @@ async def stream_async(
 
 
 async def both_ways(events: list[Event], error: Exception | None = None) -> list[ModelEvent]:
-    """Return the converted events; assert that synchronous and asynchronous streams agree."""
+    """Return the events in the form for an agent runtime; assert that synchronous and asynchronous
+    streams give the same events.
+    """
     first = list(to_model_events(stream(events, error)))
     second = [event async for event in to_model_events(stream_async(events, error))]
     assert first == second

@@ -253,8 +253,8 @@ def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
         validator = find_validator(model.__name__)
     else:
         if name == "CreateEmbeddingResponse" and b'"embedding":"' in data:
-            return  # the clients decode base64 vectors before they create their models
-        if name == "GeminiModels":  # the client renames this field before it creates its models
+            return  # the clients decode base64 vectors before they validate a reply
+        if name == "GeminiModels":  # the client renames this field before it validates a reply
             data = data.replace(b'"supportedGenerationMethods"', b'"supportedActions"')
         validator, model = find_validator(name), MODELS.get(name)
     for each in (validator, find_component(str(kind) if name in _UNIONS else name)):
@@ -325,7 +325,7 @@ def read_schemas(file: str) -> dict[str, Any]:
 
 @functools.cache
 def find_classes(name: str) -> dict[str, Any]:
-    """Return the event classes of a union, by the value of their ``type`` field."""
+    """Return the event classes of a union type by the value of their ``type`` field."""
     classes = get_args(get_args(_UNIONS[name])[0])
     return {str(get_args(each.model_fields["type"].annotation)[0]): each for each in classes}
 

@@ -44,7 +44,8 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        for _ in range(20):  # wait until the server has closed its side of closed connections
+        # Wait until the server has noticed which connections the clients closed.
+        for _ in range(20):
             if not server.server_state.connections:
                 break
             await asyncio.sleep(0.005)
@@ -56,8 +57,8 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
 
 
 async def raw(url: str, data: bytes, *, wait: float = 5.0, keep: bool = False) -> bytes:
-    """Send raw bytes and return what the server sends until it closes the connection or the time
-    is up.
+    """Send bytes over a new connection; return what the server sends until it closes the
+    connection or ``wait`` seconds have passed.
     """
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))

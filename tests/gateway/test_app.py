@@ -338,7 +338,7 @@ def test_concurrency_leases_are_shared_by_processes_and_end_with_them(tmp_path: 
     ledgers[0].settle(leases[1], key)
     ledgers[3].admit(key, 100)
     now[0] += 101
-    ledgers[0].admit(key, 100)  # a slot held longer than any call lasts is released
+    ledgers[0].admit(key, 100)  # a slot is released after the longest time that a call may take
     code = (
         "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import"
         " Key\nledger = Ledger(sys.argv[1], clock=lambda: 701.0)\nfor _ in range(2): "
@@ -413,7 +413,8 @@ def test_keys_are_stored_as_hashes_and_reloaded(tmp_path: Path) -> None:
     _write(file, f"keys:\n  bob:\n    hash: {hash_key('dg-other')}\n    budget_usd: 5\n")
     assert ring.find(key) is None
     _write(file, "keys: [")
-    assert ring.find("dg-other") is not None  # an invalid file leaves the keys as they are
+    # If the file is invalid, the previous keys stay valid.
+    assert ring.find("dg-other") is not None
     _write(file, f"keys:\n  old:\n    hash: {digest}\n    expires: 2020-01-01\n")
     assert ring.find(key) is None
 
@@ -534,7 +535,7 @@ async def test_killed_upstream_ends_every_stream_with_an_error(
             asyncio.ensure_future(raw(url, head(HOST, JSON, path=path, length=len(data)) + data))
             for _ in range(20)
         ]
-        for _ in calls:  # the child reports each answered call
+        for _ in calls:  # the child process prints a line for each call that it has answered
             await child.stdout.readline()
         await asyncio.sleep(0.1)
         os.kill(child.pid, signal.SIGKILL)

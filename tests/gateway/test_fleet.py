@@ -22,12 +22,12 @@ CLIENTS = 200
 WORKERS = 2  # number of workers of each of the two gateways
 COST = Decimal("0.01")  # the cost of one call according to ``write_prices``
 BUDGET, RATE, SLOTS = Decimal("1.5"), 300, 20
-SECONDS = 3.0  # how long the clients go on after every limit was reached
+SECONDS = 3.0  # how long the clients continue after every limit was reached
 
 
 def write_prices(folder: Path) -> None:
-    """Price the upstream's model at 2,000 dollars per million tokens: a 5-token call
-    costs a cent.
+    """Write a price table in which a token costs 0.002 dollars, so that a call of 5 tokens costs
+    one cent.
     """
     (folder / "prices.yaml").write_text(
         'version: "1"\nrows:\n  - {provider: up, match: {equals: [m]}, input: "2000", output: '
@@ -36,8 +36,8 @@ def write_prices(folder: Path) -> None:
 
 
 class Upstream:
-    """Serve a model and count the calls and concurrent calls per key, which clients send as the
-    message.
+    """Serve a model, and count the calls and concurrent calls of each key. Clients send the name
+    of their key as the message.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
         async with running(*options) as (one, first), running(*options) as (two, second):
             connector = aiohttp.TCPConnector(limit=0)
             async with aiohttp.ClientSession(connector=connector) as session:
-                ends: dict[str, float] = {}  # time of the first rejection by key
+                ends: dict[str, float] = {}  # key -> time of its first rejection
                 began = time.time()
                 paid: list[
                     tuple[float, float]

@@ -106,7 +106,9 @@ async def test_key_in_a_request_trailer_is_not_accepted() -> None:
 
 
 async def test_number_of_pipelined_requests_is_limited() -> None:
-    """Answer the running request and the queued ones in order, then close the connection."""
+    """The running request and the queued requests are answered in order, then the connection is
+    closed.
+    """
     async with serving(app(pipelined=3)) as url:
         answer = await raw(url, GET * 500)
         assert statuses(answer) == [200] * 4
@@ -194,8 +196,8 @@ async def test_connection_without_a_complete_request_is_closed(
 
 
 async def _hold(url: str, first: bytes, drip: bytes) -> bytes | None:
-    """Send a byte now and then; return the received bytes, or None if the server did not close the
-    connection.
+    """Send some bytes, and more bytes at intervals; return what was received, or None if the
+    server did not close the connection.
     """
     reader, writer = await _connect(url)
     received = b""
@@ -268,8 +270,8 @@ async def test_unread_reply_does_not_keep_a_closed_connection_open() -> None:
 async def test_long_reply_is_sent_completely_before_the_connection_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Send invalid bytes after the request, so that the server closes after the reply, and read
-    slowly.
+    """Invalid bytes after the request make the server close the connection after the reply, which
+    the client reads slowly.
     """
     monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.2)
     model = Listed("x" * 5_000_000, repeat=True)

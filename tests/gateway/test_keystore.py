@@ -37,7 +37,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def ring(store: KeyStore, place: str) -> Iterator[KeyRing]:
-    """Yield the keys as a gateway reads them, over a separate connection."""
+    """Yield the key ring as a gateway opens it, over a separate connection to the key store."""
     with contextlib.closing(load_keys(place)) as opened:
         yield opened
 

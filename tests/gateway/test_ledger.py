@@ -50,15 +50,17 @@ def priced(*answers: Any) -> Listed:
 
 
 def lock(path: Path) -> sqlite3.Connection:
-    """Lock the file as a backup does, and return the connection; rolling it back unlocks the file."""
+    """Lock the file as a backup program does; return the connection, whose rollback unlocks the
+    file.
+    """
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("begin immediate")
     return other
 
 
 def tables(path: Path) -> tuple[int, int, int]:
-    """Return the leases, the tokens and the cost (in billionths of a dollar) stored in
-    the file.
+    """Return what the file contains: the number of leases, the number of tokens, and the cost in
+    billionths of a dollar.
     """
     base = sqlite3.connect(path)
     queries = (
@@ -102,7 +104,7 @@ def test_limit_of_requests_per_minute_is_exact_across_processes(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_locked_ledger_rejects_its_calls_with_status_503_and_blocks_no_others(
+async def test_calls_get_status_503_while_the_ledger_is_locked_and_others_continue(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "used.db"
@@ -244,7 +246,8 @@ async def test_cost_is_in_the_ledger_before_the_end_of_the_reply_is_sent(
     ledger = Ledger(tmp_path / "used.db")
     model = priced(reply("x", usage=USED))
     inner = create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger)
-    written: list[tuple[bytes, int]] = []  # each part of the reply, and the cost in the file then
+    # Each part of the reply, and the cost in the file when this part was sent.
+    written: list[tuple[bytes, int]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         async def look(message: Any) -> None:
@@ -279,7 +282,7 @@ async def test_reply_is_sent_while_its_cost_cannot_be_written(tmp_path: Path, qu
 async def spend(
     model: Listed, *, hang_up: bool = False, stream: bool = False, **bounds: Any
 ) -> Decimal:
-    """Make one call with a long prompt; return the recorded spending of the key."""
+    """Make one call with a long prompt; return the cost that the ledger records for the key."""
     ledger = Ledger()
     app = create_app(
         {"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger, bounds=Bounds(**bounds)

@@ -555,7 +555,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 class Bench(NamedTuple):
-    """Hold a gateway, and for each wire a relay in front of the model's server."""
+    """Hold the URL of a gateway, and for each wire a relay in front of the model's server."""
 
     url: str
     relays: dict[str, Relay]

@@ -47,7 +47,7 @@ ARRIVED = "one two three"
 
 
 class Bills:
-    """Record the tokens that the simulated provider bills."""
+    """Record the calls that the simulated provider bills, and their total cost."""
 
     def __init__(self) -> None:
         self.total = Decimal(0)
@@ -56,8 +56,8 @@ class Bills:
         self.seen: set[str] = set()  # numbers of the calls that were billed
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request whose text is "kind number input output", and bill the given token
-        counts.
+        """Answer a request whose text is "KIND NUMBER INPUT OUTPUT", and bill INPUT and OUTPUT
+        tokens.
         """
         kind, number, *counts = request.messages[-1].text.split()
         usage = Usage(*[int(count) for count in counts])
@@ -175,8 +175,8 @@ outcomes = st.lists(
 
 
 async def ask_and_leave(app: Any, models: list[Billing], stream: bool) -> None:
-    """Send a request directly to the application, and disconnect once the reply stalls or does not
-    start.
+    """Send a request directly to the application, and disconnect when the reply stalls or when no
+    reply begins.
     """
     path, gone = "/v1/chat/completions", asyncio.Event()
     headers = {"host": "localhost", "content-type": "application/json", **bearer(ANN)}

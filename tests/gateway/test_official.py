@@ -85,7 +85,8 @@ def test_a_correct_reply_matches_the_vendors_schema() -> None:
 def test_a_missing_field_violates_the_schema_even_if_it_may_be_null() -> None:
     choice = {name: value for name, value in CHAT["choices"][0].items() if name != "logprobs"}
     found = faults("/v1/chat/completions", {**CHAT, "choices": [choice]})
-    assert len(found) == 2  # the types of the client and the OpenAPI document agree
+    # The types of the client and the OpenAPI document both report the fault.
+    assert len(found) == 2
     assert all('"logprobs" is a required property' in fault for fault in found)
 
 
@@ -116,7 +117,7 @@ def test_each_event_of_the_openapi_document_has_a_schema() -> None:
 @pytest.mark.skipif(not EXHAUSTIVE, reason="reads all recordings")
 @pytest.mark.skipif(not RECORDED.is_file(), reason="the recordings are not there")
 @pytest.mark.parametrize("name", sorted(NOT_SENT["anthropic"]))
-def test_each_field_that_is_not_required_here_is_missing_in_recorded_replies(name: str) -> None:
+def test_each_field_treated_as_optional_is_missing_in_recorded_replies(name: str) -> None:
     holder = {"container": "message", "caller": "tool_use"}.get(name, "usage")
     without = 0
     with gzip.open(RECORDED, "rt") as lines:

@@ -162,7 +162,7 @@ async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_pa
 
 
 async def ask_once(session: aiohttp.ClientSession, path: str) -> bytes:
-    # A short timeout, because the first server never answers.
+    # Use a short timeout, because the first server never answers.
     timeout = aiohttp.ClientTimeout(total=0.5)
     try:
         async with session.post(path, json=BODY, timeout=timeout) as answer:
@@ -246,10 +246,11 @@ def test_metrics_are_the_sums_of_all_workers(tmp_path: Path) -> None:
     (gone,) = [path for path in tmp_path.glob("*.json") if b'"in_flight":4' in path.read_bytes()]
     gone.rename(tmp_path / "999999999-ended.json")  # the id of a process that does not exist
     (tmp_path / "1-broken.json").write_bytes(b"{")
-    two.count("openai", "fast", 200)  # not saved yet, but the asked worker's own
+    # This worker has not saved its count yet, but answers the query itself.
+    two.count("openai", "fast", 200)
     found = folders[1].gather().text()
     assert 'dragoman_requests_total{wire="openai",model="fast",status="200"} 8' in found
-    assert "dragoman_in_flight 3" in found  # without the calls of a worker that ended
+    assert "dragoman_in_flight 3" in found  # the calls of a worker that has ended are not included
     assert 'dragoman_request_seconds_bucket{le="0.5"} 7' in found
     assert "dragoman_request_seconds_count 7" in found
 
@@ -263,7 +264,8 @@ async def test_all_workers_reload_on_a_signal_and_share_their_metrics(tmp_path: 
         async with running(*options) as (url, process):
             path = f"{url}/v1/chat/completions"
             sent = 40
-            for _ in range(sent):  # each on a new connection, which any worker may accept
+            # Each request opens a new connection, which any worker may accept.
+            for _ in range(sent):
                 assert b"one" in (await post(path, BODY))[2]
             write_config(tmp_path, two.url)
             process.send_signal(signal.SIGHUP)
@@ -301,7 +303,7 @@ async def test_request_and_each_of_its_attempts_have_a_span() -> None:
         async with serving(app) as url:
             path = f"{url}/v1/chat/completions"
             await post(path, BODY, {**bearer(ANN), "traceparent": PARENT})
-            # A request without a key, which is rejected.
+            # This request has no key, so it is rejected.
             await post(path, BODY, {"traceparent": PARENT})
     spans = exporter.get_finished_spans()
     server, refused = [span for span in spans if span.kind.name == "SERVER"]

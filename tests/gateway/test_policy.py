@@ -95,7 +95,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 def limited(client: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields together with the token limit that the client's wire requires."""
+    """Return the request fields with the token limit that the client's wire requires."""
     return merge(LIMITS[client], fields)
 
 
@@ -291,8 +291,8 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 def holds(sent: Any, wanted: Any) -> bool:
-    """Return whether the sent body contains all expected values; for strings a substring is
-    enough.
+    """Return whether the body that was sent contains all expected values; a string may also
+    contain more text than expected.
     """
     if isinstance(wanted, dict):
         return isinstance(sent, dict) and all(
@@ -431,7 +431,7 @@ async def test_hosted_tool_options_that_a_provider_lacks_are_reported() -> None:
         assert gateway.seen[0]["tools"] == [SEARCHING]
 
 
-def test_hosted_tool_with_options_is_not_mapped_if_two_wires_must_support_it() -> None:
+def test_hosted_tool_with_options_is_not_mapped_for_a_group_of_two_wires() -> None:
     asked = Hosted("web_search", {"allowed_domains": ["a"]})
     assert fit_hosted(asked, {"anthropic", "responses"}, beside_functions=False) is None
     plain = fit_hosted(
@@ -492,7 +492,7 @@ async def test_on_loss_reject_turns_every_lost_field_into_an_error() -> None:
         assert status == 200
 
 
-async def test_lost_fields_are_rejected_only_for_keys_set_to_reject_them() -> None:
+async def test_lost_fields_are_rejected_if_the_key_is_configured_so() -> None:
     secret, digest = new_key()
     lenient, other = new_key()
     ring = KeyRing([Key("strict", digest, on_loss="reject"), Key("lenient", other)])

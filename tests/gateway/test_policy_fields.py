@@ -73,7 +73,8 @@ BESIDE: dict[str, dict[str, Any]] = {
         "gemini": {"generationConfig": {"responseMimeType": "application/json"}}
     },
 }
-# Not reported, because both values of ``store`` have the same effect on a gateway without a store.
+# This field is not reported, because both values of ``store`` have the same effect on a gateway
+# without a store.
 UNREPORTED = {("responses", "store")}
 CASES = [
     (client, field, rule)
@@ -84,7 +85,7 @@ CASES = [
 
 
 def nest(field: str, value: Any) -> dict[str, Any]:
-    """Return a body that contains only a value at a dotted path."""
+    """Return a body whose only value is at a dotted path such as ``a.b.c``."""
     for name in reversed(field.split(".")):
         value = {name: value}
     assert isinstance(value, dict)
@@ -94,7 +95,7 @@ def nest(field: str, value: Any) -> dict[str, Any]:
 def check(
     rule: Rule, field: str, *, is_own: bool, status: int, warned: str, said: Any, is_sent: bool
 ) -> None:
-    """Check that a field was handled as its rule in the policy requires."""
+    """Check that the gateway handled a field as the policy rule for this field requires."""
     name = field.rpartition(".")[2]
     concept = rule.concept or name
     applies = rule.always or not is_own

@@ -19,14 +19,14 @@ CACHE = {"type": "ephemeral"}
 
 
 def call_openai(**fields: Any) -> dict[str, Any]:
-    """Return a conversation with one call and its result."""
+    """Return a request body with a tool call and its result; ``fields`` are added to the call."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, **fields}
     result = {"role": "tool", "tool_call_id": "c", "content": "Done"}
     return {"messages": [USER, {"role": "assistant", "tool_calls": [call]}, result]}
 
 
 def part_of(client: str, part: dict[str, Any]) -> dict[str, Any]:
-    """Return a conversation of one message with one part."""
+    """Return a request body with one user message, which has one content part."""
     if client == "gemini":
         return {"contents": [{"role": "user", "parts": [part]}]}
     return {
@@ -34,7 +34,8 @@ def part_of(client: str, part: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# A client's wire, the wire of the model, fields of the body, and the warning in the header.
+# Each entry: the client's wire, the model's wire, fields of the request body, and the warning in
+# the response header.
 REPORTED: list[tuple[str, str, dict[str, Any], str]] = [
     ("openai", "gemini", {"messages": [{**USER, "x": 1}]}, "field_dropped messages[0].x"),
     (
@@ -263,7 +264,8 @@ REPORTED: list[tuple[str, str, dict[str, Any], str]] = [
         "field_dropped tools[0].function.x",
     ),
 ]
-# Parts without which the answer would mean something else, and the path that the error names.
+# Each entry has a part without which the answer would mean something else, and the path that the
+# error names.
 REJECTED: list[tuple[str, str, dict[str, Any], str]] = [
     (
         "openai",
@@ -323,7 +325,7 @@ def find_codes() -> set[str]:
     return found
 
 
-def test_every_code_of_a_warning_is_seen_in_a_header() -> None:
+def test_every_warning_code_occurs_in_a_tested_header() -> None:
     shown = {warning.partition(" ")[0] for *_, warning in [*REPORTED, *SHAPES]}
     codes = find_codes()
     assert len(codes) > 15

@@ -31,8 +31,8 @@ TOOLS: dict[str, Any] = {
     "anthropic": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}],
 }
 
-# The client's wire, the field with the conversation, its value, and the warning that is reported
-# for a model of another wire.
+# Each entry: the client's wire, the field with the conversation, its value, and the warning that
+# is reported for a model of another wire.
 SHAPES: list[tuple[str, str, Any, str]] = [
     (
         "openai",
@@ -277,7 +277,7 @@ async def test_tools_of_a_namespace_are_called_by_their_own_names() -> None:
     ]
 
 
-def test_a_tool_of_a_namespace_that_is_not_a_function_is_reported() -> None:
+def test_namespace_tool_that_is_not_a_function_is_reported() -> None:
     inner = {"type": "web_search"}
     body = {"input": "Hi", "tools": [{"type": "namespace", "name": "n", "tools": [inner]}]}
     prepared = prepare("responses", body)
@@ -288,7 +288,7 @@ def test_a_tool_of_a_namespace_that_is_not_a_function_is_reported() -> None:
     ]
 
 
-async def test_namespace_is_sent_unchanged_on_the_same_wire() -> None:
+async def test_tool_namespace_is_sent_unchanged_to_a_model_of_the_clients_wire() -> None:
     inner = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "namespace", "name": "n", "description": "d", "tools": [inner]}]
     async with bench() as gateway:
@@ -296,7 +296,7 @@ async def test_namespace_is_sent_unchanged_on_the_same_wire() -> None:
         assert gateway.seen[0]["tools"] == tools
 
 
-async def test_instructions_are_not_sent_twice_on_the_same_wire() -> None:
+async def test_instructions_are_not_sent_twice_to_a_model_of_the_clients_wire() -> None:
     talk = [USER, SAID, {"role": "system", "content": "Be brief."}, USER]
     async with bench() as gateway:
         await gateway.ask("anthropic", "anthropic", {"messages": talk, "system": "First."})

@@ -47,8 +47,8 @@ def clock() -> Clock:
 async def open_ledger(
     request: pytest.FixtureRequest, clock: Clock, tmp_path: Path
 ) -> AsyncIterator[Open]:
-    """Return a function that opens the ledger as another process would; the in-memory ledger is
-    always the same one.
+    """Return a function that opens the ledger as another process would. An in-memory ledger cannot
+    be shared, so the function always returns the same one.
     """
     opened: list[LedgerWriter] = []
     places: dict[str, Any] = {"sqlite": tmp_path / "used.db", "redis": tmp_path / "used.db"}
@@ -80,7 +80,7 @@ async def settle(
 # --- limits that several processes share, the same tests for each store ------------------------
 
 
-async def test_rate_limits_slide_and_are_shared_by_processes(
+async def test_rate_limits_use_a_sliding_window_shared_by_processes(
     open_ledger: Open, clock: Clock
 ) -> None:
     key = Key(next(_names), "h", requests_per_minute=2, tokens_per_minute=100)
@@ -91,7 +91,7 @@ async def test_rate_limits_slide_and_are_shared_by_processes(
     with pytest.raises(RateLimitError, match="requests a minute") as caught:
         await one.admit(key, 60)
     assert caught.value.retry_after == 60
-    clock.now = 690  # half of the last minute still counts
+    clock.now = 690  # half of the previous minute still counts towards the limit
     lease = await two.admit(key, 60)
     with pytest.raises(RateLimitError) as caught:
         await two.admit(key, 60)

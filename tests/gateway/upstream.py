@@ -110,7 +110,7 @@ def write_reply(wire: str, text: str) -> bytes:
 
 
 def wire_of(path: str) -> str:
-    """Return the wire that a path belongs to."""
+    """Return the wire that uses a URL path."""
     for wire, mark in (
         ("openai", "/chat/completions"),
         ("responses", "/responses"),
@@ -133,7 +133,7 @@ class Bench:
     async def ask(
         self, client: str, model: str, fields: dict[str, Any]
     ) -> tuple[int, dict[str, str], Any]:
-        """Send a request of a client's wire in which these fields override the default ones."""
+        """Send a request in the format of a client's wire; ``fields`` override the defaults."""
         body = {**BODIES[client], **fields}
         if client != "gemini":
             body.setdefault("model", model)
@@ -153,8 +153,8 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench(text: str = "Hello there", **settings: Any) -> AsyncIterator[Bench]:
-    """Serve a gateway for all wires; ``seen`` contains the latest request that the upstream
-    received.
+    """Serve a gateway for all wires; the list ``seen`` contains the latest request that the
+    upstream received.
     """
     seen: list[Any] = []
 

@@ -69,7 +69,7 @@ CAN = {"supports_images": True}
 
 
 class HttpFailure(Exception):
-    """Represent an HTTP error as vendor SDKs raise it."""
+    """An HTTP error of the kind that vendor SDKs raise."""
 
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__("refused: hello")
@@ -91,7 +91,7 @@ def answer(request: Request) -> Answer | str:
 
 
 async def read_sdk(request: Request) -> AsyncGenerator[Piece, None]:
-    """Yield pieces as the stream of a vendor SDK does."""
+    """Yield the pieces of a reply as the stream of a vendor SDK does."""
     await asyncio.sleep(0)
     said = answer(request)
     if isinstance(said, str):

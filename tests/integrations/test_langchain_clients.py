@@ -100,7 +100,7 @@ def url(addresses: Addresses) -> str:
 
 
 def make(client: str, wire: str, url: str) -> BaseChatModel:
-    """Return a chat model that calls the gateway's model for the given wire."""
+    """Return a LangChain chat model that uses a model of the given wire through the gateway."""
     kinds: dict[str, type[Any]] = {"anthropic": ChatAnthropic, "ollama": ChatOllama}
     made: BaseChatModel = kinds.get(client, ChatOpenAI)(**params_of(client, wire, url))
     return made

@@ -30,7 +30,7 @@ MESSAGES = [
     ],
     ids=["langchain", "pydantic-ai"],
 )
-async def test_bridge_reports_the_cache_marks_and_names_it_drops(provider: Provider) -> None:
+async def test_bridge_reports_dropped_cache_marks_and_document_names(provider: Provider) -> None:
     reply = await provider.complete(MESSAGES, cache="auto")
     found = {(warning.code, warning.path) for warning in reply.warnings}
     assert found >= {

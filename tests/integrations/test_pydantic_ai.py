@@ -119,7 +119,7 @@ async def test_agent_calls_tools(model: Model, streamed: bool) -> None:
         """Return the depth of a river.
 
         Args:
-            river: the name of it
+            river: the name of the river
         """
         seen.append(river)
         return context.deps

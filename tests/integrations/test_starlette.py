@@ -81,7 +81,7 @@ async def post(model: Provider, kind: str) -> httpx.Response:
 
 
 def read(body: str) -> list[Any]:
-    """Return the JSON objects of an event stream, and ``[DONE]`` as a string."""
+    """Return the data of an event stream: JSON objects, and ``[DONE]`` as a string."""
     lines = [line.removeprefix("data: ") for line in body.splitlines() if line]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
@@ -298,7 +298,7 @@ async def test_a_stream_that_was_already_read_is_rejected() -> None:
 
 
 LOOK = Tool(
-    "look", "Look at a place.", {"type": "object", "properties": {"place": {"type": "string"}}}
+    "look", "Describe a place.", {"type": "object", "properties": {"place": {"type": "string"}}}
 )
 
 

@@ -119,7 +119,7 @@ def test_partial_download_longer_than_the_file_is_discarded(
     part(tmp_path).parent.mkdir(parents=True)
     part(tmp_path).write_bytes(b"x" * (len(CONTENT) + 5))
     if size is None:
-        # The part is complete, so the server answers 416.
+        # The partial file is longer than the complete file, so the server answers with status 416.
         assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
         return
     with pytest.raises(WeightsError, match="wrong contents"):
@@ -261,7 +261,7 @@ def test_download_under_the_name_of_another_model_is_rejected(hub: HubServer) ->
     assert pull_model("hf:other/repo/Some-Model.Q4.gguf", name="mine").name == "mine"
 
 
-def test_file_that_another_process_is_downloading_is_rejected(
+def test_download_is_rejected_while_another_process_downloads_the_file(
     hub: HubServer, tmp_path: Path
 ) -> None:
     part(tmp_path).parent.mkdir(parents=True)

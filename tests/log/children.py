@@ -14,8 +14,8 @@ from pathlib import Path
 import dragoman
 
 PROGRAM = Path(__file__).with_name("writing_process.py")
-# Import the package from where this process imports it: a child that runs as another user may not
-# find it in any other way.
+# Set the path of the package, because a child process that runs as another user may not find it
+# otherwise.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(dragoman.__file__).parents[1])}
 
 
@@ -38,7 +38,7 @@ def start(
 
 @contextmanager
 def killing(where: str) -> Iterator[Callable[[int, int], list[str]]]:
-    """Return a function that starts a writer, kills it after a number of acknowledgements, and
+    """Yield a function that starts a writer, kills it after a number of acknowledged records, and
     returns all acknowledgements.
     """
     with start(where) as process:

@@ -47,7 +47,7 @@ def find_user() -> str | None:
 def server() -> Iterator[str]:
     """Start a PostgreSQL server; yield its connection string."""
     binaries, user = find_binaries(), find_user()
-    # pytest's own folder is closed to other users, and its path is too long for a socket.
+    # Other users cannot open pytest's own folder, and its path is too long for a socket.
     with tempfile.TemporaryDirectory(prefix="pg") as folder:
         data = Path(folder) / "data"
         data.mkdir()

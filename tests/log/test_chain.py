@@ -28,7 +28,7 @@ FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "150"))  # bits of the file to 
 NUMBER = 20
 CHANGED = 7  # the number of the record that the tests change or delete
 
-# How a record is changed: a column of the table, and an SQL expression for its new value.
+# Each entry: the column of the record to change, and an SQL expression for its new value.
 CHANGES = [
     ("id", "'01' || substr(id, 3, 23) || 'U'"),
     ("turn", "'t2'"),

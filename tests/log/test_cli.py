@@ -223,7 +223,7 @@ def test_verify_command_names_the_first_broken_link(path: Path) -> None:
     assert run("verify", "look", "--log", str(path)).exit_code == 0
 
 
-def test_verify_detects_a_truncated_chain_by_hashes_noted_earlier(
+def test_verify_command_detects_a_truncated_chain_with_saved_hashes(
     path: Path, tmp_path: Path
 ) -> None:
     heads = tmp_path / "heads.json"

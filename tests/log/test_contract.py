@@ -135,7 +135,7 @@ async def test_a_long_session_is_read_in_pages(open_store: Open) -> None:
         first = next(reading)
         await log.append("s1", TurnStarted(9999))
         rest = list(reading)
-        # The read ends at the length that the session had when it began.
+        # Reading ends at the record that was the last one when reading began.
         assert [record.seq for record in (first, *rest)] == list(range(1, 1204))
         assert log.verify().records == 1204
 
@@ -227,7 +227,7 @@ def test_appended_records_are_read_in_order(
 # --- concurrent writers of a session -----------------------------------------------------------
 
 
-async def test_threads_and_tasks_share_a_session_without_gaps(open_store: Open) -> None:
+async def test_concurrent_threads_and_tasks_append_without_gaps(open_store: Open) -> None:
     log = open_store()
 
     def write() -> None:
@@ -249,7 +249,7 @@ async def test_threads_and_tasks_share_a_session_without_gaps(open_store: Open) 
 async def test_a_cancelled_append_is_still_written(open_store: Open) -> None:
     log = open_store()
     task = asyncio.create_task(log.append("s1", TurnStarted(1)))
-    await asyncio.sleep(0)  # the writer thread has received the record
+    await asyncio.sleep(0)  # let the writer thread receive the record
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -338,7 +338,7 @@ def test_a_failed_export_leaves_no_file(
     assert list(folder.iterdir()) == []
 
 
-def test_truncated_chain_is_detected_by_a_hash_noted_earlier(open_store: Open) -> None:
+def test_truncated_chain_is_detected_with_a_saved_hash(open_store: Open) -> None:
     with open_store() as log:
         for number in range(3):
             log.append_sync("s1", TurnStarted(number))
@@ -468,7 +468,7 @@ def test_forked_child_process_must_open_its_own_log(tmp_path: Path) -> None:
             try:
                 log.append_sync("s1", TurnStarted(2))
             except LogClosedError as error:
-                log.close()  # the log belongs to the parent process
+                log.close()  # closes nothing, because the log belongs to the parent process
                 os._exit(7 if "another process" in str(error) else 1)
             os._exit(2)
         _, status = os.waitpid(child, 0)

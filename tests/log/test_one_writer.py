@@ -60,7 +60,7 @@ async def test_conflict_does_not_affect_other_appends_of_its_group_commit(
     assert log.verify().ok
 
 
-async def test_exactly_one_of_several_concurrent_appends_succeeds(conninfo: str) -> None:
+async def test_one_of_several_concurrent_appends_at_one_position_succeeds(conninfo: str) -> None:
     async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
         for seq in range(20):
             results = await asyncio.gather(
@@ -89,12 +89,12 @@ async def test_session_in_use_cannot_be_opened_again_until_it_is_released(
         pass
 
 
-async def test_taken_over_lease_belongs_to_the_process_that_took_it(open_store: Open) -> None:
+async def test_lease_that_was_taken_over_outlasts_the_first_holder(open_store: Open) -> None:
     log = open_store()
     async with log.hold("s1"):
         later = log.hold("s1", takeover=True)
         await later.__aenter__()
-    with pytest.raises(LogLockedError):  # the end of the first did not end the lease of the second
+    with pytest.raises(LogLockedError):  # releasing the first lease did not release the second
         async with log.hold("s1"):
             pass
     await later.__aexit__(None, None, None)
@@ -158,7 +158,7 @@ async def test_lost_connection_ends_the_lease_and_the_next_append_renews_it(
                 )
             async with two.hold("s1"):
                 pass
-            for _ in range(2):  # the first attempt fails on the lost connection
+            for _ in range(2):  # the first append fails because the connection was lost
                 await asyncio.gather(one.append("s1", TurnStarted(1)), return_exceptions=True)
             with pytest.raises(LogLockedError):
                 async with two.hold("s1"):

@@ -83,7 +83,7 @@ def test_unique_key_rejects_a_record_written_without_the_lock(
 
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
-        # Return outdated chain heads, as if another process had appended a record.
+        # Return outdated ends of the chains, as if another process had appended a record.
         monkeypatch.setattr(module, "_read_heads", lambda *_: {})
         with pytest.raises(LogLockedError, match="Another writer appended"):
             log.append_sync("s1", TurnStarted(2))
@@ -122,7 +122,7 @@ def test_postgres_commits_are_synchronous(conninfo: str) -> None:
     ) as log:
         assert log._connection is not None
         found = log._connection.execute("SHOW synchronous_commit").fetchone()
-        assert found == ("remote_apply",)  # a stricter setting is kept
+        assert found == ("remote_apply",)  # the log does not weaken a stricter setting
 
 
 def test_role_without_write_permission_gets_a_read_only_error(conninfo: str) -> None:

@@ -143,7 +143,7 @@ def test_closing_does_not_wait_for_an_active_reader(path: Path) -> None:
         assert view.length("s1") == 11
         begin = time.monotonic()
         log.close()
-        assert time.monotonic() - begin < 4  # a busy SQLite waits five seconds by default
+        assert time.monotonic() - begin < 4  # by default, SQLite waits five seconds for a lock
         assert view.length("s1") == 11
     with SqliteLog(path) as again:
         assert len(list(again.read("s1"))) == 11
@@ -432,7 +432,8 @@ def test_deleted_lock_file_does_not_admit_a_second_writer(path: Path) -> None:
         for _ in range(2):
             with pytest.raises(LogLockedError, match="is being written"):
                 first.append_sync("s1", TurnStarted(4))
-    assert first.append_sync("s1", TurnStarted(4)).seq == 14  # the second log is closed
+    # The second log has been closed, so the first can write again.
+    assert first.append_sync("s1", TurnStarted(4)).seq == 14
     assert first.verify().ok
     first.close()
 

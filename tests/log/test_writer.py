@@ -34,7 +34,7 @@ class Gate:
 
 
 def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Future[Any]]:
-    """Queue records until the queue is full; return the futures of the accepted records, and the
+    """Offer records until the queue is full; return the futures of the accepted records, and the
     future to wait for before the next offer.
     """
     taken = [writer.offer(draft())[1]]
@@ -117,7 +117,7 @@ def test_failure_that_is_not_fatal_affects_only_its_group_commit() -> None:
     writer.close()
 
 
-def test_other_tasks_of_the_writer_run_in_order_with_appends() -> None:
+def test_writer_runs_other_tasks_and_appends_in_order() -> None:
     gate = Gate()
     order: list[object] = []
     writer = Writer(gate, lambda: order.append("finished"))

@@ -311,7 +311,7 @@ def test_result_of_a_call_that_began_before_the_outage_updates_the_state() -> No
     assert late is not None
     early.fail(UnavailableError("down"))
     machine.clock.now = 300.0
-    assert machine.availability.admit("p", "m") is None  # the last failure was 100 s ago
+    assert machine.availability.admit("p", "m") is None  # the last failure was only 100 s ago
     late.succeed()
     assert machine.availability.admit("p", "m") is not None
 
@@ -359,8 +359,8 @@ class Oracle:
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], list[float]] = {}
         self.network: dict[str, list[float]] = {}
-        self.down: dict[Any, float] = {}  # time since when a model or a provider is unavailable
-        # Times of attempts and failures, with the call that made them.
+        self.down: dict[Any, float] = {}  # time at which a model or a provider became unavailable
+        # The times of attempts and failures, each with its call.
         self.tried: dict[Any, list[tuple[float, object]]] = {}
 
     def closed(self, target: tuple[str, str]) -> list[Any]:

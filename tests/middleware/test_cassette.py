@@ -456,7 +456,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize("name", NAMED)
-async def test_hidden_values_of_secret_fields_still_distinguish_requests(
+async def test_values_of_secret_fields_are_hidden_and_not_compared(
     tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / "c"
@@ -475,7 +475,7 @@ async def test_hidden_values_of_secret_fields_still_distinguish_requests(
         assert (error, heard[-1].final_content[0].text) == (None, "ok")  # type: ignore[union-attr]
 
 
-async def test_hidden_secrets_in_content_still_distinguish_requests(tmp_path: Path) -> None:
+async def test_hidden_secrets_in_messages_still_distinguish_requests(tmp_path: Path) -> None:
     path = tmp_path / "c"
     called = lambda secret: request(
         [

@@ -51,9 +51,7 @@ from tests.server import Connection, answering, chunk, serve
 def stacked(
     base_url: str, clock: Clock, tmp_path: Path, told: list[Any], max_retries: int = 2
 ) -> Provider:
-    """Return a provider with all layers in the documented order, on a clock that does not really
-    wait.
-    """
+    """Return a provider with all layers in the documented order; its clock simulates waiting."""
     provider: Provider = connect(
         "m", base_url=base_url, api_key="sk-secret-0123456789", name="server"
     )
@@ -350,12 +348,15 @@ def test_description_shows_objects_by_their_class_only() -> None:
 # --- long runs: no leak, and no attempt is lost ------------------------------------------------
 
 SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 1_000
-# Tracing memory makes calls several times slower, and a leak shows even in few calls.
+# Fewer calls are enough: tracing memory makes calls several times slower, and a leak shows even in
+# few calls.
 TRACED = 300
 
 
 async def _growth(run: Any) -> int:
-    """Return how many bytes a second run leaves allocated; a first run has filled the caches."""
+    """Run a function twice; return how many bytes the second run leaves allocated. The first run
+    fills the caches.
+    """
     tracemalloc.start()
     try:
         await run()
@@ -467,6 +468,6 @@ async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
     assert attempts >= counts["ok"] + counts["waits"]
     assert (limiter.running, limiter.waiting) == (0, 0)
     assert [inner.running for inner in inners] == [0, 0, 0]
-    # In bytes. Tables of the interpreter grow in steps of 16 KiB; one leaked event per attempt
-    # would be more than this limit.
+    # The limit is in bytes. Tables of the interpreter grow in steps of 16 KiB, but one leaked
+    # event per attempt would exceed the limit.
     assert grown < 50_000

@@ -526,7 +526,7 @@ async def test_failing_subscriber_is_reported_once_and_does_not_affect_calls(
         raise asyncio.CancelledError
 
     async def deaf() -> None:
-        """Fail on every event, because the function has no parameter."""
+        """Fail on every event, because the function accepts no argument."""
 
     failing: Any = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled, "deaf": deaf}[
         kind

@@ -270,7 +270,7 @@ def test_error_names_an_invalid_limit(limits: dict[str, Any], field: str) -> Non
 
 
 class Watched(Limiter):
-    """Act as a limiter that records its requests and settlements."""
+    """Act as a limiter that records every reservation of tokens and every correction."""
 
     def __init__(self, **limits: Any) -> None:
         super().__init__(**limits)

@@ -41,7 +41,9 @@ async def make(redis_url: str) -> AsyncIterator[Make]:
 
 
 async def settle(*shared: RedisAvailability) -> None:
-    """Wait until pending changes are written to Redis, and make the next call read them."""
+    """Wait until pending changes are written to Redis, and make the next call read the state from
+    Redis.
+    """
     for each in shared:
         while each._tasks:
             await next(iter(each._tasks))

@@ -34,8 +34,8 @@ Make = Callable[..., RedisLimiter]
 
 @pytest.fixture
 async def make(redis_url: str) -> AsyncIterator[Make]:
-    """Return a function that creates limiters with a key for this test; they are closed at its
-    end.
+    """Return a function that creates limiters with a Redis key of this test, and close the
+    limiters afterwards.
     """
     made: list[RedisLimiter] = []
     key = f"test-{next(_names)}"
@@ -51,7 +51,7 @@ async def make(redis_url: str) -> AsyncIterator[Make]:
 
 
 async def wait_of(limiter: RedisLimiter, tokens: int = 0) -> float:
-    """Return how many seconds Redis would make another call wait, without waiting."""
+    """Return how many seconds another call would have to wait for the limiter, without waiting."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:

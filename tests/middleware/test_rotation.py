@@ -68,7 +68,7 @@ async def test_last_error_is_raised_if_all_api_keys_fail(
         (a, b), model, _ = keys(AuthenticationError("one"), AuthenticationError("two"))
         with pytest.raises(AuthenticationError, match="two"):
             await model.complete("hi")
-        # All keys are waiting after a failure; the one that waits least is used.
+        # Every key must wait after a failure, so the key with the shortest remaining wait is used.
         with pytest.raises(AuthenticationError, match="one"):
             await model.complete("hi")
     assert (len(a.requests), len(b.requests)) == (2, 1)

@@ -65,7 +65,7 @@ async def test_least_busy_strategy_prefers_the_idle_candidate() -> None:
     with pytest.raises(asyncio.CancelledError):
         await stuck
     a.answers = ["a"]
-    assert (await model.complete("hi")).text == "a"  # a cancelled call no longer counts
+    assert (await model.complete("hi")).text == "a"  # a cancelled call does not count as running
 
 
 async def test_lowest_latency_strategy_prefers_the_fastest_and_retests_the_others() -> None:
@@ -88,7 +88,7 @@ async def test_lowest_latency_strategy_prefers_the_fastest_and_retests_the_other
     taking(slow, 0.01)
     for _ in range(3000):
         await model.complete("hi")
-    # The strategy has measured that this upstream is fast now.
+    # The upstream that was slow before is fast now, and the strategy has measured this.
     assert len(slow.requests) > len(fast.requests)
 
 

@@ -54,7 +54,7 @@ LAYERS: dict[str, Around] = {
     "Observe": lambda model: Observe(model, lambda event: None),
     "RateLimit": lambda model: RateLimit(model, max_concurrency=5),
     "Record": lambda model: Record(model, CASSETTE, "off"),
-    # The fallback has the name of the provider, because a reply that is cancelled before a
+    # Give the fallback the name of the provider, because a reply that is cancelled before a
     # candidate is called carries the name of the fallback.
     "Fallback": lambda model: Fallback([model], name="acme"),
 }
@@ -70,7 +70,7 @@ LAYERS["all"] = around_all
 
 
 def frames_of(case: Case) -> list[bytes]:
-    """Return the reply in the pieces in which the server sends it: one event or line each."""
+    """Return the pieces in which the server sends a reply; each piece is one event or one line."""
     reply = case.reply or b""
     parts = re.split(rb"(?<=\n\n)", reply) if b"\n\n" in reply else reply.splitlines(keepends=True)
     return [part for part in parts if part]
@@ -82,8 +82,8 @@ def open_case(case: Case, chunks: list[bytes | Exception]) -> HttpProvider:
 
 
 async def read(model: Provider, case: Case, cancel_after: int | None) -> dict[str, Any]:
-    """Read a reply, cancel it after this many events, and return everything that a caller can
-    observe.
+    """Read a reply, or cancel it after ``cancel_after`` events; return everything that a caller
+    can observe.
     """
     request = msgspec.structs.replace(case.request, request_id="r1")
     stream = EventStream(model.open(request), request)
@@ -132,9 +132,7 @@ def show_reply(reply: Reply) -> Any:
 
 
 def with_plain_ids(seen: dict[str, Any]) -> str:
-    """Return the observed values as text, with generated ids replaced by numbers in order of
-    occurrence.
-    """
+    """Return the observed values as text in which the generated ids are replaced by numbers."""
     numbers: dict[str, int] = {}
 
     def number(found: re.Match[str]) -> str:
@@ -144,8 +142,8 @@ def with_plain_ids(seen: dict[str, Any]) -> str:
 
 
 def places(case: Case) -> Iterator[tuple[str, list[bytes | Exception], int | None]]:
-    """Yield the ways a call can end: complete, cancelled after each event, or disconnected after
-    each frame.
+    """Yield each way in which a call can end: complete, cancelled after an event, or disconnected
+    after a frame.
     """
     reply, frames = case.reply or b"", frames_of(case)
     yield "to the end", [reply], None
@@ -173,7 +171,7 @@ _turns = itertools.cycle(LAYERS)
 
 
 def layers() -> list[tuple[str, Around]]:
-    """Return all layers in an exhaustive run, and otherwise the next one in turn."""
+    """Return all middleware layers in an exhaustive run, otherwise only the next one in turn."""
     names = list(LAYERS) if WHOLE else [next(_turns)]
     return [(name, LAYERS[name]) for name in names]
 

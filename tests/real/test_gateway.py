@@ -26,7 +26,9 @@ SCHEMA: Any = {
 
 
 async def ask_both(url: str, model: str, *, structured: bool) -> None:
-    """Call the model on three wires, with and without streaming, and with a schema."""
+    """Call the model on three wires, streamed and not streamed; if ``structured``, also with a
+    schema.
+    """
     async with (
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as one,
         anthropic.AsyncAnthropic(base_url=url, api_key="x") as other,

@@ -127,7 +127,9 @@ async def test_wrong_key_is_rejected_by_the_local_server(server: tuple[str, str]
 
 
 async def test_one_hundred_sequential_calls_succeed(model: Provider) -> None:
-    """Alternate streams and complete replies, so that a half-closed connection would be noticed."""
+    """Alternate between streams and complete replies, so that a connection that is left
+    half-closed would be noticed.
+    """
     async with model:
         for turn in range(50):
             stream = model.stream("Hi", config={"max_tokens": 2, "seed": turn})
@@ -184,8 +186,8 @@ async def test_the_embedded_model_answers() -> None:
 
 
 async def test_the_embedded_model_knows_the_capital_of_france() -> None:
-    """Request five replies with the provider's defaults: one thread, the system prompt, a
-    temperature of 0.2.
+    """Request five replies with the provider's default settings: one thread, a system prompt, and
+    a temperature of 0.2.
     """
     async with connect("local") as model:
         replies = [await model.complete("What is the capital of France?") for _ in range(5)]
@@ -194,8 +196,8 @@ async def test_the_embedded_model_knows_the_capital_of_france() -> None:
 
 
 async def test_the_local_server_uses_one_thread_by_default(tiny: Path) -> None:
-    """With two or more threads, each waits for the others in a busy loop, which is ten times
-    slower on a busy machine.
+    """If llama.cpp uses several threads, they wait for each other in busy loops, which makes it
+    ten times slower on a busy machine.
     """
     running: dict[int | None, int] = {}
     for threads in (None, 1, 5):

@@ -44,14 +44,14 @@ def test_differences_between_values_are_listed_by_path(a: Any, b: Any, words: li
 
 @settings(max_examples=50, deadline=None)
 @given(a=json_values, b=json_values)
-def test_differences_are_found_exactly_between_unequal_values(a: Any, b: Any) -> None:
+def test_differences_are_found_only_between_unequal_values(a: Any, b: Any) -> None:
     assert list(find_differences(a, a)) == []
     if a != b:
         assert list(find_differences(a, b))
 
 
 def rename(payload: Payload) -> Payload:
-    """Return the event as another run would record it: with other ids and times."""
+    """Return a record as another run would write it, with other ids and durations."""
     if isinstance(payload, ToolIntent):
         return intent(int(payload.id[3:]) + 50, payload.tool_name, payload.input)
     if isinstance(payload, CallCompleted):

@@ -234,12 +234,12 @@ async def test_partial_reply_is_replayed_as_far_as_it_was_recorded(log: EventLog
 
 
 def distinct(message: Assistant) -> bool:
-    """Return whether all calls have different ids, as the assembler guarantees."""
+    """Return whether all tool calls have different ids, as the assembler guarantees."""
     return len({call.id for call in message.tool_calls}) == len(message.tool_calls)
 
 
 def writable(message: Assistant) -> bool:
-    """Return whether the log accepts a message; it rejects lone surrogates and NaN."""
+    """Return whether the log accepts a message; the log rejects lone surrogates and NaN."""
     try:
         draft_record("s", MessageRecorded(message))
     except InvalidRecordError:

@@ -103,7 +103,7 @@ async def test_recorded_tools_return_recorded_results_and_run_nothing() -> None:
     for each, word, why in (
         (write_again, "a", "never ran"),  # the result of a writing tool is returned only once
         (write_again, "z", "never ran"),
-        (erase_again, "b", "never ran"),  # this call was denied
+        (erase_again, "b", "never ran"),  # this call was denied, so it has no result
         (crash_again, "c", "gone"),
     ):
         with pytest.raises(ToolFailure, match=why):
@@ -246,7 +246,7 @@ def test_a_session_without_a_goal_cannot_be_rerun(tmp_path: Path) -> None:
 # --- titles of the steps -----------------------------------------------------------------------
 
 
-def test_call_that_was_started_is_not_reported_as_never_run() -> None:
+def test_closed_call_is_described_as_started_or_as_not_run() -> None:
     log = MemoryLog()
     begun = [*LEFT_OPEN[:-1], ToolStarted("tu_1", "bash", {"command": "make test"}), LEFT_OPEN[-1]]
     tell(log, "begun", begun)

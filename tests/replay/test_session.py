@@ -56,7 +56,7 @@ def write(word: str) -> str:
 
 @tool(side_effect="execute")
 def erase(word: str) -> str:
-    """Erase everything."""
+    """Erase a word."""
     touch(word)
     return "gone"
 
@@ -80,8 +80,8 @@ def log(tmp_path: Path) -> Iterator[SqliteLog]:
 
 
 def answers() -> list[Any]:
-    """Return the replies of a run with concurrent reads, a denial, an invalid call that is
-    corrected, and a repeated id.
+    """Return the replies of a run with concurrent reads, a denied call, an invalid call that is
+    corrected, and a repeated call id.
     """
     return [
         propose(
@@ -159,7 +159,9 @@ async def test_replay_skips_a_cancelled_call(log: SqliteLog) -> None:
 
 
 async def test_replay_runs_no_tool(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace every tool, and every function that could start one, so that a call fails the test."""
+    """Every tool, and every function that could start a tool, is replaced by a function that fails
+    the test.
+    """
     await run(Listed(*answers()), log, "first")
     await run(ReplayProvider(log, "first"), log, "second")
     before = list(ran)

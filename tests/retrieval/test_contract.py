@@ -147,7 +147,7 @@ async def test_large_call_is_split_and_its_results_are_joined_in_order() -> None
         msgspec.json.encode(msgspec.structs.replace(request, texts=[]))
         for request in embedder.requests
     }
-    assert len(rest) == 1  # all requests have the same other fields
+    assert len(rest) == 1  # all other fields of the requests are equal
     assert (found.model, found.response_id, found.usage) == ("m0", "id0", Usage(input_tokens=5))
     assert found.latency_ms is not None
 
@@ -282,7 +282,7 @@ async def test_errors_contain_neither_secrets_nor_texts() -> None:
     assert caught.value.model == "m"
 
 
-async def test_call_is_rejected_if_a_setting_would_be_lost_and_losses_must_raise() -> None:
+async def test_embedding_call_that_would_lose_a_setting_can_be_rejected() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = connect_embedder("m", base_url="http://host", transport=transport, on_loss="reject")
     with pytest.raises(UnsupportedFeatureError, match="input_type"):

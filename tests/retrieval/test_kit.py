@@ -37,8 +37,8 @@ async def test_every_wire_passes_the_retrieval_test_suite() -> None:
             (server.connect_reranker, RERANK_CODECS),
         ):
             for wire in wires:
-                # The readiness route of TEI names the one kind of model that a server has, but the
-                # simulator has both kinds.
+                # A TEI server has only one kind of model and reports this kind when it is ready,
+                # but the simulator has both kinds.
                 skip = ["calls.lifecycle"] if wire == "tei" else []
                 for case in retrieval_suite(
                     lambda connect=connect, wire=wire: connect(wire), skip=skip

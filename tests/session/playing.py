@@ -19,7 +19,9 @@ Answer = Callable[[Request], list[Any]]
 def call(
     name: str, *, call_id: str = "call_1", pieces: int = 2, **arguments: Any
 ) -> Callable[[Assembler], None]:
-    """Return a function that emits a tool call whose arguments arrive in pieces."""
+    """Return a function that emits a tool call through the assembler, with its arguments in
+    pieces.
+    """
 
     def say(out: Assembler) -> None:
         text = msgspec.json.encode(arguments).decode()
@@ -37,7 +39,7 @@ def text(words: str) -> Callable[[Assembler], None]:
 
 
 def propose(*calls: Callable[[Assembler], None], words: str = "", **facts: Any) -> Answer:
-    """Return a reply that proposes these calls after some text."""
+    """Return a reply that proposes the given tool calls, after a text if one is given."""
     return speak(*([text(words)] if words else []), *calls, finish="tool_calls", **facts)
 
 
@@ -77,7 +79,9 @@ BEFORE = {
 
 
 def check_evidence(records: Sequence[LogRecord], *, finished: bool = True) -> dict[str, list[str]]:
-    """Check the order of a session's records; return the record types of each tool call."""
+    """Check that the records of a session are in a valid order; return the record types of each
+    tool call.
+    """
     by_id = {record.id: record for record in records}
     steps: dict[str, list[LogRecord]] = {}
     for record in records:

@@ -126,7 +126,9 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
 def test_evidence_in_the_log_of_any_run_is_complete(
     turns: list[Any], said: str, window: int
 ) -> None:
-    """Vary how much a context policy omits, and whether an approver edits the proposals."""
+    """The runs differ in how much a context policy omits, and in whether an approver edits the
+    proposals.
+    """
 
     def decide(proposal: Proposal, verdict: Verdict) -> Decision:
         return Decision(said != "no", "ann", input={"n": 7} if said == "edit" else None)

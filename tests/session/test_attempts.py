@@ -46,7 +46,7 @@ def retry(provider: Provider, **given: Any) -> Retry:
 
 
 class Named(Listed):
-    """Act as a provider whose events contain its name."""
+    """Act as a provider whose start event contains the provider's name."""
 
     async def events(self, request: Request) -> AsyncIterator[Event]:
         async for event in super().events(request):

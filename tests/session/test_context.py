@@ -56,8 +56,8 @@ def read_page(number: int) -> str:
 
 
 def reader(turns: int = TURNS, **settings: Any) -> ScriptedProvider:
-    """Return a model that reads one page per turn and then answers; it counts its calls rather
-    than the messages it receives.
+    """Return a model that reads one page per turn and then answers. It counts its own calls,
+    because a context policy may omit messages.
     """
     asked = 0
 
@@ -126,7 +126,7 @@ async def test_forty_turns_fit_a_small_context_window(name: str) -> None:
 
 
 def encode(wire: str, request: Request) -> tuple[str, Any]:
-    """Return the messages of a request, and every other field, as the wire encodes them."""
+    """Return the encoded messages of a request as text, and all other encoded fields."""
     codec = CODECS[wire].connect("m", "http://127.0.0.1:9/v1", None, Capabilities())
     body = json.loads(codec.encode(replace(request, config=RuntimeConfig(max_tokens=9))).http.body)
     turns = next(body.pop(key) for key in ("messages", "contents", "input") if key in body)
@@ -137,11 +137,13 @@ def encode(wire: str, request: Request) -> tuple[str, Any]:
 async def test_sent_messages_keep_the_same_prefix_between_shortenings(
     name: str, reply: int | None
 ) -> None:
-    """Prompt caches match prefixes, so each shortening must leave space for several turns."""
+    """A prompt cache reuses only an unchanged prefix, so shortening the context must make space
+    for several turns at once.
+    """
 
     @tool(side_effect="read")
     async def look(number: int) -> str:
-        """Look at a place."""
+        """Describe a place."""
         return f"{number}: " + "the quick brown fox " * 30
 
     calls = [propose(call("look", call_id=f"c{at}", number=at)) for at in range(TURNS)]
@@ -225,8 +227,8 @@ async def test_replay_shows_sent_and_omitted_messages() -> None:
 
 
 class Narrow(Listed):
-    """Act as a model that rejects requests beyond its context window, although its capabilities
-    state none.
+    """Act as a model that rejects requests beyond its context window, although its capabilities do
+    not declare the window.
     """
 
     def __init__(self, window: int, *answers: Any) -> None:
@@ -379,7 +381,7 @@ async def test_a_summary_counts_towards_the_budget(log: SqliteLog) -> None:
 
 
 class DropPairs(ContextPolicy, frozen=True):
-    """Omit every finished turn without a placeholder."""
+    """Omit every finished turn from the context, without a placeholder."""
 
     async def project(self, view: ContextView) -> Projection | None:
         gone: list[Part] = [part for part in view.parts if not part.is_goal and not part.unseen]
@@ -490,7 +492,7 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
 
     @tool(side_effect="read")
     async def look(number: int) -> str:
-        """Look at a place."""
+        """Describe a place."""
         return f"{number}: " + "word " * 20
 
     def answer(request: Request) -> Any:
@@ -515,9 +517,10 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     assert max(appends) <= min(appends) * 1.1
     assert max(renamed[1:]) <= min(renamed[1:]) * 1.3
     assert max(estimated[1:]) <= min(estimated[1:]) * 1.5
-    # A turn handles each message that it sends once, or twice if the context is shortened.
+    # In each turn, every message that is sent is handled once, or twice if the context is
+    # shortened.
     assert renamed[-1] < TENTH * 120
 
 
-def test_log_that_counts_its_reads_is_an_event_log() -> None:
+def test_counting_log_of_these_tests_is_an_event_log() -> None:
     assert issubclass(CountedLog, EventLog)

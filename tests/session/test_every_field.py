@@ -95,7 +95,9 @@ def list_fields() -> Iterator[tuple[type, FieldInfo]]:
 
 
 def find_written(value: Any, found: set[tuple[type, str]]) -> None:
-    """Add to ``found`` each field, of a record or nested in it, that differs from its default."""
+    """Add to ``found`` each field whose value differs from its default, including the fields of
+    nested values.
+    """
     if isinstance(value, tuple):
         for each in value:
             find_written(each, found)
@@ -154,7 +156,7 @@ def over_wire(*replies: tuple[int, dict[str, str], bytes]) -> Any:
 
 
 def cut(request: Any) -> list[Any]:
-    """Answer with text and usage, then fail."""
+    """Answer with text and token usage, then fail."""
     error = dragoman.StreamInterruptedError("cut", status=500, headers=HEADERS)
     return [*speak(text("Done."), usage=EVERY)(request), error]
 
@@ -297,8 +299,8 @@ async def shorten(log: EventLog, seen: list[Any]) -> None:
 
 
 async def fail(log: EventLog, seen: list[Any]) -> None:
-    """Run a session with retried attempts, a fallback, an outage with recovery, limits and an
-    unknown price.
+    """Run a session with retried attempts, a fallback, an outage with recovery, rate-limit headers
+    and an unknown price.
     """
     clock = Clock()
     limited = OverloadedError("busy", status=529, headers=HEADERS)
@@ -331,8 +333,8 @@ async def fail(log: EventLog, seen: list[Any]) -> None:
 
 
 async def keep_replies(log: EventLog, seen: list[Any]) -> None:
-    """Run a session with a paused reply that is stored with its headers, and one that cannot be
-    stored.
+    """Run a session that stores a paused reply with its headers, and a session that cannot store
+    its reply.
     """
     paused = over_wire(
         (200, HEADERS, body("Searching.", "pause_turn")), (200, HEADERS, body("Found."))
@@ -354,8 +356,8 @@ async def prune(log: EventLog, seen: list[Any]) -> None:
 
 
 async def observe(log: EventLog, seen: list[Any]) -> None:
-    """Run an observer that includes content, around a chat that is retried and fails, and around a
-    cache.
+    """Observe calls that succeed, are retried or fail, with and without content; then run sessions
+    with a cache.
     """
     clock = Clock()
     done = speak(
@@ -419,8 +421,8 @@ async def retrieve(log: EventLog, seen: list[Any]) -> None:
 
 
 async def serve(log: EventLog, seen: list[Any]) -> None:
-    """Run a gateway whose log gets a key, warnings, attempts, an error, content and retrieval
-    calls.
+    """Run a gateway with a log; make calls that give records with a key, warnings, attempts, an
+    error, content, embeddings and rankings.
     """
     found = {
         "id": "e1",

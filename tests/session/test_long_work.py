@@ -148,7 +148,7 @@ async def test_session_can_be_forked_after_each_of_its_records() -> None:
         check_sendable(list(sent.messages))
         kept = [each.message for each in reduce_records(before[:at]).messages]
         assert [each.message for each in session.state.messages[: len(kept)]] == kept
-        # the calls of the parent are not counted again
+        # The calls of the parent session are not counted again.
         assert len(list(read_uses(log, f"f{at}"))) == 1
     assert list(log.read("s1")) == before
     assert ran == done

@@ -237,7 +237,7 @@ async def test_a_local_provider_is_free(log: SqliteLog, tmp_path: Path) -> None:
     assert provider.priced_as.cost(LARGE).total == 0
 
 
-def test_loopback_address_is_not_billed_as_the_vendor() -> None:
+def test_model_at_a_loopback_address_does_not_have_the_vendors_price() -> None:
     provider = dragoman.connect("gpt-4o", base_url="http://127.0.0.1:8080/v1")
     assert not provider.priced_as.cost(LARGE)
     assert "priced_as" in (provider.priced_as.find_problem() or "")
@@ -245,7 +245,7 @@ def test_loopback_address_is_not_billed_as_the_vendor() -> None:
     assert free.priced_as.cost(LARGE).total == 0
 
 
-def test_vendor_address_is_priced_as_the_vendor() -> None:
+def test_model_at_the_vendors_address_has_the_vendors_price() -> None:
     provider = dragoman.connect(SONNET, wire="anthropic", base_url="https://api.anthropic.com")
     assert provider.priced_as.cost(LARGE).total == PRICE
     assert Retry(Observe(provider)).priced_as == provider.priced_as

@@ -102,7 +102,7 @@ class CachingServer(FixtureTransport):
 
 @tool(side_effect="read")
 def look(at: int) -> str:
-    """Look at a place."""
+    """Describe a place."""
     return f"Place {at}: " + "a hill, a river; " * 30
 
 

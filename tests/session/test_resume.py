@@ -48,7 +48,7 @@ def script() -> Listed:
 
 
 class Story:
-    """Hold the log of a complete run, which tests cut off after any of its records."""
+    """Hold the log of a complete run; the tests use copies that end after one of its records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -107,7 +107,7 @@ async def test_session_can_be_resumed_after_each_of_its_records(
             check_request(build_request(asked.messages, [], None, None, None, model="m"))
 
 
-async def test_resumed_model_sees_finished_results_and_which_calls_are_uncertain(
+async def test_resumed_session_sends_results_and_marks_uncertain_calls(
     tmp_path: Path, story: Story
 ) -> None:
     observed = next(r.seq for r in story.records if r.type == "tool.observed")

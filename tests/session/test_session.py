@@ -363,7 +363,7 @@ async def test_model_is_asked_again_after_an_invalid_tool_call(log: SqliteLog) -
     )
     session = Session(provider, [look], ALL, log)
     assert (await session.run("Go.")).outcome == "completed"
-    assert ran == ["ass"]  # no call of a reply with an invalid call is run, not even a valid one
+    assert ran == ["ass"]  # if one call of a reply is invalid, none of its calls is run
     records = list(log.read(session.id))
     [failed] = of(records, "llm.call_failed")
     assert "not a JSON object" in failed.error_message_redacted

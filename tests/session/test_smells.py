@@ -1,6 +1,6 @@
 """Test seven signs that a provider is turning into an agent.
 
-If a test in another file covers one of these signs, the test here names it.
+If a test in another file covers one of these signs, the test here refers to it.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ async def test_a_fallback_switch_is_recorded_with_its_reason(log: SqliteLog) -> 
 
 
 async def test_a_fallback_that_does_not_switch_records_no_switch(log: SqliteLog) -> None:
-    """If the first model answers, a fallback records no switch and no failure, and its cost can be
-    limited.
+    """If the first model answers, a fallback records neither a switch nor a failure, and a cost
+    budget still works.
     """
     transport = FixtureTransport((200, STREAM, [ANSWER]))
     first = dragoman.connect(
@@ -167,7 +167,8 @@ def test_provider_specific_fields_do_not_appear_in_session_or_cli_code() -> None
     ):
         path = PACKAGE / folder
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
-            # Ignore the event field for the call id, which has the same name.
+            # Ignore the event field ``tool_use_id``, which has the same name as a
+            # provider-specific field.
             code = file.read_text().replace("end.tool_use_id", "")
             assert not private.search(code), file
     imported: set[Any] = set()

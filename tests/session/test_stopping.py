@@ -143,7 +143,7 @@ async def test_partial_reply_is_recorded_and_not_sent_back_to_the_model(log: Sql
     assert records[-3].payload.in_context is False
     assert records[-3].payload.finish_reason == "cancelled"
     assert records[-2].payload.error_class == "cancelled"
-    assert not of(records, "tool_intent.proposed")  # half a call is not an intent
+    assert not of(records, "tool_intent.proposed")  # an incomplete call is not an intent
     assert (await session.run("Again.")).text == "Done."
 
 

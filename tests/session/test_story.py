@@ -154,7 +154,7 @@ async def test_edit_of_a_file_is_denied_without_an_approver(
     records = list(log.read(session.id))
     [denied] = of(records, "permission.denied")
     assert (denied.tool_name, denied.by) == ("edit_file", "nobody")
-    # The log also records that the tests still fail.
+    # The last tool result in the log shows that the tests still fail.
     assert of(records, "tool.observed")[-1].exit_code == 1
     shown = [message for message in session.messages if isinstance(message, ToolResult)]
     assert "Not run: permission denied" in shown[3].text

@@ -23,7 +23,7 @@ from dragoman.tools import tool
 
 @tool(side_effect="none")
 def look(place: str) -> str:
-    """Look at a place."""
+    """Describe a place."""
     if place == "nowhere":
         raise ValueError("no such place")
     return f"{place} is green"
@@ -107,7 +107,7 @@ async def test_spans_of_agent_calls_and_tools_form_one_tree(watched: Any) -> Non
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "look",
         "gen_ai.tool.type": "function",
-        "gen_ai.tool.description": "Look at a place.",
+        "gen_ai.tool.description": "Describe a place.",
         "gen_ai.tool.call.id": intent,
         "gen_ai.conversation.id": run.session.id,
     }

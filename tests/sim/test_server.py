@@ -182,7 +182,7 @@ async def test_unmatched_request_gets_an_error_response(dragoman_sim: Sim) -> No
             await model.complete("x")
 
 
-async def test_hanging_up_ends_the_reply_of_the_simulator(dragoman_sim: Sim) -> None:
+async def test_simulator_stops_its_reply_when_the_client_disconnects(dragoman_sim: Sim) -> None:
     ended = threading.Event()
 
     async def sleep(seconds: float) -> None:

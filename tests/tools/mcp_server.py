@@ -46,7 +46,7 @@ def vanish() -> str:
 
 @server.tool()
 async def sleep() -> str:
-    """Take longer than the timeout."""
+    """Sleep for ten minutes, which is longer than the timeout of the client."""
     await asyncio.sleep(600)
     return "late"
 
@@ -59,7 +59,7 @@ def talk() -> str:
 
 @server.tool()
 def leak() -> str:
-    """Return the header that was sent with every request."""
+    """Return the secret header that the client sends with every request."""
     return f"you sent {os.environ.get('MCP_EXPECTED')}"
 
 

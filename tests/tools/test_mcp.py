@@ -64,7 +64,8 @@ async def check_calls(server: McpServer) -> None:
     tools = {tool.name: tool for tool in server.tools}
     assert set(tools) == {"add", "fail", "show", "keys", "vanish", "sleep", "talk", "leak"}
     assert tools["add"].side_effect == "none"
-    assert tools["keys"].side_effect == "execute"  # an undeclared side effect counts as execute
+    # A tool without a declared side effect counts as "execute".
+    assert tools["keys"].side_effect == "execute"
     assert tools["add"].description.parameters["required"] == ["a", "b"]
     assert tools["add"].context() == {"server": sys.executable, "remote_name": "add"}
     box = Toolbox(server.tools)

@@ -388,7 +388,9 @@ async def test_large_output_is_truncated_with_a_mark() -> None:
 
 
 async def gone(pid: int) -> None:
-    """Wait until a process has ended or is a zombie, which another process may have to collect."""
+    """Wait until a process has ended, or is a zombie that its parent process has not collected
+    yet.
+    """
     async with asyncio.timeout(20):
         while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.01)

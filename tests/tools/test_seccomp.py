@@ -46,7 +46,8 @@ def run(program: bytes, number: int, arch: int, first: int = 0, second: int = 0)
 def test_seccomp_filter_blocks_exactly_the_listed_system_calls(machine: str) -> None:
     program, arch = build_filter(machine), ARCHES[machine]
     assert program is not None
-    assert len(program) < 4096  # the program must fit into the buffer of a pipe
+    # The program is sent through a pipe, so it must fit into the buffer of the pipe.
+    assert len(program) < 4096
     _, clone, clone3, ioctl = NUMBERS[machine]
     blocked = {numbers[machine == "aarch64"] for numbers in BLOCKED.values()}
     expected = dict.fromkeys(blocked, EPERM) | {clone3: ENOSYS}
@@ -68,7 +69,7 @@ def test_seccomp_filter_checks_the_arguments_of_clone_and_ioctl(machine: str) ->
     assert run(program, ioctl, arch, second=0x5413) == ALLOW
     # TIOCSTI, which types into the terminal.
     assert run(program, ioctl, arch, second=0x5412) == EPERM
-    # the kernel ignores the upper 32 bits
+    # The kernel ignores the upper 32 bits of this argument.
     assert run(program, ioctl, arch, second=0x5412 | 1 << 32) == EPERM
     assert run(program, ioctl, arch, second=0x541C) == EPERM
 

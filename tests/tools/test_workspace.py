@@ -318,7 +318,7 @@ async def test_a_file_name_of_255_bytes_can_be_edited(root: Path) -> None:
 
 @pytest.fixture
 def nested() -> Iterator[Path]:
-    """Return 1,010 nested folders; pytest's own folder cannot be used, because its cleanup would
+    """Create 1,010 nested folders. They are not in pytest's own folder, because its cleanup would
     recurse too deeply.
     """
     top = Path(tempfile.mkdtemp())
@@ -438,7 +438,7 @@ def test_bubblewrap_is_used_only_if_a_trial_run_succeeds(
     find_sandbox().program is None,
     reason="bubblewrap does not work here: its arguments are tested above",
 )
-async def test_confined_command_cannot_write_elsewhere(root: Path) -> None:
+async def test_sandboxed_command_cannot_write_outside_the_workspace(root: Path) -> None:
     outside = root.parent / "outside" / "new.txt"
     seen = await call(root, "bash", command=f"echo x > ok.txt; echo x > {outside}")
     assert (root / "ok.txt").exists()

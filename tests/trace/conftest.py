@@ -86,7 +86,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Watched:
-    """Hold a browser page, and the errors it reported."""
+    """Hold a browser page, the errors it reported, and the URLs it requested."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

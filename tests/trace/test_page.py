@@ -241,7 +241,7 @@ EVIL = (
 
 
 def poison() -> list[Any]:
-    """Record a run in which an attacker has written every text."""
+    """Return the records of a run in which an attacker has written every text."""
     source = IntentSource(EVIL, EVIL, "r", 0)
     return [
         SessionStarted(EVIL, EVIL, EVIL, (EVIL,), {EVIL: EVIL}),
@@ -359,7 +359,7 @@ READ: Any = {"path": "notes.txt"}
 
 
 def tell_rich(log: SqliteLog, session: str = "rich") -> None:
-    """Record a run with Markdown, a diff and JSON, in which a rule allows a read."""
+    """Record a run that contains Markdown, a diff, JSON, and a read that a rule allowed."""
     story: list[Payload] = [
         SessionStarted("Look around", "claude-sonnet-4-6", "anthropic", ("read_file",)),
         *call(1, (100, 20, 0), "0.01"),

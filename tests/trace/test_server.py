@@ -189,10 +189,11 @@ def test_pages_of_a_session_together_equal_the_complete_session(log: SqliteLog) 
                 (step["seq"], step.get("intent"), list(step.get("notes", []))) for step in steps
             ]
             after = steps[-1]["seq"]
-            # The first reader keeps its cache; the other is created again for each page.
+            # One reader is used for all pages and keeps its cache; the other is created again for
+            # each page.
             each = reader if each is reader else Reader(log)
         assert paged == whole
-    # Reading a page twice returns the same steps, so the cache is not changed by use.
+    # Reading a page twice returns the same steps, so reading does not change the cache.
     again = reader.read_page("odd", 7, 7)["steps"]
     assert [
         (step["seq"], step.get("intent"), list(step.get("notes", []))) for step in again
@@ -324,7 +325,9 @@ ALLOW: dict[str, Any] = {"session": "fix", "intent": "tu_3", "allowed": True}
 def send(
     url: str, answer: dict[str, Any] | None = None, token: str | None = None, **headers: str
 ) -> tuple[int, str]:
-    """Send the answer to an approval question as the page does, with some headers replaced."""
+    """Answer an approval question as the page does, with some headers replaced; return the status
+    and the body of the reply.
+    """
     found = json.loads(ask(url + "api/questions")[1])
     usual = {
         "Origin": url.partition("/")[0] + "//" + url.split("/")[2],

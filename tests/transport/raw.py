@@ -81,7 +81,9 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 def replying(*replies: bytes, close: bool = False) -> Handler:
-    """Return a handler that sends these replies in turn, and repeats the last one."""
+    """Return a handler that sends these replies one after the other, and then repeats the last
+    one.
+    """
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         turn = 0

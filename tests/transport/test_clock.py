@@ -1,4 +1,4 @@
-"""Test the timer of a call."""
+"""Test the timer that enforces the timeouts of a call."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "until the end of file": (OK + b"\r\nhi", b"hi", CLOSED),
     "until the end of file, empty": (OK + b"\r\n", b"", CLOSED),
     "keep-alive until the end of file": (OK + b"connection: keep-alive\r\n\r\nhi", b"hi", CLOSED),
-    # The following cases cover topics of the tests of h11 and llhttp.
+    # The following cases are about topics that the tests of h11 and llhttp cover.
     "tabs around content-length": (OK + b"content-length:\t2\t\r\n\r\nhi", b"hi", KEPT),
     "zeros before content-length": (OK + b"content-length: 002\r\n\r\nhi", b"hi", KEPT),
     "name that begins like content-length": (
@@ -92,7 +92,7 @@ ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
                                       CLOSED),
     "connection in two fields": (TWO + b"connection: keep-alive\r\nconnection: close\r\n\r\nhi",
                                  b"hi", CLOSED),
-    # llhttp accepts two more protocols that have the syntax of HTTP.
+    # The HTTP parser llhttp also accepts two other protocols with the syntax of HTTP.
     "RTSP": (b"RTSP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
     "ICE": (b"ICE/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", b"hi", KEPT),
 }  # fmt: skip
@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
                           StreamInterruptedError),
     "content-length in the trailers": (CHUNKED + b"2\r\nhi\r\n0\r\ncontent-length: 2\r\n\r\n",
                                        StreamInterruptedError),
-    # The following cases cover topics of the tests of h11 and llhttp.
+    # The following cases are about topics that the tests of h11 and llhttp cover.
     "content-length twice, apart": (TWO + b"x: y\r\ncontent-length: 2\r\n\r\nhi",
                                     InvalidResponseError),
     "two numbers in content-length": (OK + b"content-length: 2 2\r\n\r\nhi", InvalidResponseError),
@@ -409,11 +409,14 @@ async def test_idle_connection_that_receives_bytes_is_closed() -> None:
 
 
 async def test_no_request_is_lost_if_the_server_closes_after_each_reply() -> None:
-    """The kernel may have received the end of the connection before the event loop reads it."""
+    """The server closes the connection after each reply, and the client may send the next request
+    before its event loop notices.
+    """
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        writer.write(TWO + b"\r\nhi")  # the head promises keep-alive, but the server closes
+        # The head allows keep-alive, but the server closes the connection.
+        writer.write(TWO + b"\r\nhi")
         await writer.drain()
 
     transport = HttpTransport()
@@ -454,8 +457,8 @@ async def test_request_is_not_resent_on_a_lost_connection() -> None:
 async def _leave_early(
     transport: Transport, handler: Callable[..., Awaitable[None]]
 ) -> tuple[int, int]:
-    """Abandon a reply after its first bytes and send another request; return the number of
-    connections.
+    """Abandon a reply after its first bytes and send another request. Return how many connections
+    the server received, and how many were idle before the second request.
     """
     from dragoman.wire import HttpRequest
 

@@ -60,7 +60,7 @@ CLIENT = ["read", "read", "read", "leave", "cancel", "drop"]
 
 
 async def serve_by_name(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer as the ``x-do`` header of the request requires."""
+    """Answer in the way that the ``x-do`` header of the request names."""
     while True:
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(2)
@@ -149,7 +149,7 @@ async def test_many_calls_leak_no_memory_tasks_or_sockets(
     files, tasks = open_files(), len(asyncio.all_tasks())
     transport = HttpTransport()
     async with listen(serve_by_name) as server:
-        # Warm up: create everything that is created once.
+        # Warm up, so that everything that is created only once exists.
         await run_calls(transport, server, 10_000 if WHOLE else 400, dice)
         if not WHOLE:
             tracemalloc.start()

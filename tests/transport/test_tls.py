@@ -232,8 +232,8 @@ async def test_system_certificates_are_trusted(
 async def _read_until_eof(
     transport: HttpTransport, authority: Authority, *, notify: bool
 ) -> bytes:
-    """Return the body of a reply whose end is the end of the connection. With ``notify`` the
-    server sends ``close_notify`` first, otherwise only a FIN.
+    """Return the body of a reply without a length, which ends when the connection ends. With
+    ``notify`` the server sends ``close_notify`` first, otherwise only a FIN.
     """
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

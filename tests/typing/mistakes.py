@@ -52,7 +52,7 @@ def the_same_without_an_event_loop() -> None:
 async def mistakes_in_many_calls(model: dragoman.Provider) -> None:
     # 14: a misspelt setting
     dragoman.gather(model, ["Hi"], temprature=0)
-    # 15: prompts that are not messages
+    # 15: numbers instead of prompts
     dragoman.gather(model, [1, 2])
     async for item in dragoman.gather(model, ["Hi"], response_schema=Invoice):
         # 16: use of a response that may be None

@@ -106,7 +106,7 @@ def test_error_about_the_whole_body_names_no_path() -> None:
         Fields({"a": 5}).text("a")
 
 
-def test_field_set_by_put_is_among_the_remaining_fields() -> None:
+def test_replaced_and_added_fields_are_among_the_remaining_fields() -> None:
     given = {"a": [1, 2]}
     fields = Fields(given)
     fields.put("a", fields.data["a"][1:])
@@ -116,7 +116,7 @@ def test_field_set_by_put_is_among_the_remaining_fields() -> None:
 
 
 class _Collecting(Fields):
-    """Collect problems instead of raising them."""
+    """Collects problems instead of raising the first one."""
 
     def __init__(self, data: Any, path: str = "") -> None:
         super().__init__(data, path)

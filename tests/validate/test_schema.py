@@ -223,7 +223,9 @@ def test_self_referencing_schema_is_compiled() -> None:
 
 
 def doubling(levels: int, make: Any, start: Any = None) -> dict[str, Any]:
-    """Return a chain of definitions, each of which refers to the previous one."""
+    """Return a schema with a chain of definitions; ``make`` builds each definition from a
+    reference to the previous one.
+    """
     definitions: dict[str, Any] = {"a0": start or {"type": "object"}}
     for level in range(1, levels + 1):
         definitions[f"a{level}"] = make({"$ref": f"#/$defs/a{level - 1}"})

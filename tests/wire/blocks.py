@@ -59,7 +59,7 @@ class Kind(NamedTuple):
     path: str
 
 
-# The paths of blocks in user messages, in tool results and in messages of the model.
+# The paths of a block in a user message, in a tool result, and in a message of the model.
 USER, RESULT, MODELS = "messages[0].content[1]", "messages[2].content[0]", "messages[1].content[0]"
 KINDS: dict[str, Kind] = {
     "text of the user": Kind(Text(WORD), USER),
@@ -93,8 +93,9 @@ KINDS: dict[str, Kind] = {
 
 
 def send(wire: str, name: str) -> str:
-    """Return what happens to a block on this wire, such as sent or dropped. If the wire's replies
-    can contain this kind, the block is taken from a decoded reply.
+    """Encode a request that contains a block; return what happens to the block on this wire, such
+    as sent or dropped. If replies of the wire can contain this kind of block, the block comes from
+    such a reply.
     """
     kind, reply = KINDS[name], REPLIES.get(name, {}).get(wire)
     blocks = [kind.block]
@@ -121,7 +122,9 @@ def send(wire: str, name: str) -> str:
 
 
 def _marks(value: Any) -> list[str]:
-    """Return the strings of a block that must occur in the request: texts, data, URLs and ids."""
+    """Return the strings of a block that the encoded request must contain: texts, data, URLs and
+    ids.
+    """
     data = msgspec.to_builtins(value)
     left, found = [data], []
     while left:
@@ -140,7 +143,7 @@ def _marks(value: Any) -> list[str]:
 
 
 def send_tool(wire: str, name: str) -> str:
-    """Return what happens to a server-side tool when a request with it is encoded for this
+    """Encode a request that contains a server-side tool; return what happens to the tool on this
     wire.
     """
     request = Request(
@@ -169,7 +172,7 @@ def _converse(kind: Kind, blocks: list[Any]) -> list[Message]:
 
 
 def _codec(wire: str, reply: Any) -> Codec:
-    # On the openai wire only routers send signed reasoning, and a quirk is needed to read it.
+    # On the openai wire, only routers send signed reasoning, and it is read only with this quirk.
     quirks = {"reasoning_details": True} if "reasoning_details" in str(reply) else None
     return CODECS[wire].connect(MODEL, "http://127.0.0.1:9", quirks, Capabilities())
 
@@ -240,8 +243,8 @@ def _cohere(*content: Any, **message: Any) -> dict[str, Any]:
 _URL = "https://example.test/a"
 _SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 _SUMMARY = [{"type": "summary_text", "text": WORD}]
-# A reply that contains each kind of block, by wire. If a wire has no entry, its replies never
-# contain that kind.
+# For each kind of block and each wire: a reply that contains the block. If a wire has no entry,
+# its replies never contain this kind.
 REPLIES: dict[str, dict[str, Any]] = {
     "text of the model": {
         "openai": _chat(content=WORD),

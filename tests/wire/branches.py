@@ -32,7 +32,7 @@ __all__ = ["Snapshot", "hear_cuts", "seams_of"]
 
 
 class _Pickler(pickle.Pickler):
-    """Copies mutable objects and shares immutable ones between all copies."""
+    """Copies mutable objects; all copies share the immutable ones."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -78,8 +78,8 @@ class _Numbers:
 
 
 def seams_of(wire: str, data: bytes) -> list[int]:
-    """Return the offsets between the events of a stream, with the start and the end of
-    the stream.
+    """Return the offsets of the boundaries between the events of a stream, including its start and
+    its end.
     """
     if wire == "bedrock":
         edges = [0]
@@ -98,12 +98,12 @@ def hear_cuts(
     data: bytes,
     offsets: Sequence[int],
 ) -> Iterator[tuple[int, DecodedReply]]:
-    """Decode ``data`` truncated at each of the ``offsets``, in order; equal results share one
-    object.
+    """Decode ``data`` truncated at each of the ``offsets``, in order; yield the offset and the
+    decoded reply. Equal results share one object.
 
-    The decoder is fed event by event, and continues from the last complete event for each offset.
-    The codec must not keep the raw reply. Deltas that arrived before the last complete event are
-    joined.
+    The decoder reads the stream event by event. For each offset, a copy of the decoder continues
+    from the last complete event. The codec must not keep the raw reply. Deltas that arrived before
+    the last complete event are joined.
     """
     issuer = Issuer(codec.wire, codec.issuer_vendor, request.model)
     out = Assembler(
@@ -124,7 +124,9 @@ def hear_cuts(
 def _branches(
     decoder: Decoder, said: list[Event], data: bytes, begin: int, offsets: Sequence[int]
 ) -> Iterator[tuple[int, DecodedReply]]:
-    """Cut the stream at each offset between two event boundaries; yield each decoded reply."""
+    """Decode the bytes after an event boundary, truncated at each offset; yield the offset and the
+    decoded reply.
+    """
     snapshot = Snapshot(decoder)
     before: tuple[list[Event], Any] | None = None
     heard = DecodedReply([], None)
@@ -143,7 +145,9 @@ def _branches(
 
 
 def _grow(said: list[Event], events: list[Event]) -> None:
-    """Append events, and join each delta with the previous one so that long streams stay fast."""
+    """Append events to a list, and join each delta with the previous one so that long streams stay
+    fast.
+    """
     for event in events:
         joined = _join(said[-1], event) if said else None
         if joined is None:

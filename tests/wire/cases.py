@@ -167,8 +167,8 @@ def _served() -> Iterator[Record]:
         if wire not in CODECS or not status or exchange["method"] != "POST":
             continue
         body = (exchange["response_body"] or "").encode()
-        # An Ollama server streams unless the request declines it, and the reply itself does not
-        # show if it was streamed.
+        # An Ollama server streams unless the request turns streaming off, and the reply does not
+        # show whether it was streamed.
         stream = wire != "ollama" or not re.search(
             r'"stream": ?false', exchange["request_body"] or ""
         )

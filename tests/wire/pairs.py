@@ -302,7 +302,9 @@ def known_settings(request: Request) -> Request:
 
 @dataclass(frozen=True)
 class Wire:
-    """The content that a wire cannot represent. The tests explain each name where they use it."""
+    """Describe what a wire cannot represent, and what the client receives instead. The tests
+    explain each kind of loss where they use it.
+    """
 
     requests: dict[str, Rule]
     reply_losses: frozenset[str] = frozenset()
@@ -336,14 +338,16 @@ def _openai_usage(usage: Usage) -> Usage:
         and counts[2]
         and total == sum(count or 0 for count in counts)
     ):
-        # From such a total the client codec concludes that reasoning tokens are not part of the
-        # output.
+        # If the total is the sum of input, output and reasoning tokens, the client codec concludes
+        # that the output does not include the reasoning tokens.
         output = (output or 0) + counts[2]
     return replace(usage, total_tokens=total, output_tokens=output, estimated=False)
 
 
 def _anthropic_usage(usage: Usage) -> Usage:
-    """Compute the total, which the wire omits, and include cached tokens in the input."""
+    """Return the token usage that the client decodes: the input includes cached tokens, and the
+    total, which the wire omits, is computed.
+    """
     subsets = (usage.cached_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     asked = None if usage.input_tokens is None else max(usage.input_tokens, subsets)
     total = None if asked is None or usage.output_tokens is None else asked + usage.output_tokens
@@ -404,7 +408,9 @@ WIRES: dict[str, Wire] = {
 
 
 def _gemini_usage(usage: Usage) -> Usage:
-    """Count thoughts as part of the output, and drop cache writes, which the wire omits."""
+    """Return the token usage that the client decodes: the output includes thoughts, and the cache
+    writes, which the wire omits, are unknown.
+    """
     output, thoughts = usage.output_tokens, usage.reasoning_tokens
     if thoughts is not None:
         output = max(output or 0, thoughts)
@@ -491,18 +497,20 @@ def hear(
 
 
 def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: bool) -> list[Any]:
-    """Return the content of a reply as lines, without the parts that are named in ``losses``.
+    """Return the content of a decoded reply as a list of lines, without the parts that ``losses``
+    names.
 
-    If ``hidden``, the outcome of every tool call is also left out.
+    If ``hidden``, the outcome of every tool call is also omitted.
     """
-    # Some wires send blocks that have no deltas at the end of a reply, so a failed reply has none.
+    # Some wires send blocks without deltas only at the end of a reply, so a failed reply does not
+    # contain them.
     if "whole_order" in losses and heard.error is not None:
         losses |= {"whole"}
     lines = [line for event in heard.events for line in _line(event, wire, losses)]
     if hidden:
         losses |= {"open_calls"}
         lines = [(*line[:3], None) if line[0] == "end" else line for line in lines]
-    if "deltas" in losses:  # an unstreamed body has no fragments
+    if "deltas" in losses:  # an unstreamed body has no separate fragments
         lines = _joined(lines)
     if "order" in losses:  # a body of this wire has separate fields for texts and tool calls
         lines = _joined(sorted(lines, key=lambda line: _ORDER.index(line[0])))
@@ -534,8 +542,8 @@ _ORDER = ["start", "thinking", "text", "tool", "input", "end", "complete"]
 
 
 def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
-    """Return whether an invalid tool call would look valid or could not be represented, so that
-    the reply must end as an error.
+    """Return whether a reply must end as an error, because the wire would make an invalid tool
+    call look valid or cannot represent it.
     """
     ended = heard.events[-1]
     if not isinstance(heard.error, MalformedToolCallError) or not isinstance(

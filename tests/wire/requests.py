@@ -30,10 +30,11 @@ Body = dict[str, Any]
 
 
 class Outcome(NamedTuple):
-    """The result of decoding and encoding a request, with the path of a difference or the reason.
+    """The result of decoding a request and encoding it again.
 
-    ``same``; ``differs``; ``reported``: our classes cannot represent a part of the request, and a
-    warning reports it; ``refused``: our classes cannot represent the request.
+    The verdict is ``same``; ``differs``, with the paths of the differences; ``reported``, if our
+    classes cannot represent a part of the request and a warning names this part; or ``refused``,
+    with the reason, if our classes cannot represent the request.
     """
 
     verdict: str
@@ -88,8 +89,8 @@ def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
 
 
 def _endpoint_of(wire: str, asked: Body) -> dict[str, Any]:
-    """Return the quirks of the client's endpoint. It accepts thinking or cache marks if the
-    recorded request contains them.
+    """Return the quirks of the endpoint that received a recorded request. Thinking and cache marks
+    are allowed if the request contains them.
     """
     if wire != "openai":
         return {}
@@ -194,7 +195,9 @@ def join_leading(body: Body) -> Body:
 
 
 def plain_chat(body: Body) -> Body:
-    """Normalise chat messages: content, arguments of tool calls, and roles of system messages."""
+    """Normalise chat messages: their content, the arguments of tool calls, and the role of system
+    messages.
+    """
     for message in body.get("messages", ()):
         message["content"] = one_text(message.get("content"))
         if message["role"] == "developer":
@@ -255,11 +258,11 @@ def plain_messages(body: Body) -> Body:
         if tool.get("strict") is False:
             del tool["strict"]
     if body.get("thinking") in ({"type": "disabled"}, {"type": "adaptive"}):
-        del body["thinking"]  # adaptive thinking is sent with an effort, which is compared
+        del body["thinking"]  # the effort implies adaptive thinking
     if body.get("tool_choice", {}).get("disable_parallel_tool_use") is False:
         del body["tool_choice"]["disable_parallel_tool_use"]
     for marked in _marked(body):
-        if marked["cache_control"].get("ttl") == "5m":  # the default time to live of a cache mark
+        if marked["cache_control"].get("ttl") == "5m":  # five minutes are the default lifetime
             del marked["cache_control"]["ttl"]
     return drop_nulls(body)  # type: ignore[no-any-return]
 
@@ -291,8 +294,8 @@ def one_spelling(value: Any) -> Any:
 
 
 def as_lists(body: Body) -> Body:
-    """Normalise Gemini shorthand: wrap a single object in a list, and a string in a content with
-    one text part.
+    """Normalise the short forms that Gemini accepts: wrap a single object in a list, and a string
+    in an object with one text part.
     """
     for name in ("tools", "contents"):
         if isinstance(body.get(name), dict):
@@ -372,7 +375,9 @@ def _merge_turns(contents: list[Any]) -> list[Any]:
 
 
 def _result(response: Any) -> Any:
-    """Return the value of a tool result that is an object with one conventional key, or the result."""
+    """Return the value of a tool result that is an object with only a conventional key such as
+    ``result``; return any other tool result unchanged.
+    """
     if isinstance(response, dict) and len(response) == 1:
         [(name, only)] = response.items()
         if name in ("result", "output", "error"):
@@ -525,7 +530,7 @@ STEPS: dict[str, list[Callable[[Body], Body]]] = {
 
 
 def normalise(wire: str, body: Body) -> Body:
-    """Return a body without differences that have no effect on any server."""
+    """Return a normalised body; two bodies that every server treats alike become equal."""
     plain: Body = json.loads(json.dumps(drop_nulls(body)))
     for step in STEPS[wire]:
         plain = step(plain)
@@ -629,8 +634,8 @@ def recorded() -> Iterator[tuple[str, str, Body, str]]:
 
 
 class Share(NamedTuple):
-    """Counts for one wire: requests that our classes represent, equal requests, and the reasons
-    for others.
+    """Counts for one wire: requests that our classes represent, requests that are encoded again
+    without a difference, and the reasons for all others.
     """
 
     expressed: int

@@ -167,7 +167,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("case", find_cases("anthropic", "wire.json"), ids=str)
-def test_all_losses_and_nothing_else_are_reported(case: Case) -> None:
+def test_exactly_the_losses_of_a_case_are_reported(case: Case) -> None:
     warnings = case.codec(AnthropicCodec).encode(case.request).warnings
     assert [(warning.code, warning.path) for warning in warnings] == LOSSES.get(case.name, [])
 
@@ -821,8 +821,8 @@ IN_ALL = {
 
 
 def ladder(steps: int) -> dict[str, Any]:
-    """Return schema definitions that each refer twice to the next. A naive traversal takes 2 **
-    ``steps`` steps.
+    """Return schema definitions, each of which refers twice to the next, so that a naive traversal
+    takes 2 ** ``steps`` steps.
     """
     return {
         f"d{step}": {
@@ -948,7 +948,9 @@ async def test_rejected_output_format_with_tools_is_replaced_by_a_prompt() -> No
     ("status", "body", "schema"),
     [(400, REFUSED_FORMAT, None), (429, REFUSED_FORMAT, PERSON), (400, REFUSED_TOOL, PERSON)],
 )
-async def test_other_errors_are_not_sent_again(status: int, body: bytes, schema: Any) -> None:
+async def test_request_is_not_sent_again_after_unrelated_errors(
+    status: int, body: bytes, schema: Any
+) -> None:
     model, transport = provider((status, body), (200, ANSWER))
     with pytest.raises(ProviderError):
         await model.complete("Who?", config=LIMIT, response_schema=schema)
@@ -1052,8 +1054,8 @@ def open_request(*, stream: bool) -> Request:
 
 
 def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> DecodedReply:
-    """Decode a reply without checking tool names, because the recorded requests offered other
-    tools.
+    """Decode a recorded reply without checking tool names, because the request of the test does
+    not offer the recorded tools.
     """
     out = Assembler(request_id="R", model=MODEL, issuer=ISSUER)
     decoder = connect().decoder(open_request(stream=stream), out)
@@ -1110,7 +1112,8 @@ def test_every_recorded_reply_is_sent_back_unchanged() -> None:
         results = [ToolResult(call.id, "done") for call in message.tool_calls]
         messages = (User("a"), message, *results, User("b"))
         encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
-        # The reply contains unsigned or truncated thinking, or only the second half of a turn.
+        # Notes are allowed if the reply contains unsigned or truncated thinking, or only the
+        # second half of a turn.
         if encoded.notes:
             codes = {note.code for note in encoded.notes}
             assert codes <= {

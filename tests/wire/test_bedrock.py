@@ -742,7 +742,7 @@ def wire_of(first: dict[str, Any]) -> str | None:
     )
 
 
-# Bodies that no wire decodes, prompt completions and embedding vectors, by the field that
+# Bodies that no wire decodes (prompt completions and embedding vectors), by the field that
 # identifies each kind.
 COMPLETIONS = {
     "completion": "Claude 1 and 2", "results": "Titan", "outputText": "Titan, streamed",
@@ -755,7 +755,7 @@ COMPLETIONS = {
 
 
 def text_of(payloads: list[Any]) -> str:
-    """Return the text of the payloads, which have the format of one of three wires."""
+    """Return the text of recorded payloads, each of which has the format of one of three wires."""
     found = ""
     for each in payloads:
         found += "".join(

@@ -1,4 +1,6 @@
-"""Prompt caching: marks, keys and handles, and warnings where a wire has no field for them."""
+"""Prompt caching: cache marks, cache keys and handles of cached content, and warnings where a wire
+has no field for them.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +166,7 @@ def test_only_the_last_four_cache_marks_are_sent() -> None:
         assert [warning.code for warning in warnings] == ["cache_mark_dropped"] * 2
 
 
-def test_cache_marks_of_the_caller_leave_fewer_automatic_marks() -> None:
+def test_cache_marks_of_the_caller_reduce_the_number_of_automatic_marks() -> None:
     said = [
         System("s", cache=True),
         User([Text("a", cache=True), Text("b", cache=True), Text("c")]),

@@ -1,4 +1,4 @@
-"""Opaque state belongs to the provider that issued it."""
+"""Opaque provider state is sent back only to the provider that issued it."""
 
 from __future__ import annotations
 

@@ -146,7 +146,9 @@ SEALED = [
 
 
 def recorded_details(record: Record) -> list[dict[str, Any]]:
-    """Return the reasoning details of a reply, joined by kind and index, without our decoder."""
+    """Read the reasoning details of a recorded reply without our decoder, and join fragments of
+    the same kind and index.
+    """
     found: dict[Any, dict[str, Any]] = {}
     for body in bodies_of(record):
         for choice in body.get("choices") or ():
@@ -257,8 +259,8 @@ def read_plainly(record: Record) -> dict[str, Any]:
 
 
 def end_of(words: list[str], *, called: bool) -> str:
-    """Return the expected finish reason: the first one other than stop, corrected if tools were
-    called.
+    """Return the finish reason that the decoder must report: the first one that is not ``stop``,
+    corrected if tools were called.
     """
     word = next((word for word in words if word != "stop"), "stop")
     if word in ("length", "content_filter"):
@@ -398,8 +400,8 @@ def test_reading_recordings_byte_by_byte_gives_the_same_reply(
 
 # --- recorded error responses ------------------------------------------------------------------
 
-# The expected error class for a status and a phrase in the body, determined by hand. The first
-# phrase that occurs decides.
+# The expected error class for a status and a phrase in the body, chosen by hand. The first phrase
+# that the body contains decides.
 PHRASES: list[tuple[str, str, type[ProviderError]]] = [
     ("400", "maximum context length", ContextOverflowError),
     ("400", "max context length", ContextOverflowError),

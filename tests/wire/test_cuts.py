@@ -83,8 +83,8 @@ def test_every_wire_has_streams_to_truncate() -> None:
 
 
 def offsets_of(wire: str, data: bytes, most: int, seed: object) -> Sequence[int]:
-    """Return all offsets of ``data``, or a sample that includes both ends and some event
-    boundaries.
+    """Return all offsets of ``data``, or, if there are more than ``most``, a sample that includes
+    both ends and some event boundaries.
     """
     size = len(data)
     if size + 1 <= most:
@@ -99,8 +99,8 @@ def offsets_of(wire: str, data: bytes, most: int, seed: object) -> Sequence[int]
 
 
 def record_offsets(record: Record) -> Sequence[int]:
-    """Return the offsets at which to truncate a recording: all of them, but in long events only
-    both ends and 200 random offsets.
+    """Return a sample of the offsets at which to truncate a recording. An exhaustive run uses all
+    offsets, except that a long event is truncated only at both ends and at 200 random offsets.
     """
     if not EXHAUSTIVE:
         return offsets_of(record.wire, record.body, RECORD_OFFSETS, record.id)
@@ -121,7 +121,7 @@ def check_cut(
     wire: str, cut: bytes, whole: DecodedReply, heard: DecodedReply, *, stream: bool, reread: bool
 ) -> None:
     """Check ``heard``, the result of decoding the truncated bytes ``cut``, against ``whole``, the
-    result for all bytes.
+    result of decoding all bytes.
     """
     error = heard.error
     if isinstance(error, StreamInterruptedError):
@@ -242,7 +242,8 @@ def cut_record(record: Record, offsets: Sequence[int]) -> None:
     done, last = 0, None
     for offset, heard in hear_cuts(codec, request, data, offsets):
         try:
-            if heard is not last:  # an unchanged result was checked at the previous offset
+            # The same object means the same result, which was checked at the previous offset.
+            if heard is not last:
                 check_events(heard.events)
                 check_cut(record.wire, data[:offset], whole, heard, stream=True, reread=False)
             if offset in again:
@@ -270,7 +271,7 @@ def test_reply_does_not_depend_on_how_the_recorded_bytes_are_split(
             "at random": cut_at_random(data, record.id),
             "crlf": cut_at_random(with_crlf(data), record.id, 200),
         }
-        if record.wire == "bedrock":  # binary frames allow nothing between two events
+        if record.wire == "bedrock":  # a binary stream allows no bytes between two events
             del ways["crlf"]
         elif record.is_events:
             ways["comments"] = cut_at_random(with_between(data, COMMENT), record.id, 200)

@@ -231,7 +231,7 @@ def failures_of(wire: str) -> list[tuple[int, Failure]]:
 
 
 def without_one_alternative(pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield each alternative of a pattern, with a copy of the pattern that lacks it."""
+    """Yield each alternative of a pattern, together with the pattern without this alternative."""
     stack: list[list[int]] = [[0]]
     spans: list[tuple[int, int]] = []
     for at, sign in enumerate(pattern):

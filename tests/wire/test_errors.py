@@ -36,7 +36,7 @@ from tests import strategies as some
 # --- delays from the Retry-After header --------------------------------------------------------
 
 NOON = "Wed, 21 Oct 2015 12:00:00 GMT"
-EPOCH = 1_445_428_800.0  # NOON in seconds since the epoch
+EPOCH = 1_445_428_800.0  # the time of NOON in seconds since the epoch
 WAITS: list[tuple[dict[str, str], float | None]] = [
     ({}, None),
     ({"Retry-After": "30"}, 30),
@@ -54,7 +54,8 @@ WAITS: list[tuple[dict[str, str], float | None]] = [
     ({"Retry-After-Ms": "12.5"}, 0.0125),
     ({"retry-after": "60", "retry-after-ms": "1500"}, 1.5),
     ({"retry-after": "60", "retry-after-ms": "soon"}, 60),
-    # Dates; the delay is relative to the server's own clock if the server sends a date.
+    # Dates: the delay is relative to the server's clock if the response has a Date header,
+    # otherwise to the local clock.
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "date": NOON}, 10),
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT", "Date": "Wed, 21 Oct 2015 12:00:04 GMT"}, 6),
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 GMT"}, 10),
@@ -63,7 +64,7 @@ WAITS: list[tuple[dict[str, str], float | None]] = [
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10", "date": NOON}, 10),
     ({"retry-after": "Wed, 21 Oct 2015 12:00:10 -0000"}, 10),
     ({"retry-after": "Wed, 21 Oct 2015 11:00:00 GMT", "date": NOON}, 0),
-    # the moment at which a limit resets
+    # The time at which a rate limit resets.
     ({"x-ratelimit-reset": "1445428805000"}, 5),
     ({"X-RateLimit-Reset": "1445428700000"}, 0),
     ({"x-ratelimit-reset": "1445428805"}, None),

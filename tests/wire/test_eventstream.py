@@ -42,13 +42,13 @@ def frames_of(*chunks: bytes) -> list[Frame]:
 
 
 def theirs(data: bytes) -> list[tuple[dict[str, Any], bytes]]:
-    """Return the messages as the vendor's library decodes them."""
+    """Return the messages of a stream as the vendor's library decodes them."""
     buffer = botocore.EventStreamBuffer()
     buffer.add_data(data)
     return [(message.headers, message.payload) for message in buffer]
 
 
-def test_botocore_reads_our_frames_and_we_decode_them_alike() -> None:
+def test_our_decoder_and_botocore_read_the_same_frames() -> None:
     read = theirs(STREAM)
     assert [headers[":event-type"] for headers, _ in read] == [
         "messageStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata",

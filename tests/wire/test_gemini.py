@@ -175,7 +175,7 @@ def test_json_body_json_array_and_stream_give_the_same_reply(case: Case) -> None
 
 
 def merge(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one unstreamed body with the content of these chunks."""
+    """Merge the chunks of a stream into one unstreamed body."""
     whole: dict[str, Any] = {}
     for chunk in chunks:
         whole |= {key: value for key, value in chunk.items() if key != "candidates"}
@@ -222,7 +222,7 @@ def test_complete_chunks_of_a_truncated_json_array_are_read() -> None:
 
 
 def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
-    """Encode a reply for the next request and return its parts."""
+    """Encode a decoded reply as a part of the next request; return the parts of its message."""
     message = heard.response.message if heard.response else Assistant()
     results = [
         ToolResult(call.id, "done") for call in message.tool_calls if call.arguments is not None
@@ -262,7 +262,7 @@ def test_reply_is_sent_back_unchanged(case: Case) -> None:
     ]
     parts = [part for item in candidates for part in item.get("content", {}).get("parts", ())]
     if case.name.startswith("arguments-"):
-        return  # these calls arrive in pieces and are sent back complete, as the case files show
+        return  # the arguments of these calls arrive in pieces but are sent back in one piece
     assert joined(as_parts(hear(case))) == joined(parts)
 
 
@@ -554,7 +554,7 @@ def test_tool_call_id_from_the_server_is_sent_even_if_it_looks_generated(provide
     ("issuer", "goes"),
     [
         (OURS, True),
-        (None, True),  # only this wire signs text
+        (None, True),  # only this wire signs text, so the text came from it
         (Issuer("gemini"), True),
         (Issuer("gemini", "one", MODEL), True),
         (Issuer("gemini", "two", MODEL), False),
@@ -594,7 +594,7 @@ def test_provider_state_is_sent_back_to_the_same_model_line_only(
             Thinking("", Continuity("c2ln", None, OURS)),
             {"text": "", "thought": True, "thoughtSignature": "c2ln"},
         ),
-        # signed thinking without an issuer counts as another wire's
+        # Signed thinking without an issuer is treated as the thinking of another wire.
         (Thinking("Hm.", Continuity("c2ln")), None),
         (Thinking("Hm.", Continuity(None, None, OURS, replayable=False)), None),
         (Thinking("Hm."), None),
@@ -1087,7 +1087,7 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def without_empty(value: Any) -> Any:
-    """Return a value without empty containers, which streamed pieces of arguments cannot
+    """Return a value without empty containers, which arguments that are streamed in pieces cannot
     represent.
     """
     if isinstance(value, dict):
@@ -1545,7 +1545,7 @@ def test_field_rejections_with_different_statuses_are_recognised(status: int) ->
         ("Request contains an invalid argument.", 400, TALK),
     ],
 )
-def test_nothing_is_learned_from_other_errors(
+def test_nothing_is_learned_from_unrelated_errors(
     message: str, status: int, request_: Request
 ) -> None:
     code, headers, body = refusal(message, status)
@@ -1690,9 +1690,10 @@ needs_corpus = pytest.mark.skipif(
     not CORPUS.exists(), reason="the recorded exchanges are not beside the repository"
 )
 
-# Recordings of streams without an end, which other projects wrote as test fixtures.
+# Recordings of streams without an end; other projects wrote them as test fixtures.
 ENDLESS = {"fc8f7735-e2d65ddb", "38b00d21-bfaef39f", "5adeac1a-5e1c75b6"}
-CANCELLED = {"6681045c-f405b842"}  # the server cancelled this reply after its finish reason
+# The server cancelled this reply after it had sent the finish reason.
+CANCELLED = {"6681045c-f405b842"}
 
 
 @lru_cache(maxsize=1)

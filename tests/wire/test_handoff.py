@@ -111,7 +111,7 @@ def test_conversation_from_any_wire_is_encoded_for_any_other(origin: str, target
                   "Rain in Oslo.", "And tomorrow?", "Let me", "Never mind. Thanks."):  # fmt: skip
         assert words in said, words
     check_valid(target, body)
-    # Exactly the omitted content is listed.
+    # The notes list exactly the content that is omitted.
     listed = {note.code for note in encoded.notes}
     assert ("let me see" in said or "xyz" in said) or any(
         "thinking" in code or "continuity" in code for code in listed

@@ -234,7 +234,7 @@ def test_body_that_is_already_parsed_is_used_unchanged() -> None:
     ("depth", "is_read"), [(MAX_DEPTH - 1, True), (MAX_DEPTH, False), (MAX_DEPTH * 2, False)]
 )
 def test_deeply_nested_bodies_are_rejected(depth: int, is_read: bool) -> None:
-    """The body itself counts as one level. Many lists next to each other do not count as deep."""
+    """The body itself is one level of nesting. Lists next to each other do not add levels."""
     body = (
         b'{"wide": ['
         + b"[]," * MAX_DEPTH

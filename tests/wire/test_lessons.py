@@ -1,5 +1,5 @@
-"""A rejection is remembered: for the endpoint if it names a request field, otherwise for one
-schema.
+"""If a server rejects a request, the provider remembers it: for the endpoint if the error names a
+request field, otherwise only for the schema of the request.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def test_rejection_of_the_format_field_affects_every_schema(
     )
 
 
-def test_new_provider_has_learned_nothing() -> None:
+def test_new_provider_remembers_no_rejections() -> None:
     model = connect("m", base_url="http://test")
     assert model.lessons == ()
     assert len(describe(model).splitlines()) == 1

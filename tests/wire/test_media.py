@@ -57,7 +57,7 @@ def ask(*messages: Message) -> Request:
 
 
 def use(*content: Any) -> list[Message]:
-    """Return a conversation in which a tool returned this content."""
+    """Return a conversation in which a tool returned the given content."""
     call = ToolCall("call_1", "look", {})
     return [User("Go."), Assistant([call]), ToolResult("call_1", content)]
 
@@ -167,7 +167,7 @@ def conversations(draw: Any) -> list[Message]:
 
 
 def called(body: Any) -> Iterator[str]:
-    """Return the tool name of each call in a body."""
+    """Yield the tool name of each call in a request body."""
     if isinstance(body, dict):
         if "name" in body and {"arguments", "args", "input"} & set(body):
             yield body["name"]
@@ -242,7 +242,7 @@ def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wir
     assert roles == ["user", "assistant", "tool", "user", "assistant", "assistant", "tool", "user"]
     body, codes = sent(wire, messages, quirks={"result_media": "omit"})
     assert (PNG in body, codes, body.count("left out: this")) == (False, ["image_omitted"] * 3, 3)
-    if wire == "cohere":  # Cohere's wire has documents in the request
+    if wire == "cohere":  # requests of Cohere's wire can contain documents
         body, codes = sent(
             wire, use(Document(Inline(PNG), "text/plain")), quirks={"result_media": "after"}
         )

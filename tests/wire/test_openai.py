@@ -252,7 +252,7 @@ def test_keeping_the_raw_reply_can_be_turned_off(case: Case) -> None:
         assert heard.response is None or heard.response.raw is None
 
 
-def test_many_small_chunks_are_kept_as_one_piece() -> None:
+def test_raw_bytes_of_many_small_chunks_are_joined() -> None:
     codec = OpenAICodec("m", BASE_URL)
     decoder = codec.decoder(plain_request(stream=True), Assembler())
     text = b'data: {"choices": [{"delta": {"content": "Hi "}}]}\n\n'
@@ -277,9 +277,9 @@ def test_stream_that_keeps_no_raw_reply_stores_no_bytes() -> None:
 @pytest.mark.parametrize(
     "case", [case for case in REPLIED if not case.name.startswith("coerced")], ids=str
 )
-def test_emulated_tools_change_only_when_text_is_emitted(case: Case) -> None:
-    """With ``tools="schema"``, text is emitted in one piece at the end. Tool calls, finish
-    reasons, usage and errors do not change.
+def test_emulating_tools_changes_only_when_text_is_emitted(case: Case) -> None:
+    """With ``tools="schema"``, the text is emitted in one piece at the end of the reply. Tool
+    calls, finish reasons, usage and errors do not change.
     """
     request = msgspec.structs.replace(case.request, tools=Case("openai", "default").request.tools)
     options = {**(case.options.quirks or {}), "tools": "schema"}
@@ -993,7 +993,7 @@ def test_rejected_fields_are_learned_from_error_texts(
     )
 
 
-def test_repeated_rejections_stop_being_learned() -> None:
+def test_repeated_rejections_are_learned_a_limited_number_of_times() -> None:
     codec: OpenAICodec | None = make_codec()
     request = make_request(**NATIVE, **STREAM)
     error = InvalidRequestError(
@@ -1487,8 +1487,8 @@ def event_of(value: Any) -> bytes:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """Assert that an error is a provider error with an expected cause, and that all events can be
-    serialised.
+    """Assert that the error of a reply, if there is one, is a provider error with an expected
+    cause, and that all events can be serialised.
     """
     error = heard.error
     if error is not None:
@@ -1853,7 +1853,7 @@ def test_interrupted_message_keeps_the_content_received_so_far(stream: bool) -> 
 
 
 class Echo(Decoder):
-    """A minimal wire whose events are all text and whose streams always end normally."""
+    """A minimal decoder: each event is a text, and every stream ends normally."""
 
     def frame(self, frame: Frame) -> None:
         if not self.out.started:

@@ -39,8 +39,8 @@ def encode(wire: str, quirks: Any = None, **fields: Any) -> dict[str, Any]:
 
 
 def orders(value: Any) -> list[list[str]]:
-    """Return the keys of every object in a body that has the key "z" or "y", including JSON inside
-    texts.
+    """Return the key order of every object in a body that has the key "z" or "y", including
+    objects in JSON strings.
     """
     if isinstance(value, dict):
         own = [list(value)] if {"z", "y"} & set(value) else []

@@ -37,6 +37,6 @@ def test_result_with_a_reused_id_belongs_to_the_latest_tool_call() -> None:
     assert pairs.ids[Call(6, 0)] == "1"
 
 
-def test_tool_calls_without_a_result_get_no_id() -> None:
+def test_only_tool_calls_with_a_result_get_an_id() -> None:
     messages: list[Message] = [Assistant([call("1"), call("2")]), ToolResult("2", "x")]
     assert Pairs(messages, 0, IdRule(9, exact=True)).ids.keys() == {Call(0, 1)}

@@ -83,8 +83,8 @@ def reply_of(wire: str, body: Any, quirks: Any = None) -> Response:
 
 
 def sent_back(wire: str, said: Assistant, quirks: Any = None) -> tuple[Any, list[str]]:
-    """Send a message back in the next request; return the request body and the codes of its
-    losses.
+    """Encode a request that sends a message of the model back; return the body and the codes of
+    the losses.
     """
     codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, Capabilities())
     request = Request(

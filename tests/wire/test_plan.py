@@ -44,7 +44,7 @@ PARTS = [
 
 
 class Codec:
-    """A codec that returns the given notes."""
+    """A codec that returns the given notes, or raises the given error."""
 
     def __init__(self, *notes: Note, error: Exception | None = None) -> None:
         self._notes = notes

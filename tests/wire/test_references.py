@@ -40,8 +40,8 @@ def rows_of(wire: str) -> tuple[Row, ...]:
 
 
 def deciding_rows(wire: str) -> list[Row]:
-    """Return the rows of the error table that decide the class of the errors in the cases of a
-    wire.
+    """Return the rows of a wire's error table that decide the error classes of its conformance
+    cases.
     """
     rows, found = rows_of(wire), []
     for case in find_cases(wire, "error.json"):

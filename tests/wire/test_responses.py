@@ -630,7 +630,7 @@ def test_repeated_tool_call_ids_are_made_distinct_without_an_id_rule() -> None:
 
 
 @pytest.mark.parametrize("last", "bc")
-def test_id_generated_for_a_repeated_id_is_unused(last: str) -> None:
+def test_repeated_id_is_replaced_by_an_unused_id(last: str) -> None:
     """Only three ids are possible and two are in use, so the repeated id is replaced by the
     third.
     """
@@ -750,7 +750,7 @@ def test_rejected_fields_are_learned_from_error_texts(
         return
     assert lesson is not None
     assert lesson.quirks_for(make_request(**fields)) == Quirks(**{**before, **learned})
-    # The private attribute must be copied as well.
+    # The private attribute ``_keep_raw`` must be copied as well.
     assert (lesson.model, lesson.base_url, lesson.issuer_vendor, lesson._keep_raw) == (  # noqa: SLF001
         MODEL,
         BASE_URL,
@@ -764,7 +764,7 @@ def test_rejected_fields_are_learned_from_error_texts(
     )
 
 
-def test_repeated_rejections_stop_being_learned() -> None:
+def test_repeated_rejections_are_learned_a_limited_number_of_times() -> None:
     codec: ResponsesCodec | None = make_codec()
     says = "unknown include, invalid schema for function, text.format"
     error = InvalidRequestError("", status=400, provider_message=says)
@@ -857,8 +857,8 @@ async def test_conversation_continues_after_a_cancelled_turn() -> None:
 
 # --- error responses ---------------------------------------------------------------------------
 
-# The error class of failed recorded exchanges, by a phrase in the body. All others are invalid
-# requests.
+# Phrases in the bodies of failed recorded exchanges, with the error class of each. All other
+# failures are invalid requests.
 WORDED: list[tuple[str, type[ProviderError]]] = [
     ("api key", AuthenticationError),
     ("authentication token", AuthenticationError),
@@ -1276,8 +1276,8 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def held(heard: DecodedReply) -> DecodedReply:
-    """Assert that an error is a provider error with an expected cause, and that all events can be
-    serialised.
+    """Assert that the error of a reply, if there is one, is a provider error with an expected
+    cause, and that all events can be serialised.
     """
     error = heard.error
     if error is not None:
@@ -1402,8 +1402,8 @@ HELD: dict[str, tuple[type[ProviderError], str]] = {
 
 
 def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
-    """Parse a recording with the standard library; return text, calls, item types and usage, from
-    the final list of items if there is one, otherwise from the finished items.
+    """Parse a recording with the standard library; return its text, tool calls, item types and
+    usage. The items come from the final list if there is one, otherwise from the finished items.
     """
     text = record.body.decode()
     if record.is_events:

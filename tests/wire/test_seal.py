@@ -50,7 +50,9 @@ def answer(wire: str, stream: bool, issuer: Issuer) -> bytes:
 
 
 def said_again(wire: str, body: bytes) -> Any:
-    """Return the message that the server side decodes when a client sends the reply back."""
+    """Return the assistant message that the server side decodes when a client sends a reply back
+    in its next request.
+    """
     hello = {"role": "user", "content": "Hi"}
     said = json.loads(body)
     sent: dict[str, Any]

@@ -96,7 +96,7 @@ def test_unsigned_thinking_and_a_tool_call_are_encoded_for_clients(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_call_of_a_grouped_tool_has_its_namespace(stream: bool) -> None:
+def test_call_of_a_namespace_tool_contains_the_namespace(stream: bool) -> None:
     request = Request([User("Hi")], tools=[Tool("files__read")], model="m", stream=stream)
     out = Assembler(request_id="R", model="m", expected=Expectation(request))
     out.start()
@@ -178,7 +178,7 @@ def test_response_object_repeats_settings_of_the_request() -> None:
     assert (made["text"], made["store"]) == ({"format": {"type": "json_object"}}, True)
 
 
-def test_unsupported_thread_error_has_the_code_that_clients_expect() -> None:
+def test_error_for_an_unsupported_thread_contains_its_error_code() -> None:
     error = UnsupportedFeatureError("thread: not kept")
     error.provider_code = "thread_unsupported_request"
     reply = msgspec.json.decode(SERVER_CODECS["anthropic"].error(error).body)

@@ -204,5 +204,5 @@ def test_unknown_settings_of_gemini_clients_keep_their_path() -> None:
     assert config.extras == {"topK": 5, "generationConfig.other": 1}
 
 
-def test_message_without_images_has_no_images() -> None:
+def test_images_of_a_text_message_are_empty() -> None:
     assert Assistant([Text("a")]).images == ()

@@ -21,7 +21,7 @@ PNG = "iVBORw0KGgo="
 
 
 def case(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add a feature to the list of tested features."""
+    """Add a function that tests one feature to the list."""
     CASES[function.__name__] = function
     return function
 
@@ -31,13 +31,13 @@ class NotOffered(Exception):
 
 
 def expect(found: Any, wanted: Any) -> None:
-    """Raise if two values differ."""
+    """Raise an error if two values differ."""
     if found != wanted:
         raise AssertionError(f"found {found!r}, wanted {wanted!r}")
 
 
 def main(*settings: Any) -> None:
-    """Run all features of the list."""
+    """Test all features of the list, and print the outcomes as JSON."""
     found = {}
     for name, function in CASES.items():
         try:

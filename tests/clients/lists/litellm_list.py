@@ -54,8 +54,8 @@ def run_tools(word: str, *, stream: bool = False) -> None:
     message = made.choices[0].message
     cities = [json.loads(call.function.arguments)["city"] for call in message.tool_calls]
     expect(cities, ["Paris", "Rome"] if word == "BOTH" else ["Paris"])
-    # On this wire litellm sends its own additional fields back unchanged. The server rejects them,
-    # as the vendor's server may do.
+    # litellm sends its own additional fields back. On the openai wire, the server rejects them, as
+    # the vendor's server may do, so leave them out.
     added = {"provider_specific_fields"} if (SIDE, MODEL) == ("openai", "openai") else set()
     turns = [{"role": "user", "content": word}, message.model_dump(exclude=added)]
     turns += [
@@ -130,7 +130,7 @@ def errors() -> None:
         "E500": litellm.InternalServerError,
     }
     for text, kind in wanted.items():
-        if SIDE == "ollama":  # litellm raises one class for all errors of this wire
+        if SIDE == "ollama":  # on this wire litellm raises one class for all errors
             raise NotOffered
         try:
             ask(text)

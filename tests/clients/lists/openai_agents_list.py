@@ -56,7 +56,7 @@ async def run_tools(
 
     @function_tool
     def weather(city: str) -> str:
-        """Return the weather."""
+        """Return the weather in a city."""
         places.append(city)
         return "rain"
 

@@ -98,7 +98,8 @@ async def tools_streamed() -> None:
 
 @case
 async def structured() -> None:
-    if SIDE == "anthropic":  # pydantic-ai offers it only for model names it knows
+    # On this wire, pydantic-ai offers structured output only for model names that it knows.
+    if SIDE == "anthropic":
         raise NotOffered
     expect((await agent(output_type=NativeOutput(River)).run("RIVER")).output.model_dump(), RIVER)
 
