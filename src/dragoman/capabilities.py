@@ -106,7 +106,10 @@ class Capabilities(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, path: str | Path) -> Capabilities:
-        """Read a file that ``dragoman check --save`` wrote; raise ``ValueError`` if invalid."""
+        """Read a file that ``dragoman check --save`` wrote.
+
+        Raise ``ValueError`` if the file is invalid.
+        """
         try:
             data = msgspec.json.decode(Path(path).read_bytes())
         except OSError as error:

@@ -275,7 +275,7 @@ class ProviderError(Exception):
 
     @property
     def inner_error(self) -> Any:
-        """The provider's nested error, such as the result of a content filter, or ``None``."""
+        """The provider's nested error, such as the result of a content filter, if there is one."""
         found = self.body
         outer = found.get("error", found) if isinstance(found, dict) else None
         return (
@@ -375,7 +375,7 @@ class ModelNotLoadedError(ProviderError):
 class RateLimitError(ProviderError):
     """Too many requests or tokens.
 
-    ``retry_after`` is the provider's Retry-After in seconds, or ``None``.
+    ``retry_after`` is the provider's Retry-After in seconds, or ``None`` if it sent none.
     """
 
     category = "provider_rate_limit"

@@ -131,8 +131,8 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
     """An image in a message. A generated image has ``continuity``.
 
     ``Image("photo.png")`` and ``Image(Path(...))`` read a file, ``Image("https://...")`` refers to
-    a URL that is never fetched here, and ``Image(data)`` takes bytes. ``media_type`` is taken from
-    the file's name or its first bytes; it is required with ``Inline``.
+    a URL, which Dragoman never fetches, and ``Image(data)`` takes bytes. ``media_type`` is taken
+    from the file's name or its first bytes; it is required with ``Inline``.
     """
 
     source: Url | Inline
@@ -503,7 +503,7 @@ class Tool(Struct, frozen=True):
 class ServerTool(Struct, frozen=True, tag="server_tool", omit_defaults=True):
     """A server-side tool, which the provider runs.
 
-    It is passed among ``tools``, and never executed here.
+    It is passed among ``tools``; Dragoman never executes it.
 
     ``name`` is ``web_search``, ``code_execution``, ``url_context``, ``file_search`` or
     ``computer_use``, which are translated for the wire, or any other tool that the wire has.

@@ -32,7 +32,7 @@ _PYDANTIC = frozenset({"pydantic", "annotated_types"})
 def describe_function(
     function: Callable[..., Any], name: str | None = None
 ) -> tuple[str, str, dict[str, Any]]:
-    """Return a name, a description and the JSON Schema of the parameters of a function."""
+    """Return a function's name, its description and the JSON Schema of its parameters."""
     subject: Any = function
     filled: set[str] = set()
     while isinstance(subject, partial):
@@ -95,7 +95,10 @@ def _describe_hint(hint: Any) -> Any:
 
 
 def pydantic_adapter(kind: Any) -> Any:
-    """Return a Pydantic adapter for a type with Pydantic models or constraints, or ``None``."""
+    """Return a Pydantic adapter for a type that contains Pydantic models or constraints.
+
+    The result is ``None`` for any other type, and for a Pydantic model itself.
+    """
     if hasattr(kind, "model_json_schema") or not mentions_pydantic(kind):
         return None
     return sys.modules["pydantic"].TypeAdapter(kind)

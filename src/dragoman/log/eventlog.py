@@ -82,7 +82,7 @@ class LogView(Protocol):
         ...
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> Sequence[Row]:
-        """Return at most ``size`` rows of these types after the record ``after``, in order."""
+        """Return at most ``size`` rows of the given types after the record ``after``, in order."""
         ...
 
     def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
@@ -277,7 +277,7 @@ class EventLog(ABC):
         return tuple([_entry(read_row(first), read_row(last)) for first, last in ends])
 
     def find(self, *types: str, session: str | None = None) -> Iterator[LogRecord]:
-        """Yield the records of these types, of one or all sessions, sorted by session and ``seq``.
+        """Yield the records of some types, in one or all sessions, sorted by session and ``seq``.
 
         This is faster than reading everything: ``log.find("llm.call_completed")``.
         """

@@ -158,7 +158,7 @@ class _ExportView:
 
 
 def _to_record(line: Line) -> LogRecord:
-    # These values are not validated here: the hash covers them, so ``verify`` finds a change.
+    # Actor and sensitivity are not validated: the hash covers them, so ``verify`` finds a change.
     actor, sensitivity = cast("Actor", line.actor), cast("Sensitivity", line.sensitivity)
     return LogRecord(
         actor, line.hash, line.id, line.parent, line.payload, line.previous, sensitivity, line.seq,

@@ -153,7 +153,7 @@ def draft_record(
     sensitivity: Sensitivity | None = None,
     expected: int | None = None,
 ) -> Draft:
-    """Validate the caller's values and prepare them for linking."""
+    """Validate the caller's values, and return them as a draft of a record."""
     entry, data = encode_payload(payload)
     if len(data) > MAX_PAYLOAD:
         raise InvalidRecordError(
@@ -202,7 +202,7 @@ def link_record(draft: Draft, head: Head | None) -> LogRecord:
         seq, draft.session,
         datetime.now(UTC), draft.turn, draft.type,
     )  # fmt: skip
-    # the frozen record may be changed here, since no other code has it yet
+    # changing this frozen record is safe: no other code has it yet
     force_setattr(record, "hash", hash_record(record))
     return record
 
@@ -218,8 +218,8 @@ def hash_record(record: LogRecord) -> str:
 
 
 def _write_time(time: datetime) -> str:
-    # The time is formatted here because it is hashed: it is always in UTC and has always six
-    # digits.
+    # The text of the time is part of the hash, so the format is fixed: UTC, with six digits of
+    # microseconds.
     return time.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
@@ -259,8 +259,8 @@ def read_row(row: Row) -> LogRecord:
         digest,
     ) = row
     try:
-        # This raises an error for damaged values: invalid UTF-8 arrives as surrogates, and a value
-        # may have another type.
+        # The conversion raises an error for damaged values: invalid UTF-8 arrives as surrogates,
+        # and a value may have another type.
         "".join((session, identity, turn or "", parent or "", kind, actor, sensitivity)).encode()
         operator.index(seq)
         return LogRecord(

@@ -1,6 +1,7 @@
 """Replay a run from its log: show its steps, return its recorded replies, compare runs.
 
-Replaying has no side effects: nothing here can reach a tool, a socket or a process.
+Replaying has no side effects: no code in this package can run a tool, open a socket or start a
+process.
 """
 
 from .diff import Change, Difference, compare_runs, find_differences

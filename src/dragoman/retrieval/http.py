@@ -1,4 +1,4 @@
-"""Embedding and reranking models over HTTP: encode, send, decode. Nothing here retries."""
+"""Embedding and reranking models over HTTP: encode, send and decode, without retries."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class JoinedEmbeddings:
         self._parts: list[Embeddings] = []  # the answers so far, without their vectors
 
     def add(self, part: Embeddings) -> None:
-        """Add the answer to the next slice."""
+        """Add the answer for the next slice of the texts."""
         check_length(part, self._parts)
         self._data += part.vectors.data.cast("B")
         # An empty view keeps the length of the vectors without their data.

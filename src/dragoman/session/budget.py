@@ -98,7 +98,7 @@ class Budget(Struct, frozen=True, omit_defaults=True):
             )
 
     def find_excess(self, spent: Spending) -> BudgetExceeded | None:
-        """Return the event for the first limit that is reached, or ``None``."""
+        """Return the event for the first limit that is reached, or ``None`` if there is none."""
         if self.steps is not None and spent.turns >= self.steps:
             return BudgetExceeded("turns", Decimal(self.steps), Decimal(spent.turns), "turns")
         if self.tokens is not None and spent.tokens >= self.tokens:

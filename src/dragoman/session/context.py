@@ -248,7 +248,10 @@ def _shorten(text: str, longest: int = 200) -> str:
 
 
 def _shorten_unseen(view: ContextView, excess: int) -> list[LeftOut]:
-    """Shorten the longest results that the model has not seen to a common length that fits."""
+    """Shorten the longest tool results to a common length, so that the conversation fits.
+
+    This applies to results that the model has not seen yet.
+    """
     unseen = [part for part in view.parts if part.unseen and isinstance(part.message.content, str)]
     unseen = [part for part in unseen if isinstance(part.message, ToolResult)]
     total = sum([part.tokens for part in unseen])

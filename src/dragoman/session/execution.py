@@ -42,7 +42,10 @@ class Pipeline:
         self._journal = journal
 
     async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
-        """Process every intent to its end: concurrently if all only read, otherwise in order."""
+        """Process every intent to its end.
+
+        Intents run concurrently if all their tools are read-only, otherwise in order.
+        """
         if len(intents) > 1 and self._tools.may_overlap([intent.tool_name for intent in intents]):
             await self._process_together(intents, turn)
             return

@@ -113,7 +113,7 @@ class Turn:
         self._ends: list[ToolUseEnd] = []
         self._begun: ToolUseStart | None = None  # the tool call that is currently being received
         self._written: list[str] = []  # the arguments of the current tool call so far
-        self._recorded = 0  # number of history records of the call that are in the log
+        self._recorded = 0  # number of the call's history records already in the log
         self._attempt = 0  # the number of the current attempt, from 0
 
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:

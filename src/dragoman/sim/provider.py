@@ -381,7 +381,7 @@ def _text_of(said: Said) -> str:
 
 
 def _refusal(fault: Fault) -> ProviderError | None:
-    """Return the error for a fault that occurs before the reply begins, or ``None``."""
+    """Return the error for a fault that occurs before the reply begins; ``None`` for others."""
     if fault.status is not None or (
         fault.error is not None and not fault.after and fault.stall is None
     ):

@@ -143,7 +143,7 @@ class McpServer:
         try:
             async with asyncio.timeout(self._start_timeout):
                 await ready
-            # The timeout does not apply here: the user may have to accept a changed tool.
+            # This step has no timeout, because the user may have to accept a changed tool.
             await self._check_pins()
         except TimeoutError:
             await self.close()

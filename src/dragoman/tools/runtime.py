@@ -61,7 +61,7 @@ class ToolFailure(Exception):  # noqa: N818 - it is what happened, and no mistak
 
 
 class ExecutableTool(ABC):
-    """A tool that can be run here. A model and its provider receive only ``description``.
+    """A tool that this process can run. A model and its provider receive only ``description``.
 
     A tool that does not declare its side effect counts as one that executes programs.
     """

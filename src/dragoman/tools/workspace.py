@@ -315,7 +315,7 @@ class _Files:
         try:
             yield from self._workspace.walk(path, WITHHELD.get())
         except PathError:
-            # This raises an error if the path is neither a folder nor a file.
+            # Reading raises an error if the path is neither a folder nor a file.
             self._workspace.read(path)
             yield self._workspace.locate(path), "file"
 

@@ -128,7 +128,7 @@ class _Graph:
         self._index(root)
         self.nodes: list[_Node] = []
         self._number(root)
-        for schema in self._schemas:  # the list grows during the iteration
+        for schema in self._schemas:  # reading a schema appends its subschemas to the list
             self.nodes.append(self._read(schema))
 
     def _index(self, root: dict[str, Any]) -> None:

@@ -62,7 +62,8 @@ class Fields:
     def complain(self, problem: str, name: str | None = None) -> None:
         """Raise the error for a problem.
 
-        A subclass may collect it; the read then returns its default.
+        A subclass may collect the errors instead; a field with an error then has its default
+        value.
         """
         raise self.fail(problem, name)
 

@@ -102,7 +102,7 @@ class PartialValue:
     def feed(self, event: TextDelta) -> list[Any]:
         """Add a fragment; return the value so far if it changed and its finished parts are valid.
 
-        The complete value is not returned here: the reply contains it, as an instance of its type.
+        The complete value is never returned: the reply contains it, as an instance of its type.
         """
         # a model may write a text block before its answer
         if event.content_block_index != self._block:

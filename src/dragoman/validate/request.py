@@ -97,7 +97,7 @@ def _check_messages(messages: Sequence[Message]) -> None:
                 and block.text
             ):
                 continue
-        # The index is computed only for the messages that get here, which is cheaper than
+        # The index is computed only for messages that need further checks, which is cheaper than
         # enumerate.
         path = f"messages[{len(messages) - length_hint(walk) - 1}]"
         if type(message) is User:
@@ -295,7 +295,7 @@ def find_refusal(
     *,
     results: bool = True,
 ) -> tuple[Refusal, ProviderError] | None:
-    """Return the first capability that the request uses and the model lacks, or ``None``.
+    """Return the first capability that the request uses and the model lacks, if there is one.
 
     Capabilities are checked in the order of the adapter contract. Only what the request uses is
     looked up, and an unknown capability counts as present. Structured output is included for

@@ -94,7 +94,7 @@ def read_any(body: bytes) -> Any:
 
 
 def show_raw(body: bytes) -> Any:
-    """Return a reply as parsed JSON, or as text where it is not JSON."""
+    """Return a reply as parsed JSON, or as text if it is not JSON."""
     try:
         return read_json(body)
     except ValueError:

@@ -344,7 +344,7 @@ class VoyageRerankServer(RerankServer):
 
 
 class TeiEmbedServer(RetrievalServer):
-    """The server side of TEI's ``/embed``; a server has one model."""
+    """The server side of TEI's ``/embed``. A TEI server has only one model."""
 
     wire: ClassVar[str] = "tei"
 
@@ -372,7 +372,7 @@ class TeiEmbedServer(RetrievalServer):
 
 
 class TeiRerankServer(TeiEmbedServer):
-    """The server side of TEI's ``/rerank``; a server has one model."""
+    """The server side of TEI's ``/rerank``. A TEI server has only one model."""
 
     operation: ClassVar[Operation] = "rerank"
 

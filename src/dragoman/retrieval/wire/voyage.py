@@ -1,6 +1,6 @@
 """Voyage: ``/v1/embeddings`` with an input type, and ``/v1/rerank`` with ``top_k``.
 
-Both truncate long texts unless ``truncation`` is false, which is always sent.
+Both truncate long texts unless ``truncation`` is false, so the codecs always send false.
 """
 
 from __future__ import annotations
