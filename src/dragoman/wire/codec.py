@@ -150,7 +150,7 @@ def read_quirks(quirks: Any, kind: type[Q]) -> Q:
 
 
 class Endpoint(Generic[Q]):
-    """Base class of codecs: a model, an address, and the quirks of the server at that address."""
+    """Base class of codecs. It has a model, an address, and the quirks of the server there."""
 
     wire: ClassVar[str]
     quirks_type: type[Q]
@@ -287,7 +287,7 @@ class Codec(Protocol):
         ...
 
     def decoder(self, request: Request, out: Assembler) -> Decoder:
-        """Return a decoder for the reply to ``request``, which calls the assembler ``out``."""
+        """Return a decoder that reads the reply to ``request`` and calls the assembler ``out``."""
         ...
 
     def error(
@@ -531,7 +531,11 @@ _WITHOUT_CONTENT = frozenset({BARE, b"ping", b"keepalive"})
 
 
 def _lacks_content(frame: Frame) -> bool:
-    """Return whether a frame has no content: a keep-alive, or a bare object without an error."""
+    """Return whether a frame has no content.
+
+    A keep-alive has no content, and neither has a JSON object outside an event, unless it is an
+    error.
+    """
     return (
         b'"error"' not in frame.data
         if frame.event == BARE

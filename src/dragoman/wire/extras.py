@@ -1,4 +1,4 @@
-"""Extras that request output for which ``Response`` has no field."""
+"""Report extras that request output for which ``Response`` has no field."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _sorted = msgspec.json.Encoder(order="sorted").encode
 def ordered_json(value: Any) -> msgspec.Raw:
     """Return a value as JSON with its keys in insertion order.
 
-    Models fill a schema in the order of its properties.
+    The order matters, because models fill a schema in the order of its properties.
     """
     return _write(value, _encode)
 

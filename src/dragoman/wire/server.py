@@ -66,7 +66,7 @@ class ServerCodec(Protocol):
         ...
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply to this request, created at epoch second ``created``."""
+        """Return an encoder for the reply. ``created`` is the reply's time in epoch seconds."""
         ...
 
     def error(self, error: ProviderError) -> HttpReply:

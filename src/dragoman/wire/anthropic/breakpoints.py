@@ -27,7 +27,7 @@ def mark_of(value: System | User | ToolResult | Text | Image | Document) -> dict
 def place_breakpoints(
     body: dict[str, Any], cache: PromptCache | None, quirks: Quirks, notes: Notes
 ) -> None:
-    """Add automatic cache breakpoints to those of the caller; remove all if caching is off."""
+    """Add automatic cache breakpoints to the caller's; remove all of them if caching is off."""
     marked = [block for block in _blocks(body) if _KEY in block]
     if cache is None:
         for block in marked:

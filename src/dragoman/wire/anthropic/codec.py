@@ -184,7 +184,7 @@ _HEADERS = {
     "accept": "application/json, text/event-stream",
     **_VERSION,
 }
-# the one value that Google Cloud documents for the field anthropic_version
+# Google Cloud documents this value for the field anthropic_version.
 _RAW_VERSION = "vertex-2023-10-16"
 _NAMES_FORMAT = re.compile(
     r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE

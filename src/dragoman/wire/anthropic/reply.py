@@ -271,8 +271,9 @@ class AnthropicDecoder(Decoder):
     def _open(self, index: Any, data: Any) -> _Block:
         if not isinstance(data, dict):
             raise InvalidResponseError("a content block is not an object")
-        # Calls may overlap (case: anthropic/calls-interleaved); any other block ends with the next
-        # start, because some servers never send its stop (case: anthropic/blocks-never-stopped).
+        # Calls may overlap (case: anthropic/calls-interleaved). Any other block ends when the next
+        # block starts, because some servers send no stop event (case:
+        # anthropic/blocks-never-stopped).
         if self._current is not None:
             self._close(self._current)
         self._close_without_input()

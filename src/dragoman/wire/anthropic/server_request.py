@@ -48,7 +48,7 @@ _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "n
 
 
 def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Asked:
-    """Return the request in a body.
+    """Decode the body of a request.
 
     ``max_tokens`` is optional if the client asks only for a token count.
     """
@@ -80,7 +80,7 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
 
 
 class _Losses(Losses):
-    """Collect warnings for dropped fields, and the retention that the cache marks request."""
+    """Collect warnings for dropped fields, and the retention time that cache marks request."""
 
     ttl: Literal["1h"] | None = None
 

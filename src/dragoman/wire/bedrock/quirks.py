@@ -1,4 +1,4 @@
-"""Quirks: how models of this wire differ, as data."""
+"""Quirks: settings for the differences between models of this wire."""
 
 from __future__ import annotations
 

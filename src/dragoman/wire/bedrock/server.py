@@ -1,4 +1,4 @@
-"""The server side of Converse: messages of an event stream, or one body."""
+"""The server side of Converse. A reply is a binary event stream or one body."""
 
 from __future__ import annotations
 
@@ -215,9 +215,9 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    """Write usage.
+    """Return the token counts.
 
-    Counts do not overlap on this wire: cached tokens are not part of the input count.
+    The counts do not overlap on this wire: cached tokens are not part of the input count.
     """
     asked = usage.input_tokens
     if asked is not None:

@@ -52,7 +52,7 @@ _WHY = "a mark for the prompt cache is kept for texts, media, results and the sy
 
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
-    """Return the request in a body; the model and the mode are in the path."""
+    """Decode a request. The model and the mode are in the URL path."""
     head, found, mode = path.rpartition("/converse")
     model = head.partition("/model/")[2]
     if not found or not model or mode not in ("", "-stream"):
@@ -89,7 +89,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
 
 
 class _Losses(Losses):
-    """Collect warnings for dropped fields, and the retention that the cache marks request."""
+    """Collect warnings for dropped fields, and the retention time that cache marks request."""
 
     ttl: Literal["1h"] | None = None
 

@@ -1,4 +1,4 @@
-"""Quirks: how servers and models of this wire differ, as data."""
+"""Quirks: settings for the differences between servers and models of this wire."""
 
 from __future__ import annotations
 

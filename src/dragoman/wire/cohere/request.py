@@ -73,7 +73,10 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request, messages last; ``path`` is how the schema is requested."""
+    """Return the body of a request, with the messages last.
+
+    ``path`` is how the response schema is requested.
+    """
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     body |= _write_config(request.config)
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}

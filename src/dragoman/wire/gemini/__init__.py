@@ -1,8 +1,7 @@
 """Generate Content: Gemini's native wire, used by Google's two endpoints and other servers.
 
 This folder contains only the code of this wire. It is sans-IO: it opens no socket, does not sleep
-and does not log. Differences between servers and model generations are data: ``Quirks``, one
-documented field each.
+and does not log. The differences between servers and model generations are fields of ``Quirks``.
 """
 
 from .codec import GeminiCodec

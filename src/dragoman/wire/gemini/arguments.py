@@ -19,12 +19,12 @@ _VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
 class StreamedArguments:
     """The arguments object of a tool call that is still arriving.
 
-    ``value`` is the object so far.
+    ``value`` contains the arguments that have arrived so far.
     """
 
     def __init__(self, begun: dict[str, Any]) -> None:
         self._value = dict(begun)
-        # the path of the incomplete string, if more fragments of a string follow
+        # the path of the incomplete string, or None if no string is incomplete
         self._growing: str | None = None
         self._place: tuple[Any, str | int] = (self._value, "")
         # The fragments of the incomplete string. They are joined once, because joining them as

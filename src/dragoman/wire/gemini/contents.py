@@ -48,7 +48,7 @@ _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 def write_contents(
     messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes
 ) -> list[dict[str, Any]]:
-    """Return the conversation without system prompt.
+    """Return the conversation as contents of this wire, without the system prompt.
 
     ``first`` is the index of the conversation's first message.
     """

@@ -23,7 +23,7 @@ from ..errors import Failure, Row, build_error, read_failure, read_retry_after, 
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
-    """Read an error body, which is an object or an array with one. ``details`` gives the cause."""
+    """Read an error body: an object, or an array with one object. ``details`` has the cause."""
     data: Any = body
     if isinstance(body, bytes):
         try:

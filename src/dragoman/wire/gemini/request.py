@@ -92,8 +92,8 @@ def write_request(
 def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
     """Write the handle of cached contents, if the call has one.
 
-    Cached contents include a system prompt and tools, and the server rejects a request that refers
-    to cached contents and also has a system prompt or tools.
+    Cached contents include a system prompt and tools. The server rejects a request that refers to
+    cached contents and has its own system prompt or tools, so these are dropped.
     """
     cache = read_cache(request)
     note_unplaced(cache, ("handle",), notes)

@@ -58,7 +58,7 @@ _MODES: dict[str, ToolChoice] = {
 
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
-    """Return the request that a body and its URL path describe."""
+    """Decode a request. The model and the mode are in the URL path."""
     _, found, name = path.rpartition("/models/")
     model, _, verb = name.rpartition(":")
     if not found or not model or verb not in _VERBS:

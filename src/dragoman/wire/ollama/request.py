@@ -49,7 +49,10 @@ _OPTIONS = {
 def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes
 ) -> dict[str, Any]:
-    """Return the body of a request, messages last; ``path`` is how the schema is requested."""
+    """Return the body of a request, with the messages last.
+
+    ``path`` is how the response schema is requested.
+    """
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     if quirks.keep_alive is not None:
         body["keep_alive"] = quirks.keep_alive

@@ -1,8 +1,7 @@
 """Chat Completions, and the quirks of compatible servers.
 
 This folder contains only the code of this wire. It is sans-IO: it opens no socket, does not sleep
-and does not log. Differences between servers of this wire are data: ``Quirks``, one documented
-field each.
+and does not log. The differences between servers of this wire are fields of ``Quirks``.
 """
 
 from .codec import OpenAICodec

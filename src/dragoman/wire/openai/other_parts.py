@@ -68,7 +68,7 @@ class OtherParts:
                     self._speech.setdefault(name, []).append(piece)
 
     def emit(self, out: Assembler) -> None:
-        """Add the parts to the message: citations to its text, images and audio as blocks."""
+        """Add the collected parts: citations to the text, images and audio as blocks."""
         sources = {"annotations": self._annotations} if self._annotations else self._sources
         if sources or self._found:
             out.attach(Text, opaque={**sources, **self._found}, key=LAST)

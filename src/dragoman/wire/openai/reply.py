@@ -1,4 +1,4 @@
-"""Decode replies of this wire: chunks and bodies, and the deviations of servers."""
+"""Decode replies of this wire: chunks and bodies, including the deviations of servers."""
 
 from __future__ import annotations
 
@@ -334,8 +334,8 @@ class OpenAIDecoder(Decoder):
         if isinstance(part.reasoning_details, list):
             details += part.reasoning_details
         if part.content or part.refusal or part.tool_calls or part.function_call:
-            # Details of Gemini models (through OpenRouter) arrive after the text or call that they
-            # sign. They are attached at the end of the message (case:
+            # Reasoning details of Gemini models (through OpenRouter) arrive after the text or call
+            # that they sign. They are attached at the end of the message (case:
             # openai/reasoning-details-after-the-text).
             if not self._answering:
                 self._attach_details()
@@ -437,7 +437,7 @@ class OpenAIDecoder(Decoder):
                 None if held is not None and name and held.started and name != held.name else held
             )
         # Some servers send neither ids nor indices, or the index 0 for every call. Then a new call
-        # begins with another name, or with arguments after complete ones (cases:
+        # begins if the name changes, or if more arguments follow complete arguments (cases:
         # openai/missing-index-and-id, openai/index-always-0).
         if (
             name

@@ -354,7 +354,7 @@ def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
     raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
 
 
-# The name of the audio format on this wire, by media type.
+# The name that this wire uses for an audio format, by media type.
 AUDIO_FORMATS = {
     "audio/wav": "wav",
     "audio/x-wav": "wav",

@@ -3,8 +3,7 @@
 Each call sends the complete conversation.
 
 This folder contains only the code of this wire. It is sans-IO: it opens no socket, does not sleep
-and does not log. Differences between servers and models of this wire are data: ``Quirks``, one
-documented field each.
+and does not log. The differences between servers and models of this wire are fields of ``Quirks``.
 """
 
 from .codec import ResponsesCodec

@@ -49,7 +49,7 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 
 def read_request(body: bytes | dict[str, Any]) -> Asked:
-    """Return the request in a body."""
+    """Decode the body of a request."""
     fields, losses = read_body(body), Losses()
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     for name in _STATE:
