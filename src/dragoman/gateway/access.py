@@ -32,7 +32,7 @@ from .usage import UsageBook
 
 
 class Bounds(Struct, frozen=True):
-    """The limits that a gateway process sets its clients: bytes, seconds, requests, connections.
+    """The limits for the clients of a gateway process: bytes, seconds, requests, connections.
 
     Only ``dragoman serve`` enforces ``head_bytes`` and the fields after it; other ASGI servers
     have limits of their own.
@@ -49,7 +49,7 @@ class Bounds(Struct, frozen=True):
     headers: int = 100
     trailer_bytes: int = 8 * 1024
     pipelined: int = 8  # maximum number of requests queued on one connection
-    # seconds in which a client must read 64 KiB of a reply, or the rest
+    # timeout for a slow reader: every 64 KiB of a reply must be read within this many seconds
     write_seconds: float = 20.0
     connections: int = 4096
     connections_per_peer: int = 2048
@@ -116,14 +116,17 @@ class Service:
         self.models = models
         self.keys = keys
         self.ledger = LedgerWriter(ledger, limits)
-        self.counts = counts  # false if each worker would count its own usage separately
+        # false if several workers run without a shared ledger, so that a key's limits cannot be
+        # counted
+        self.counts = counts
         self.bounds = bounds
         self.calls = calls
         self.metrics = Metrics()
-        self.gathering: MetricsFolder | None = None  # set if there are several workers
+        # the folder of metrics files, set only if there are several workers
+        self.gathering: MetricsFolder | None = None
         self.draining = False
-        # true after SIGTERM while requests are still served, so that load balancers stop sending
-        # them
+        # true after SIGTERM: /ready then fails, so that load balancers stop sending requests, but
+        # requests are still served
         self.leaving = False
         self.drain_delay = 0.0
         # a function that opens the configured models again
@@ -146,7 +149,7 @@ class Service:
         """Return the key that a client presents.
 
         Clients of the Gemini wire may send the key in the URL, but only from this machine or if
-        the operator allows it: proxies write URLs to their logs.
+        the operator allows it, because proxies write URLs to their logs.
         """
         found = codec.key(headers)
         if found is not None or codec.wire != "gemini" or self.url_keys is False:
@@ -158,15 +161,18 @@ class Service:
         return values[0] if len(values) == 1 else None
 
     def identify(self, headers: Mapping[str, str], presented: str | None) -> Key | None:
-        """Return the key of a request; raise ``AuthenticationError`` if it is not allowed."""
+        """Return the key of a request; raise ``AuthenticationError`` if access is denied.
+
+        Return ``None`` if the gateway has no keys.
+        """
         if self.keys is not None:
             key = self.keys.find(presented)
             if key is None:
                 raise AuthenticationError("the key is missing or unknown")
             return key
-        # Protect against CSRF and DNS rebinding: without keys, only local programs are served, not
-        # web pages. A page's host name can be made to resolve to this address, and its scripts can
-        # post here, but their requests have the page's name in Host or Origin.
+        # Protect against CSRF and DNS rebinding: a gateway without keys serves local programs, not
+        # web pages. A web page can make its host name resolve to the gateway's address and post
+        # requests from scripts, but those requests have the page's host name in Host or Origin.
         if self._check_host and not _is_local(headers.get("host", "")):
             raise AuthenticationError(
                 "this gateway has no keys and answers to its loopback address only", status=403
@@ -184,7 +190,10 @@ class Service:
         return None
 
     def can_count(self, key: Key) -> bool:
-        """Return whether a key's limits, if it has any, are counted across all workers."""
+        """Return whether a key's limits are counted across all workers.
+
+        Return true for a key without limits.
+        """
         has_rates = key.has_rates and self.ledger.limits is None
         return self.counts or not (key.has_budget or has_rates)
 

@@ -30,9 +30,10 @@ _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for o
 
 
 class Charged(NamedTuple):
-    """The call records that were already charged, and the error that was known at that time.
+    """The call records that the ledger has already counted, and the call's error at that time.
 
-    A call is charged before the end of its reply is sent.
+    A call is charged shortly before the last bytes of its reply are sent. It may still fail after
+    that.
     """
 
     records: list[CallEnd]
@@ -64,14 +65,14 @@ class Ended(Protocol):
 
     @property
     def record(self) -> Callable[[float], list[CallEnd]] | None:
-        """Build the records of a retrieval request; ``None`` for other requests."""
+        """A function that builds a retrieval request's records, or ``None`` for a chat request."""
 
 
 async def charge(exchange: Ended) -> None:
     """Write the cost of a call to the ledger before the end of its reply is sent.
 
-    Otherwise a client that has its complete reply could start a call at another worker, which
-    would be admitted without this cost, and exceed its budget by more than its concurrent calls.
+    If the cost were written later, a client could send its next request as soon as the reply ends,
+    and another worker would admit that request although the budget is exhausted.
     """
     key = exchange.key
     if key is None or not key.has_budget or exchange.charged is not None:
@@ -112,7 +113,7 @@ def account(exchange: Ended) -> None:
         }
         facts |= {"dragoman.key": owner, "dragoman.request_id": exchange.id}
         service.tracing.end(exchange.span, facts, records)
-    # a request without a model was rejected before a call
+    # the model is empty if the request was rejected before its model was known
     if service.usage is not None and exchange.model:
         owner = "" if exchange.key is None else exchange.key.id
         service.usage.count(owner, exchange.model, exchange.status, usage, money)
@@ -129,7 +130,10 @@ def _count_tokens(usage: Usage) -> int:
 
 
 def _settle(exchange: Ended, key: Key, tokens: int, money: Decimal) -> None:
-    """Count the usage that has not been charged yet; it may have changed after the charge."""
+    """Release the lease, and count the usage that the ledger has not counted yet.
+
+    The usage can change between ``charge`` and the end of the request.
+    """
     if exchange.charged is not None:
         usage, paid = add_up(exchange.charged.records)
         tokens, money = tokens - _count_tokens(usage), EXACT.subtract(money, paid)
@@ -137,9 +141,10 @@ def _settle(exchange: Ended, key: Key, tokens: int, money: Decimal) -> None:
 
 
 def _describe_call(exchange: Ended, seconds: float) -> tuple[list[CallEnd], GatewayCall | None]:
-    """Return the records of the call, and the call itself unless it is a retrieval call.
+    """Return the records of the request's model call, and the call itself.
 
-    Without a call, return no records.
+    The call is ``None`` for a retrieval request. If no model was called, there are no records
+    either.
     """
     if exchange.record is not None:
         return exchange.record(seconds), None
@@ -160,13 +165,13 @@ def _describe_call(exchange: Ended, seconds: float) -> tuple[list[CallEnd], Gate
     )
     if charged is None or charged.error is not exchange.error:
         return call.record(), call
-    # The records are not priced again, since pricing takes most of the time.
+    # Reuse the records that were charged: computing the prices again would be slow.
     records = [replace(each, inbound=inbound) for each in charged.records]
     return [*records[:-1], replace(records[-1], latency_ms=round(seconds * 1000, 3))], call
 
 
 def describe_inbound(exchange: Ended) -> Inbound:
-    """Return the part of a log record that describes the client's side of a request."""
+    """Return the part of a call record that describes the client's request and its HTTP reply."""
     return Inbound(
         wire=exchange.codec.wire,
         key=None if exchange.key is None else exchange.key.id,
@@ -181,7 +186,7 @@ def describe_inbound(exchange: Ended) -> Inbound:
 
 
 def _describe(request: Request | None, inbound: Inbound, seconds: float) -> dict[str, Any]:
-    """Return the line of the access log for a request without a model call."""
+    """Return the access log line of a request that did not call a model."""
     at, took = round(time.time() - seconds, 6), round(seconds * 1000, 3)
     line = {"type": "gateway.request", "at": at, "latency_ms": took, "inbound": inbound}
     return line if request is None else {**line, "request_id": request.request_id}

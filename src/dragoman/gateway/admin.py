@@ -49,7 +49,7 @@ _HEADERS = {
 
 
 class AdminPage:
-    """Serve the page to clients that send the admin key as a password or as a bearer token."""
+    """Serve the admin page to clients that send the admin key as a password or a bearer token."""
 
     def __init__(self, service: Service, book: UsageBook, digest: str) -> None:
         self._service = service
@@ -145,7 +145,7 @@ def _fill(
 ) -> list[tuple[str, float]]:
     """Return the bars of a chart, including empty bars for periods without usage.
 
-    There is a bar for each hour of a day, or for each day of a longer range.
+    A bar stands for one hour if the chart shows a day, and for one day if it shows more.
     """
     step = 1 if hours <= 24 else 24
     last = int(time.time() // 3600) // step

@@ -100,20 +100,21 @@ def create_app(
     tracing: Tracing | None = None,
     open_ready: bool = False,
 ) -> Starlette:
-    """Return an ASGI application that serves these models.
+    """Return an ASGI application that serves the given models.
 
-    Only clients with one of the ``keys`` may use it; without keys every local program may, and
-    ``check_host`` keeps web pages and other machines out. ``ledger`` counts the usage of limited
-    keys, by default in memory; ``limits`` counts requests, tokens and concurrent calls in Redis
-    instead. ``workers`` is the number of processes that share the keys; if keys have limits, they
-    must share a ledger too. ``log`` receives the records of every call, as one session per run;
-    the application does not close it. With ``log_content`` it also receives the messages. ``cors``
-    are origins whose web pages may call the gateway from a browser. ``url_keys`` allows clients of
-    the Gemini wire to send their key in the URL (``?key=``); by default only local clients may.
-    ``store`` keeps responses, so that clients of the Responses wire can refer to them; the
-    application does not close it. ``admin`` is the hash of a key for the page ``/admin``, which
-    shows ``usage``, by default the usage of this process. ``tracing`` records spans. With
-    ``open_ready``, ``/ready`` needs no key and names no models.
+    If ``keys`` are given, clients must send one of them. Without keys, every local program may use
+    the gateway, and ``check_host`` rejects web pages and other machines. ``ledger`` counts the
+    usage of limited keys, by default in memory; ``limits`` counts requests, tokens and concurrent
+    calls in Redis instead. ``workers`` is the number of processes that serve the same keys; if
+    keys have limits, the processes must share a ledger. ``log`` receives the records of every
+    call, as one session per run; the application does not close the log. With ``log_content`` the
+    log also receives the messages. ``cors`` are origins whose web pages may call the gateway from
+    a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the URL
+    (``?key=``); by default only local clients may. ``store`` keeps responses, so that clients of
+    the Responses wire can refer to them; the application does not close the store. ``admin`` is
+    the hash of a key for the page ``/admin``, which shows ``usage``, by default the usage of this
+    process. ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no
+    models.
     """
     if "*" in cors and keys is None:
         raise ValueError(_CORS_WITHOUT_KEYS)
@@ -137,7 +138,8 @@ def create_app(
         exception_handlers={404: _refuse_route, 405: _refuse_route},
         lifespan=partial(_live, service),
     )
-    # a redirect would be sent before the key is checked, with the client's Host header in it
+    # Starlette's redirects are off: they would be sent before the key is checked, and would repeat
+    # the client's Host header.
     app.router.redirect_slashes = False
     app.state.service = service
     return app
@@ -146,12 +148,12 @@ def create_app(
 @contextlib.asynccontextmanager
 async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any]]:
     """Start the application's background tasks; stop them and close its resources at shutdown."""
-    service.draining = False  # reset, since an application may be started again after a shutdown
+    service.draining = False  # a previous shutdown of the same application may have set this flag
     tasks = [asyncio.ensure_future(work) for work in _list_work(service)]
     service.leaving = False
     if service.reload is not None:
         handle_signals(service)
-    # ``BoundedHttpProtocol`` reads these limits and enforces them on connections
+    # uvicorn passes this state to ``BoundedHttpProtocol``, which enforces the limits.
     yield {"bounds": service.bounds}
     service.draining = True
     for task in tasks:
@@ -181,7 +183,7 @@ def _list_work(service: Service) -> list[Coroutine[Any, Any, None]]:
 
 
 async def _poll(keys: KeyRing) -> None:
-    """Read the keys again from their database every second."""
+    """Check the key database for changes every second, and reload the keys if there are any."""
     while True:
         await asyncio.sleep(_POLL_SECONDS)
         await asyncio.to_thread(keys.poll)
@@ -235,8 +237,9 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         if admin and service.usage is not None
         else []
     )
-    # Routes are tried in this order. Fixed paths of calls come first, since nearly all requests
-    # use them. Retrieval paths come before paths with a pattern, which would match them too.
+    # Starlette tries the routes in this order. Chat paths without parameters come first, since
+    # nearly all requests use them. Retrieval paths come before chat paths with parameters, which
+    # would match them too.
     return [
         *[route for route in posts if not route.param_convertors],
         *page,
@@ -279,10 +282,11 @@ class _Pages:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, asked: HttpAsked) -> Response:
-        """Report whether this key's models are ready, and name those that are not.
+        """Report whether the models are ready, and name those that are not.
 
-        The check contacts upstream servers, so it requires a key. The operator can open it to load
-        balancers without a key; the report then names no models.
+        The check contacts upstream servers, so it requires a key, and it names only models that
+        the key may use. With ``open_ready``, load balancers can check without a key; the report
+        then names no models.
         """
         service = self._service
         try:
@@ -302,7 +306,7 @@ class _Pages:
         return JSONResponse({"status": "not ready", "models": shown}, 503)
 
     async def metrics(self, asked: HttpAsked) -> Response:
-        """Return the counters of all workers."""
+        """Return the metrics of all workers in the text format of Prometheus."""
         try:
             self._identify(asked)
         except ProviderError as error:
@@ -312,9 +316,9 @@ class _Pages:
         return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def models(self, asked: HttpAsked) -> Response:
-        """Return the models that this key may use, for clients of the openai and anthropic wires.
+        """Return the models that the client's key may use, in the openai and anthropic format.
 
-        Clients of the Gemini wire, recognised by their headers, get their own format.
+        Clients of the Gemini wire, recognised by their headers, receive the Gemini format.
         """
         if find_codec(asked.url.path, asked.headers).wire == "gemini":
             return await self.gemini_models(asked)
@@ -326,7 +330,7 @@ class _Pages:
         return self._show_model(asked, show_gemini_model if is_gemini else show_model)
 
     async def gemini_models(self, asked: HttpAsked) -> Response:
-        """Return the models that this key may use, in the format of the Gemini wire."""
+        """Return the models that the client's key may use, in the format of the Gemini wire."""
         return self._list_models(
             asked, lambda names: {"models": [show_gemini_model(name) for name in names]}
         )
@@ -336,19 +340,19 @@ class _Pages:
         return self._show_model(asked, show_gemini_model)
 
     async def ollama_tags(self, asked: HttpAsked) -> Response:
-        """Return the models that this key may use, in the format of the Ollama wire."""
+        """Return the models that the client's key may use, in the format of the Ollama wire."""
         return self._list_models(
             asked, lambda names: {"models": [show_ollama_tag(name) for name in names]}
         )
 
     async def ollama_running(self, asked: HttpAsked) -> Response:
-        """Return the models that this key may use, in the format of Ollama's loaded models."""
+        """Return the models that the client's key may use, as Ollama lists loaded models."""
         return self._list_models(
             asked, lambda names: {"models": [show_ollama_running(name) for name in names]}
         )
 
     async def ollama_version(self, asked: HttpAsked) -> Response:
-        """Return the gateway's version, which clients of the Ollama wire request first."""
+        """Return the gateway's version; Ollama clients send this request first."""
         return self._list_models(asked, lambda names: {"version": version("dragoman")})
 
     def _list_models(
@@ -369,7 +373,7 @@ class _Pages:
         return JSONResponse(record(name))
 
     async def openapi(self, asked: HttpAsked) -> Response:
-        """Return the OpenAPI document. It is cached, as clients without a key may request it."""
+        """Return the OpenAPI document, cached because clients without a key may request it."""
         if self._openapi is None:
             self._openapi = JSONResponse(document())
         return self._openapi

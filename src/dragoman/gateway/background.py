@@ -24,7 +24,7 @@ Serve = Callable[
 
 
 class Background:
-    """Generate responses in the background, while no client waits for them."""
+    """Generate responses in background tasks, so that clients need not stay connected."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Background:
     async def start(
         self, scope: Mapping[str, Any], fields: Mapping[str, Any], owner: str, serve: Serve
     ) -> dict[str, Any]:
-        """Start to generate a response, and return its initial state, which contains the id."""
+        """Start to generate a response; return a response object that has an id but no answer."""
         if sum([key[0] == owner for key in self._tasks]) >= MAX_RUNNING:
             raise RateLimitError(
                 f"{MAX_RUNNING} responses are under way in the background", retry_after=5
@@ -49,7 +49,7 @@ class Background:
         return made
 
     async def cancel(self, owner: str, response_id: str) -> None:
-        """Stop a response, if it runs in this process."""
+        """Stop generating a response, if this process generates it."""
         task = self._tasks.get((owner, response_id))
         if task is not None:
             self._stopped.add(response_id)
@@ -77,7 +77,7 @@ class Background:
         client = _Absent(msgspec.json.encode(fields))
         try:
             await serve(scope, client.receive, client.send, made["id"])
-            # a cancelled request sends an error response before it ends
+            # a cancelled request replies with an error status, like a failed one
             if client.status != 200 and made["id"] in self._stopped:
                 await self._put(owner, {**made, "status": "cancelled"})
             elif client.status != 200:
@@ -97,7 +97,7 @@ class Background:
 
 
 class _Absent:
-    """Stand in for the client of a background request: send its body, and never disconnect."""
+    """Act as the client of a background request: provide the body, and stay connected."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body

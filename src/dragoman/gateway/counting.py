@@ -1,4 +1,4 @@
-"""Count a request's tokens on the model's server; otherwise estimate them, with a warning."""
+"""Count a request's tokens on the model's server; if that fails, estimate them with a warning."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ESTIMATED = LossWarning(
 
 
 async def count_input(provider: Provider, request: Request) -> tuple[int, tuple[LossWarning, ...]]:
-    """Return the input tokens of a request, and a warning if they are estimated."""
+    """Return the number of input tokens of a request, and a warning if it is an estimate."""
     for part in walk(provider):
         if isinstance(part, HttpProvider):
             count = await _ask(part, replace(request, model=part.model))
             if count is not None:
                 return count, ()
-            break  # if a model has several servers, use only the first, as a call does
+            break  # a model may have fallback servers; only the first server counts
     work = provider.estimate_input_tokens
     return await asyncio.to_thread(work, request.messages, request.tools), (_ESTIMATED,)
 
@@ -34,7 +34,7 @@ async def _ask(provider: HttpProvider, request: Request) -> int | None:
     try:
         async with asyncio.timeout(_SECONDS):
             return await provider.count_input_tokens(request)
-    # fall back to an estimate, which is more useful than this error
+    # return no count: the caller then estimates, which is more useful to the client than an error
     except (ProviderError, TimeoutError):
         return None
 

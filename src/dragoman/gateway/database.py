@@ -1,8 +1,8 @@
-"""The database behind the gateway's tables: a SQLite file, or PostgreSQL for several machines.
+"""The gateway's SQL database: a SQLite file, or PostgreSQL for several machines.
 
-Both run the same statements, with ``?`` for a value. A transaction takes a lock before its first
-statement, so that reading, checking and writing are atomic across processes. A lost connection to
-PostgreSQL is opened again by the next statement.
+Both run the same SQL statements, with ``?`` as the placeholder of a value. A transaction takes a
+lock before its first statement, so that reading, checking and writing are atomic across processes.
+If the connection to PostgreSQL is lost, the next statement opens a new one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _SETTINGS = (
     f"set lock_timeout = '{BUSY_SECONDS:g}s'; set statement_timeout = '{_STATEMENT_SECONDS}s'; "
     "set idle_in_transaction_session_timeout = '30s'"
 )
-# Without these settings, a statement would wait many minutes for a host that has disappeared.
+# Connection settings for PostgreSQL. With the defaults, a statement would wait many minutes for a
+# host that has disappeared.
 _LINK: dict[str, Any] = {
     "connect_timeout": _CONNECT_SECONDS,
     "tcp_user_timeout": _STATEMENT_SECONDS * 1000,
@@ -37,7 +38,7 @@ _LINK: dict[str, Any] = {
 
 
 class Database(Protocol):
-    """A connection that one thread uses at a time."""
+    """A connection to the database. Only one thread may use it at a time."""
 
     errors: tuple[type[Exception], ...]
 
@@ -46,7 +47,10 @@ class Database(Protocol):
         ...
 
     def transaction(self, *locks: str) -> AbstractContextManager[float]:
-        """Hold these locks for a ``with`` block, then commit; yield the database's Unix time."""
+        """Run a ``with`` block as one transaction that holds the named locks.
+
+        The ``with`` statement yields the current Unix time of the database.
+        """
         ...
 
     def close(self) -> None:
@@ -94,12 +98,12 @@ class _Sqlite:
 
     @contextlib.contextmanager
     def transaction(self, *locks: str) -> Iterator[float]:
-        self._base.execute("begin immediate")  # this statement locks the complete file
+        self._base.execute("begin immediate")  # "immediate" locks the complete file at once
         try:
             yield time.time()
             self._base.execute("commit")
         except BaseException:
-            if self._base.in_transaction:  # after some failures SQLite has already rolled back
+            if self._base.in_transaction:  # SQLite rolls back by itself after some failures
                 self._base.execute("rollback")
             raise
 
@@ -118,8 +122,8 @@ class _Postgres:
         self.errors: tuple[type[Exception], ...] = (psycopg.Error,)
         self._connect: Callable[[], Any] = lambda: psycopg.connect(url, autocommit=True, **_LINK)
         self._base = self._open()
-        # Take a lock: two processes that create the same table at once would fail, in spite of "if
-        # not exists".
+        # The lock is needed: if two processes create the same table at once, one of them fails, in
+        # spite of "if not exists".
         with self.transaction("schema"):
             for statement in schema:
                 self.run(statement)
@@ -153,7 +157,7 @@ class _Postgres:
     def _begin(self, locks: Sequence[str]) -> float:
         """Begin a transaction and take the locks.
 
-        If the connection has been lost, open another one and begin again.
+        If the connection has been lost, open a new connection and begin again.
         """
         if not self._base.closed:
             try:
@@ -168,7 +172,7 @@ class _Postgres:
     def _lock(self, locks: Sequence[str]) -> float:
         wanted = "".join(["pg_advisory_xact_lock(hashtextextended(%s, 0)), " for _ in locks])
         query = f"select {wanted}extract(epoch from clock_timestamp())::float8"  # noqa: S608 - it contains no values
-        with self._base.pipeline():  # send all statements in one round trip
+        with self._base.pipeline():  # pipeline mode sends both statements in one round trip
             self._base.execute("begin")
             found = self._base.execute(query, [f"dragoman:{name}" for name in locks])
         return float(found.fetchone()[-1])

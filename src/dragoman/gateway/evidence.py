@@ -1,9 +1,9 @@
 """Records of calls, from which the ledger, the access log and the event log get their figures.
 
-A call is recorded with the classes of the module ``calls``: one ``CallFailed`` per failed attempt
-before the last, then one ``CallCompleted`` or ``CallFailed``. Each record has ``inbound``, which
-describes the client's request. The tokens and the cost in the ledger are the sums of these
-records.
+A record is an instance of a class of the module ``dragoman.calls``. Each failed attempt before the
+last has one ``CallFailed``; the last attempt has one ``CallCompleted`` or ``CallFailed``. Each
+record has ``inbound``, which describes the client's request. The tokens and the cost in the ledger
+are the sums of these records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from .routing import find_switches
 log = logging.getLogger("dragoman")
 
 MAX_MESSAGE = 2000
-# Size in bytes from which a body is processed in a thread, and its tokens are estimated roughly.
+# A body with more bytes than this is parsed in a thread, and its tokens are estimated only
+# roughly.
 LARGE = 256 * 1024
 
 CallEnd: TypeAlias = CallCompleted | CallFailed
@@ -63,7 +64,7 @@ class GatewayCall(Struct, kw_only=True):
     body_bytes: int = 0
 
     def record(self) -> list[CallEnd]:
-        """Return the records of the call's attempts, in order."""
+        """Return one record for each attempt of the call, in order."""
         earlier = [each for each in self.reply.history if isinstance(each, CallFailed)]
         return [*[replace(each, inbound=self.inbound) for each in earlier], self._record_end()]
 
@@ -132,7 +133,8 @@ class GatewayCall(Struct, kw_only=True):
         ):
             return usage
         asked = usage.input_tokens
-        if asked is None:  # estimate long requests roughly, since a precise estimate takes seconds
+        # for long requests assume four bytes per token, since a better estimate takes seconds
+        if asked is None:
             is_long = self.body_bytes > LARGE
             estimate = self.provider.estimate_input_tokens
             asked = self.body_bytes // 4 if is_long else estimate(request.messages, request.tools)
@@ -143,7 +145,7 @@ class GatewayCall(Struct, kw_only=True):
 
 
 def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
-    """Replace error messages, in which a provider may repeat parts of the conversation."""
+    """Return the records without error messages, which may repeat parts of the conversation."""
     return [
         replace(record, error_message_redacted="(not logged)")
         if isinstance(record, CallFailed)
@@ -153,7 +155,7 @@ def hide_messages(records: Sequence[CallEnd]) -> list[CallEnd]:
 
 
 def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
-    """Return the sums of the tokens and of the costs in these records."""
+    """Return the total token usage and the total cost of some call records."""
     asked = sum([record.input_tokens or 0 for record in records])
     written = sum([record.output_tokens or 0 for record in records])
     money = Decimal(0)
@@ -165,8 +167,8 @@ def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
 class CallLog:
     """Write the records of calls to an event log, as one session per run of a gateway process.
 
-    Records are written in the background; ``close`` waits for the pending ones. Messages of the
-    conversation and of errors are written only with ``include_content``.
+    Records are written in the background; ``close`` waits for the pending ones. The conversation
+    and error messages are written only with ``include_content``.
     """
 
     def __init__(self, events: EventLog, *, include_content: bool = False) -> None:
@@ -196,7 +198,7 @@ class CallLog:
         return self._include_content
 
     def put_records(self, records: Sequence[CallEnd], request_id: str) -> None:
-        """Write the records of a call that has no messages."""
+        """Write the records of an embedding or reranking call, which has no messages."""
         self._put([*(records if self._include_content else hide_messages(records))], request_id)
 
     def _put(self, payloads: list[Payload], request_id: str) -> None:

@@ -69,8 +69,8 @@ Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 T = TypeVar("T")
 _COUNT_TOKENS = ":countTokens"
 
-# Headers that decide about authentication and framing. Reject duplicates: two proxies may each
-# honour a different one (request smuggling).
+# Headers for authentication and framing. A request that repeats one of them is rejected, since a
+# proxy in front may use the other value (request smuggling).
 _SINGLE = frozenset(
     {
         b"authorization",
@@ -82,11 +82,12 @@ _SINGLE = frozenset(
     }
 )
 _LENGTH = re.compile("[0-9]{1,19}")
-_SPARE = 60.0  # how many seconds a call may last after its reply, until its end is recorded
+# seconds by which a lease outlasts the reply timeout, so that the end of the call can be recorded
+_SPARE = 60.0
 
 
 class GoneError(Exception):
-    """The client has disconnected."""
+    """Raised when the client has disconnected, so that no reply can be sent."""
 
 
 Action = Literal["answer", "count", "show"]
@@ -118,7 +119,7 @@ class RouteHandler:
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
-    """Return headers by lower-case name; raise ``InvalidRequestError`` for critical duplicates."""
+    """Return the headers by lower-case name; reject a request that repeats a critical header."""
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         if name in _SINGLE and name.decode("latin-1") in headers:
@@ -179,9 +180,10 @@ class Exchange:
         self.send = send
         self.id = new_ulid()
         self.rewrite: Rewrite | None = None
-        # earlier responses that the client may refer to, if the gateway stores them
+        # the stored responses that this request refers to; ``None`` if the gateway stores none
         self.memory: Memory | None = None
-        self.response_id: str | None = None  # the id that was assigned to a background response
+        # the id of the background response that this request generates
+        self.response_id: str | None = None
         self.began = time.perf_counter()
         self.first: float | None = None
         self.headers: Mapping[str, str] = {}
@@ -214,10 +216,13 @@ class Exchange:
         self.task: asyncio.Task[Any] | None = None
 
     async def run(self, action: Action = "answer") -> None:
-        """Process the complete request. Only an external cancellation raises an exception."""
+        """Process the request from start to end; if that fails, reply with an error.
+
+        The only exception that can leave this method is a cancellation by the server.
+        """
         self.service.metrics.in_flight += 1
         self.service.live.add(self)
-        # a reload of the configuration does not change the models of this request
+        # use the same models for the complete request, even if the configuration is reloaded
         models = self.models = self.service.models
         models.users += 1
         try:
@@ -227,7 +232,8 @@ class Exchange:
         except asyncio.CancelledError:
             if not self.gone or self.task is None:
                 raise
-            self.task.uncancel()  # the client disconnected at the moment when its reply ended
+            # the client disconnected just as the reply ended: undo the cancellation
+            self.task.uncancel()
             self.status = self.status or 499
         except ProviderError as error:
             await self._refuse(error)
@@ -290,14 +296,17 @@ class Exchange:
             await self._answer(provider, asked)
 
     async def _show(self, body: bytes) -> None:
-        """Describe the model named in the body; older clients name it in the field ``name``."""
+        """Reply with the description of the model that the body names.
+
+        Older Ollama clients send the name in the field ``name`` instead of ``model``.
+        """
         fields = read_body(body)
         name = fields.text("model") or fields.need_text("name")
         record = show_ollama_model(self._find(name).capabilities)
         await self._reply(HttpReply(200, _JSON, msgspec.json.encode(record)))
 
     async def _work(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, in a thread if the request is large enough to block the event loop."""
+        """Call a function; use a thread if the request is large enough to block the event loop."""
         return await asyncio.to_thread(function, *args) if self.size > LARGE else function(*args)
 
     # --- admitting the request
@@ -322,7 +331,8 @@ class Exchange:
     async def _read_body(self) -> bytes:
         bounds = self.service.bounds
         length = self.headers.get("content-length", "0")
-        # not every server validates Content-Length, and int() accepts more than HTTP allows
+        # Some ASGI servers do not validate Content-Length, and ``int`` accepts more than HTTP
+        # allows.
         if not _LENGTH.fullmatch(length):
             raise InvalidRequestError("content-length must be a number of bytes")
         if int(length) > bounds.body_bytes:
@@ -392,7 +402,7 @@ class Exchange:
 
     @property
     def owner(self) -> str:
-        """The id of the client's key, which owns the responses that are stored for it."""
+        """The id of the client's key, to which stored responses belong; empty without a key."""
         return "" if self.key is None else self.key.id
 
     # --- reading and authorising the request
@@ -407,14 +417,18 @@ class Exchange:
 
     def _find(self, name: str) -> Provider:
         if self.key is not None and not self.key.allows(name):
-            # a name that the key may not use gets the same message as an unknown one
+            # use the message for unknown names, so that clients cannot find out which models exist
             raise InvalidModelError("no model of this name is served here")
         provider = self.models.find(name)
         self.model = name
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
-        """Translate a request for the provider's wire, with the provider's name for the model."""
+        """Translate a request to the provider's wire and replace the model's served name.
+
+        Raise ``UnsupportedFeatureError`` if the request loses something and the configuration
+        forbids losses.
+        """
         assert self.prepared is not None
         wire, wires = self.codec.wire, wires_of(provider)
         has_limit = provider.capabilities.known("max_output_tokens") is not None
@@ -434,7 +448,7 @@ class Exchange:
 
     async def _count(self, key: Key, provider: Provider) -> None:
         """Count the request against its key's limits; raise an error if a limit is reached."""
-        # the key has received limits that this process cannot count
+        # the operator may have added limits to the key after the start
         if not self.service.can_count(key):
             raise QuotaExceededError(
                 "this key has limits, and the gateway's workers have no shared ledger to count "
@@ -475,7 +489,7 @@ class Exchange:
         except ProviderError as error:
             last = self._fail(encoder, error)
         except asyncio.CancelledError:
-            # cancelling estimates the tokens used so far, so that they are billed
+            # ``cancel`` estimates the tokens that were used so far, so that they are charged
             await self._work(reply.cancel)
             last = self._cancelled(encoder)
         finally:
@@ -527,7 +541,7 @@ class Exchange:
             await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _fail(self, encoder: ReplyEncoder, error: ProviderError) -> bytes:
-        """Return the last bytes of a failed reply; if the reply has not begun, raise the error."""
+        """Return the bytes that end a failed reply; raise the error if the reply has not begun."""
         self.error = error
         if encoder.content_type == "application/json" or self.started:
             return encoder.fail(error)
@@ -563,9 +577,9 @@ class Exchange:
         self.error = error
         error.request_id = error.request_id or self.id
         error.message = rename_settings(self.codec.wire, error.message)
-        if self.started:  # an error response cannot be sent after the reply has begun
+        if self.started:  # the status has been sent already, so an error response is impossible
             return
-        await charge(self)  # charge the failed attempts, which may have a cost
+        await charge(self)  # charge failed attempts too, since some providers bill them
         reply = self.codec.error(error)
         if error.status in (408, 413) or self.service.draining:
             reply = replace(reply, headers={**reply.headers, "connection": "close"})
@@ -601,9 +615,9 @@ def _is_json(headers: Mapping[str, str], wire: str) -> bool:
     """Return whether a body is declared as JSON.
 
     A web page can send other media types to any address without a preflight request (CSRF), but
-    not JSON. Some clients of Ollama (curl -d, litellm) send no media type, or the one of an HTML
-    form, and Ollama accepts both. The Ollama wire accepts them too, unless the headers show that a
-    browser sent the request.
+    not JSON. Some clients of Ollama (curl -d, litellm) send no media type or that of an HTML form,
+    and Ollama accepts their requests. The gateway accepts them on the Ollama wire too, unless the
+    headers show that a browser sent the request.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json" or wire != "ollama":
@@ -619,11 +633,12 @@ def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:
     return dict(read_body(body).data)
 
 
-_HEADER = 4000  # maximum length in characters; clients limit all headers together to 8 KB or more
+# maximum length of the warnings header; clients limit all headers together to 8 KB or more
+_HEADER = 4000
 
 
 def _shown(warnings: Sequence[LossWarning]) -> str:
-    """Return the codes and paths of losses, without client data, as the value of a header.
+    """Return the value of a header that lists the codes and paths of losses, without client data.
 
     Losses that do not fit into the header are only counted.
     """

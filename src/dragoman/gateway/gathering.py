@@ -1,8 +1,8 @@
 """Add up the counters of all workers of a gateway, since a scrape reaches only one of them.
 
 Each worker saves its counters to a file of its own once a second. The worker that receives the
-scrape adds the counters in the other files to its own. The file of a worker that ended stays, so
-that no counter decreases.
+scrape adds the counters in the other files to its own. The file of a worker that has ended is
+kept, so that no counter decreases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _saved = msgspec.json.Decoder(Saved)
 
 
 class MetricsFolder:
-    """The files with the counters of all workers, of which this process writes one."""
+    """The folder to which every worker writes a file with its counters."""
 
     def __init__(self, folder: str | Path, metrics: Metrics) -> None:
         self._folder = Path(folder)
@@ -35,7 +35,7 @@ class MetricsFolder:
         self._written = b""
 
     def save(self) -> None:
-        """Write the counters of this process, if they changed."""
+        """Write the counters of this process to its file, if they changed."""
         data = msgspec.json.encode(self._metrics.save())
         if data == self._written:
             return
@@ -49,19 +49,22 @@ class MetricsFolder:
         self._written = data
 
     async def keep_saving(self) -> None:
-        """Write the counters once a second."""
+        """Write the counters of this process to its file once a second."""
         while True:
             self.save()
             await asyncio.sleep(_SECONDS)
 
     def gather(self) -> Metrics:
-        """Return the counters summed over all workers; those of others are up to a second old."""
+        """Return the counters summed over all workers.
+
+        The counters of the other workers are up to a second old.
+        """
         total = Metrics()
         total.add(self._metrics.save())
         for path in sorted(self._folder.glob("*.json")):
             if path == self._path:
                 continue
-            # the file is unreadable, or another program wrote it
+            # ignore a file that is unreadable or that another program wrote
             with contextlib.suppress(OSError, ValueError):
                 saved = _saved.decode(path.read_bytes())
                 if not is_alive(int(path.name.partition("-")[0])):

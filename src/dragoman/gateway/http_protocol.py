@@ -1,9 +1,9 @@
 """An HTTP/1.1 server protocol with limits, most of which uvicorn's httptools protocol lacks.
 
-A client without a key can cost the gateway only what ``Bounds`` allows: bytes and seconds of a
-request's head, bytes of trailers, requests queued on one connection, the number of connections,
-and the seconds within which it must read the reply. If a client exceeds a limit, it gets the
-status 431, 408 or 503 if a reply can still be sent, and the connection is closed.
+``Bounds`` limits what a client without a key can cost the gateway: the size of the headers and the
+time to send them, the size of trailers, the requests queued on one connection, the number of
+connections, and the time to read the reply. If a client exceeds a limit, the connection is closed,
+after a reply with status 431, 408 or 503 if a reply can still be sent.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from uvicorn.server import ServerState
 
 from .access import Bounds
 
-# Lingering close: a connection that is closed while the client is still sending stays open for
-# this long. The kernel resets a connection that is closed with unread bytes, and the client would
-# lose the reply. A limited number of bytes is read in the meantime, so that well-behaved clients
-# finish. This also slows down a client that reconnects at once.
+# Lingering close: if the client is still sending when the gateway closes the connection, the
+# socket stays open for this long. Otherwise the kernel would reset the connection because of
+# unread bytes, and the client would lose the reply. The gateway reads a limited number of bytes in
+# the meantime, so that well-behaved clients can finish. The delay also slows down a client that
+# reconnects at once.
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 4 * 1024 * 1024
 _LINGER_STEP = 0.02
 _LINGER_READING = 32
 _LEAST_TAKEN = 64 * 1024  # number of bytes that a client must read within ``write_seconds``
-# The size of the kernel's send buffer. By default it accepts megabytes before backpressure reaches
-# the provider.
+# Size of the kernel's send buffer. The default buffer accepts megabytes before the gateway notices
+# a slow client and stops reading from the provider (backpressure).
 _SEND_BUFFER = 64 * 1024
 _PROBE_SECONDS = 0.05
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -52,7 +53,7 @@ _servers: WeakKeyDictionary[ServerState, _Server] = WeakKeyDictionary()
 
 
 class _RefusedError(Exception):
-    """An exception that stops the httptools parser when one of its callbacks raises it."""
+    """Raised in a callback of the httptools parser to stop the parser."""
 
 
 class _EndingProtocol(HttpToolsProtocol):
@@ -71,7 +72,8 @@ class _EndingProtocol(HttpToolsProtocol):
         self._inner: asyncio.Transport
         self._running: RequestResponseCycle | None = None
         self._in_head = False
-        self._unread = 0  # bytes received since the last complete header block or body part
+        # bytes received since the last complete header block or the last part of a body
+        self._unread = 0
         self._is_deaf = False  # whether further requests on this connection are ignored
         self._is_closing = False
         self._is_lingering = False
@@ -100,14 +102,14 @@ class _EndingProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Continue a reply if the client closed only its sending side (``shutdown(SHUT_WR)``).
 
-        A client that has disconnected looks the same until bytes are sent to it, so interim
-        responses are sent: a closed socket answers them with a reset. After the reply has begun,
-        the end of input counts as a disconnection.
+        A client that has disconnected looks the same until bytes are sent to it. Therefore the
+        gateway sends interim responses, which a closed socket answers with a reset. If the reply
+        has begun, the end of input counts as a disconnection.
         """
         cycle = self._running
         is_request_whole = cycle is not None and not cycle.more_body and not cycle.response_started
         if self._is_closing or not is_request_whole or self.scheme == "https":
-            return False  # returning False makes asyncio close the transport
+            return False  # if this method returns false, asyncio closes the transport
         self.cycle.keep_alive = False
         self._probe(_PROBE_SECONDS)
         return True
@@ -132,9 +134,9 @@ class _EndingProtocol(HttpToolsProtocol):
         return self._running is not None and not self._running.response_complete
 
     def _disconnect(self) -> None:
-        """Report the lost connection to the running request.
+        """Mark the request that is being answered as disconnected.
 
-        If several requests are queued on the connection, uvicorn reports it only to the newest.
+        If several requests are queued on the connection, uvicorn marks only the newest.
         """
         cycle = self._running
         if cycle is not None and not cycle.response_complete:
@@ -181,7 +183,8 @@ class _EndingProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _stop_lingering(self) -> None:
-        # while a reply is being sent, the write timeout applies instead
+        # if a part of the reply is still unsent, close after it is sent; the write timeout limits
+        # that
         if self._inner.get_write_buffer_size():
             self._inner.close()
             self._watch_writing()
@@ -217,7 +220,10 @@ class _EndingProtocol(HttpToolsProtocol):
 
 
 class BoundedHttpProtocol(_EndingProtocol):
-    """Limit what a client may send. The application's lifespan state contains the ``Bounds``."""
+    """Enforce limits on what a client sends.
+
+    The lifespan state of the application contains the ``Bounds``.
+    """
 
     def __init__(
         self,
@@ -254,7 +260,7 @@ class BoundedHttpProtocol(_EndingProtocol):
     def shutdown(self) -> None:
         self._keep_alive = False
         if self._is_closing:
-            self._inner.close()  # close the connection without waiting for further data
+            self._inner.close()  # close at once, even if the client is still sending
         else:
             super().shutdown()
 
@@ -270,7 +276,8 @@ class BoundedHttpProtocol(_EndingProtocol):
             return
         try:
             self.parser.feed_data(data)  # pyright: ignore[reportAttributeAccessIssue]
-        # a request for an upgrade is answered as a plain request, after which the connection ends
+        # Upgrades are not supported: answer as if the client had not asked for one, then close the
+        # connection.
         except httptools.HttpParserUpgrade:
             self._stop_parsing()
         except httptools.HttpParserError:
@@ -279,7 +286,7 @@ class BoundedHttpProtocol(_EndingProtocol):
             self._check_unread()
 
     def _check_unread(self) -> None:
-        """Limit what the parser buffers: partial headers and trailers, and chunk extensions."""
+        """Check the size of what the parser buffers: incomplete headers, trailers and chunks."""
         if self._in_head and self._unread > self.bounds.head_bytes:
             self._refuse(431, "the head of the request is too large")
         elif (
@@ -302,7 +309,8 @@ class BoundedHttpProtocol(_EndingProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         size = len(name) + len(value) + 4
-        # this is a trailer, which is dropped because trailers are not checked like headers
+        # A field after the body is a trailer. It is dropped, since trailers are not checked as
+        # headers are.
         if not self._in_head:
             self._count_field(size, self.bounds.trailer_bytes)
             return
@@ -325,8 +333,9 @@ class BoundedHttpProtocol(_EndingProtocol):
         self._stop_waiting()
         self._unset_keepalive_if_required()
         super().on_headers_complete()
-        # Until the body has arrived, a reply announces ``connection: close``: a rejection does not
-        # wait for the body, and the rest of the body must not be parsed as the next request.
+        # A reply that is sent before the body has arrived announces ``connection: close``. The
+        # client may then send only a part of the body, and the gateway must not parse that part as
+        # the next request.
         self._keep_alive = self.cycle.keep_alive
         self.cycle.keep_alive = False
         if self.scope["http_version"] == "1.0":
@@ -347,10 +356,10 @@ class BoundedHttpProtocol(_EndingProtocol):
         return _RefusedError(message)
 
     def _refuse(self, status: int, message: str, *, expects_data: bool = False) -> None:
-        """Answer input that exceeds a limit or is not HTTP, and close the connection.
+        """Reply to input that exceeds a limit or is not HTTP, and close the connection.
 
-        If an earlier request of the connection is still being answered, its reply is finished
-        first.
+        If the reply to an earlier request is being sent on the connection, finish that reply and
+        send no error.
         """
         if self._is_replying() and self._running is not None and not self._running.more_body:
             self._stop_parsing()
@@ -374,7 +383,7 @@ class BoundedHttpProtocol(_EndingProtocol):
         self._read_timer = self.loop.call_later(self.bounds.head_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        # reading may be paused by backpressure, so the client may not be at fault
+        # while a reply is sent, backpressure may pause reading, so the client may not be at fault
         if self._is_replying():
             self._wait_for_head()
         elif self._in_head:
@@ -388,7 +397,10 @@ class BoundedHttpProtocol(_EndingProtocol):
 
 
 class _ClosingTransport:
-    """A transport whose ``close`` calls the protocol, since uvicorn calls ``close`` too early."""
+    """A transport whose ``close`` calls the protocol instead, which may delay closing the socket.
+
+    uvicorn calls ``close`` when some bytes may still be unread or unsent.
+    """
 
     def __init__(self, inner: asyncio.Transport, protocol: _EndingProtocol) -> None:
         self.write = inner.write
@@ -404,7 +416,7 @@ class _ClosingTransport:
 
 
 class _UntilClose(int):
-    """The unlimited length of a reply that ends when the connection is closed.
+    """An expected reply length that is never reached, for replies to HTTP/1.0 clients.
 
     HTTP/1.0 has no chunked encoding, so only the end of the connection marks the end of the reply.
     """
@@ -417,7 +429,7 @@ class _UntilClose(int):
 
 
 def _network_of(host: str) -> str:
-    """Return what counts as one peer: an IPv4 address, or the /64 network of an IPv6 address."""
+    """Return the network that counts as one peer: an IPv4 address, or the /64 of an IPv6 one."""
     if ":" not in host:
         return host
     try:

@@ -1,8 +1,8 @@
 """Stored responses: insert the items that a request refers to, and store the reply.
 
-``previous_response_id`` and ``conversation`` insert the earlier items before the input;
-``item_reference`` is replaced by the item. A response is stored unless the client sets ``store:
-false``, whichever wire the model uses.
+If the request has ``previous_response_id`` or ``conversation``, the earlier items are inserted
+before the input. An ``item_reference`` is replaced by the item. A response is stored unless the
+client sets ``store: false``, whichever wire the model uses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_REFERENCES = 1000
 
 
 class NotKeptError(InvalidModelError):
-    """Nothing with this id is stored for this key."""
+    """Raised when the client refers to an id that is not stored for its key."""
 
 
 class Memory:
@@ -38,15 +38,16 @@ class Memory:
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
         self._owner = owner
-        self._input: list[Any] = []  # all items that were sent to the model
-        self._new: list[Any] = []  # the items that this request adds
+        self._input: list[Any] = []  # all input items of the request, including earlier ones
+        self._new: list[Any] = []  # the input items that the client sent, without earlier ones
         self._conversation: str | None = None
         self.fields: dict[str, Any] = {}
         self.is_stored = True
-        self.response_id: str | None = None  # the id that was assigned to a background response
+        # the id of the background response that this request generates
+        self.response_id: str | None = None
 
     async def recall(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a request with all references resolved."""
+        """Return the fields of a request, with the stored items that it refers to inserted."""
         self.fields = dict(fields)
         made = {name: value for name, value in fields.items() if name not in _STATE}
         self.is_stored = fields.get("store") is not False
@@ -103,7 +104,7 @@ class Memory:
         return found[name]
 
     def echo(self) -> dict[str, Any]:
-        """Return the response fields that storage determines, such as ``store``."""
+        """Return the response fields that concern storage, such as ``store``."""
         shown: dict[str, Any] = {"store": self.is_stored}
         if self.response_id is not None:
             shown |= {"id": self.response_id, "background": True}
@@ -112,7 +113,7 @@ class Memory:
         return shown
 
     async def keep(self, response: Any) -> None:
-        """Store a response and its items; add the new items to the conversation."""
+        """Store a response and its items; add the input and output items to the conversation."""
         if not isinstance(response, dict) or not isinstance(response.get("id"), str):
             return
         output = [item for item in response.get("output") or () if isinstance(item, dict)]
@@ -130,7 +131,7 @@ class Memory:
 
 
 async def keep(memory: Memory, response: Any) -> None:
-    """Store a response; the client gets its answer even if that fails."""
+    """Store a response. If that fails, log a warning, so that the client still gets its reply."""
     try:
         await memory.keep(response)
     except ProviderError as error:
@@ -145,7 +146,7 @@ _STATE = ("previous_response_id", "conversation", "store", "background")
 
 
 class KeepingEncoder(ReplyEncoder):
-    """Forward the bytes of another encoder unchanged, and store the response at the end."""
+    """Forward the bytes of another encoder, and keep the final response object to be stored."""
 
     def __init__(self, inner: ReplyEncoder) -> None:
         super().__init__()
@@ -184,7 +185,7 @@ class KeepingEncoder(ReplyEncoder):
 def new_response(
     response_id: str, fields: Mapping[str, Any], status: str, **facts: Any
 ) -> dict[str, Any]:
-    """Return a response object that does not have an answer yet."""
+    """Return a response object without an answer, for a response that is not generated yet."""
     return {
         "id": response_id,
         "object": "response",

@@ -47,7 +47,7 @@ class _KeptPages:
         self._store = store
 
     def page(self, make: Page) -> Callable[[HttpAsked], Awaitable[Response]]:
-        """Return a handler that identifies the client and formats errors for the wire."""
+        """Return a route handler that checks the client's key and reports errors to the client."""
 
         async def answer(asked: HttpAsked) -> Response:
             try:
@@ -166,7 +166,7 @@ def _list(items: list[Any]) -> dict[str, Any]:
 
 
 def _show_item(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item; add the fields that a message in short form leaves out."""
+    """Return an item in its full form; clients may send messages in a short form."""
     if item.get("type", "message") != "message":
         return item
     content = item.get("content")

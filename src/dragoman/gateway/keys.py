@@ -1,6 +1,6 @@
 """API keys of the gateway: their hashes, and what each key may do.
 
-The file is strict YAML; it contains hashes, never the keys themselves::
+A key file is strict YAML; it contains hashes, never the keys themselves::
 
     keys:
       ann:
@@ -13,8 +13,8 @@ The file is strict YAML; it contains hashes, never the keys themselves::
       research: {budget_usd_month: 100}
 
 ``dragoman.gateway.keystore`` keeps keys in a database instead, which ``dragoman keys gateway``
-changes. A key is 32 random bytes, so a plain digest cannot be reversed. It is compared in constant
-time with every key of the file.
+changes. A key is 32 random bytes, so a plain digest cannot be reversed. The gateway compares the
+digest of a client's key with that of every valid key, in constant time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _FIELDS = [
 class Key(Struct, frozen=True):
     """The owner and the rights of a key.
 
-    ``models`` are names or patterns such as ``"anthropic:*"``.
+    The ``models`` that it may use are names or patterns such as ``"anthropic:*"``.
     """
 
     id: str
@@ -80,7 +80,7 @@ class Key(Struct, frozen=True):
     budget_usd_month: Decimal | None = None
     # the monthly budget of all keys of the team together
     team_budget_usd_month: Decimal | None = None
-    # hash of the key before a rotation, which stays valid for some time
+    # the hash that the key had before its rotation, valid until ``old_until``
     old_hash: str | None = None
     old_until: datetime | None = None
 
@@ -128,7 +128,7 @@ def is_hash(text: str) -> bool:
 
 
 def new_key() -> tuple[str, str]:
-    """Return a new key, to be shown once, and its hash for the file."""
+    """Return a new key and its hash; the key is shown once, and the hash is stored."""
     key = PREFIX + secrets.token_urlsafe(32)
     return key, hash_key(key)
 
@@ -150,12 +150,12 @@ class KeySource(Protocol):
 
 
 class KeyRing:
-    """The known keys. If their file has changed, the complete file is read before the next lookup.
+    """The keys that are currently valid, from a file or a database.
 
-    If the file is deleted or has no keys, no key is valid. While the file is unreadable or
-    invalid, the earlier keys stay valid. Keys of a ``source`` are read again by ``poll``, which
-    the gateway calls in a thread every second; while the source is unavailable, the keys stay as
-    they are.
+    If the key file has changed, the complete file is read before the next lookup. If the file is
+    deleted or has no keys, no key is valid. While the file is unreadable or invalid, the earlier
+    keys stay valid. The gateway calls ``poll`` every second in a thread to read keys from a
+    ``source``, which is a database; while the database is unavailable, the keys stay as they are.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class KeyRing:
 
     @property
     def keys(self) -> Sequence[Key]:
-        """All keys of the current file."""
+        """All keys. If the key file has changed, it is read again."""
         self._renew()
         return self._keys
 
@@ -204,7 +204,7 @@ class KeyRing:
             if version != self._version:
                 self._keys = self._source.read_keys()
                 self._version = version
-        except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
+        except Exception as error:  # the SQLite and PostgreSQL drivers raise different exceptions
             if not self._is_lost:
                 log.warning(
                     "the database of keys is unavailable; the keys stay as they are: %s",
@@ -220,10 +220,11 @@ class KeyRing:
             self._source.close()
 
     def find(self, presented: str | None, today: date | None = None) -> Key | None:
-        """Return the key that a client sent; ``None`` if it is unknown or expired."""
+        """Return the entry of the key that a client sent; ``None`` if it is unknown or expired."""
         digest, now = hash_key(presented or ""), datetime.now(UTC)
         found: Key | None = None
-        for key in self.keys:  # compare with every key, even after a match, to take constant time
+        # compare with every key, so that the duration does not reveal a match
+        for key in self.keys:
             if hmac.compare_digest(key.hash, digest):
                 found = key
             is_old = hmac.compare_digest(key.old_hash or "", digest)
@@ -256,7 +257,7 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
         facts = path.stat() if path is not None else None
     except OSError:
         return None
-    # a key file that is a pipe is read only at the start, since reading could block the event loop
+    # a key file that is a pipe is never read again, since reading could block the event loop
     if facts is None or not stat.S_ISREG(facts.st_mode):
         return None
     return (facts.st_mtime_ns, facts.st_size, facts.st_ino)
@@ -346,7 +347,7 @@ def _read_money(section: Section, name: str) -> Decimal | None:
 
 
 def read_money(text: str) -> Decimal:
-    """Return an amount of money; raise ``ValueError`` if the value is not an amount."""
+    """Return a text as an amount of money; raise ``ValueError`` if it is not one."""
     try:
         money = Decimal(text)
     except InvalidOperation:

@@ -55,11 +55,13 @@ class AuditRecord(Struct, frozen=True):
 
 
 def is_key_database(place: str | Path) -> bool:
-    """Return whether a location is a database of keys rather than a YAML file."""
+    """Return whether a path or URL refers to a key database rather than a YAML file."""
     if is_postgres(place):
         return True
     path = Path(place)
-    if not path.is_file():  # a pipe is a key file: it can be read only once
+    # a pipe is always a key file; do not read from it here, since its content can be read only
+    # once
+    if not path.is_file():
         return path.suffix in (".db", ".sqlite")
     with path.open("rb") as file:
         return file.read(len(_SQLITE)) == _SQLITE
@@ -73,11 +75,11 @@ def load_keys(place: str | Path) -> KeyRing:
 class KeyStore:
     """The keys, teams and audit records of a database.
 
-    ``actor`` is the author that audit records name for a change.
+    ``actor`` is the name that audit records show as the author of a change.
     """
 
     def __init__(self, place: str | Path, *, actor: str | None = None) -> None:
-        # create a new file so that only its owner may read or change it
+        # a new file gets permissions so that only its owner can read or change it
         if not is_postgres(place):
             os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
         self._base = open_database(place, _SCHEMA)
@@ -105,7 +107,10 @@ class KeyStore:
             return self._read_teams()
 
     def audit(self, subject: str | None = None, limit: int = 100) -> Sequence[AuditRecord]:
-        """Return the latest changes, newest first: all, or those of one key or team."""
+        """Return the latest audit records, newest first.
+
+        ``subject`` restricts them to one key or team.
+        """
         with self._lock:
             rows = self._base.run(
                 "select seq, at, actor, action, subject, detail from dragoman_audit "
@@ -127,7 +132,10 @@ class KeyStore:
         )
 
     def create(self, name: str, **fields: Any) -> str:
-        """Create a key with these fields of ``Key`` and return the key; store only its hash."""
+        """Create a key and return it; store only its hash.
+
+        The keyword arguments are fields of ``Key``.
+        """
         shown, digest = new_key()
         self.add([Key(name, digest, **fields)])
         return shown
@@ -250,6 +258,6 @@ def _check_name(name: str) -> None:
 def _find_actor() -> str:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # the user of a container may not have a name
+    except (KeyError, OSError):  # a user of a container may have a number but no name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"

@@ -36,7 +36,7 @@ from .processes import is_alive
 log = logging.getLogger("dragoman")
 
 _SCHEMA = [
-    # the row with the empty month '' is the total
+    # the row with the month '' contains the total cost
     (
         "create table if not exists dragoman_spent (key text, month text, usd text not null, "
         "primary key (key, month))"
@@ -51,14 +51,14 @@ _SCHEMA = [
         "null)"
     ),
 ]
-_LIFE = new_ulid()  # a unique id of this process, since the operating system reuses process ids
-_BUSY_SECONDS = 2.0  # how many seconds a call waits for its admission
+_LIFE = new_ulid()  # a unique id of this process; process ids of the operating system are reused
+_BUSY_SECONDS = 2.0  # seconds that a call waits until the ledger admits it
 _RETRY_SECONDS = 1.0  # seconds between two attempts to write the usage of a call
 _CLOSE_SECONDS = 10.0
 
 
 def _find_host() -> str:
-    """Return the name of the host or container in which the id of this process is valid."""
+    """Return the name of the host or container in which this process's id is unique."""
     with contextlib.suppress(OSError):
         return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
     return socket.gethostname()
@@ -68,7 +68,7 @@ _HOST = _find_host()
 
 
 class Ledger:
-    """Count the usage of keys.
+    """Count the requests, tokens and cost of keys, and enforce their limits.
 
     Tokens and cost are counted when a call ends, so concurrent calls can exceed a budget.
     """
@@ -105,11 +105,11 @@ class Ledger:
         return self._read_spent(key, month or "")[month or ""]
 
     def admit(self, key: Key, seconds: float = 0.0, *, rates: bool = True) -> str | None:
-        """Count one more request of this key; raise an error if a limit is reached.
+        """Count a request of a key; raise an error if one of the key's limits is reached.
 
-        For a key with ``max_concurrency``, return a lease, which ``settle`` releases. The lease of
-        a process that died is reclaimed when it is needed, at the latest after ``seconds``.
-        Without ``rates``, only budgets are checked, which counts nothing and needs no lock.
+        For a key with ``max_concurrency``, return the id of a lease, which ``settle`` releases. If
+        a process dies, its leases are released when another call needs them, at the latest after
+        ``seconds``. With ``rates=False``, only budgets are checked, and nothing is counted.
         """
         if not rates:
             self._check_budgets(time.time() if self._clock is None else self._clock(), key)
@@ -137,7 +137,7 @@ class Ledger:
         return lease
 
     def find_standing(self, key: Key) -> dict[str, int]:
-        """Return what was left of a key's per-minute limits after its last request."""
+        """Return how many requests and tokens a key had left this minute, at its last request."""
         return self._standing.get(key.id, {})
 
     def settle(
@@ -148,7 +148,7 @@ class Ledger:
         money: Decimal = Decimal(0),
         *leases: str,
     ) -> None:
-        """Release one or several leases, and count the tokens and the cost of the calls."""
+        """Release the leases of finished calls, and count the tokens and the cost of the calls."""
         with self._transaction(key) as now:
             for each in leases if lease is None else (lease, *leases):
                 self._base.run("delete from dragoman_leases where id = ?", (each,))
@@ -161,7 +161,7 @@ class Ledger:
     # --- private methods
 
     def _adopt(self) -> None:
-        """Migrate the costs in a file that version 0.1.0 wrote, so that they still count."""
+        """Migrate the costs in a file of version 0.1.0, so that budgets still include them."""
         with self._base.transaction():
             if self._base.run("select 1 from sqlite_master where name = 'spent'"):
                 self._base.run(
@@ -200,7 +200,7 @@ class Ledger:
         }
 
     def _spend(self, account: str, month: str, money: Decimal) -> None:
-        # the account is locked, so that no other process can add to it now
+        # the transaction has locked the account, so no other process changes the amount in between
         spent = self._read_spent(account, month)
         total, here = EXACT.add(spent[""], money), EXACT.add(spent[month], money)
         self._base.run(
@@ -216,7 +216,8 @@ class Ledger:
                 (key.id, _HOST),
             )
             for (pid,) in found:
-                # On Windows, the lease of a dead process ends by its expiry.
+                # On Windows ``is_alive`` is always true, so the lease of a dead process is
+                # released when it expires.
                 if not is_alive(pid):
                     self._base.run(
                         "delete from dragoman_leases where pid = ? and host = ?", (pid, _HOST)
@@ -238,7 +239,10 @@ class Ledger:
         return int(rows[0][0])
 
     def _check_minute(self, now: float, key: str, what: str, limit: int) -> None:
-        """Check a limit per minute over a sliding window that includes part of the last minute."""
+        """Raise ``RateLimitError`` if a key has reached a per-minute limit.
+
+        The sliding window consists of the current minute and a part of the previous one.
+        """
         seconds = now % 60
         this, last = self._read_minutes(now, key, what)
         if this + last * (1 - seconds / 60) < limit:
@@ -290,7 +294,7 @@ class _Settlement(NamedTuple):
     key: Key
     tokens: int = 0
     money: Decimal = Decimal(0)
-    # a future that is done after the first attempt to write the settlement
+    # a future that is resolved after the first attempt to write this entry
     tried: asyncio.Future[None] | None = None
 
 
@@ -309,23 +313,24 @@ class Lease(NamedTuple):
 
 
 class LedgerWriter:
-    """Use a ledger in a separate thread, so that an unavailable one does not block the event loop.
+    """Use a ledger in a separate thread, so that a slow database does not block the event loop.
 
-    While the ledger cannot be written, all waiting admissions fail with ``OverloadedError`` within
-    seconds (a budget fails closed), and settlements are queued and written later, in order. A
-    ledger in memory is used directly. With ``limits``, Redis counts requests, tokens and
-    concurrent calls, and the ledger counts only cost.
+    While the ledger cannot be written, new calls are rejected with ``OverloadedError`` within
+    seconds, so that no budget is exceeded; the usage of finished calls is queued and written
+    later, in order. A ledger in memory is used directly, without a thread. With ``limits``, Redis
+    counts requests, tokens and concurrent calls, and the ledger counts only cost.
     """
 
     def __init__(self, ledger: Ledger, limits: RedisLimits | None = None) -> None:
         self.ledger = ledger
         self.limits = limits
         self._jobs: queue.SimpleQueue[_Admission | _Settlement | None] = queue.SimpleQueue()
-        self._owed: deque[_Settlement] = deque()  # only the ledger's thread uses this queue
+        # usage that is not written yet; only the ledger's thread uses this queue
+        self._owed: deque[_Settlement] = deque()
         self._thread: threading.Thread | None = None
 
     async def admit(self, key: Key, seconds: float) -> Lease | None:
-        """Count one more request without blocking the event loop; see ``Ledger.admit``."""
+        """Count a request of a key without blocking the event loop; see ``Ledger.admit``."""
         if self.limits is None or not key.has_rates:
             place = await self._admit_counted(key, seconds)
             return None if place is None else Lease(place)
@@ -347,10 +352,10 @@ class LedgerWriter:
         money: Decimal = Decimal(0),
         tried: asyncio.Future[None] | None = None,
     ) -> bool:
-        """Release a lease and count the call's usage, as soon as the ledger can be written.
+        """Release a lease and count a call's usage as soon as the ledger can be written.
 
-        Return true if the ledger's thread will write the usage; that thread then resolves
-        ``tried``.
+        If the ledger's thread writes the usage, return true; the thread resolves the future
+        ``tried`` after its first attempt. Otherwise return false.
         """
         if self.limits is not None and key.has_rates:
             if lease is not None and lease.limits is not None:
@@ -366,10 +371,10 @@ class LedgerWriter:
         return True
 
     async def charge(self, lease: Lease | None, key: Key, tokens: int, money: Decimal) -> None:
-        """Settle a call whose reply is still to be sent, and wait until it is written.
+        """Count a call's usage before the end of its reply is sent; wait until it is written.
 
-        If the ledger cannot be written, return nevertheless: the settlement is queued, and no call
-        of this process is admitted before it is written.
+        If the ledger cannot be written, return after a few seconds. The usage stays queued, and
+        this process admits no call before it is written.
         """
         tried = asyncio.get_running_loop().create_future()
         if self.settle(lease, key, tokens, money, tried):
@@ -378,7 +383,7 @@ class LedgerWriter:
                     await tried
 
     def describe_limits(self, key: Key) -> dict[str, str]:
-        """Return headers with a key's per-minute limits, and what is left of them."""
+        """Return response headers with a key's per-minute limits and what is left of each."""
         left = self.ledger.find_standing(key) if self.limits is None else self.limits.describe(key)
         headers = {}
         for what, limit in (
@@ -391,7 +396,7 @@ class LedgerWriter:
         return headers
 
     async def close(self) -> None:
-        """Write the pending settlements, but wait at most a few seconds."""
+        """Write the usage that is still queued; give up after some seconds."""
         if self.limits is not None:
             await self.limits.close()
         thread, self._thread = self._thread, None
@@ -407,11 +412,12 @@ class LedgerWriter:
         result: Future[str | None] = Future()
         self._put(_Admission(key, seconds, time.monotonic() + _BUSY_SECONDS, result))
         try:
-            # report a database that hangs, while the thread still waits for it
+            # stop waiting if the database hangs, although the ledger's thread still waits for it
             async with asyncio.timeout(2 * _BUSY_SECONDS):
                 return await asyncio.shield(asyncio.wrap_future(result))
         except (asyncio.CancelledError, TimeoutError) as error:
-            # the call no longer waits, but its lease may still be granted: release it then
+            # The call no longer waits, but the thread may still obtain a lease for it. Release
+            # that lease.
             result.add_done_callback(lambda done: self._give_back(done, key))
             if isinstance(error, TimeoutError):
                 raise _overloaded() from error
@@ -433,8 +439,8 @@ class LedgerWriter:
             jobs = self._next_jobs()
             is_open = None not in jobs
             self._owed.extend([job for job in jobs if isinstance(job, _Settlement)])
-            # only one attempt for all waiting jobs, since each may last as long as the file is
-            # locked
+            # Try to write the usage once for all waiting jobs: each attempt may last until a lock
+            # times out.
             is_paid = self._pay()
             decided: dict[str, QuotaExceededError | None] = {}
             for job in jobs:
@@ -447,7 +453,7 @@ class LedgerWriter:
             log.error("the ledger cannot be written; %d calls were not counted", len(self._owed))
 
     def _next_jobs(self) -> list[_Admission | _Settlement | None]:
-        """Return all queued jobs; wait for the first, or until settlements must be retried."""
+        """Return all queued jobs; wait for a job, or until usage must be written again."""
         jobs = []
         with contextlib.suppress(queue.Empty):
             jobs.append(self._jobs.get(timeout=_RETRY_SECONDS if self._owed else None))
@@ -473,7 +479,8 @@ class LedgerWriter:
     ) -> str | None:
         if self.limits is None:
             return self.ledger.admit(job.key, job.seconds)
-        # if only a budget is checked, all waiting jobs of a key get the same answer
+        # The result of a budget check is the same for all waiting calls of a key, so check only
+        # once.
         if job.key.id not in decided:
             try:
                 decided[job.key.id] = None
@@ -488,7 +495,7 @@ class LedgerWriter:
         return None
 
     def _pay(self) -> bool:
-        """Write the pending settlements, one transaction per key; return whether all succeeded."""
+        """Write the queued usage, one transaction per key; return whether all was written."""
         while self._owed:
             by_key: dict[Key, list[_Settlement]] = {}
             for each in self._owed:
@@ -518,7 +525,7 @@ class LedgerWriter:
 
 
 def _report_tried(settlements: Iterable[_Settlement]) -> None:
-    """Wake the calls that wait for the first attempt to write their cost."""
+    """Wake the calls that wait until their cost has been written or an attempt has failed."""
     for each in settlements:
         if each.tried is not None:
             with contextlib.suppress(RuntimeError):  # the event loop may already be closed

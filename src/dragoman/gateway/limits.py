@@ -1,7 +1,7 @@
 """Rate limits of keys in Redis, shared by all hosts: requests, tokens and concurrent calls.
 
-They use the same sliding windows as the ledger, which Lua scripts update atomically by the clock
-of Redis. While Redis is unavailable, the configured policy applies.
+The limits use the same sliding windows as the ledger. Lua scripts update the windows atomically,
+by the clock of Redis. While Redis is unavailable, the configured policy decides about calls.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SECONDS = 5.0  # timeout of one Redis command in seconds
 _RETRIES = 7  # number of attempts to release a lease; with doubling pauses they take two minutes
 _CONNECTIONS = 8  # maximum number of Redis connections of one process
 _PAUSE = 1.0  # seconds to wait after a Redis failure before the next command
-_LOCAL = "local:"  # prefix of the ids of leases that the counter in memory granted
+_LOCAL = "local:"  # prefix of the ids of leases that the local counter granted
 
-# Arguments of the Lua scripts. KEYS: a key's windows and its leases. ARGV[1]: the time, or '' to
-# use the time of Redis.
+# The common beginning of the Lua scripts. KEYS are the Redis keys of an API key's windows and of
+# its leases. ARGV[1] is the current time, or '' to use the clock of Redis.
 _PRELUDE = """
 local now = tonumber(ARGV[1])
 if not now then
@@ -58,9 +58,10 @@ local function keep()
 end
 """
 
-# Arguments of the script that admits a call. ARGV: time, lease id, seconds of the lease,
-# concurrent calls, requests and tokens per minute; 0 means unlimited. It returns the exceeded
-# limit or 'ok', the seconds to wait, and the requests and tokens that are left.
+# The Lua script that admits a call. ARGV: time, lease id, duration of the lease in seconds, and
+# the limits of concurrent calls, requests per minute and tokens per minute (0 means unlimited).
+# The script returns the exceeded limit or 'ok', the seconds to wait, and the requests and tokens
+# that are left.
 _ADMIT = (
     _PRELUDE
     + """
@@ -89,8 +90,7 @@ return {'ok', '0', left[1], left[2]}
 """
 )
 
-# Arguments of the script that settles a call. ARGV: time, lease id, tokens to add, requests to
-# subtract.
+# The Lua script that releases a lease. ARGV: time, lease id, tokens to add, requests to subtract.
 _SETTLE = (
     _PRELUDE
     + """
@@ -104,23 +104,23 @@ return '0'
 
 
 class Counter(Protocol):
-    """A counter in this process that replaces Redis while Redis is unavailable."""
+    """A counter in this process that counts instead of Redis while Redis is unavailable."""
 
     def admit(self, key: Key, seconds: float = 0.0) -> str | None:
-        """Count one more request; raise an error if a limit is reached."""
+        """Count a request of a key; raise an error if one of the key's limits is reached."""
         ...
 
     def settle(self, lease: str | None, key: Key, tokens: int = 0) -> None:
-        """Release a lease and count tokens."""
+        """Release a call's lease and count its tokens."""
         ...
 
 
 class RedisLimits:
-    """Count the requests, tokens and calls of keys in Redis.
+    """Count the requests, tokens and concurrent calls of keys in Redis.
 
-    ``on_failure`` is the policy while Redis is unavailable; the policy ``local`` needs a counter
-    in memory. After a failure no command is sent for a second, so that calls do not wait for
-    timeouts. The slot of a process that died is freed when its lease expires.
+    ``on_failure`` is the policy while Redis is unavailable. The policy ``local`` counts with
+    ``spare``, a counter in memory. After a failure no command is sent to Redis for a second, so
+    that calls do not all wait for timeouts. If a process dies, its leases expire.
     """
 
     def __init__(
@@ -145,7 +145,8 @@ class RedisLimits:
         self._redis: Redis
         self._owned = isinstance(client, str)
         if isinstance(client, str):
-            # The pool is bounded: otherwise each of many clients would open a connection to Redis.
+            # The pool is bounded, since otherwise many concurrent calls would each open a
+            # connection.
             pool = redis.asyncio.BlockingConnectionPool.from_url(
                 client, max_connections=_CONNECTIONS, timeout=_SECONDS,
                 socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS,
@@ -165,7 +166,7 @@ class RedisLimits:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def admit(self, key: Key, seconds: float) -> str | None:
-        """Count one more request and return its lease; raise an error if a limit is reached."""
+        """Count a request and return the id of its lease; raise an error if a limit is reached."""
         lease = new_ulid()
         limits = (
             key.max_concurrency or 0,
@@ -176,12 +177,12 @@ class RedisLimits:
         try:
             found = await asyncio.shield(asking)
         except asyncio.CancelledError:
-            # Redis may still grant the lease after the caller was cancelled
+            # Redis may still admit the cancelled call; if it does, release the lease.
             asking.add_done_callback(lambda done: self._undo(done, lease, key))
             raise
         except self._errors as error:
-            # Redis may run the script later and grant a lease that no call holds, so release the
-            # lease.
+            # Redis may run the script after the timeout and grant a lease that no call uses, so
+            # release the lease.
             self.settle(lease, key)
             return self._admit_without(key, seconds, error)
         what, wait, *left = [
@@ -200,9 +201,10 @@ class RedisLimits:
         return lease
 
     def settle(self, lease: str, key: Key, tokens: int = 0, *, requests: int = 0) -> None:
-        """Release a lease and count tokens, in the background.
+        """Release a call's lease and count its tokens, in a background task.
 
-        ``requests`` is the number of requests to subtract from the count.
+        ``requests`` is subtracted from the counted requests, for a call that was rejected after
+        all.
         """
         if lease.startswith(_LOCAL):
             assert self._spare is not None
@@ -211,13 +213,13 @@ class RedisLimits:
             self._start(self._settle(lease, key, tokens, requests))
 
     def describe(self, key: Key) -> dict[str, int]:
-        """Return what was left of a key's per-minute limits after its last request."""
+        """Return how many requests and tokens a key had left this minute, at its last request."""
         return self._standing.get(key.id, {})
 
     async def close(self) -> None:
-        """Wait until pending leases are released; close the connection if it was not passed in."""
+        """Finish the pending tasks; close the connection if this object opened it."""
         self._closing.set()
-        while self._tasks:  # a task that ends may start another one
+        while self._tasks:  # the callback of a finished task may start another task
             await asyncio.wait(self._tasks)
         if self._owned:
             await self._redis.aclose()
@@ -228,7 +230,7 @@ class RedisLimits:
         if time.monotonic() < self._paused_until:
             raise TimeoutError("Redis failed a moment ago")
         now = "" if self._clock is None else repr(self._clock())
-        # Both names have the same hash tag, so that they are on the same node of a Redis cluster.
+        # The braces are a hash tag: both Redis keys are on the same node of a Redis cluster.
         names = [f"dragoman:{{gateway:{key.id}}}:{part}" for part in ("used", "leases")]
         try:
             async with asyncio.timeout(_SECONDS):
@@ -254,7 +256,7 @@ class RedisLimits:
         return _LOCAL + (self._spare.admit(key, seconds) or "")
 
     async def _settle(self, lease: str, key: Key, tokens: int, requests: int) -> None:
-        """Release a lease, with retries, since a slot that stays occupied locks the key out."""
+        """Release a lease, with retries: a lease that is not released counts as a running call."""
         for attempt in range(_RETRIES):
             try:
                 await self._run(self._settling, key, lease, tokens, requests)

@@ -11,14 +11,14 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 
 def list_models(names: Sequence[str]) -> dict[str, Any]:
-    """Return the list for ``/v1/models``, which the openai and anthropic wires share."""
+    """Return the reply to ``GET /v1/models``, with the openai and the anthropic fields."""
     first, last = (names[0], names[-1]) if names else (None, None)
     data = [show_model(name) for name in names]
     return {"object": "list", "data": data, "has_more": False, "first_id": first, "last_id": last}
 
 
 def show_model(name: str) -> dict[str, Any]:
-    """Return the entry for one model in ``/v1/models``."""
+    """Return the description of one model for ``/v1/models``."""
     return {
         "id": name,
         "object": "model",
@@ -59,7 +59,7 @@ def show_ollama_tag(name: str) -> dict[str, Any]:
 
 
 def show_ollama_running(name: str) -> dict[str, Any]:
-    """Return one entry of ``/api/ps``; every served model counts as loaded."""
+    """Return one entry of ``/api/ps``; every served model is listed as loaded."""
     return {**show_ollama_tag(name), "expires_at": _EPOCH, "size_vram": 0, "context_length": 0}
 
 

@@ -17,7 +17,11 @@ _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
 
 
 class Saved(Struct):
-    """The values of all counters: each value with its labels, and durations by name."""
+    """The values of all counters in a form that can be saved to a file.
+
+    Counters are lists of labels and values. ``seconds`` has a histogram of durations for each
+    name.
+    """
 
     in_flight: int = 0
     requests: list[tuple[tuple[str, ...], int]] = []
@@ -28,7 +32,7 @@ class Saved(Struct):
 
 
 class Metrics:
-    """The gateway's counters. Labels are wires, served names and statuses, never client input."""
+    """The gateway's counters. Labels are wires, model names and statuses, never client input."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -36,7 +40,8 @@ class Metrics:
         self._warnings: Counter[tuple[str, ...]] = Counter()
         self._tokens: Counter[tuple[str, ...]] = Counter()
         self._switches: Counter[tuple[str, ...]] = Counter()
-        # for each name: how many durations each bucket has, how many are longer, and their sum
+        # For each name, a histogram of durations: a count for each bucket, a count of longer
+        # durations, and the sum of all durations.
         self._seconds: dict[str, list[float]] = {}
 
     def count(self, wire: str, model: str, status: int) -> None:
@@ -59,9 +64,9 @@ class Metrics:
             self._switches[model, each.from_, each.to, each.reason] += 1
 
     def time(self, name: str, seconds: float) -> None:
-        """Record a duration under a name."""
+        """Add a duration to the histogram with a name."""
         held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
-        # the entry after the last bucket counts durations that are too long for every bucket
+        # durations that are longer than the last bucket are counted in the entry after it
         held[bisect_left(_BUCKETS, seconds)] += 1
         held[-1] += seconds
 
@@ -77,7 +82,7 @@ class Metrics:
         )
 
     def add(self, saved: Saved) -> None:
-        """Add the values of another worker's counters."""
+        """Add the saved values of another worker's counters to these counters."""
         self.in_flight += saved.in_flight
         for counter, values in (
             (self._requests, saved.requests),

@@ -24,14 +24,15 @@ log = logging.getLogger("dragoman")
 Served: TypeAlias = Provider | RetrievalModel[Any, Any]
 """What a served name refers to: a model for chat, embedding or reranking."""
 
-_READY_FOR = 10.0  # how many seconds a readiness result is cached
+_READY_FOR = 10.0  # how many seconds the result of a readiness check is cached
 
 
 class Models:
-    """Map names to providers; the providers of a registry are opened on first use.
+    """Map the names that clients use to providers.
 
-    A request can only use names that are served. Other names that a registry could open (a file
-    for the embedded model, a model that the catalogue does not list) cannot be used by clients.
+    The providers of a registry are opened on first use. A registry could also open other names,
+    such as a file for the embedded model or a model that the catalogue does not list, but clients
+    cannot use those names.
     """
 
     def __init__(self, source: Mapping[str, Served] | Registry) -> None:
@@ -73,14 +74,14 @@ class Models:
             try:
                 provider = self._providers[name] = self._registry.provider(name, keep_raw=False)
             except AuthenticationError as error:
-                # the missing key is the operator's, not the client's
+                # the operator has not configured a key for the provider; the client's key is valid
                 raise InvalidModelError("the model is not configured here") from error
         if provider is None:
             raise InvalidModelError("no model of this name is served here")
         return provider
 
     def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel[Any, Any]:
-        """Return an embedder or reranker by name; raise ``InvalidModelError`` if not served."""
+        """Return an embedding or reranking model; raise ``InvalidModelError`` if it is unknown."""
         model = self._retrieval.get((name, operation))
         if model is None and self._registry is not None and self._is_listed(self._registry, name):
             opener: Any = (
@@ -101,22 +102,23 @@ class Models:
         return name in registry.aliases() or name in registry.names()
 
     async def problems(self) -> dict[str, str] | None:
-        """Return the problems of the open models by name; ``None`` if they cannot be determined.
+        """Check whether the open models are ready; return the problems by model name.
 
-        The result is cached for some seconds, and concurrent callers share one probe.
+        Return ``None`` if the gateway closes during the check. The result is cached for some
+        seconds, and concurrent callers share one check.
         """
         if self._asked is None or time.monotonic() - self._asked > _READY_FOR:
             if self._probe is None or self._probe.done():
                 self._probe = asyncio.ensure_future(self._find_problems())
-            # Wait without awaiting the task itself, since a cancelled caller would cancel it for
-            # all callers.
+            # ``asyncio.wait`` does not cancel the shared task if this caller is cancelled;
+            # ``await`` would.
             await asyncio.wait([self._probe])
         return self._problems
 
     def describe_upstreams(self, problems: Mapping[str, str]) -> list[list[str]]:
-        """Return a row for each open model: its name, its provider, and its state.
+        """Return a row for each provider of the open models: served name, provider, state.
 
-        The state is the reason why the circuit breaker suspended the model, or otherwise the
+        The state is the error for which the circuit breaker suspended the model, or else the
         result of the readiness check.
         """
         found = []
@@ -169,9 +171,12 @@ async def _problem(provider: Served) -> str | None:
 
 
 def issuer_of(provider: Provider) -> Issuer | None:
-    """Return the issuer of the opaque state in a provider's replies; ``None`` if it varies."""
+    """Return the issuer of the opaque state in a provider's replies.
+
+    Return ``None`` if the provider may send a request to models with different issuers.
+    """
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    # a set, because connections with different keys have the same issuer
+    # connections that differ only in their key have the same issuer, so use a set
     issuers = {Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends}
     return issuers.pop() if len(issuers) == 1 else None
 
@@ -184,7 +189,7 @@ def refuses_losses(provider: Provider) -> bool:
 
 
 def find_losses(provider: Provider, request: Request) -> list[LossWarning]:
-    """Return warnings about what a request loses on each wire that the provider may use."""
+    """Return a warning for each part of a request that is lost on one of the provider's wires."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
     return [loss for part in ends for loss in part.codec.encode(request).warnings]
 
@@ -193,10 +198,11 @@ _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh"
 
 
 def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[LossWarning, ...]]:
-    """Return the request with a reasoning setting that the model's wire can express.
+    """Return the request with a reasoning setting that the model's wire supports, and a warning.
 
-    For models in the catalogue, the codec converts the setting. For others, a wire with budgets
-    gets the budget nearest to an effort, and a wire with efforts the effort nearest to a budget.
+    For models in the catalogue, the codec converts the setting. For other models, an effort is
+    replaced by the nearest budget if the wire has only budgets, and a budget by the nearest effort
+    if it has only efforts.
     """
     asked = request.config.reasoning
     if asked is None or _takes_reasoning(provider, request):
@@ -209,7 +215,7 @@ def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[
         other = _BUDGETS.get(asked)
     config = request.config
     if isinstance(other, int) and config.max_tokens is not None and config.max_tokens <= other:
-        # the token limit of the wire includes thinking
+        # the wire's token limit includes thinking tokens, so add the budget to the limit
         config = replace(config, max_tokens=config.max_tokens + other)
     fitted = replace(request, config=replace(config, reasoning=other))
     if other is not None and _takes_reasoning(provider, fitted):
@@ -236,5 +242,5 @@ _EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")
 
 
 def wires_of(provider: Provider) -> set[str]:
-    """Return the wires that a provider may use; empty if unknown."""
+    """Return the wires that a provider and its fallbacks may use; an empty set if unknown."""
     return {part.codec.wire for part in walk(provider) if isinstance(part, HttpProvider)}

@@ -162,7 +162,7 @@ _FREE = {"type": "object"}
 
 
 def _named(*operations: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of a path that contains a name or an id, with its operations."""
+    """Return the operations of a path that contains a name or an id, with that path parameter."""
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     found: dict[str, Any] = {"parameters": [name]}
     for operation in operations:
@@ -195,7 +195,7 @@ def _gemini_paths() -> dict[str, Any]:
 
 
 def _kept_paths() -> dict[str, Any]:
-    """Return the operations on stored responses; without a store they are rejected."""
+    """Return the operations on stored responses; a gateway without a store rejects them."""
     response, conversation = "/v1/responses/{name}", "/v1/conversations/{name}"
     denied = (*_DENIED, "404")
     return {

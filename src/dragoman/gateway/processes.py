@@ -1,4 +1,4 @@
-"""Other processes of the gateway on this machine."""
+"""Check whether other gateway processes on this machine are alive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["is_alive"]
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process of this machine runs; on Windows this is always assumed."""
+    """Return whether a process with an id runs on this machine; on Windows, always return true."""
     if sys.platform == "win32":
         # On Windows os.kill(pid, 0) terminates the process.
         return True

@@ -27,7 +27,8 @@ from .exchange import Action, Exchange, GoneError, Receive, Scope, Send
 MAX_TEXTS = 10_000
 """The maximum number of texts or documents in one client request."""
 
-_SPARE = 60.0  # how many seconds a call may last after its reply, until its end is recorded
+# seconds by which a lease outlasts the reply timeout, so that the end of the call can be recorded
+_SPARE = 60.0
 
 
 class RetrievalHandler:
@@ -49,7 +50,8 @@ class RetrievalExchange(Exchange):
     def __init__(
         self, service: Service, codec: RetrievalServer, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        front: Any = codec  # typed as Any: an exchange uses only the codec's wire, errors and keys
+        # typed as Any, since ``Exchange`` uses only the wire, the errors and the keys of the codec
+        front: Any = codec
         super().__init__(service, front, scope, receive, send)
         self.retrieval = codec
         self.record = self._record_call
@@ -128,7 +130,7 @@ class RetrievalExchange(Exchange):
             watcher.cancel()
 
     async def _write(self, answer: Embeddings | Ranking, asked: AskedRetrieval) -> Any:
-        """Write a reply; use a thread if it is large enough to block the event loop."""
+        """Encode a reply; use a thread if the reply is large enough to block the event loop."""
         large = isinstance(answer, Embeddings) and answer.vectors.data.nbytes > 64 * 1024
         encode = self.retrieval.encode
         return (
@@ -138,7 +140,7 @@ class RetrievalExchange(Exchange):
         )
 
     def _record_call(self, seconds: float) -> list[CallEnd]:
-        """Return a list with the record of the call, or an empty list if no model was called."""
+        """Return a list with one call record; the list is empty if no model was called."""
         if self.asked is None or self.found is None:
             return []
         content = self.service.calls is not None and self.service.calls.include_content

@@ -1,4 +1,4 @@
-"""Report the routing of a group: which model served a call, and which ones were skipped."""
+"""Report which model of a fallback group served a call, and which models were skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX = 1000  # maximum length of a header in characters
 
 
 def find_switches(reply: Reply | None) -> list[RoutingSwitched]:
-    """Return the routing switches of a call so far, in order."""
+    """Return the switches from one model to another that a call has made so far, in order."""
     return (
         []
         if reply is None
@@ -20,7 +20,7 @@ def find_switches(reply: Reply | None) -> list[RoutingSwitched]:
 
 
 def show_route(provider: Provider | None, reply: Reply | None) -> dict[str, str]:
-    """Return headers that name the model that served a call, and those tried before it."""
+    """Return response headers that name the model that served a call, and those tried before."""
     if (
         provider is None
         or reply is None

@@ -43,9 +43,9 @@ def handle_signals(service: Service) -> None:
 
 
 async def reload_models(service: Service) -> bool:
-    """Open the configured models again and use them from now on; return whether that worked.
+    """Reload the configured models for new requests; return whether that succeeded.
 
-    If the configuration is invalid, report that and keep the current models.
+    If the configuration is invalid, write an error to the log and keep the current models.
     """
     assert service.reload is not None
     try:
@@ -62,7 +62,10 @@ async def reload_models(service: Service) -> bool:
 
 
 async def release_models(models: Models) -> None:
-    """Note that a request has finished; close its models if they have been replaced."""
+    """Release the models that a finished request used.
+
+    If a reload has replaced the models and no other request uses them, close them.
+    """
     models.users -= 1
     if models.is_retired and not models.users:
         with contextlib.suppress(Exception):

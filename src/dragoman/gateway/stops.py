@@ -1,4 +1,4 @@
-"""Stop sequences that the gateway applies itself, for models whose wire does not support them."""
+"""Apply stop sequences in the gateway, for models whose wire does not support them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StopCutter:
         self.found: str | None = None
 
     def feed(self, events: Sequence[Event]) -> list[Event]:
-        """Return the events to forward; none after a stop sequence was found."""
+        """Return the events to forward to the client; after a stop sequence there are none."""
         passed: list[Event] = []
         for event in events:
             if self.found is not None:
@@ -38,7 +38,7 @@ class StopCutter:
         return passed
 
     def close(self, complete: MessageComplete) -> MessageComplete:
-        """Return the closing event of a reply that was cut, as if the model had stopped there."""
+        """Return the reply's closing event as if the model had stopped at the stop sequence."""
         blocks: list[AssistantBlock] = list(complete.final_content[: self._block])
         if text := "".join(self._text):
             blocks.append(Text(text))
@@ -76,7 +76,7 @@ class StopCutter:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of a text may be the beginning of a stop sequence."""
+    """Return the length of the text's longest ending that could begin a stop sequence."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[-length:]):
             return length

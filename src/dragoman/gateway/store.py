@@ -1,8 +1,8 @@
 """Storage for clients of the Responses wire: responses, their items, and conversations.
 
-Every row belongs to an owner, the id of a key, and only that owner finds it. Rows expire after the
-store's lifetime. The store is optional: a SQLite file, or a PostgreSQL database for workers on
-several machines.
+Every row belongs to an owner, the id of a key, and is visible only to that owner. Rows expire
+after the store's lifetime. The store is optional: a SQLite file, or a PostgreSQL database for
+workers on several machines.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class ResponseStore:
         self._swept = 0.0
 
     async def put(self, owner: str, kind: str, rows: Sequence[tuple[str, Any]]) -> None:
-        """Store values under their ids, replacing earlier ones."""
+        """Store an owner's values under their ids; replace earlier values with the same ids."""
         written = [(name, msgspec.json.encode(value)) for name, value in rows]
         await self._work(self._put, owner, kind, written)
 
     async def get(self, owner: str, kind: str, names: Sequence[str]) -> dict[str, Any]:
-        """Return the owner's values with these ids."""
+        """Return an owner's values that have one of the given ids, by id."""
         return {
             name: msgspec.json.decode(data)
             for name, data in await self._work(self._get, owner, kind, names)
@@ -69,7 +69,7 @@ class ResponseStore:
             return await asyncio.to_thread(self._locked, function, *args)
         except OverloadedError:
             raise
-        except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
+        except Exception as error:  # the SQLite and PostgreSQL drivers raise different exceptions
             raise OverloadedError(
                 "the gateway's store cannot be used at the moment", retry_after=2
             ) from error

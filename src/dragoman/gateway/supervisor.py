@@ -1,4 +1,4 @@
-"""Run the HTTP server: in this process, or in several worker processes under a supervisor."""
+"""Run the HTTP server in this process, or in several worker processes under a supervisor."""
 
 from __future__ import annotations
 

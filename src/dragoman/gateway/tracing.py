@@ -38,7 +38,7 @@ class Tracing:
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         self._attempts = OpenTelemetry(tracer_provider)
-        # lazy import: an optional dependency whose absence was reported before
+        # lazy import of an optional dependency; ``OpenTelemetry`` above reports its absence
         from opentelemetry import context, propagate, trace
 
         self._context: Any = context
@@ -61,7 +61,7 @@ class Tracing:
     def end(
         self, span: Any, facts: Mapping[str, Any], records: Sequence[CallCompleted | CallFailed]
     ) -> None:
-        """End the span of a request, with a child span for each attempt."""
+        """Record a child span for each attempt of a request, and end the request's span."""
         token = self._context.attach(self._trace.set_span_in_context(span))
         try:
             for record in records:
@@ -75,7 +75,7 @@ class Tracing:
 
 
 def begin_trace(tracing: Tracing | None, path: str, wire: str, headers: Mapping[str, str]) -> Any:
-    """Set the trace headers for this request's calls; return the span if spans are recorded."""
+    """Set the trace headers for the model calls of a request; return its span, if there is one."""
     span = None if tracing is None else tracing.begin(path, wire, headers)
     passed = {} if tracing is None else tracing.find_headers(span)
     if not passed and (parent := read_parent(headers)) is not None:

@@ -61,7 +61,7 @@ def _find_reason(method: str, path: str) -> str:
 
 
 def find_codec(path: str, headers: Mapping[str, str]) -> ServerCodec:
-    """Return the wire that a client most likely uses, from the path and the headers of its SDK."""
+    """Return the codec of the wire that a client most likely uses, by its path and headers."""
     if path.startswith("/api/"):
         return SERVER_CODECS["ollama"]
     if path.startswith("/v1beta") or "x-goog-api-key" in headers or "x-goog-api-client" in headers:

@@ -1,7 +1,7 @@
 """Statistics for the admin page: usage by hour, key and model, and the requests in progress.
 
-Each process adds its numbers to the database of the ledger every two seconds; a process that is
-killed loses at most the numbers of two seconds. Budgets do not depend on these numbers.
+Each process adds its numbers to the database of the ledger every two seconds; if a process is
+killed, at most its last two seconds are lost. Budgets do not depend on these numbers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ _SCHEMA = [
     ),
 ]
 _FLUSH_SECONDS = 2.0
-_FRESH_SECONDS = 15.0  # after this many seconds without a write, a process counts as ended
-_MAX_LIVE = 200  # maximum number of requests of one process to list
+# if a process has not written for this many seconds, it is assumed to have ended
+_FRESH_SECONDS = 15.0
+_MAX_LIVE = 200  # maximum number of running requests that one process lists
 
 
 class Row(NamedTuple):
-    """The usage of a model by a key in one hour; hours are counted from 1970."""
+    """One key's usage of one model in one hour; ``hour`` counts hours since 1970."""
 
     hour: int
     key: str
@@ -69,7 +70,7 @@ class Running(Protocol):
 
 
 class UsageBook:
-    """Count the usage in this process, and read the usage of all processes."""
+    """Count the usage of this process, and read the usage of all processes from a database."""
 
     def __init__(self, place: str | Path | None) -> None:
         self._base = open_database(":memory:" if place is None else place, _SCHEMA)
@@ -78,7 +79,7 @@ class UsageBook:
         self._turn = asyncio.Lock()  # only one thread at a time may use the connection
 
     def count(self, key: str, model: str, status: int, usage: Usage, money: Decimal) -> None:
-        """Count a finished request."""
+        """Add a finished request to the counts in memory, which ``flush`` writes later."""
         row = self._new.setdefault(
             (int(time.time() // 3600), key, model), [0, 0, 0, 0, Decimal(0)]
         )
@@ -89,13 +90,16 @@ class UsageBook:
         row[4] = EXACT.add(row[4], money)
 
     async def keep_flushing(self, live: Iterable[Running]) -> None:
-        """Write the counts every two seconds, until cancelled."""
+        """Call ``flush`` every two seconds until the task is cancelled."""
         while True:
             await asyncio.sleep(_FLUSH_SECONDS)
             await self.flush(live)
 
     async def flush(self, live: Iterable[Running]) -> None:
-        """Write the counts and the requests in progress; if that fails, keep the counts."""
+        """Write the counts and the running requests to the database.
+
+        If the database is unavailable, keep the counts and write them the next time.
+        """
         now = time.perf_counter()
         shown = [
             {
@@ -122,7 +126,7 @@ class UsageBook:
                 counted[1] += failed
 
     async def read(self, hours: int) -> tuple[list[Row], list[dict[str, Any]]]:
-        """Return the usage of the last ``hours``, and the running requests, of all processes."""
+        """Return the usage in the last ``hours`` and the running requests, of all processes."""
         async with self._turn:
             return await asyncio.to_thread(self._read, hours)
 

@@ -71,7 +71,10 @@ ROOTS = {
 
 
 def prepare(wire: str, body: Any) -> Prepared:
-    """Return a body without the parts that the wire's strict reader rejects, and notes on them."""
+    """Return a request body in a form that the wire's strict reader accepts.
+
+    The result also lists the parts of the body that were removed or converted.
+    """
     if not isinstance(body, dict):
         raise InvalidRequestError("the body must be an object")
     for name in NEVER:
@@ -81,7 +84,10 @@ def prepare(wire: str, body: Any) -> Prepared:
 
 
 def settle_shape(wire: str, messages: Any, prepared: Prepared) -> tuple[Any, Prepared]:
-    """Return the conversation in a form that every wire accepts, and notes on the changes."""
+    """Return the conversation in a form that every wire accepts.
+
+    Also return a copy of ``prepared`` in which the changes are recorded.
+    """
     sorter = Sorter({}, _TOGETHER[wire])
     settled = settle(messages, ROOTS[wire], sorter)
     if not sorter.left:
@@ -93,12 +99,12 @@ _SETTING = re.compile(r"\bconfig\.([a-z_]+)")
 
 
 def rename_settings(wire: str, message: str) -> str:
-    """Return a message with Dragoman's setting names replaced by those of the client's wire."""
+    """Return an error message with Dragoman's setting names replaced by those of the client."""
     return _SETTING.sub(lambda found: NAMES[wire].get(found[1], found[1]), message)
 
 
 def write_echo(wire: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request that the reply repeats."""
+    """Return the request fields that a reply of this wire must repeat."""
     return echo.write_echo(body) if wire == "responses" else {}
 
 

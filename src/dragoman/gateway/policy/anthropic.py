@@ -81,7 +81,10 @@ _BLOCK = Rule("refused", "send text, images, documents and results of tools")
 
 
 def _thread_error() -> UnsupportedFeatureError:
-    """Return the error for a server-side conversation, with the code that vendor SDKs expect."""
+    """Return the error for a request that refers to a conversation stored on the server.
+
+    The error has the code that the vendor's SDKs expect.
+    """
     error = UnsupportedFeatureError("thread: conversations are not kept here; send all messages")
     error.provider_code = "thread_unsupported_request"
     return error
@@ -141,7 +144,7 @@ def _sort_messages(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def _lead(made: dict[str, Any], message: dict[str, Any], path: str, sorter: Sorter) -> None:
-    """Move a message with instructions to the beginning of the conversation."""
+    """Append the content of a system message to the field ``system``."""
     sorter.leave(path, Rule("mapped", "instructions go before the conversation"), "system_moved")
     made["system"] = [*as_blocks(made.get("system")), *as_blocks(message.get("content"))]
 
@@ -160,10 +163,11 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
         if "cache_control" in block:
             sorter.keep({"cache_control": block["cache_control"]}, path, (), _CACHE)
             return {name: value for name, value in block.items() if name != "cache_control"}
-        return block  # unknown fields of the block are kept for the provider that issued it
+        return block  # keep unknown fields, since the provider that issued the block may need them
     kind = block.get("type")
     if not isinstance(kind, str):
-        return block  # an invalid block stays unchanged: the reader rejects it later
+        # leave an invalid block unchanged: the strict reader rejects it with an error
+        return block
     if kind == "search_result":
         return _write_search_result(block, path, sorter)
     if not isinstance(kind, str) or kind not in _BLOCKS:
@@ -182,7 +186,7 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
 
 
 def _sort_document(block: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a document, with the text blocks in it joined into a single text."""
+    """Return a document block with a single text, into which its text blocks are joined."""
     source = block.get("source")
     source = source if isinstance(source, dict) else {}
     kind = source.get("type")
@@ -249,7 +253,7 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
-    """Read the reasoning setting: a budget, an effort, or the model's own choice."""
+    """Convert the fields for reasoning: a token budget, an effort level, or adaptive thinking."""
     thinking, output = made.pop("thinking", None), made.get("output_config")
     effort = None
     if isinstance(output, dict):
@@ -285,7 +289,7 @@ def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
     ):
         made["thinking"] = {"type": "enabled", "budget_tokens": thinking["budget_tokens"]}
     elif thinking is not None:
-        # an invalid value stays unchanged: the reader rejects it later
+        # leave an invalid value unchanged: the strict reader rejects it with an error
         made["thinking"] = thinking
 
 

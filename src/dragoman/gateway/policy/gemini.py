@@ -159,7 +159,7 @@ def _sort_part(part: Any, path: str, role: Any, sorter: Sorter) -> Any:
     part = {name: value for name, value in part.items() if value is not None}
     if not any(name in part for name in _PART_NAMES):
         if role == "model":
-            return part  # the part stays unchanged, to be sent back to the provider that issued it
+            return part  # return an unknown part unchanged to the provider that issued it
         sorter.leave(path, _PART, "content_dropped")
         return {"text": "[content of another kind]"}
     made = sorter.keep(part, path, _PART_NAMES) if role != "model" else part
@@ -271,7 +271,8 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
         calling, "toolConfig.functionCallingConfig", ("mode", "allowedFunctionNames")
     )
     mode, names = str(calling.get("mode") or "AUTO").upper(), calling.get("allowedFunctionNames")
-    # other wires need no such mode: calls are always validated against the schemas of their tools
+    # Other wires have no mode for validated calls and need none: the gateway always validates
+    # calls against the tool schemas.
     if mode in ("VALIDATED", "MODE_UNSPECIFIED"):
         sorter.own["toolConfig"] = config
         mode = "AUTO"
@@ -342,7 +343,7 @@ def _sort_thinking(thinking: dict[str, Any], sorter: Sorter) -> None:
 
 
 def _sort_format(made: dict[str, Any], config: dict[str, Any], sorter: Sorter) -> None:
-    """Read the format of the answer: text, JSON, JSON with a schema, or an enum."""
+    """Convert the fields for the answer's format: plain text, JSON, or JSON with a schema."""
     schema, kind = config.get("responseJsonSchema"), config.get("responseMimeType")
     own = sorter.own.setdefault("generationConfig", {})
     if schema is None:
@@ -374,7 +375,10 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def unwrap_count(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the request whose tokens are to be counted, which may be nested in another object."""
+    """Return the request whose tokens are counted.
+
+    The body contains the request either directly or in the field ``generateContentRequest``.
+    """
     camel = to_camel(body)
     inner = camel.get("generateContentRequest")
     return inner if isinstance(inner, dict) else camel

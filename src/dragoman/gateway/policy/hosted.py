@@ -20,8 +20,8 @@ _RUN = {
     "code_execution": frozenset({"anthropic", "gemini", "responses"}),
     "url_context": frozenset({"anthropic", "gemini"}),
 }
-# The name of each server tool on each wire. On the anthropic wire the type of a tool ends with a
-# date.
+# The vendors' names of each server tool. On the anthropic wire a tool type ends with a date, which
+# is removed before the lookup.
 _NAMES: dict[str, dict[str, str]] = {
     "openai": {"web_search_options": "web_search"},
     "responses": {
@@ -42,8 +42,8 @@ _NAMES: dict[str, dict[str, str]] = {
         "web_fetch": "url_context",
     },
 }
-# Options of server tools that several wires share, and the wires that accept them. Other options
-# are dropped and reported.
+# The wires that accept each option of a server tool. If the model's wire does not accept an
+# option, the option is dropped and reported.
 _PLACES = {
     "allowed_domains": ("anthropic", "responses"),
     "blocked_domains": ("anthropic",),
@@ -51,8 +51,8 @@ _PLACES = {
     "max_uses": ("anthropic",),
     "search_context_size": ("responses",),
 }
-# Required options: without them the tool could access what the client forbids, or miss what the
-# client provides.
+# Options that must not be dropped: without them the tool could access what the client forbids, or
+# miss what the client provides.
 _REQUIRED = frozenset({"allowed_domains", "blocked_domains", "container"})
 
 
@@ -90,9 +90,10 @@ def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
 def fit_hosted(
     hosted: Hosted, wires: Collection[str], *, beside_functions: bool
 ) -> tuple[ServerTool, tuple[str, ...]] | None:
-    """Return the tool as these wires accept it, and the dropped options; ``None`` if unsupported.
+    """Return the server tool for a model of the given wires, and the names of dropped options.
 
-    Gemini before 3 does not accept server tools together with functions.
+    Return ``None`` if one of the wires does not support the tool. Gemini before version 3 does not
+    accept server tools together with functions.
     """
     if (
         not wires
@@ -111,6 +112,6 @@ def fit_hosted(
             lost.append(name)
     if "responses" in wires and "allowed_domains" in made:
         if len(wires) > 1:
-            return None  # the model may use two wires, which would need different fields
+            return None  # the model may use several wires, whose fields for this option differ
         made["filters"] = {"allowed_domains": made.pop("allowed_domains")}
     return ServerTool(hosted.name, made), tuple(lost)

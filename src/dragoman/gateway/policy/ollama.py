@@ -35,7 +35,7 @@ FIELDS: dict[str, Rule] = {
     "truncate": Rule("hint", "a conversation that is too long is refused", default=(True,)),
     "shift": Rule("hint", "a conversation that is too long is refused", default=(True,)),
 }
-FIELDS |= {  # fields that only /api/generate has
+FIELDS |= {  # fields of /api/generate that /api/chat does not have
     "suffix": Rule(
         "refused", "ask for the text in between with a prompt of your own", always=True
     ),
@@ -158,6 +158,6 @@ def _sort_options(options: dict[str, Any], sorter: Sorter) -> dict[str, Any]:
         sorter.left = [
             left if left.roots != ("options",) else replace(left, roots=()) for left in sorter.left
         ]
-    if kept.get("num_predict") in (-1, -2):  # -1 and -2 mean unlimited, which is the default
+    if kept.get("num_predict") in (-1, -2):  # -1 and -2 mean "no limit", which is the default
         del kept["num_predict"]
     return kept

@@ -111,7 +111,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
 
 
 def _sort_reasoning(made: dict[str, Any], body: Mapping[str, Any], sorter: Sorter) -> None:
-    """Read the reasoning setting from the various fields that servers of this wire accept."""
+    """Convert the fields for reasoning, which differ between the servers of this wire."""
     effort = made.get("reasoning_effort")
     if isinstance(effort, str) and effort not in EFFORTS:
         del made["reasoning_effort"]
@@ -154,7 +154,8 @@ def _read_reasoning(body: Mapping[str, Any]) -> str | int | None:
 def _sort_message(message: Any, path: str, sorter: Sorter) -> Any:
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str) or role not in _ROLES:
-        return message  # an invalid message stays unchanged: the reader rejects it later
+        # leave an invalid message unchanged: the strict reader rejects it with an error
+        return message
     made = sorter.keep(message, path, _ROLES[role], _NAME | _CACHE)
     if isinstance(made.get("content"), list):
         parts = enumerate(made["content"])
@@ -176,7 +177,7 @@ def _sort_part(part: Any, path: str, role: str, sorter: Sorter) -> Any:
     file = part.get("file")
     if kind not in _PARTS or (isinstance(file, dict) and file.get("file_id") is not None):
         if kind in ("image", "document", "thinking", "redacted_thinking", "tool_call", "opaque"):
-            return part  # Dragoman's own block types, which the reader accepts as well
+            return part  # the strict reader also accepts Dragoman's own block types
         sorter.leave(path, _PART, "content_dropped")
         return {"type": "text", "text": "[content of another kind]"}
     made = sorter.keep(part, path, _PARTS[kind], _CACHE)
@@ -222,7 +223,7 @@ def _sort_call(call: Any, path: str, sorter: Sorter) -> Any:
 
 
 def sort_arguments(value: Any, path: str, sorter: Sorter) -> Any:
-    """Return the arguments of a call; a string that is not a JSON object is wrapped in one."""
+    """Return a tool call's arguments; text that is not a JSON object is wrapped in an object."""
     if not isinstance(value, str) or not value.strip() or read_object(value) is not None:
         return value
     sorter.leave(
@@ -270,7 +271,10 @@ def _sort_choice(made: dict[str, Any], sorter: Sorter) -> None:
 
 
 def keep_allowed(made: dict[str, Any], choice: Any, sorter: Sorter) -> None:
-    """Offer only the tools that may be called, as other wires cannot restrict offered tools."""
+    """Remove the tools that the tool choice does not allow.
+
+    Other wires cannot restrict the choice to some of the offered tools.
+    """
     listed = choice.get("tools") if isinstance(choice.get("tools"), list) else []
     names = [name_of(tool) for tool in listed if isinstance(tool, dict)]
     made["tool_choice"] = "required" if choice.get("mode") == "required" else "auto"

@@ -150,7 +150,7 @@ def _sort_item(item: Any, path: str, sorter: Sorter) -> Any:
     if kind == "item_reference":
         sorter.leave(path, _REFERENCE)
         return None
-    return item  # the item stays unchanged, to be sent back to the provider that issued it
+    return item  # return an unknown item unchanged to the provider that issued it
 
 
 def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _rewrite(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
 
 
 def _join_call(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Give a call of a namespaced tool the name of the function that replaces the tool."""
+    """Return a call of a namespaced tool as a call of the function that replaces the tool."""
     if not item.get("namespace"):
         return item
     sorter.leave(path, _JOINED, "namespace_joined")
@@ -188,7 +188,7 @@ def _join_call(item: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any
 def join_name(namespace: Any, name: Any) -> Any:
     """Return the name of the function that replaces a namespaced tool.
 
-    Some clients write the namespace with the separator at its end, others without.
+    Some clients send the namespace with a trailing ``_``, others without; both give the same name.
     """
     if not isinstance(namespace, str) or not isinstance(name, str) or not namespace:
         return name

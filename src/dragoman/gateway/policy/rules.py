@@ -1,8 +1,8 @@
-"""Rules for fields that Dragoman's requests cannot represent, and notes made while reading.
+"""Rules for request fields that Dragoman cannot represent, and records of dropped fields.
 
 Each wire's module in this package has a table with a ``Rule`` for each field. A field without a
-rule is a hint: for a model of another wire it is dropped and reported. A model of the client's own
-wire receives every field unchanged.
+rule is treated as a hint: if the model uses another wire, the field is dropped and reported. A
+model that uses the client's own wire receives every field unchanged.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ Effect = Literal["read", "mapped", "hint", "refused"]
 class Rule(Struct, frozen=True):
     """What happens to a field if the model's wire differs from the client's wire.
 
-    ``read``: Dragoman's requests represent the field. ``mapped``: the model's wire has a field for
-    it (``concept`` names the row of ``concepts``); without one it is dropped and reported.
-    ``hint``: it is dropped and reported. ``refused``: it is rejected, because the answer would
-    have another meaning without it.
+    The ``effect`` is one of these. ``read``: Dragoman's requests represent the field. ``mapped``:
+    the field is converted to the corresponding field of the model's wire, which ``concept`` looks
+    up in ``concepts``; without such a field, it is dropped and reported. ``hint``: the field is
+    dropped and reported. ``refused``: the request is rejected, because the answer would have
+    another meaning without the field.
     """
 
     effect: Effect
@@ -44,7 +45,7 @@ NOTHING: tuple[Any, ...] = (None, [], {}, "")
 class Leftover(Struct, frozen=True):
     """A part of a body that Dragoman's requests cannot represent.
 
-    ``roots`` are the top-level fields that contain the part.
+    ``roots`` are the top-level fields that are sent unchanged if the model uses the client's wire.
     """
 
     path: str
@@ -56,21 +57,21 @@ class Leftover(Struct, frozen=True):
 
 
 class Sorter:
-    """Collect what Dragoman cannot represent while it prepares a body for the strict reader.
+    """Collect the parts of a body that Dragoman's requests cannot represent.
 
-    ``together`` are the fields of the conversation: if one of them is sent unchanged, all of them
-    are.
+    ``together`` lists the top-level fields that contain the conversation. If one of them is sent
+    to the model unchanged, all of them are.
     """
 
     def __init__(self, rules: Mapping[str, Rule], together: tuple[str, ...]) -> None:
         self.rules = rules
         self.left: list[Leftover] = []
         self.wishes: dict[str, Any] = {}
-        # fields to merge into the body for a model that uses the client's wire
+        # fields to add to the body if the model uses the client's wire
         self.own: dict[str, Any] = {}
         self.directives: list[str] = []  # instructions to add to the prompt
         self.custom: set[str] = set()  # names of custom tools, which are replaced by functions
-        # tools of a namespace, by the names of the functions that replace them
+        # for each function that replaces a namespaced tool: the namespace and the tool's name
         self.grouped: dict[str, tuple[str, str]] = {}
         self._together = together
 
@@ -81,9 +82,9 @@ class Sorter:
         code: str | None = None,
         hosted: Hosted | None = None,
     ) -> None:
-        """Note a part of the body that is dropped.
+        """Record that a part of the body is dropped or converted.
 
-        ``code`` never contains client input, because it is a label in the metrics.
+        ``code`` is a label in the metrics, so it must not contain client input.
         """
         root = path.partition(".")[0].partition("[")[0]
         roots = self._together if root in self._together else (root,)
@@ -93,7 +94,7 @@ class Sorter:
         self.left.append(Leftover(cut(path, 200), code, rule, roots, hosted))
 
     def done(self, body: dict[str, Any], client: Mapping[str, Any]) -> Prepared:
-        """Return the prepared body with all notes."""
+        """Return the prepared body with everything that was recorded about dropped parts."""
         return Prepared(
             body,
             client,
@@ -106,7 +107,7 @@ class Sorter:
         )
 
     def wish(self, concept: str, value: Any) -> None:
-        """Note a setting that has a field on some wires; see the module ``concepts``."""
+        """Record a setting that only some wires have a field for; see the module ``concepts``."""
         self.wishes[concept] = value
 
     def keep(
@@ -116,9 +117,9 @@ class Sorter:
         names: Collection[str],
         rules: Mapping[str, Rule] | None = None,
     ) -> dict[str, Any]:
-        """Return the fields with these names; note every other field as dropped.
+        """Return the fields with the given names; record every other field as dropped.
 
-        A field that is empty or has its default value is dropped without a note.
+        A field that is empty or has its default value is dropped without a record.
         """
         rules = rules or {}
         kept = {}
@@ -134,7 +135,7 @@ class Sorter:
     def sort_root(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the top-level fields that the strict reader accepts.
 
-        Note every other field as its rule requires, unless it is empty or has its default value.
+        Record every other field as its rule requires, unless it is empty or has its default value.
         """
         kept: dict[str, Any] = {}
         for name, value in body.items():

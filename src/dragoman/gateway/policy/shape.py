@@ -1,9 +1,9 @@
 """Convert conversations to a form that every wire accepts.
 
-Instructions come first, then a message of the user, and the last message is the user's or a
-tool's. Each vendor also accepts other forms: instructions in the middle, a greeting by the
-assistant, a partial answer that the model continues. These are converted to the common form, and
-the change is noted.
+In this form, instructions come first, then a user message, and the last message is a user message
+or a tool result. Each vendor also accepts other forms: instructions in the middle, a greeting by
+the assistant, or a partial answer that the model continues. They are converted to the common form,
+and each change is reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILLED = Rule("mapped", "a text says that there is none")
 
 
 def settle(messages: Sequence[Message], root: str, sorter: Sorter) -> Sequence[Message]:
-    """Return the conversation in the form that every wire accepts."""
+    """Return the conversation in the form that every wire accepts; record each change."""
     messages = _lead_with_system(messages, root, sorter)
     first = sum([type(message) is System for message in messages])
     talk = [
@@ -64,7 +64,7 @@ def _lead_with_system(messages: Sequence[Message], root: str, sorter: Sorter) ->
 
 
 def _fill(message: Message, path: str, sorter: Sorter) -> Message:
-    """Return the message without empty texts; an empty user message gets a placeholder text."""
+    """Return a message without its empty texts; an empty user message gets a placeholder text."""
     content = message.content
     if isinstance(content, str) or all(map(_has_content, content)):
         if content or type(message) is not User:

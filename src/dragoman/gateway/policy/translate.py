@@ -1,4 +1,4 @@
-"""Build the request for a model from a client's request over the client's own wire."""
+"""Translate a client's request into the request for a model that may use another wire."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .rules import Leftover, Prepared, Rule
 DEFAULT_MAX_TOKENS = 4096
 """The token limit for a wire that requires one, if neither client nor catalogue sets one."""
 
-# For each wire, our settings that it has no field for.
+# For each wire, the Dragoman settings that it has no field for.
 _LACKING: dict[str, tuple[str, ...]] = {
     "responses": ("seed", "frequency_penalty", "presence_penalty"),
     "anthropic": ("seed", "frequency_penalty", "presence_penalty"),
 }
-# Fields that the codec always writes itself, since usage is requested in every stream.
+# Fields that only the codec writes; for example, it requests usage in every stream.
 _OURS = frozenset({"model", "stream", "stream_options"})
 _WITHOUT_STOP = frozenset({"responses"})
 _JSON_DIRECTIVE = "Reply with one JSON object and nothing else: no code fences, no comment."
@@ -38,7 +38,10 @@ class Translated(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """The model that answers: its served name, its wires, and whether its token limit is known."""
+    """The model to which a request is sent, and the wires that it may use.
+
+    ``has_limit`` is true if the model's token limit is known.
+    """
 
     name: str
     wires: frozenset[str]
@@ -54,13 +57,14 @@ def translate(
     *,
     is_native: bool = True,
 ) -> Translated:
-    """Return the request for a model.
+    """Translate a client's request into the request for a model.
 
-    ``names`` maps Dragoman's setting names to the client's names. Unless ``is_native``,
-    the client's native fields are not sent unchanged, even to a model of the client's own wire.
+    ``names`` maps Dragoman's setting names to the client's field names, for warnings. If
+    ``is_native`` is false, no field of the client's body is sent unchanged, even if the model uses
+    the client's wire.
 
-    Raises ``UnsupportedFeatureError`` for a field without which the answer would have another
-    meaning.
+    Raises ``UnsupportedFeatureError`` for a field that cannot be dropped because the answer would
+    have another meaning.
     """
     work = _Translation(request, prepared, wire if is_native else "", target, names)
     work.carry_own()
@@ -92,11 +96,11 @@ class _Translation:
 
     @property
     def others(self) -> frozenset[str]:
-        """The model's wires except the client's own; one empty name if the model has no wire."""
+        """The wires of the model except the client's; ``""`` stands for an unknown wire."""
         return (self.target.wires or frozenset({""})) - {self.wire}
 
     def carry_own(self) -> None:
-        """Send native fields unchanged to a model of the client's own wire."""
+        """Pass the client's native fields on unchanged if the model uses the client's wire."""
         for left in self.prepared.left:
             if left.rule.always:
                 self._apply(left.rule, left.code, left.path)
@@ -110,13 +114,13 @@ class _Translation:
         self.native[self.wire] = merge(fields, self.prepared.own)
 
     def report_left(self) -> None:
-        """Report or reject the fields that are dropped for a model of another wire."""
+        """Report fields that a model of another wire cannot receive, or reject the request."""
         for left in self.prepared.left:
             if not left.rule.always and not self._serve(left):
                 self._apply(left.rule, left.code, left.path)
 
     def _serve(self, left: Leftover) -> bool:
-        """Offer a server tool if the model's provider also has it; return whether it does."""
+        """Offer a server tool to the model if the model's wire has it; return whether it does."""
         if left.hosted is None:
             return False
         fitted = fit_hosted(left.hosted, self.others, beside_functions=bool(self.request.tools))
@@ -138,7 +142,7 @@ class _Translation:
             self.request = replace(self.request, messages=(*told, *self.request.messages))
 
     def express_wishes(self) -> None:
-        """Write the settings that the model's wire has fields for; report the others."""
+        """Write each setting to its field on the model's wire; report settings without a field."""
         for concept, value in self.prepared.wishes.items():
             if concept == "reasoning":
                 if self.others:
@@ -152,7 +156,7 @@ class _Translation:
                 self._express(concept, value, wire)
 
     def fit_settings(self) -> None:
-        """Drop settings that the model's wire lacks; add a token limit if the wire requires it."""
+        """Drop settings that the model's wire lacks; add a token limit if it requires one."""
         config = self.request.config
         lacking = {name for wire in self.others for name in _LACKING.get(wire, ())}
         for name in sorted(lacking):
@@ -215,10 +219,10 @@ class _Translation:
             )
 
     def _ask_for_json(self) -> None:
-        """Add an instruction to answer in JSON, unless the prompt must already contain one.
+        """Add an instruction to answer in JSON to the prompt, unless it is unnecessary.
 
-        Clients of the openai and responses wires must mention JSON in the prompt themselves.
-        Nothing is added for them if every wire of the model has a JSON mode.
+        The openai and responses wires require that the client itself mentions JSON in the prompt.
+        For their clients nothing is added if every wire of the model has a JSON mode.
         """
         is_told = self.wire in ("openai", "responses") and self.others <= {
             "openai",
@@ -242,9 +246,9 @@ class _Translation:
 
 
 def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge ``over`` into ``fields``: objects are merged, other values replaced.
+    """Return ``fields`` with the values of ``over``; nested objects are merged.
 
-    ``None`` is kept, since it removes a field from the body.
+    A value of ``None`` is kept, since the codec then removes the field from the body.
     """
     made = dict(fields)
     for name, value in over.items():
