@@ -1,4 +1,4 @@
-"""The provider: one model, one contract.
+"""Providers: objects that call one model each, all with the same methods.
 
 ==============  ==================================================================================
 ``contract``    ``Provider``: what a provider implements, and what callers use

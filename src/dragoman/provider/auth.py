@@ -1,9 +1,9 @@
-"""Credentials that are created per request: tokens that expire, and signatures.
+"""Credentials that are created for each request: tokens that expire, and signatures.
 
-``api_key=`` of ``connect`` takes a key, a function that returns one, or an ``Auth``. A function
-may be plain or a coroutine function. If it returns a string, it is called for every request. If it
-returns a ``Token``, the token is kept until shortly before it expires. Concurrent requests share
-one call.
+The argument ``api_key`` of ``connect`` is a key, a function that returns a key, or an ``Auth``.
+The function may be a coroutine function. If it returns a string, it is called for every request.
+If it returns a ``Token``, the token is cached until shortly before it expires. Concurrent requests
+share one call of the function.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MARGIN = 60.0
 
 
 class Token(Struct, frozen=True):
-    """A key with its expiry in seconds since 1970; ``None`` if it does not expire."""
+    """A key and the Unix time at which it expires; ``None`` if it does not expire."""
 
     value: str
     expires_at: float | None = None
@@ -46,14 +46,17 @@ TokenSource: TypeAlias = Callable[[], str | Token | Awaitable[str | Token]]
 
 
 class Auth(ABC):
-    """Create the headers that authorise a request."""
+    """Create the headers with which a request is authorised."""
 
     @abstractmethod
     async def headers(self, request: HttpRequest, codec: Codec) -> Mapping[str, Secret]:
-        """Return the headers for a request; without credentials, raise ``AuthenticationError``."""
+        """Return the headers that authorise a request.
+
+        Raise ``AuthenticationError`` if the credentials cannot be obtained.
+        """
 
     def reject(self) -> None:  # noqa: B027
-        """Drop the cached credentials: the server has rejected them."""
+        """Discard the cached credentials, because the server has rejected them."""
 
     def secrets(self) -> list[str]:
         """Return the secrets that logs, errors and recordings must not contain."""
@@ -63,7 +66,8 @@ class Auth(ABC):
 class TokenAuth(Auth):
     """Authorise requests with a token that a function returns.
 
-    The token is sent as the wire sends a key, or with ``bearer`` as ``Authorization: Bearer``.
+    The token is sent in the header that the wire uses for keys, or, with ``bearer``, in
+    ``Authorization: Bearer``.
     """
 
     def __init__(
@@ -101,8 +105,8 @@ class TokenAuth(Auth):
         ):
             self._fetch = asyncio.ensure_future(self._obtain())
         try:
-            # The call is shielded: cancelling one caller must not cancel it for the other callers
-            # that wait.
+            # Several callers may wait for the same token, so the cancellation of one must not
+            # cancel it for the others.
             return await asyncio.shield(self._fetch)
         except ProviderError:
             if (
@@ -193,7 +197,7 @@ class SignatureAuth(Auth):
 def sign_v4(
     request: HttpRequest, keys: AccessKeys, region: str, service: str, now: float
 ) -> dict[str, str]:
-    """Return the headers that sign a request: date, body digest, session token, signature."""
+    """Return the headers of a signed request: date, body digest, session token and signature."""
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     parts = urlsplit(request.url)
     digest = hashlib.sha256(request.body).hexdigest()
@@ -205,7 +209,7 @@ def sign_v4(
         signed["content-type"] = request.headers["content-type"]
     names = ";".join(sorted(signed))
     lines = [f"{name}:{' '.join(signed[name].split())}\n" for name in sorted(signed)]
-    # AWS signatures use a path that is percent-encoded twice.
+    # AWS computes the signature over a path that is percent-encoded twice.
     path = "/".join([quote(piece, safe="-_.~") for piece in parts.path.split("/")]) or "/"
     canonical = "\n".join(
         [request.method, path, _write_query(parts.query), "".join(lines), names, digest]

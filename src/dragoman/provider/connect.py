@@ -19,7 +19,8 @@ SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:op
 """Model names that need no address, mapped to the function that opens the model or to its import
 path."""
 
-# Layers above this one, imported on demand: a program that gives an address rarely needs them.
+# Import paths of objects in higher layers, imported on demand: with ``base_url`` they are rarely
+# needed.
 _REGISTRY = "dragoman.registry:open_name"
 _RETRY = "dragoman.middleware:Retry"
 
@@ -45,25 +46,25 @@ def connect(
 ) -> Provider:
     """Return a provider for a model. Nothing is sent before the first call.
 
-    ``model`` is a name such as ``"openai:gpt-5"``, an alias in ``models.yaml``, or ``"local"``,
-    the embedded model; with ``base_url`` it is the model's name at that address, whose ``wire`` is
-    ``"openai"`` by default.
+    ``model`` is a name such as ``"openai:gpt-5"``, an alias in ``models.yaml``, or ``"local"`` for
+    the embedded model. With ``base_url``, it is the name that the server at that address has for
+    the model; the server's ``wire`` is ``"openai"`` by default.
 
-    A call is sent once. ``retries=2`` adds a ``Retry`` that tries transient failures again;
-    without it only calls through an adapter in ``models.yaml`` are retried, as its ``max_retries``
-    sets. ``describe()`` shows the stack.
+    By default, a call is sent only once. ``retries=2`` adds a ``Retry`` layer, which repeats a
+    call after a transient failure. An adapter in ``models.yaml`` with ``max_retries`` also adds
+    one. ``describe()`` shows the layers.
 
-    ``api_key`` and ``headers`` go to the origin of ``base_url`` and nowhere else; the key for a
-    name comes from the environment. ``api_key`` may be a function or coroutine function that
-    returns the key, or a ``Token`` with its expiry, which is renewed before it expires; or an
-    ``Auth``. ``capabilities`` declares what the model supports, as ``Capabilities`` or a mapping
-    of its fields; ``quirks`` how the server differs, as the wire's ``Quirks`` or a mapping of its
-    fields; ``timeouts`` the four deadlines, or a number for ``total``. ``name`` labels the
-    provider in events and errors, by default the vendor or the host; ``vendor`` is the vendor
-    whose opaque state the endpoint understands; ``token_family`` is the tokenizer family used to
-    estimate token counts, one of ``tokens.FAMILIES``. ``priced_as`` is the price that applies, if
-    the host of ``base_url`` does not determine it: ``"vendor:model"`` in a price table,
-    ``"free"``, or a ``PriceRow``.
+    ``api_key`` and ``headers`` are sent only to the origin of ``base_url``; without ``base_url``,
+    the key comes from the environment. ``api_key`` may also be an ``Auth``, or a function or
+    coroutine function. The function returns the key, or a ``Token``, which is renewed before it
+    expires. ``capabilities`` declares what the model supports, as ``Capabilities`` or a mapping of
+    its fields. ``quirks`` declares how the server differs from the wire, as the wire's ``Quirks``
+    or a mapping of its fields. ``timeouts`` sets the four deadlines; a number sets only ``total``.
+    ``name`` is the provider's name in events and errors, by default the vendor or the host;
+    ``vendor`` is the vendor whose opaque state the endpoint understands; ``token_family`` is the
+    tokenizer family used to estimate token counts, one of ``tokens.FAMILIES``. ``priced_as`` is
+    the price that applies, if the host of ``base_url`` does not determine it: ``"vendor:model"``
+    in a price table, ``"free"``, or a ``PriceRow``.
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks,
@@ -86,7 +87,7 @@ def connect(
 
 
 def open_scheme(model: str, settings: Mapping[str, Any]) -> Provider:
-    """Open the provider for a name with a scheme in ``SCHEMES``, such as ``local:NAME``."""
+    """Open a provider by a name whose scheme is in ``SCHEMES``, such as ``local:NAME``."""
     scheme, _, rest = model.partition(":")
     known = {
         key: settings[key]
@@ -122,8 +123,8 @@ def bind(
 ) -> Provider:
     """Return a provider for a model at an address; ``connect`` documents the settings.
 
-    ``hint`` is the advice in the error that is raised if no server answers at the address;
-    ``observe`` receives replies and rejections, from which it learns the capabilities.
+    ``hint`` is advice that is added to the error if the server cannot be reached. ``observe``
+    receives replies and rejections, from which it derives the server's capabilities.
     """
     wire, token_family = wire or "openai", token_family or "default"
     if wire not in CODECS:
@@ -166,7 +167,7 @@ def _load(place: str) -> Any:
 
 
 def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:
-    """Return the deadlines given as ``Timeouts``, a mapping, or a number for ``total``."""
+    """Return the deadlines given as ``Timeouts``, as a mapping, or as a number for ``total``."""
     if timeouts is None or isinstance(timeouts, Timeouts):
         return timeouts or Timeouts()
     if isinstance(timeouts, Mapping):

@@ -1,7 +1,7 @@
-"""The contract: what every provider implements, and what callers use.
+"""The interface of providers: what a provider implements, and what callers use.
 
-``Provider`` has one method to implement, ``events``. Everything that callers use is derived from
-it, so any source of events is a full provider.
+A provider implements only the method ``events``. The methods that callers use are derived from it,
+so any source of events can be a complete provider.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NOTHING_KNOWN = Capabilities()
 class Provider(ABC):
     """One model that can be called.
 
-    A subclass implements ``events``; callers use the other methods.
+    A subclass implements only ``events``; callers use the other methods.
     """
 
     name: str = ""
@@ -72,7 +72,8 @@ class Provider(ABC):
     def priced_as(self) -> PricedAs:
         """The price of calls.
 
-        Assign ``"vendor:model"`` in a price table, ``"free"``, or a ``PriceRow``.
+        To set the price, assign a ``"vendor:model"`` that a price table lists, ``"free"``, or a
+        ``PriceRow``.
         """
         return self._priced_as or self._find_seller()
 
@@ -84,24 +85,25 @@ class Provider(ABC):
     def events(self, request: Request) -> AsyncIterator[Event]:
         """Yield the events of the reply to one request.
 
-        They obey the rules of an event stream; if the call failed, the error is raised after them.
+        The events follow the rules of the package ``dragoman.events``. If the call fails, the
+        error is raised after the last event.
         """
 
     def open(self, request: Request) -> Reply:
-        """Return the reply to a request. Nothing is sent before its first ``next()``.
+        """Return the reply to a request; its first ``next()`` sends the request.
 
-        Every call goes through this method: ``complete``, ``stream``, a layer around this
-        provider, the gateway. The default reads ``events``.
+        All callers use this method: ``complete``, ``stream``, middleware layers and the gateway.
+        The default implementation reads ``events``.
         """
         reply = EventsReply(request, self.name, self.model, self.events)
         reply.token_family = self.token_family
         return reply
 
     async def ready(self) -> None:  # noqa: B027
-        """Check that the next call is likely to succeed; raise the expected error if it is not."""
+        """Check whether the next call is likely to succeed; raise the expected error if not."""
 
     async def close(self) -> None:  # noqa: B027
-        """Release connections."""
+        """Close the connections to the server."""
 
     async def complete(
         self,
@@ -118,13 +120,13 @@ class Provider(ABC):
         continues: bool = False,
         **settings: Unpack[Settings],
     ) -> Response[Parsed]:
-        """Call the model once and return its complete reply. Nothing is executed.
+        """Call the model once and return its complete reply; no tool is executed.
 
         ``settings`` are the fields of ``RuntimeConfig`` (``temperature=0``, ``max_tokens=50``,
-        ...) and ``system``, a system prompt. Functions among ``tools`` are described, never
-        called. ``session_id`` and ``metadata`` go to the records of the call, not to the provider.
-        With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the
-        schema, is returned instead of raising an error.
+        ...) and ``system``, a system prompt. If ``tools`` contains functions, they are described
+        to the model and never called. ``session_id`` and ``metadata`` are stored in the records of
+        the call and not sent. By default, a tool call that names an unknown tool or violates its
+        schema raises an error; with ``check_calls=False`` it is returned.
         """
         request = self._request(
             messages, tools, config, response_schema, tool_choice, check_calls=check_calls,
@@ -140,7 +142,7 @@ class Provider(ABC):
                 first, last = first or batch[0], batch[-1]
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
-                reply.cancel()  # cancelling the reply adds estimated usage to the error
+                reply.cancel()  # this estimates the usage of the interrupted call
             await reply.aclose()
             if isinstance(error, asyncio.CancelledError) and waiting.is_interrupted():
                 raise self._cancelled(request) from None
@@ -171,11 +173,11 @@ class Provider(ABC):
         continues: bool = False,
         **settings: Unpack[Settings],
     ) -> EventStream[Parsed]:
-        """Call the model and return its reply as a stream; it takes the arguments of ``complete``.
+        """Call the model and return its reply as a stream; see ``complete`` for the arguments.
 
-        With ``check_calls=False`` a call of an unknown tool, or with arguments that violate the
-        schema, becomes an intent instead of an error: the caller checks it. With
-        ``continues=True`` the last message may be a reply that its provider paused
+        By default, a tool call that names an unknown tool or violates its schema is an error. With
+        ``check_calls=False`` it becomes an intent, which the caller must check. With
+        ``continues=True`` the last message may be a reply that the provider paused
         (``Response.is_paused``).
         """
         request = self._request(
@@ -187,15 +189,18 @@ class Provider(ABC):
         return EventStream(self.open(request), request, self._calls, self.find_sold)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel the call in flight with this id; return whether there was one. Idempotent."""
+        """Cancel the call with this request id; return whether it was in flight."""
         return await self._calls.cancel(request_id)
 
     def find_sold(self, name: str, model: str) -> PricedAs:
-        """Return the price of a call that the inner provider with this name and model answered."""
+        """Return the price of a call that was answered by the given provider and model.
+
+        In a group of providers, the price depends on the provider that answered.
+        """
         return self.priced_as
 
     def check(self, request: Request) -> None:
-        """Raise an error before sending if the model is known not to support the request."""
+        """Raise an error if the model is known not to support the request; nothing is sent."""
         if self.capabilities == _NOTHING_KNOWN:
             return
         estimate = None
@@ -210,7 +215,8 @@ class Provider(ABC):
         refusal = find_refusal(request, self.capabilities, estimate, results=False)
         if refusal is not None and refusal[0] != "no_structured_output_support":
             reason, error = refusal
-            # An error raised before sending has the adapter contract's reason code.
+            # errors that are raised before sending have a reason code that the adapter contract
+            # defines
             error.provider_code = reason
             raise error
         if request.stream and self.capabilities.known("supports_streaming") is False:
@@ -229,12 +235,12 @@ class Provider(ABC):
     def lessons(self) -> tuple[str, ...]:
         """The fields that the endpoint has rejected, and what is sent instead.
 
-        ``describe()`` shows them.
+        ``describe()`` prints them.
         """
         return ()
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return which blocks of a conversation this model's wire keeps, rewrites or drops."""
+        """Return which blocks of a conversation this model's wire would keep, rewrite or drop."""
         return self._plan(None, messages)
 
     async def __aenter__(self) -> Self:
@@ -258,7 +264,8 @@ class Provider(ABC):
 
     @cached_property
     def _calls(self) -> CallsInFlight:
-        return CallsInFlight()  # created on first use: subclasses need not call __init__
+        # created on first use, so that subclasses need not call ``__init__``
+        return CallsInFlight()
 
     def _request(self, *arguments: Any, request_id: str | None, **more: Any) -> Request:
         request = build_request(*arguments, model=self.model, request_id=request_id, **more)
@@ -277,7 +284,7 @@ class Provider(ABC):
         return request
 
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
-        # Some wires require max_tokens; set one so that planning does not fail.
+        # Some wires require ``max_tokens``; without a value, making the plan would fail.
         request = Request(
             parse_messages(messages), config=RuntimeConfig(max_tokens=1), model=self.model
         )
@@ -303,19 +310,22 @@ class Provider(ABC):
 
 
 class ReplyProvider(Provider):
-    """A provider that creates ``Reply`` objects.
+    """A provider whose subclasses implement ``open`` instead of ``events``.
 
-    A subclass implements ``open``, from which ``events`` is derived.
+    ``events`` is derived from the ``Reply`` that ``open`` returns.
     """
 
     @abstractmethod
     def open(self, request: Request) -> Reply:
-        """Return the reply to a request. Nothing is sent before its first ``next()``."""
+        """Return the reply to a request; its first ``next()`` sends the request."""
 
     def events(self, request: Request) -> AsyncIterator[Event]:
         return read_events(self.open(request))
 
 
 def plan(messages: Messages, target: Provider) -> SwapPlan:
-    """Return which parts of a conversation ``target`` keeps, rewrites or drops; send nothing."""
+    """Return which parts of a conversation ``target`` would keep, rewrite or drop.
+
+    Nothing is sent.
+    """
     return target.plan(messages)

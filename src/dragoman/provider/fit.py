@@ -11,11 +11,11 @@ NO_LOSS: tuple[LossWarning, ...] = ()
 
 
 def fit_request(request: Request, known: Capabilities) -> tuple[Request, tuple[LossWarning, ...]]:
-    """Return a request that the model accepts, and the losses.
+    """Return a request that the model accepts, and warnings about what was lost.
 
-    ``max_tokens`` above the model's limit is lowered to it, and marks for a prompt cache that the
-    model does not have are not sent. If a server cannot stream tool calls, a streamed call with
-    tools is sent as a complete call: its events then arrive together, and nothing is lost.
+    ``max_tokens`` is lowered to the model's limit. Cache markers are removed if the model has no
+    prompt cache. If the server cannot stream tool calls, a streamed request with tools is sent as
+    a complete request: its events then arrive all at once, and nothing is lost.
     """
     losses: list[LossWarning] = []
     config, limit = request.config, known.known("max_output_tokens")
@@ -42,7 +42,7 @@ def fit_request(request: Request, known: Capabilities) -> tuple[Request, tuple[L
 
 
 def _uses_cache(request: Request) -> bool:
-    """Return whether a request has a setting or a mark for the prompt cache."""
+    """Return whether the settings, a message or a tool of a request asks for prompt caching."""
     if request.config.cache is not None:
         return True
     marked = [*request.messages, *request.tools]

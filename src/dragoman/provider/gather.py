@@ -23,7 +23,7 @@ from .contract import Provider
 
 
 class Gathered(Struct, Generic[Parsed], frozen=True):
-    """One call of ``gather``: the prompt, its position, and the reply or the error."""
+    """The result of one call of ``gather``: the prompt, its position, and the reply or error."""
 
     index: int
     prompt: Messages
@@ -47,12 +47,12 @@ async def gather(
 ) -> AsyncGenerator[Gathered[Parsed], None]:
     """Call ``complete`` for every prompt, at most ``concurrency`` at once; yield each result.
 
-    Items come as the calls end, or in the order of the prompts with ``ordered``. A call that fails
-    is an item with ``error``; the others go on. Prompts are taken only when a call can begin, and
-    at most ``2 * concurrency`` are taken and not yet delivered, so an iterator of any length needs
-    constant memory. Closing the generator, or cancelling the task that reads it, cancels the calls
-    in flight. The other arguments are those of ``complete``; a mistake in them is raised before
-    the first call.
+    Results are yielded when their calls end, or in the order of the prompts with ``ordered``. If a
+    call fails, its result has ``error``, and the other calls continue. A prompt is read only when
+    its call can begin, and at most ``2 * concurrency`` results are pending, so memory use does not
+    depend on the number of prompts. Closing the generator, or cancelling the task that reads it,
+    cancels the calls in flight. The other arguments are those of ``complete``; invalid ones raise
+    an error before the first call.
     """
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise ValueError(f"concurrency: must be a whole number of at least 1, not {concurrency!r}")
@@ -75,10 +75,10 @@ async def gather(
 
 
 class _Batch(Generic[Parsed]):
-    """Workers that take prompts and put items into a queue.
+    """Worker tasks that read prompts, call the model, and put the results into a queue.
 
-    A worker acquires a slot before it takes a prompt; the reader frees the slot when it delivers
-    the item.
+    A worker acquires a slot of a semaphore before it reads a prompt. The slot is released when the
+    caller receives the result.
     """
 
     def __init__(self, prompts: AsyncIterator[Messages], call: Any, concurrency: int) -> None:
@@ -92,9 +92,9 @@ class _Batch(Generic[Parsed]):
         self._workers = [asyncio.create_task(self._work()) for _ in range(concurrency)]
 
     async def items(self, *, ordered: bool) -> AsyncIterator[Gathered[Parsed]]:
-        """Yield items until every worker has ended.
+        """Yield the results until every worker has ended.
 
-        An error from the iterator of prompts is raised.
+        An error that the iterator of prompts raises is raised here.
         """
         waiting: dict[int, Gathered[Parsed]] = {}
         due = 0
@@ -132,7 +132,7 @@ class _Batch(Generic[Parsed]):
                 except Exception as error:
                     item = Gathered(index, prompt, error=error)
                 self._queue.put_nowait(item)
-        except Exception as error:  # an error of the caller's iterator of prompts
+        except Exception as error:  # the caller's iterator of prompts has raised an error
             self._queue.put_nowait(error)
         else:
             self._queue.put_nowait(None)

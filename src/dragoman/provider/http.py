@@ -1,4 +1,7 @@
-"""Providers over HTTP: encode, send, decode. Nothing here retries, loops or executes a tool."""
+"""Call a model over HTTP: encode the request, send it, and decode the reply.
+
+Nothing in this module repeats a call, runs an agent loop or executes a tool.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +50,13 @@ ApiKey: TypeAlias = str | Auth | TokenSource
 
 
 class Observer(Protocol):
-    """Receive the replies of an endpoint, to learn its capabilities."""
+    """An object that derives the capabilities of an endpoint from its replies."""
 
     def see_reply(self, request: Request, complete: MessageComplete) -> None:
-        """Record the capabilities that a complete reply shows."""
+        """Record the capabilities that a complete reply proves."""
 
     def see_refusal(self, fact: str) -> None:
-        """Record that the server rejected a capability."""
+        """Record that the server does not support a capability."""
 
 
 _NOTHING_KNOWN = Capabilities()
@@ -115,7 +118,7 @@ class HttpProvider(ReplyProvider):
                 name: Secret(value) for name, value in codec.authorise(key).items()
             }
         self._auth = _read_auth(api_key)
-        # if no capability of the model is known, requests stay unchanged
+        # if nothing is known about the model, requests are sent unchanged
         self._fits = self.capabilities == _NOTHING_KNOWN
         self._observe = observe
 
@@ -128,8 +131,8 @@ class HttpProvider(ReplyProvider):
     async def count_input_tokens(self, request: Request) -> int | None:
         """Return the server's count of the input tokens; ``None`` if the wire cannot count.
 
-        An error reply is raised as an error, for example if a compatible server lacks the
-        endpoint.
+        Raise an error if the server replies with an error, for example because it does not have
+        this endpoint.
         """
         codec, (fitted, _) = self.codec, self._fit(request)
         return await self._ask_all(count_tokens(codec, codec.encode(fitted), self.model))
@@ -143,8 +146,8 @@ class HttpProvider(ReplyProvider):
     async def fetch(self, question: HttpRequest) -> AsyncIterator[bytes]:
         """Send a request other than a model call, such as one to a batch API; yield the body.
 
-        The request is sent with this provider's key, so its URL must have the same origin. An
-        error status is raised as an error.
+        The request contains this provider's key, so its URL must have the origin of ``base_url``.
+        If the reply has an error status, raise the error.
         """
         if urlsplit(question.url)[:2] != urlsplit(self._base_url)[:2]:
             raise ValueError("fetch: the URL is of another origin than the provider's base_url")
@@ -173,7 +176,7 @@ class HttpProvider(ReplyProvider):
     def _encode(
         self, codec: Codec, request: Request, losses: tuple[LossWarning, ...] = NO_LOSS
     ) -> Encoded:
-        """Encode a request; report losses, or raise them with ``on_loss="reject"``."""
+        """Encode a request; log its losses, or raise an error with ``on_loss="reject"``."""
         encoded = codec.encode(request)
         if losses:
             encoded = replace(encoded, warnings=(*losses, *encoded.warnings))
@@ -190,21 +193,22 @@ class HttpProvider(ReplyProvider):
         return encoded
 
     async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
-        """Return the headers with credentials: fixed ones, and ones that ``Auth`` creates."""
+        """Return the headers that authorise a request, including those that ``Auth`` creates."""
         credentials = add_trace(self._credentials)
         if self._auth is None:
             return credentials
         return {**credentials, **await self._auth.headers(request, self.codec)}
 
     def _learn(self, codec: Codec, error: ProviderError, request: Request) -> None:
-        """Adapt all later requests to an error that names a rejected field; raise other errors.
+        """Change the codec so that later requests omit or replace a field that was rejected.
 
-        This is not a retry: the request that is sent next is a different one.
+        If the error does not name a field, raise the error. Sending the changed request is not a
+        retry, because it differs from the rejected one.
         """
         lesson = codec.learn(error, request)
         if lesson is None:
             raise error
-        # another call has adapted the codec to an error since this call was sent
+        # a concurrent call has changed the codec since this request was encoded
         if self.codec is not codec:
             newer = self.codec.learn(error, request)
             if newer is None:
@@ -228,7 +232,7 @@ class HttpProvider(ReplyProvider):
     def _annotate(self, error: ProviderError, request: Request | None = None) -> ProviderError:
         """Add the provider, the model and the request id to an error.
 
-        Keys and the caller's text are removed from its message.
+        Remove keys and texts of the conversation from the error's message.
         """
         error.provider, error.model = error.provider or self.name, error.model or self.model
         if self._hint and isinstance(error, NetworkError) and error.is_unreached:
@@ -239,12 +243,12 @@ class HttpProvider(ReplyProvider):
         return error
 
     def _reveal_secrets(self) -> list[str]:
-        """Return the secrets to redact: some servers repeat request headers in errors."""
+        """Return the secrets to remove from errors: some servers repeat request headers there."""
         fixed = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
     async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
-        """Run a generator of requests: send each one, pass the reply back, return the result."""
+        """Send each request that a generator yields, pass the replies to it, return its result."""
         try:
             question = next(questions)
             while True:
@@ -264,11 +268,11 @@ class HttpProvider(ReplyProvider):
 
 
 class WireReply(AssembledReply):
-    """The reply of an HTTP provider: bytes from the transport go through a decoder.
+    """The reply of an HTTP provider, which decodes the bytes that the transport receives.
 
-    This class is not an async generator: asyncio registers every async generator, and the cost of
-    that is measurable when a call takes 300 µs. A reply that is garbage collected closes its
-    socket, because the exchange that it holds closes it.
+    This class is not an async generator, because asyncio registers every async generator, which
+    takes measurable time when a call takes 300 µs. If a reply is garbage collected, its
+    ``HttpStream`` closes the socket.
     """
 
     def __init__(self, provider: HttpProvider, request: Request) -> None:
@@ -304,12 +308,16 @@ class WireReply(AssembledReply):
             await self._leave(GeneratorExit())
 
     async def _read(self) -> list[Event]:
-        """Read until there are events; at the end, return an empty list or raise the error."""
+        """Read bytes until they contain events, and return the events.
+
+        At the end of the reply, return an empty list, or raise the error.
+        """
         http, decoder = self._http, self._decoder
         if http is None or decoder is None:
             http, decoder = await self._send()
         else:
-            http.touch()  # restart the idle timeout: the caller has handled the previous events
+            # restart the idle deadline, since the caller has handled the previous events
+            http.touch()
         try:
             while not decoder.done:
                 chunk = b"" if http.over else await http.receive()
@@ -333,7 +341,7 @@ class WireReply(AssembledReply):
     async def _send(self) -> tuple[HttpStream, Decoder]:
         """Send the request.
 
-        If the server rejects an optional field by name, drop the field and send again.
+        If the server rejects an optional field by name, send the request again without the field.
         """
         provider = self._provider
         request, losses = provider._fit(self.request)
@@ -382,8 +390,8 @@ class WireReply(AssembledReply):
         self._charge(error)
         if not isinstance(error, ProviderError):
             raise error
-        # The error is raised without its traceback, whose frames hold the reply: some servers
-        # repeat the key in it.
+        # Raise the error without its traceback: the frames contain the reply, in which some
+        # servers repeat the key.
         error = self._provider._annotate(error, self.request)
         raise error.with_traceback(None) from error.__cause__
 
@@ -397,7 +405,7 @@ class WireReply(AssembledReply):
 async def _read_error(http: HttpStream) -> bytes:
     """Return the part of an error's body that arrives in time.
 
-    The status alone is enough to classify the error.
+    If no body arrives, the status is enough to classify the error.
     """
     body = bytearray()
     with suppress(ProviderError, TimeoutError):
@@ -408,7 +416,7 @@ async def _read_error(http: HttpStream) -> bytes:
 
 
 def _asks_natively(codec: Codec) -> bool:
-    """Return whether the response schema is sent in a field of the wire, not in the prompt."""
+    """Return whether the response schema is sent in a request field rather than in the prompt."""
     return getattr(getattr(codec, "quirks", None), "structured", None) == "native"
 
 
@@ -419,7 +427,7 @@ def _rejected(warnings: Sequence[LossWarning]) -> ProviderError:
 
 
 def _texts(messages: Any) -> list[str]:
-    """Return the texts of a conversation, which error messages must not repeat."""
+    """Return the texts of a conversation, so that they can be removed from error messages."""
     texts: list[str] = []
     for message in messages:
         if isinstance(message.content, str):

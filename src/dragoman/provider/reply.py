@@ -1,8 +1,8 @@
-"""``Reply``: what a provider returns to its caller, through every layer between them.
+"""``Reply``: the object that a provider returns for a call.
 
 ``Provider.open`` returns a reply. ``complete()`` and ``EventStream`` read it with ``next()``. A
-layer returns a ``WrappedReply`` around the reply of its inner provider, so a cancelled call keeps
-its usage, raw bytes, warnings and opaque state through any number of layers.
+middleware layer returns a ``WrappedReply`` around the reply of its inner provider, so that even a
+cancelled call keeps its usage, raw bytes, warnings and opaque state in all layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..tokens import estimate_input_tokens
 
 
 class Reply(ABC):
-    """One reply: its events as they arrive, and its properties as far as they are known."""
+    """The reply to one request: its events as they arrive, and the properties of the call."""
 
     @property
     @abstractmethod
@@ -59,13 +59,13 @@ class Reply(ABC):
 
     @property
     def history(self) -> Sequence[CallRecord]:
-        """Records of earlier failed attempts and changes of route, in order."""
+        """Records of earlier failed attempts and of switches to another provider, in order."""
         return ()
 
     @property
     @abstractmethod
     def raw(self) -> Any:
-        """The data received so far, as parsed JSON; ``None`` if it is not kept."""
+        """The provider's data received so far, as parsed JSON; ``None`` if it is not kept."""
 
     @property
     @abstractmethod
@@ -74,27 +74,28 @@ class Reply(ABC):
 
     @abstractmethod
     async def next(self) -> list[Event]:
-        """Return the next batch of events; an empty list at the end of the reply.
+        """Wait for the next events and return them; return an empty list at the end of the reply.
 
-        The first call sends the request. An error is raised after the events that close the
-        message.
+        The first call of this method sends the request. If the model call fails after some events,
+        the events that close the message are returned first; the next call raises the error.
         """
 
     @abstractmethod
     def cancel(self, undelivered: Sequence[Event] = ()) -> list[Event]:
-        """End the message as cancelled; return the closing events, none if it was complete.
+        """End the message as cancelled; return its closing events, or none if it was complete.
 
-        ``undelivered`` are the events at the end of the last batch that the caller did not pass
-        on; the message ends before them. The connection stays open until ``aclose`` is called.
+        ``undelivered`` are the last events that ``next`` returned and that the caller did not
+        deliver; they do not become part of the message. The connection stays open until ``aclose``
+        is called.
         """
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close the connection. The properties, and ``cancel``, stay usable."""
+        """Close the connection. The properties and ``cancel`` can still be used."""
 
 
 async def read_events(reply: Reply) -> AsyncIterator[Event]:
-    """Iterate over a reply event by event, and close it."""
+    """Yield the events of a reply one by one, and close the reply at the end."""
     async with aclosing(reply):
         while batch := await reply.next():
             for event in batch:
@@ -102,9 +103,13 @@ async def read_events(reply: Reply) -> AsyncIterator[Event]:
 
 
 class AssembledReply(Reply):
-    """A reply whose events come from one assembler; ``out`` is that assembler, once it exists."""
+    """A reply whose events an assembler creates.
 
-    # Plain attributes in place of the abstract properties: they are set while the reply is read.
+    ``out`` is the assembler, or ``None`` before the request is sent.
+    """
+
+    # Plain attributes replace the abstract properties, because they are set while the reply is
+    # read.
     provider: str = ""
     model: str = ""
     attempt: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -145,11 +150,12 @@ class AssembledReply(Reply):
         return closing
 
     def _close(self, events: list[Event]) -> list[Event]:
-        """Estimate the usage of an interrupted message, and store it in the closing event."""
+        """Add an estimate of the usage to the closing event of an interrupted message."""
         out, last = self.out, events[-1]
         if out is None or type(last) is not MessageComplete or last.finish_reason != "error":
             return events
-        # The message ended normally, so its reported token counts are complete.
+        # Without an error, or with a malformed tool call, the message is complete, and so are its
+        # counts.
         if out.error is None or isinstance(out.error, MalformedToolCallError):
             return events
         out.reported = self._estimate(last.usage, last.final_content)
@@ -158,16 +164,16 @@ class AssembledReply(Reply):
         return [*events[:-1], out.complete]
 
     def _charge(self, error: BaseException) -> None:
-        """Estimate the input tokens of a request that timed out, since the provider bills it."""
+        """Estimate the input tokens of a request that timed out, since they may be billed."""
         is_late = isinstance(error, TimedOutError) and error.which != "connect"
         if is_late and self.out is not None and self.out.reported == Usage():
             self.out.reported = self._estimate(Usage(), ())
 
     def _estimate(self, usage: Usage, content: Sequence[AssistantBlock]) -> Usage:
-        """Return the estimated usage of an interrupted message: what the provider bills.
+        """Return an estimate of what the provider bills for an interrupted message.
 
-        A stream reports its counts at its end, or starts with a count of one output token, so the
-        reported counts are too low here.
+        The reported counts are too low: a provider reports them at the end of a stream, or reports
+        one output token at the start.
         """
         request, family = self.request, self.token_family
         written = (
@@ -183,10 +189,10 @@ class AssembledReply(Reply):
 
 
 class EventsReply(AssembledReply):
-    """A reply over ``events()``, one event at a time.
+    """A reply whose events come from the method ``events`` of a provider.
 
-    The provider creates the events itself, so a ``Follower`` tracks them: on ``cancel`` it closes
-    the message after the last delivered event.
+    The provider creates the events itself, so a ``Follower`` records them. If the call is
+    cancelled, the follower closes the message after the last delivered event.
     """
 
     def __init__(
@@ -221,7 +227,7 @@ class EventsReply(AssembledReply):
             raise
         self._follower.follow(event)
         if type(event) is MessageStart and event.provider not in ("", self.provider):
-            # The event names the provider that answered, such as a fallback's candidate.
+            # The event has the name of the provider that answered, which may be a fallback.
             self.provider, self.model = event.provider, event.model
         return [event]
 
@@ -233,7 +239,11 @@ class EventsReply(AssembledReply):
 
 
 class Served:
-    """The state of one call through a layer: inner reply, events held back, earlier attempts."""
+    """The state of one call in a middleware layer.
+
+    It has the inner provider's reply, the events that the layer holds back, and the history of
+    earlier attempts.
+    """
 
     __slots__ = ("_recorded", "attempt", "cancelled", "held", "history", "reply")
 
@@ -246,7 +256,7 @@ class Served:
         self._recorded: Reply | None = None
 
     def record(self, reply: Reply | None, *records: CallRecord) -> None:
-        """Add a failed reply, with its own history, to the history of the call."""
+        """Add the history of a failed reply, and further records, to the history of the call."""
         if reply is not None:
             self.history += reply.history
             self._recorded = reply
@@ -254,7 +264,7 @@ class Served:
 
     @property
     def behind(self) -> Sequence[CallRecord]:
-        """The history of the call, including the history of the current reply."""
+        """The history of the call, followed by the history of the current reply."""
         if self.reply is None or self.reply is self._recorded:
             return self.history
         return [*self.history, *self.reply.history]
@@ -264,12 +274,12 @@ Serve: TypeAlias = Callable[[Request, Served], AsyncGenerator[list[Event], None]
 
 
 class WrappedReply(Reply):
-    """A layer's reply, which wraps the reply of the inner provider.
+    """The reply of a middleware layer, which wraps the reply of the inner provider.
 
-    ``serve`` is the layer's generator of event batches, which sets ``Served.reply``. A generator
-    is used because its ``finally`` runs even if the reply is dropped without being closed. The
-    generator does not refer to this object: a reference cycle would keep the connection open until
-    the next garbage collection.
+    ``serve`` is the layer's generator: it yields batches of events and sets ``Served.reply``. The
+    code in its ``finally`` runs even if the caller drops the reply without closing it. The
+    generator must not refer to this object, since a reference cycle would keep the connection open
+    until the next garbage collection.
     """
 
     def __init__(self, request: Request, provider: str, model: str, serve: Serve) -> None:
@@ -331,7 +341,7 @@ class WrappedReply(Reply):
 
 
 class _Unserved(AssembledReply):
-    """The empty reply of a layer that has not called its inner provider yet."""
+    """The empty reply that a layer has before it calls its inner provider."""
 
     async def next(self) -> list[Event]:
         return []

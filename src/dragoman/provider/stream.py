@@ -1,4 +1,4 @@
-"""Calls in flight: a stream that can be cancelled, and the register that finds a call by id."""
+"""Streams that can be cancelled, and a register of the calls in flight by request id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .reply import Reply
 class CallsInFlight:
     """Calls in flight by request id.
 
-    References are weak: a dropped stream is no longer in flight.
+    The references are weak: when a caller drops its stream, the call is removed.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class CallsInFlight:
         self._calls.pop(request_id, None)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel the call with this id; return ``False`` if there is none."""
+        """Cancel the call with this request id; return ``False`` if it is not in flight."""
         known = self._calls.get(request_id)
         call = known() if known is not None else None
         return await call.cancel() if call is not None else False
@@ -49,9 +49,10 @@ class CallsInFlight:
 class _Interruptible:
     """A call that one task waits for and that another task may stop.
 
-    ``cancel`` cancels the waiting task, which then undoes that cancellation (``Task.uncancel``),
-    as ``asyncio.timeout`` does. Therefore no extra task and no queue is needed between the socket
-    and the caller, and other cancellations of the task still take effect.
+    ``cancel`` cancels the waiting task, which then undoes the cancellation with ``Task.uncancel``,
+    as ``asyncio.timeout`` does. This needs neither a further task nor a queue between the socket
+    and the caller. If the task is also cancelled for another reason, that cancellation takes
+    effect.
     """
 
     _task: asyncio.Task[Any] | None = None
@@ -59,7 +60,7 @@ class _Interruptible:
     _others = 0
 
     def _wait(self) -> None:
-        """Record the waiting task, and how many cancellation requests it already has."""
+        """Record the waiting task and the number of cancellation requests that it already has."""
         self._task = asyncio.current_task()
         self._others = self._task.cancelling() if self._task is not None else 0
 
@@ -95,13 +96,13 @@ class WaitingCall(_Interruptible):
 
 
 class EventStream(_Interruptible, Generic[Parsed]):
-    """A reply as a stream of events; use it as a context manager to be sure that it is closed.
+    """A reply as a stream of events; use it as a context manager, so that it is always closed.
 
     ``text()`` iterates over the text alone, ``partial()`` over a structured value as it grows.
-    ``response`` is the complete reply once the stream has ended, even by a failure. ``cancel()``
-    ends it early: open calls are closed, the last event is ``message.complete`` with
-    ``cancelled``. ``reply`` is the underlying ``Reply``: usage so far, the number of the attempt,
-    the serving provider.
+    ``response`` is the complete reply after the stream has ended, even if it failed. ``cancel()``
+    ends the stream early: it closes open tool calls, and the last event is ``message.complete``
+    with the finish reason ``cancelled``. ``reply`` is the underlying ``Reply``, with the usage so
+    far, the number of the attempt, and the provider that answers.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self.request = request
         self._find_sold = find_sold
         self._start: MessageStart | None = None
-        self._batch: list[Event] = []  # the current batch: events that arrived together
-        self._at = 0  # how many events of the current batch are delivered
+        self._batch: list[Event] = []  # the events that arrived together most recently
+        self._at = 0  # how many events of ``_batch`` have been delivered
         self._ended = False
         self._unfit: StructuredOutputError | None = None
         self._began = time.perf_counter()
@@ -148,10 +149,9 @@ class EventStream(_Interruptible, Generic[Parsed]):
     async def partial(self) -> AsyncIterator[Parsed | dict[str, Any] | list[Any] | str]:
         """Iterate over the structured value as it grows; the last item is the validated instance.
 
-        The items before it are plain data: objects and lists contain the members that have
-        arrived, and a string is as long as the part of it that has arrived. A number appears once
-        it is complete. Finished parts satisfy the schema; after the first part that violates it,
-        no item follows, and the stream ends with a ``StructuredOutputError``.
+        The other items are plain data: objects, lists and strings contain the part that has
+        arrived. A number appears only when it is complete. Complete parts satisfy the schema: when
+        a part violates it, no item follows, and the stream ends with a ``StructuredOutputError``.
         """
         value = PartialValue(self.request)
         async for event in self:
@@ -184,8 +184,8 @@ class EventStream(_Interruptible, Generic[Parsed]):
         try:
             self._batch = await self.reply.next()
         except asyncio.CancelledError:
-            # A caller that keeps iterating after its task was cancelled still receives the closing
-            # events.
+            # If a caller continues to iterate after its task was cancelled, it receives the
+            # closing events.
             await self._cancel_reply()
             if not self.is_interrupted():
                 raise
@@ -203,7 +203,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self._end()
         if self._response is None:
             raise StreamInterruptedError("the provider's events ended before the message did")
-        # as in complete(): the message is complete, but violates the schema
+        # the message is complete but violates the schema; ``complete()`` raises the same error
         if self._unfit is not None:
             raise self._unfit from self._unfit.__cause__
         raise StopAsyncIteration
@@ -253,7 +253,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self._calls.remove(self.request_id)
 
     async def _cancel_reply(self) -> None:
-        """Close the message after the last delivered event, then close the connection."""
+        """End the message after the last delivered event, and close the connection."""
         self._end()
         if self._response is None:
             self._batch, self._at = self.reply.cancel(self._batch[self._at :]), 0
@@ -268,5 +268,5 @@ class EventStream(_Interruptible, Generic[Parsed]):
 
 
 def find_start(batch: list[Event]) -> MessageStart | None:
-    """Return the event that begins the message, if this batch has it."""
+    """Return the event that begins the message; ``None`` if it is not in this batch."""
     return next((event for event in batch if type(event) is MessageStart), None)

@@ -14,6 +14,6 @@ TRACE_HEADERS: ContextVar[Mapping[str, Secret] | None] = ContextVar(
 
 
 def add_trace(credentials: Mapping[str, Secret]) -> Mapping[str, Secret]:
-    """Return the headers of a request and the trace headers of this context, if it has any."""
+    """Return a request's credential headers, together with the trace headers of this context."""
     traced = TRACE_HEADERS.get()
     return credentials if traced is None else {**traced, **credentials}

@@ -1,9 +1,9 @@
 """The only package that opens sockets to providers.
 
-``HttpTransport`` is the client that providers use; ``AiohttpTransport`` does the same with
-aiohttp, for features that only aiohttp has. Both send a request once, follow no redirect, limit
-how much they read, and close the socket when a call is cancelled. To use another HTTP library,
-implement ``Transport`` and ``HttpStream``.
+``HttpTransport`` is the client that providers use; ``AiohttpTransport`` uses aiohttp instead, for
+features that only aiohttp has. Both send a request once, do not follow redirects, limit how much
+they read, and close the socket when a call is cancelled. To use another HTTP library, implement
+``Transport`` and ``HttpStream``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A transport over aiohttp, for what only aiohttp has: SOCKS proxies and custom connectors.
 
-Needs the extra ``aiohttp``. It follows the same rules as ``HttpTransport``; ``tests/transport``
-tests both.
+This transport needs the extra ``aiohttp``. It behaves like ``HttpTransport``; the tests in
+``tests/transport`` run against both.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .pool import PLAIN_SECONDS, TLS_SECONDS, share_ahead
 if TYPE_CHECKING:
     import aiohttp
 
-# Buffered bytes, including decompressed ones, are read without yielding to the event loop. After
-# this many bytes the event loop gets a turn, so that deadlines fire and other tasks run.
+# Reading buffered or decompressed bytes does not yield to the event loop. After this many bytes
+# the transport yields, so that deadlines take effect and other tasks run.
 _TURN = 128 * 1024
-# Streams are requested uncompressed: compression gains little, and a megabyte can expand to a
-# gigabyte.
+# Streams are requested without compression: it saves little, and a compressed megabyte can expand
+# to a gigabyte.
 _STREAM_HEADERS = {"accept-encoding": "identity"}
 _PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
 
@@ -46,10 +46,10 @@ _PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
 class AiohttpTransport(Transport):
     """HTTP/1.1 over aiohttp.
 
-    ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
-    ``None``; ``ca`` is a file of certificate authorities, or an ``ssl.SSLContext``. ``connector``
-    is a function that returns the connector to use instead of aiohttp's ``TCPConnector``, for
-    example one of ``aiohttp_socks``; then ``proxy`` and ``ca`` are ignored.
+    ``proxy`` is a URL, ``"env"`` for the proxy in the environment variables (never used for
+    loopback), or ``None``; ``ca`` is a file of certificate authorities, or an ``ssl.SSLContext``.
+    ``connector`` is a function that returns the connector to use instead of aiohttp's
+    ``TCPConnector``, for example one of ``aiohttp_socks``; then ``proxy`` and ``ca`` are ignored.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class AiohttpTransport(Transport):
         ca: str | ssl.SSLContext | None = None,
         connector: Callable[[], aiohttp.BaseConnector] | None = None,
     ) -> None:
-        # Imported here, not with the package: the import takes a quarter of a second of CPU.
+        # Import aiohttp only here, since the import takes a quarter of a second of CPU time.
         try:
             import aiohttp
         except ImportError as error:
@@ -80,11 +80,12 @@ class AiohttpTransport(Transport):
             self._ssl = (
                 ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
             )
-        # one session for reusable connections, one for single-use ones
+        # by whether connections are used only once: the two kinds need different sessions
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
         self._streams = 0  # number of open streams
-        self._watched: WeakSet[Any] = WeakSet()  # connections that have a close callback
+        # connections to which ``_retrieve_exception`` was added
+        self._watched: WeakSet[Any] = WeakSet()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -96,9 +97,9 @@ class AiohttpTransport(Transport):
         *,
         stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
-        # llama.cpp announces keep-alive and closes the connection after a stream, so the next
-        # request would fail. Without TLS a new connection is cheap: the connection of a stream is
-        # not reused.
+        # llama.cpp announces keep-alive but closes the connection after a stream, so a request on
+        # the same connection would fail. Therefore a connection without TLS is not reused after a
+        # stream; a new one is cheap.
         single = stream and request.url.startswith("http:")
         clock = Clock(asyncio.get_running_loop(), timeouts, stream=stream)
         return _Exchange(self, request, credentials, clock, stream, single)
@@ -147,7 +148,7 @@ class AiohttpTransport(Transport):
         )
 
     def _connecting(self, seconds: float | None) -> aiohttp.ClientTimeout:
-        """Return the connect deadline, the only one that aiohttp enforces."""
+        """Return the connect timeout for aiohttp; the ``Clock`` enforces the other deadlines."""
         limit = self._limits.get(seconds)
         if limit is None:
             limit = self._limits[seconds] = self._aiohttp.ClientTimeout(
@@ -162,7 +163,7 @@ class AiohttpTransport(Transport):
         return found.url if found is not None else None
 
     def _open_socket(self, address: Any) -> socket.socket:
-        """Return a socket whose small receive buffer lets backpressure reach the server early."""
+        """Return a socket with a small receive buffer, so that the server notices backpressure."""
         family, kind, protocol, *_ = address
         opened = socket.socket(family, kind, protocol)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * share_ahead(self._streams))
@@ -171,7 +172,7 @@ class AiohttpTransport(Transport):
     def _translate(self, error: BaseException, clock: Clock, url: str) -> ProviderError:
         """Return the error for a network failure.
 
-        It names only the origin of the URL: the query may hold a key.
+        The message contains only the origin of the URL, since the query may contain a key.
         """
         aiohttp = self._aiohttp
         if isinstance(error, TimeoutError) and not isinstance(
@@ -227,13 +228,13 @@ def _cancel(task: asyncio.Task[Any]) -> None:
 def _fail_reader(
     content: aiohttp.StreamReader, error: type[Exception], _: asyncio.Future[None] | None
 ) -> None:
-    """Wake the reader of a connection that was closed before the end of the reply."""
+    """Raise an error in the reader if the connection was closed before the end of the reply."""
     if not content.is_eof() and content.exception() is None:
         content.set_exception(error("the connection is closed"))
 
 
 def _retrieve_exception(closed: asyncio.Future[None]) -> None:
-    """Read the exception of a closed connection; asyncio logs those that were never retrieved."""
+    """Read the exception of a closed connection, since asyncio logs exceptions never read."""
     if not closed.cancelled():
         closed.exception()
 
@@ -243,11 +244,11 @@ def _drop(session: aiohttp.ClientSession) -> None:
     connector = session.connector
     session.detach()
     if connector is not None and not connector.closed:
-        connector._close()  # closes the sockets, which is the part of close() that does not wait
+        connector._close()  # close the sockets; the public ``close`` would also wait
 
 
 class _Exchange(HttpStream):
-    """One HTTP request and its reply."""
+    """One HTTP request and its reply, as an asynchronous context manager."""
 
     def __init__(
         self,
@@ -267,7 +268,7 @@ class _Exchange(HttpStream):
         self._counted = False
         self._unpaused = 0  # bytes received since control was last returned to the event loop
         self._response: aiohttp.ClientResponse | None = None
-        # A future that is done when the connection is closed.
+        # aiohttp's future that is done when the connection is closed
         self._closed: asyncio.Future[None] | None = None
         self._on_closed: Callable[[asyncio.Future[None]], None] | None = None
 
@@ -285,7 +286,8 @@ class _Exchange(HttpStream):
             clock.start(partial(_cancel, task))
         failed: ProviderError | None = None
         try:
-            # The key is merged inside the call: no local variable, and so no traceback, holds it.
+            # The API key is added inside the call expression, so that no local variable and no
+            # traceback contains it.
             self._response = await session.request(
                 request.method,
                 request.url,
@@ -302,14 +304,15 @@ class _Exchange(HttpStream):
             )
         except asyncio.CancelledError:
             self._close()
-            # As in asyncio.timeout: a cancellation that only the clock requested is a timeout.
+            # If only the clock has cancelled the task, raise a timeout error, as
+            # ``asyncio.timeout`` does.
             if clock.expired is not None and task is not None and task.uncancel() <= others:
                 raise clock.expiry() from None
             raise
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._close()
             failed = transport._translate(error, clock, request.url)
-            # The error of a proxy contains the URL of the proxy, with its password.
+            # Drop the cause of a proxy error: it contains the URL of the proxy with its password.
             failed.__cause__ = (
                 None if isinstance(error, aiohttp.ClientResponseError) else without_frames(error)
             )
@@ -324,15 +327,14 @@ class _Exchange(HttpStream):
         return self
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
-        """Fail the reader when the connection is closed.
+        """Raise an error in the reader of the reply when the connection is closed.
 
-        The HTTP library does not wake the reader when it closes a connection itself: because the
-        pool is closed, or because the chunked framing is invalid. The reader would wait for its
-        deadline.
+        If aiohttp itself closes a connection, because the pool is closed or the chunked framing is
+        invalid, it does not wake the reader, which would then wait until its deadline.
         """
         protocol = response.connection.protocol if response.connection is not None else None
         if protocol is None:
-            return  # without a connection, the body is complete
+            return  # aiohttp has already released the connection, so the body is complete
         self._on_closed = partial(
             _fail_reader, response.content, self._transport._aiohttp.ClientPayloadError
         )
@@ -355,12 +357,12 @@ class _Exchange(HttpStream):
             self._close()
 
     def __del__(self) -> None:
-        # The stream was dropped without being closed. Its timer would keep the socket open until
-        # it fires.
+        # The caller has dropped the stream without closing it. Its timer would keep the socket
+        # open until a deadline.
         loop = self._clock.loop
         if self._response is None or loop.is_closed() or self._clock.is_in_loop():
             self._close()
-        else:  # the stream was dropped in another thread, as streams of dragoman.sync are
+        else:  # another thread dropped the stream, as with dragoman.sync
             with suppress(RuntimeError):  # the event loop may be closed in the meantime
                 loop.call_soon_threadsafe(self._close)
 
@@ -373,7 +375,7 @@ class _Exchange(HttpStream):
             self._transport._streams -= 1
             self._counted = False
         if self._response is not None:
-            # returns the connection to the pool if the body was read to its end
+            # this returns the connection to the pool if the body was read to its end
             self._response.close()
             self._response = None
 
@@ -390,8 +392,8 @@ class _Exchange(HttpStream):
                 if clock.expired is not None:
                     raise clock.expiry()
                 self._check_ratio()
-            # ``read(n)`` is not used, because it raises the limit of aiohttp's read-ahead buffer
-            # to n.
+            # Do not use ``read(n)``: it raises the limit of aiohttp's read-ahead buffer to n
+            # bytes.
             received = await self._content.readany()
             self._unpaused += len(received)
             self.over = self._content.at_eof()
@@ -416,10 +418,10 @@ class _Exchange(HttpStream):
             )
 
     async def _drain(self) -> None:
-        """Read past the end mark, so that the connection can be reused.
+        """Read to the end of the HTTP body, so that the connection can be reused.
 
-        Servers write the last, empty HTTP chunk a moment after their end mark. Some take seconds
-        to write it; their connection is closed instead.
+        Servers write the last, empty HTTP chunk shortly after the event that ends the stream. If a
+        server takes longer, its connection is closed instead.
         """
         content = self._content
         if content.is_eof() or content.exception() is not None:

@@ -1,4 +1,4 @@
-"""Decompress replies in steps and within bounds: a megabyte can expand to a gigabyte."""
+"""Decompress replies in steps and within limits, since a megabyte can expand to a gigabyte."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import zlib
 from ..errors import InvalidResponseError, without_frames
 
 ACCEPTED = "gzip, deflate"
-# The largest allowed ratio of decompressed to compressed size. JSON reaches 30.
+# The largest allowed ratio of decompressed to compressed size. JSON can reach a ratio of 30.
 MAX_RATIO = 100
-# The ratio is not checked below this many bytes: it is not meaningful for a short reply.
+# The ratio is not checked until this many bytes are decompressed, since short replies vary.
 RATIO_FREE = 128 * 1024
 _STEP = 64 * 1024
-_GZIP, _ZLIB, _RAW = 31, 15, -15  # the wbits of zlib for each encoding
+_GZIP, _ZLIB, _RAW = 31, 15, -15  # values of zlib's parameter ``wbits`` for the three formats
 _WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 
 
 class Inflater:
-    """Decompress one body: ``feed`` it bytes, ``read`` until nothing is left, then ``finish``."""
+    """Decompress one body: call ``feed`` with bytes, then ``read`` until it returns nothing.
+
+    Repeat this for all bytes of the body, and then call ``finish``.
+    """
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
@@ -34,13 +37,14 @@ class Inflater:
                 f"the reply is encoded as {self._encoding[:40]!r}, which was not asked for"
             )
         if not self._packed and self._window == _ZLIB and data[0] & 0x0F != 8:
-            # "deflate" means zlib's container, but some servers send the bare format.
+            # "deflate" stands for the zlib format, but some servers send raw deflate data without
+            # a header.
             self._inflate = zlib.decompressobj(_RAW)
         self._packed += len(data)
         self._pending = self._pending + data if self._pending else data
 
     def read(self) -> bytes:
-        """Return some of the decompressed bytes, nothing if more input is needed."""
+        """Return some decompressed bytes; return no bytes if more input is needed."""
         inflate = self._inflate
         if inflate is None:
             return b""

@@ -11,11 +11,12 @@ from ..errors import Deadline, TimedOutError
 
 
 class Timeouts(Struct, frozen=True):
-    """Four deadlines in seconds; ``None`` turns one off.
+    """The four deadlines of a call in seconds; ``None`` disables a deadline.
 
-    ``connect`` bounds reaching the server. ``first_event`` and ``idle`` bound a stream: the wait
-    for its first event and for each next one. They count events with content (keep-alive comments
-    do not reset the clock), and only while the caller is waiting. ``total`` bounds the whole call.
+    ``connect`` limits the time to reach the server. ``first_event`` and ``idle`` apply to streams:
+    they limit the wait for the first event and for each further event. Only events with content
+    count (keep-alive comments do not), and only time in which the caller waits. ``total`` limits
+    the complete call.
     """
 
     connect: float | None = 10.0
@@ -35,11 +36,11 @@ class Timeouts(Struct, frozen=True):
 
 
 class Clock:
-    """Watch the deadlines of one call with a single timer, however many chunks arrive.
+    """Enforce the deadlines of one call with a single timer, however many chunks arrive.
 
-    When a deadline passes, the clock calls the function that ``start`` was given, which ends the
-    wait. ``reading`` is true while the caller waits for the server; time that the caller takes
-    does not count.
+    When a deadline passes, the clock calls the function that was passed to ``start``, which ends
+    the wait. ``reading`` is true while the caller waits for the server; the time in which the
+    caller handles events does not count.
     """
 
     __slots__ = ("_began", "_expire", "_received", "_stream", "_timer", "_touched", "expired",
@@ -66,9 +67,9 @@ class Clock:
             self._schedule()
 
     def touch(self) -> None:
-        """Note that an event was received and handled.
+        """Restart the idle deadline, since the caller has received and handled an event.
 
-        Only the deadlines of a stream count events.
+        This has an effect only for streams.
         """
         if not self._stream:
             return
@@ -84,7 +85,7 @@ class Clock:
             self._timer = None
 
     def connect_by(self) -> tuple[Deadline, float | None]:
-        """Return which deadline ends an attempt to connect, and when."""
+        """Return the name and the time of the earliest deadline that applies to connecting."""
         which, when = self._next()
         seconds = self.timeouts.connect
         if seconds is not None and (when is None or self._began + seconds <= when):
@@ -92,7 +93,10 @@ class Clock:
         return which, when
 
     def is_in_loop(self) -> bool:
-        """Return whether this runs in the call's event loop; a finalizer may run elsewhere."""
+        """Return whether the call's event loop runs in this thread.
+
+        A finalizer may run in another thread.
+        """
         try:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -129,6 +133,6 @@ class Clock:
                 if self._expire is not None:
                     self._expire()
                 return
-            # the caller handles an event, and its time does not count
+            # the caller is handling an event; that time does not count
             self._touched, self._received = now, True
         self._schedule()

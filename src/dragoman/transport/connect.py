@@ -1,9 +1,9 @@
 """Open connections: addresses, TLS, proxies and Unix sockets.
 
-Names are looked up and addresses tried by ``create_connection``, with the delay of RFC 8305
-("happy eyeballs") between them. TLS certificates are verified, the minimum version is 1.2, and
-ALPN offers only ``http/1.1``. A proxy is sent ``CONNECT`` for https, and the absolute URL for
-http.
+``create_connection`` resolves host names and tries the addresses one after another, with the delay
+of RFC 8305 ("happy eyeballs"). TLS certificates are verified, the minimum version is 1.2, and ALPN
+offers only ``http/1.1``. A proxy receives ``CONNECT`` for https URLs, and requests with absolute
+URLs for http.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..wire.urls import is_loopback
 from .connection import Connection, FramingError
 from .contract import Secret
 
-# The delay between two connection attempts that RFC 8305 recommends, in seconds.
+# The delay in seconds between two connection attempts, as RFC 8305 recommends.
 _NEXT_ADDRESS = 0.25
 _SHUTDOWN_SECONDS = 1.0
 _PROXY = "Check the variables HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
@@ -53,7 +53,7 @@ class Target(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def parse_url(url: str) -> Target:
-    """Read a URL; raise ``ValueError`` if it is not one that a request can be sent to."""
+    """Parse an http or https URL; raise ``ValueError`` for any other text."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("the URL is not an http or https URL")
@@ -72,7 +72,8 @@ def parse_url(url: str) -> Target:
 class Proxy:
     """An HTTP proxy.
 
-    ``authorization`` is the header sent to it, if its ``url`` has a user and a password.
+    ``authorization`` is the value of the header ``Proxy-Authorization``. It is empty unless the
+    ``url`` contains a user name and a password.
     """
 
     def __init__(self, url: str) -> None:
@@ -80,7 +81,8 @@ class Proxy:
         if not found:
             url = f"http://{url}"
         elif scheme.lower() not in ("http", "https"):
-            # An http:// request would send the key in plain text to the proxy.
+            # Other proxies, such as SOCKS, are rejected. If they were ignored or treated as HTTP
+            # proxies, a request over http:// would send its key to them in plain text.
             raise NetworkError(
                 f"the proxy is a {scheme[:20]} URL; only http and https proxies are supported"
             )
@@ -102,10 +104,13 @@ class Proxy:
 
 
 def find_proxy(target: Target) -> Proxy | None:
-    """Return the environment's proxy for a URL; ``None`` for loopback and hosts in NO_PROXY."""
+    """Return the proxy that environment variables set for a URL; ``None`` if there is none.
+
+    Loopback addresses and hosts in NO_PROXY never have a proxy.
+    """
     if is_loopback(target.host):
         return None
-    # Imported on demand: it imports http.client and email, which take most of the import time.
+    # Import this module only on demand: it imports http.client and email, which is slow.
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
     proxies = getproxies_environment()
@@ -120,7 +125,7 @@ def find_proxy(target: Target) -> Proxy | None:
 
 
 def _is_in_network(host: str, proxies: dict[str, str]) -> bool:
-    """Return whether NO_PROXY lists a network that an address is in, such as 10.0.0.0/8."""
+    """Return whether an address is in a network that NO_PROXY lists, such as 10.0.0.0/8."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -140,8 +145,8 @@ def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
     ``ca`` is the path of a file, ``system`` for the trust store of the operating system, or
     ``None`` for OpenSSL's default.
 
-    If the file also has revocation lists, every certificate in a chain is checked against the list
-    of its issuer, and rejected if the issuer has no list.
+    If the file also contains revocation lists, each certificate of a server's chain is checked
+    against the list of its issuer. A certificate whose issuer has no list is rejected.
     """
     if ca == "system":
         try:
@@ -164,7 +169,7 @@ def make_context(ca: str | None, cert: Certificate | None) -> ssl.SSLContext:
 
 @lru_cache(maxsize=1)
 def _default_context() -> ssl.SSLContext:
-    """Return the default TLS settings; cached, because loading the CA certificates takes 20 ms."""
+    """Return the default TLS settings, cached since loading the CA certificates takes 20 ms."""
     return make_context(None, None)
 
 
@@ -209,7 +214,7 @@ class Dialer:
             raise unreached from without_frames(error)
 
     async def _reach(self, target: Target, make: Make, name: str) -> Connection:
-        """Connect to the host of ``target``; the TLS certificate must be for the host ``name``."""
+        """Connect to the host of ``target``; its TLS certificate must be valid for ``name``."""
         settings: dict[str, Any] = {}
         if target.is_tls:
             settings = {"ssl": self._context or _default_context(), "server_hostname": name}
@@ -218,7 +223,8 @@ class Dialer:
         if self._uds is not None:
             return (await loop.create_unix_connection(make, self._uds, **settings))[1]
         if isinstance(loop, asyncio.BaseEventLoop) and not _is_address(target.host):
-            # only asyncio's own loops have this option; uvloop tries addresses in sequence
+            # only asyncio's own event loops support this option; uvloop tries the addresses in
+            # sequence
             settings["happy_eyeballs_delay"] = _NEXT_ADDRESS
         return (await loop.create_connection(make, target.host, target.port, **settings))[1]
 

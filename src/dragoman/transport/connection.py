@@ -1,6 +1,6 @@
 """One HTTP/1.1 connection: the protocol, its parser and backpressure.
 
-The parser is llhttp, strict. The states of a connection:
+The parser is llhttp in its strict mode. A connection has these states:
 
 ========  ==================================  ========  =====================================================
 state     what happens                        next      effect
@@ -44,46 +44,47 @@ from typing import Literal, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-# The largest head, trailer section or chunk extensions, in bytes. Hosted APIs send 2 to 4 KiB.
+# The maximum size of a reply's head, trailers or chunk extensions, in bytes. Hosted APIs send
+# heads of 2 to 4 KiB.
 MAX_HEAD = 64 * 1024
-# The end of a stream normally follows its last event at once. If it takes more bytes or more time
-# than this, the connection is closed instead of reused.
+# The end of the HTTP body normally follows a stream's last event at once. If more bytes than this
+# follow, or if it takes longer, the connection is closed instead of reused.
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 0.05
 
-# How the lines of the fields that define the framing of a body begin, in lower case. llhttp has
-# checked the syntax of the head before: no space before a colon, no folded line.
+# Beginnings of the header lines that define the framing of a body, in lower case. llhttp has
+# already checked the syntax: a space before the colon or a folded line is rejected.
 _ENCODING = b"\r\ncontent-encoding:"
 _LENGTH = b"\r\ncontent-length:"
 _CODING = b"\r\ntransfer-encoding:"
-# A larger body is written after the head, in a system call of its own: to copy it would cost more
-# than the call.
+# A larger body is written separately from the head, since copying it would cost more than a second
+# system call.
 JOINED_BODY = 64 * 1024
-# A read-ahead limit below this gets a small receive buffer in the kernel as well.
+# If the read-ahead limit is smaller than this, the kernel's receive buffer is made small too.
 _USUAL_LIMIT = 64 * 1024
 
 State = Literal["idle", "head", "body", "drain", "done", "closed"]
 
 
 class FramingError(Exception):
-    """The received bytes are not an acceptable HTTP/1.1 reply."""
+    """Raised when the received bytes are not an acceptable HTTP/1.1 reply."""
 
 
 class Owner(Protocol):
     """The methods of the pool that a connection calls."""
 
     def handle_loss(self, connection: Connection) -> None:
-        """Forget a connection whose socket is closed."""
+        """Remove a connection whose socket is closed from the pool."""
 
     def handle_drain(self, connection: Connection) -> None:
-        """Take back a connection that has read past the end of its reply."""
+        """Return a connection to the pool after it has read to the end of its reply."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection serves one request at a time.
+    """One connection to a server, which handles one request at a time.
 
-    ``buffer`` is where the event loop reads to; all connections of a pool share it, because what
-    it holds is parsed before the next read. ``transport`` is None once the socket is closed.
+    The event loop reads into ``buffer``. All connections of a pool share one buffer, since its
+    content is parsed before the next read. ``transport`` is ``None`` after the socket is closed.
     """
 
     __slots__ = (
@@ -100,12 +101,12 @@ class Connection(asyncio.BufferedProtocol):
         self.key = key
         self.state: State = "idle"
         self.status = 0
-        self.head = bytearray()  # the head of the reply, as it arrived
+        self.head = bytearray()  # the status line and header fields of the reply, unchanged
         self.encoding = ""  # the content-encoding of the body
         self.pieces: list[bytes] = []
         self.failure: Exception | None = None
         self.is_reusable = True
-        self.without_body = False  # the reply to CONNECT ends with its head
+        self.without_body = False  # true for CONNECT, whose reply ends after its head
         self.limit = len(buffer)
         self.expires = 0.0
         self._loop = loop
@@ -117,8 +118,9 @@ class Connection(asyncio.BufferedProtocol):
         self._awaited: State = "idle"
         self._timer: asyncio.TimerHandle | None = None
         self._held = 0  # number of bytes in ``pieces``
-        self._arriving = bytearray()  # what has arrived of the head
-        self._unframed = 0  # bytes of chunk framing since the last byte of the body
+        self._arriving = bytearray()  # the part of the head that has arrived so far
+        # bytes received since the head or the last body bytes, such as chunk framing
+        self._unframed = 0
         self._interim = False
         self._paused = False
         self._poll: Callable[[], object] | None = None
@@ -128,7 +130,10 @@ class Connection(asyncio.BufferedProtocol):
     # --- methods that the exchange calls
 
     def send(self, head: bytes, body: bytes, *, limit: int) -> None:
-        """Write a request and begin to wait for its reply; ``limit`` bounds the read-ahead."""
+        """Write a request and start to receive its reply.
+
+        ``limit`` is the number of bytes that may be buffered before reading pauses.
+        """
         self.limit = limit
         self._used = True
         if self.state == "idle":
@@ -147,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         return waiter
 
     def take(self) -> bytes:
-        """Return the bytes of the body received so far, and resume reading."""
+        """Remove and return the body bytes that are buffered; resume reading if it was paused."""
         pieces = self.pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -167,7 +172,10 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(_DRAIN_SECONDS, self.close)
 
     def rest(self) -> bool:
-        """Make the connection idle after a reply; return ``False`` if it cannot be reused."""
+        """Make the connection idle after a reply; return ``False`` if it cannot be reused.
+
+        The pool then closes the connection.
+        """
         transport = self.transport
         if (
             self.state != "done"
@@ -177,14 +185,16 @@ class Connection(asyncio.BufferedProtocol):
         ):
             return False
         if transport.get_write_buffer_size():
-            return False  # the server replied before it received the complete request
+            # the server replied before it received the complete request, so the connection is
+            # unusable
+            return False
         self.pieces.clear()
         self._held = 0
         self.state = "idle"
         return True
 
     def is_healthy(self) -> bool:
-        """Return whether an idle connection is still open, without an unread end of file."""
+        """Return whether an idle connection is still open and the server has not closed it."""
         transport = self.transport
         if self.state != "idle" or transport is None or transport.is_closing():
             return False
@@ -198,7 +208,10 @@ class Connection(asyncio.BufferedProtocol):
         self.fail(ConnectionAbortedError("the connection was closed"))
 
     def fail(self, error: Exception) -> None:
-        """Close the socket at once; the reader gets what has arrived, and then ``error``."""
+        """Close the socket at once.
+
+        The reader receives the bytes that have arrived, and then ``error``.
+        """
         if self.state != "closed":
             self.state = "closed"
             self.failure = error
@@ -206,12 +219,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if self.transport is not None:
-            # the event loop is closed, and the socket with its transport
+            # this fails if the event loop, and with it the socket, is already closed
             with suppress(RuntimeError):
                 self.transport.abort()
 
     def shut_down(self) -> None:
-        """Close an idle connection; with TLS, send ``close_notify`` and await no answer."""
+        """Close an idle connection; over TLS, send ``close_notify`` and do not await a reply."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
         self._loop.call_soon(self.close)
@@ -222,12 +235,12 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = cast("asyncio.Transport", transport)
         link: socket.socket | None = transport.get_extra_info("socket")
         if link is not None and link.family != getattr(socket, "AF_UNIX", None):
-            # TCP keep-alive: a model may take minutes to answer, and a NAT drops idle connections
-            # without notice.
+            # Enable TCP keep-alive: a model may take minutes to answer, and a NAT drops idle
+            # connections without notice.
             link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self.limit < _USUAL_LIMIT:
-                # A small receive buffer, so that backpressure reaches the server early: the
-                # default is 128 KiB and more.
+                # Use a small receive buffer, so that backpressure reaches the server early. The
+                # default size is at least 128 KiB.
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * self.limit)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -261,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         self._update()
 
     def _update(self) -> None:
-        """Wake the reader, pause or resume reading (backpressure), or end draining."""
+        """Wake the reader, pause reading (backpressure), or end draining, after bytes arrived."""
         state = self.state
         if self._waiter is not None and (self.pieces or state != self._awaited):
             self._wake()
@@ -269,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._held >= self.limit and not self._paused and self.transport is not None:
                 self._paused = True
                 self.transport.pause_reading()
-        elif self._timer is not None:  # the rest of a reply is being drained
+        elif self._timer is not None:  # the rest of the reply is being discarded
             if state == "done":
                 self._timer.cancel()
                 self._timer = None
@@ -288,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.state != "done":
             self.state = "closed"
         self.is_reusable = False
-        # Dropping these references breaks the cycle between connection and parser.
+        # Drop these references to break the reference cycle between connection and parser.
         self._poll = self._parser = self.transport = None
         if self._timer is not None:
             self._timer.cancel()
@@ -304,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         status = self._parser.get_status_code()
-        # llhttp skips empty lines before a head, and accepts no other end than this.
+        # llhttp skips empty lines before a head, and accepts only an empty line as its end.
         head, _, rest = self._arriving.lstrip(b"\r\n").partition(b"\r\n\r\n")
         if 100 <= status < 200:
             if status == 101:
@@ -349,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle_invalid(self, error: BaseException) -> None:
         if self.state in ("done", "closed"):
-            # the reply is complete; bytes that follow make the connection unusable
+            # the reply is complete, but more bytes follow it, so the connection cannot be reused
             self.is_reusable = False
         else:
             self.fail(error if isinstance(error, FramingError) else FramingError(str(error)))
@@ -361,15 +374,20 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _read_field(lower: bytearray, begin: bytes) -> str:
-    """Return a header field's value from a lower-case head; ``begin`` is the start of its line."""
+    """Return the value of a header field.
+
+    ``lower`` is the head of the reply in lower case; ``begin`` is the beginning of the field's
+    line.
+    """
     values = [line.partition(b"\r")[0].strip() for line in lower.split(begin)[1:]]
     return b", ".join(values).decode("latin-1")
 
 
 def _ends_at_eof(version: str, status: int, lower: bytearray) -> bool:
-    """Return whether end of file ends the body (RFC 9112, section 6.3).
+    """Return whether the body ends when the server closes the connection (RFC 9112, section 6.3).
 
-    Invalid heads that llhttp accepts are rejected. ``lower`` is the head in lower case.
+    Raise ``FramingError`` for invalid heads that llhttp accepts. ``lower`` is the head in lower
+    case.
     """
     if version not in ("1.1", "1.0"):
         raise FramingError(f"the version of HTTP is {version}")
@@ -398,7 +416,7 @@ def _is_truncated(transport: asyncio.Transport | None) -> bool:
 
 
 def _make_poll(fd: int) -> Callable[[], object]:
-    """Return a function that polls a socket for bytes, end of file or an error."""
+    """Return a function that checks whether a socket has unread bytes, has ended or has failed."""
     if fd < 0:
         return lambda: True
     if not hasattr(select, "poll"):  # select.poll does not exist on Windows

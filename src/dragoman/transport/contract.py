@@ -10,7 +10,7 @@ from typing import NoReturn
 from ..wire.codec import HttpReply, HttpRequest
 from .clock import Timeouts
 
-# The largest part of an error body that is read, in bytes.
+# The maximum number of bytes that are read of an error body.
 MAX_ERROR_BODY = 1024 * 1024
 
 
@@ -23,7 +23,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str | None:
-        """Return the secret in plain text, to send it."""
+        """Return the secret in plain text, so that it can be sent."""
         return self._value
 
     def __bool__(self) -> bool:
@@ -37,7 +37,7 @@ class Secret:
 
 
 class HttpStream(ABC):
-    """A reply whose head has arrived."""
+    """A reply whose status and headers have arrived; the body is received in pieces."""
 
     status: int
     headers: Mapping[str, str]
@@ -49,10 +49,10 @@ class HttpStream(ABC):
 
     @abstractmethod
     async def receive(self) -> bytes:
-        """Return more of the body as it arrives, already decompressed; no bytes at its end."""
+        """Wait for more of the body and return it, decompressed; return no bytes at its end."""
 
     def touch(self) -> None:  # noqa: B027
-        """Restart the idle clock: the caller has received and handled an event."""
+        """Restart the idle deadline, since the caller has received and handled an event."""
 
     async def read(self, limit: int = MAX_ERROR_BODY) -> bytes:
         """Return the body, or its first ``limit`` bytes."""
@@ -76,9 +76,9 @@ class Transport(ABC):
         *,
         stream: bool = False,
     ) -> AbstractAsyncContextManager[HttpStream]:
-        """Send a request once and wait for the reply's head.
+        """Return a context manager that sends a request once and waits for the reply's head.
 
-        Leaving the context closes the exchange.
+        When the context ends, the connection is closed or returned to the pool.
         """
 
     async def exchange(

@@ -1,4 +1,4 @@
-"""A transport for tests: replies from a list, no socket."""
+"""A transport for tests that replies from a list instead of opening a socket."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .contract import HttpStream, Secret, Transport
 
 
 class FixtureTransport(Transport):
-    """Reply from a list, for tests: each entry is a status, headers and the chunks of a body.
+    """Reply to requests from a list; each entry is a status, headers and the chunks of a body.
 
-    A chunk that is an exception is raised at its position. ``requests`` holds the requests that
-    were sent.
+    If a chunk is an exception, it is raised instead. ``requests`` contains the requests that were
+    sent.
     """
 
     def __init__(

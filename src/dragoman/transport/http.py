@@ -1,7 +1,8 @@
 """The HTTP client: requests and replies over a connection pool.
 
-One pool per transport, owned by the event loop that first used it. No redirect is followed, no
-request is sent twice, every body is bounded, and cancelling closes the socket at once.
+Each transport has one pool, which belongs to the event loop that first uses it. Redirects are not
+followed, a request is sent only once, the size of every body is limited, and cancelling a call
+closes its socket at once.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from .connection import Connection, FramingError
 from .contract import HttpStream, Secret, Transport
 from .pool import Pool
 
-# Decompressed bytes are read without yielding to the event loop. After this many bytes the event
-# loop gets a turn, so that deadlines fire and other tasks run.
+# Reading decompressed bytes does not yield to the event loop. After this many bytes the transport
+# yields, so that deadlines take effect and other tasks run.
 _TURN = 128 * 1024
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
@@ -42,13 +43,13 @@ _LIMIT = 64 * 1024
 class HttpTransport(Transport):
     """HTTP/1.1 on asyncio and llhttp.
 
-    ``proxy`` is a URL, ``"env"`` for the proxy of the environment (never for loopback), or
-    ``None``. ``ca`` is a file of certificate authorities, ``"system"`` for those of the operating
-    system (extra ``truststore``), or an ``ssl.SSLContext``; revocation lists in the file are
-    applied. ``cert`` is a client certificate: one file with certificate and key, or two files,
-    with an optional password. ``uds`` is the path of a Unix socket that all requests go to.
-    ``connections`` limits the open connections to one origin; further calls wait until their
-    connect deadline.
+    ``proxy`` is a URL, ``"env"`` for the proxy in the environment variables (never used for
+    loopback), or ``None``. ``ca`` is a file of certificate authorities, ``"system"`` for those of
+    the operating system (extra ``truststore``), or an ``ssl.SSLContext``; revocation lists in the
+    file are applied. ``cert`` is a client certificate: one file with certificate and key, or two
+    files, with an optional password. ``uds`` is the path of a Unix socket to which all requests
+    are sent. ``connections`` limits the open connections to one origin; further calls wait until
+    their connect deadline.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class HttpTransport(Transport):
             context = make_context(ca if isinstance(ca, str) else None, cert)
         self._dialer = Dialer(context, uds)
         self._connections = connections
-        self._proxies: dict[str, Proxy | None] = {}  # proxies of the environment, by origin
+        # the proxies that environment variables set, by origin
+        self._proxies: dict[str, Proxy | None] = {}
         self._pool: Pool | None = None
         self._closed = False
 
@@ -107,7 +109,7 @@ class HttpTransport(Transport):
             pool.drop()
             return
         pool.close(ConnectionAbortedError("the transport was closed"))
-        for _ in range(4):  # asyncio closes sockets in the next turns of the loop
+        for _ in range(4):  # asyncio closes sockets in the next iterations of the event loop
             if not pool.sizes[0]:
                 break
             await asyncio.sleep(0)
@@ -118,7 +120,7 @@ class HttpTransport(Transport):
             pool.drop()
 
     def open_pool(self) -> Pool:
-        """Return the pool; it belongs to the event loop of the first call."""
+        """Return the connection pool; create it on the first call, for the current event loop."""
         if self._closed:
             raise RuntimeError("this provider is closed; connect() again")
         loop = asyncio.get_running_loop()
@@ -132,7 +134,7 @@ class HttpTransport(Transport):
         return self._pool
 
     def proxy_for(self, target: Target) -> Proxy | None:
-        """Return the proxy for a URL. The environment is read once for each origin."""
+        """Return the proxy for a URL; the environment variables are read once for each origin."""
         if not self._uses_environment:
             return self._proxy
         if target.origin not in self._proxies:
@@ -142,7 +144,7 @@ class HttpTransport(Transport):
     async def dial(
         self, pool: Pool, key: str, target: Target, proxy: Proxy | None, clock: Clock, ahead: int
     ) -> Connection:
-        """Open a connection before the connect deadline, or before one that is earlier."""
+        """Open a connection; raise ``TimedOutError`` if a deadline passes before it is open."""
         which, when = clock.connect_by()
         deadline = asyncio.timeout_at(when)
         try:
@@ -164,7 +166,7 @@ class HttpTransport(Transport):
 
 
 class _Exchange(HttpStream):
-    """One HTTP request and its reply."""
+    """One HTTP request and its reply, as an asynchronous context manager."""
 
     def __init__(
         self,
@@ -179,16 +181,16 @@ class _Exchange(HttpStream):
         self._credentials = credentials
         self._clock = clock
         self._stream = stream
-        # llama.cpp announces keep-alive and closes the connection after a stream, so the next
-        # request would fail. Without TLS a new connection is cheap: the connection of a stream is
-        # not reused.
+        # llama.cpp announces keep-alive but closes the connection after a stream, so a request on
+        # the same connection would fail. Therefore a connection without TLS is not reused after a
+        # stream; a new one is cheap.
         self._single = stream and request.url.startswith("http:")
         self._pool: Pool | None = None
         self._connection: Connection | None = None
         # The head of the reply as bytes, decoded on first use.
         self._head = bytearray()
         self._inflater: Inflater | None = None
-        # Decompressed bytes returned since control was last returned to the event loop.
+        # number of decompressed bytes since the last yield to the event loop
         self._unpaused = 0
         self._counted = False
 
@@ -210,7 +212,8 @@ class _Exchange(HttpStream):
                     pool, key, target, proxy, clock, ahead if self._single else 0
                 )
             self._connection = connection
-            # The key is merged inside the call: no local variable, and so no traceback, holds it.
+            # The API key is added inside the call expression, so that no local variable and no
+            # traceback contains it.
             connection.send(
                 _encode_head(
                     request,
@@ -248,7 +251,7 @@ class _Exchange(HttpStream):
     ) -> ProviderError:
         """Return the error for a missing reply.
 
-        It names only the origin of the URL: the rest may hold a key.
+        The message contains only the origin of the URL, since the rest may contain a key.
         """
         if self._clock.expired is not None:
             connection.failure = None
@@ -265,19 +268,19 @@ class _Exchange(HttpStream):
         connection, pool = self._connection, self._pool
         if kind is None and connection is not None and pool is not None and not self._single:
             self._connection = None
-            # the last, empty chunk arrives shortly after the end mark of a stream
+            # the last, empty HTTP chunk arrives shortly after the event that ends a stream
             connection.drain()
             if connection.state != "drain":
                 pool.release(connection)
         self._close()
 
     def __del__(self) -> None:
-        # The stream was dropped without being closed. Its timer would keep the socket open until
-        # it fires.
+        # The caller has dropped the stream without closing it. Its timer would keep the socket
+        # open until a deadline.
         clock = self._clock
         if self._connection is None or clock.loop.is_closed() or clock.is_in_loop():
             self._close()
-        else:  # the stream was dropped in another thread, as streams of dragoman.sync are
+        else:  # another thread dropped the stream, as with dragoman.sync
             with suppress(RuntimeError):  # the event loop may be closed in the meantime
                 clock.loop.call_soon_threadsafe(self._close)
 
@@ -320,7 +323,10 @@ class _Exchange(HttpStream):
         return received
 
     def _take(self, connection: Connection) -> bytes:
-        """Return bytes received so far, none at the end; raise the error that ended the reply."""
+        """Return the body bytes received so far; return no bytes at the end of the reply.
+
+        If the reply was interrupted, raise the error.
+        """
         if self._clock.expired is not None:
             raise self._clock.expiry()
         if connection.pieces:
@@ -351,13 +357,14 @@ class _Exchange(HttpStream):
 def _read_target(url: str) -> Target:
     with suppress(ValueError):
         return parse_url(url)
-    # the error has no cause, because a cause would contain the URL, which may hold a key
+    # raise outside of ``suppress``, without a cause: the cause would contain the URL, which may
+    # have a key
     raise NetworkError(_MALFORMED)
 
 
 @lru_cache(maxsize=256)
 def _field_name(name: str) -> str:
-    """Return a header field's name in lower case; reject invalid names and framing fields."""
+    """Return a header name in lower case; reject invalid names and headers that define framing."""
     if not _NAME.fullmatch(name) or (lower := name.lower()) in _FRAMING:
         raise ValueError("the name of a header cannot be sent")
     return lower
@@ -372,7 +379,7 @@ def _encode_fields(
     headers: tuple[tuple[str, str], ...],
     keys: tuple[str, ...],
 ) -> str:
-    """Return the constant part of a request's head: all fields but credentials and the length."""
+    """Return the constant part of a request's head: all but the credentials and the length."""
     fields = {"host": host, "user-agent": "dragoman", "accept": "*/*", "accept-encoding": encoding}
     fields |= {_field_name(name): value for name, value in headers}
     for name in keys:
@@ -401,7 +408,7 @@ def _encode_head(
             request.method,
             target.origin + target.path if is_absolute else target.path,
             target.authority,
-            # a compressed stream gains little and can expand a thousandfold
+            # compression saves little in a stream, and the data could expand a thousandfold
             "identity" if stream else ACCEPTED,
             tuple(request.headers.items()),
             tuple(credentials),

@@ -9,15 +9,15 @@ from contextlib import suppress
 
 from .connection import Connection
 
-# Keep-alive limit in seconds. It must be shorter than that of the server, or a request races with
-# the server's close: uvicorn, node and llama.cpp close after 5 s, the load balancers of hosted
-# APIs after a minute.
+# How many seconds an idle connection is kept. The limit must be shorter than the server's, or the
+# server may close the connection while a request is being sent. uvicorn, node and llama.cpp close
+# idle connections after 5 s, the load balancers of hosted APIs after a minute.
 PLAIN_SECONDS = 4.0
 TLS_SECONDS = 50.0
-# How many idle connections to one origin are kept.
+# The maximum number of idle connections to one origin.
 MAX_IDLE = 100
-# Bytes per read, and the limits of read-ahead for one stream and for all streams of a pool
-# together: with more streams, each may buffer less.
+# Sizes in bytes: of one read, and of the data that one stream and all streams of a pool may
+# buffer. With more streams, each stream may buffer less.
 _READ = 64 * 1024
 _AHEAD_EACH = 32 * 1024
 _AHEAD_ALL = 256 * 1024
@@ -25,7 +25,7 @@ _AHEAD_LEAST = 4 * 1024
 
 
 def share_ahead(streams: int) -> int:
-    """Return the read-ahead limit of each stream, in bytes, for a number of streams."""
+    """Return how many bytes each of a number of streams may read ahead of its caller."""
     return max(_AHEAD_LEAST, min(_AHEAD_EACH, _AHEAD_ALL // max(1, streams)))
 
 
@@ -35,7 +35,7 @@ Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
 class Pool:
     """The connections of one transport in one event loop.
 
-    ``limit``, if it is not None, bounds the number of connections to one origin.
+    ``limit`` is the maximum number of connections to one origin; ``None`` means unlimited.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int | None = None) -> None:
@@ -46,22 +46,22 @@ class Pool:
         self._buffer = memoryview(bytearray(_READ))
         self._all: set[Connection] = set()
         self._idle: dict[str, list[Connection]] = {}
-        # Number of open connections, including those being opened, by origin.
+        # for each origin, the number of connections that are open or being opened
         self._open: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many connections are open, and how many of them are idle."""
+        """The number of open connections, and how many of them are idle."""
         return len(self._all), sum(map(len, self._idle.values()))
 
     def share(self) -> int:
-        """Return the read-ahead limit for one more stream, in bytes."""
+        """Return how many bytes each of the open streams may read ahead of its caller."""
         return share_ahead(self.streams)
 
     def take(self, key: str) -> Connection | None:
-        """Return the most recently used idle connection to an origin; ``None`` if none is idle."""
+        """Remove and return the newest idle connection to an origin; ``None`` if none is idle."""
         idle = self._idle.get(key)
         while idle:
             connection = idle.pop()
@@ -71,7 +71,7 @@ class Pool:
         return None
 
     async def open(self, key: str, dial: Dial, buffer: int = _READ) -> Connection:
-        """Return a new connection; at the origin's limit, wait for one that becomes idle."""
+        """Open a connection; if the origin's limit is reached, wait for one that is released."""
         while self._limit is not None and self._open[key] >= self._limit:
             await self._queue(key)
             if (idle := self.take(key)) is not None:
@@ -93,7 +93,7 @@ class Pool:
         return connection
 
     def release(self, connection: Connection) -> None:
-        """Take back a connection whose reply is complete, or close it."""
+        """Return a connection to the pool after its reply; close it if it cannot be reused."""
         key = connection.key
         idle = self._idle.get(key)
         if idle is None:
@@ -110,7 +110,7 @@ class Pool:
             self._call_next(key)
 
     def close(self, error: Exception | None = None) -> None:
-        """Close all connections at once; waiting callers receive ``error``."""
+        """Close all connections at once; tasks that wait for a reply receive ``error``."""
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -123,7 +123,7 @@ class Pool:
         self._idle.clear()
 
     def drop(self) -> None:
-        """Close all connections; callable from any thread, and after the event loop was closed."""
+        """Close all connections, from any thread, and even after the event loop was closed."""
         try:
             is_here = asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -173,7 +173,7 @@ class Pool:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._call_next(key)  # this waiter was chosen and is cancelled: wake the next one
+                self._call_next(key)  # this task was woken but is cancelled, so wake the next one
             raise
         finally:
             if turn in queue:
