@@ -9,9 +9,10 @@ parsed; otherwise ``problem`` is the reason, and ``final_input`` the object that
 ``{}``. 5. ``message.complete`` comes last, once, and its ``final_content`` is the sum of the
 deltas.
 
-Rule of this folder: no other code creates events. Wires call the methods of ``Assembler``, which
-alone decides indices, closing order and endings; ``Follower`` closes a message whose events came
-from elsewhere, and ``RecordedAssembler`` creates those of a recorded message.
+Only the assemblers in this package create events. Wires call the methods of ``Assembler``, which
+decides about block indices, the order of events and how a message ends. ``Follower`` ends a
+message whose events came from a custom provider, and ``RecordedAssembler`` creates the events of a
+recorded message.
 """
 
 from .assembler import Assembler, AssemblerError, Expected

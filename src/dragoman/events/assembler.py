@@ -1,4 +1,4 @@
-"""The assembler: the only class that creates events. A wire calls it while it decodes a reply."""
+"""The assembler, which creates the events of a reply while a wire decodes the reply."""
 
 from __future__ import annotations
 
@@ -40,22 +40,25 @@ Interruption = Literal["cancelled", "interrupted"]
 
 
 class Expected(Protocol):
-    """The caller's tools and schema, which tool calls and structured text must match."""
+    """The tools and the schema of a request, which tool calls and structured text must match."""
 
     @property
     def response_schema(self) -> dict[str, Any] | None:
-        """The schema that the final text must match, or ``None``."""
+        """The schema that the final text must match, or ``None`` if the caller gave no schema."""
 
     def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
-        """Return why a call does not match the caller's tools; ``None`` if it does."""
+        """Return why a call does not match the request's tools; ``None`` if it matches."""
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
-        """Return the final text as parsed JSON, and the first violation of the schema, if any."""
+        """Return the final text as parsed JSON, and the first violation of the schema, if any.
+
+        The violation is ``None`` if the text matches the schema.
+        """
         ...
 
 
 class AssemblerError(RuntimeError):
-    """A wire called the methods of the assembler in an illegal order: the wire has a bug."""
+    """Raised when a wire calls methods of the assembler in an illegal order, which is a bug."""
 
 
 class Assembler:
@@ -63,12 +66,12 @@ class Assembler:
 
     A wire calls ``start``, then any of ``text``, ``thinking``, ``tool_start``, ``tool_input``,
     ``attach``, ``whole``, ``block_end`` and ``usage`` in the order in which the data arrives, then
-    one of ``finish``, ``fail`` and ``cancel``. ``take()`` returns the events since the last call.
-    After the end, ``error`` is the exception that the caller must receive, if any. A wire sets
-    ``offset`` to the byte position of what it decodes, and, before it ends the message, ``kept``
-    to the bytes that the provider sent.
+    one of ``finish``, ``fail`` and ``cancel``. ``take()`` returns the events that were created
+    since its last call. After the end, ``error`` is the exception to raise, or ``None``. A wire
+    sets ``offset`` to the byte position of the data that it decodes. Before it ends the message,
+    it sets ``kept`` to the bytes that the provider sent.
 
-    The states of a message; any call that the table does not list raises ``AssemblerError``:
+    A message has these states. A call that the table does not list raises ``AssemblerError``:
 
         =========  ==========================  =========  ============================================
         state      call                        next       events
@@ -105,7 +108,7 @@ class Assembler:
         new_id: Callable[[], str] = new_ulid,
     ) -> None:
         self.offset = 0
-        self.started = False  # whether message.start was emitted
+        self.started = False  # true after message.start was emitted
         self.model = model
         self.provider = provider
         self.issuer = issuer
@@ -121,11 +124,11 @@ class Assembler:
         self._blocks = Blocks(request_id)
         self._tools: dict[Any, Block] = {}
         self._call_ids: set[str] = set()
-        self._nulls: list[Block] = []  # calls whose arguments so far are only ``null``
+        self._nulls: list[Block] = []  # calls whose arguments consist only of ``null`` so far
 
     @property
     def response(self) -> Response | None:
-        """The reply, or ``None`` as long as the message is not complete."""
+        """The complete reply, or ``None`` while the message is still open."""
         return fold([self.opening, self.complete]) if self.opening and self.complete else None
 
     @property
@@ -134,14 +137,14 @@ class Assembler:
         return bool(self._tools)
 
     def calls_are_complete(self, *keys: Any) -> bool:
-        """Return whether the arguments of these calls are complete JSON objects.
+        """Return whether the arguments of the calls with these keys are complete JSON objects.
 
         Without keys, check all calls.
         """
         return all(self._tools[key].is_complete() for key in keys or self._tools)
 
     def take(self) -> list[Event]:
-        """Return the events since the last call of this method."""
+        """Return the events that were created since the last call of this method."""
         blocks = self._blocks
         if not blocks.out:
             return []
@@ -151,8 +154,8 @@ class Assembler:
     def cut(self, undelivered: Sequence[Event] = ()) -> list[Event]:
         """End the message as cancelled, and return the events that close it.
 
-        ``undelivered`` are the last events from ``take`` that the caller did not deliver. They do
-        not become part of the message.
+        ``undelivered`` are the last events that ``take`` returned and that the caller did not
+        deliver. They do not become part of the message.
         """
         undelivered = [*undelivered, *self.take()]
         if self.complete is None or self.complete in undelivered:
@@ -193,8 +196,8 @@ class Assembler:
         if block is not blocks.current:
             blocks.add(block, piece, self.offset)
             return
-        # A copy of ``Blocks.add``, inlined for speed: nearly every chunk of a stream is handled
-        # here.
+        # This repeats the code of ``Blocks.add`` for speed, since nearly every chunk of a stream
+        # arrives here.
         blocks.out.append(TextDelta(blocks.message_id, blocks.request_id, block.index, piece))
         block.content.append(piece)
 
@@ -209,7 +212,10 @@ class Assembler:
         self._blocks.add(block, piece, self.offset)
 
     def tool_start(self, key: Any, call_id: str | None, name: str) -> None:
-        """Open a call, which the wire identifies by ``key``; replace a missing or repeated id."""
+        """Begin a tool call, which the wire identifies by ``key``.
+
+        If the call has no id, or the id of an earlier call, it gets a new id.
+        """
         if key in self._tools:
             raise AssemblerError(f"tool_start called twice for {key!r}")
         unique = call_id if call_id and call_id not in self._call_ids else "call_" + self._new_id()
@@ -238,12 +244,12 @@ class Assembler:
     def attach(
         self, kind: type, signature: str | None = None, opaque: Any = None, *, key: Any = None
     ) -> None:
-        """Attach the provider's opaque state to the call ``key`` or to the open block of ``kind``.
+        """Attach the provider's opaque state to the call ``key`` or to the open block of a kind.
 
-        If no block of ``kind`` is open, an empty one is opened. With the key ``LAST`` the state is
-        added to that of the last text, even if that text has ended, because citations arrive after
-        the text that they support. ``opaque`` may then be a function that takes that text and
-        its state. A message without text ignores the state.
+        If no block of ``kind`` is open, an empty one is opened. With the key ``LAST``, the state
+        is added to the last text block, even if that block has ended: citations arrive after the
+        text that they support. In this case ``opaque`` may be a function of the text and its
+        existing state. If the message has no text, the state is ignored.
         """
         self._refuse_late("attach")
         if key is LAST:
@@ -259,8 +265,7 @@ class Assembler:
                 block = self._open(kind)
                 self._close_ended()
         if kind is Thinking and signature is None and block.continuity is not None:
-            # Keep the signature, which may have arrived in an earlier delta, when opaque state is
-            # added.
+            # Do not replace the signature, which may have arrived in an earlier delta.
             block.continuity = replace(block.continuity, opaque=opaque)
             return
         block.continuity = Continuity(signature, opaque, self.issuer)
@@ -270,7 +275,7 @@ class Assembler:
     def whole(self, block: RedactedThinking | Opaque | Audio | Image) -> None:
         """Add a block that arrives complete, without deltas.
 
-        An audio block has opaque state only if the provider sent some; other blocks always do.
+        The block gets opaque state. An audio block gets it only if the provider sent some.
         """
         opened = self._open(type(block))
         opened.complete = block
@@ -288,7 +293,7 @@ class Assembler:
             self._close_ended()
 
     def usage(self, usage: Usage) -> None:
-        """Set the token counts, replacing earlier ones; a wire merges partial counts itself."""
+        """Replace the token counts of the message; a wire merges partial counts itself."""
         self._refuse_late("usage")
         self.reported = usage
 
@@ -299,13 +304,14 @@ class Assembler:
     ) -> None:
         """End a complete reply.
 
-        Invalid calls and invalid structured text set ``error``; an invalid call has no intent.
+        If a tool call or the structured text is invalid, set ``error``. An invalid call has no
+        intent.
         """
         self._close_all(None, cut=reason not in ("stop", "tool_calls"))
         unsound = [block for block in self._tools.values() if block.problem is not None]
         parsed = None
         if reason in ("error", "cancelled"):
-            pass  # calls and text of a reply that failed at the provider are not checked
+            pass  # the reply failed or was cancelled, so its calls and its text are not checked
         elif unsound:
             self.error = _unsound_call(unsound[0], reason)
             reason = reason if reason == "length" else "error"
@@ -315,7 +321,7 @@ class Assembler:
         self._complete(reason, raw, stop_sequence, parsed)
 
     def fail(self, error: ProviderError) -> None:
-        """End an interrupted reply: close open blocks, finish with ``error``, store the error."""
+        """End an interrupted reply: close open blocks, finish with ``error``, keep the error."""
         if self.complete is not None:
             return
         self.error = error
@@ -345,12 +351,12 @@ class Assembler:
             raise AssemblerError(f"{verb} after the end")
 
     def _close_ended(self) -> None:
-        """Emit all events that may be emitted now, up to the first block that is still open."""
+        """Close the blocks that have ended, in order, up to the first block that is still open."""
         while (block := self._blocks.take_turn()) is not None:
             self._close(block)
 
     def _close_all(self, problem: Interruption | None, *, cut: bool = False) -> None:
-        """Close every block in order; with ``cut``, the last one may be truncated."""
+        """Close all blocks in order; if ``cut`` is true, the last block may be truncated."""
         if self.opening is None:
             raise AssemblerError("finish before start")
         if self.complete is not None:
@@ -423,8 +429,8 @@ def _hold_null(block: Block, fragment: str, nulls: list[Block], expected: Expect
     """Hold back the arguments of a call if they are ``null``; return the text to emit now.
 
     Groq sends ``null`` as the arguments of a tool without parameters. If the tool accepts ``{}``,
-    ``null`` counts as no arguments and is not emitted. If more text follows it, ``null`` is
-    emitted first, and the arguments are malformed.
+    ``null`` is treated as empty arguments and not emitted. If more text follows, ``null`` is
+    emitted before it, and the arguments are malformed.
     """
     if block in nulls:
         nulls.remove(block)
@@ -458,7 +464,7 @@ def _read_structured(
     if wrong is None:
         return parsed, None
     if len(texts) > 1:
-        # A model may write a comment in a text block before its answer, which is the last text.
+        # A model may write a comment in one text block and its answer in the last one.
         last, still_wrong = expected.read_text(texts[-1])
         if still_wrong is None:
             return last, None

@@ -1,7 +1,8 @@
 """The blocks of a message under construction: their texts, their order and their events.
 
-Events of different blocks never interleave, although fragments of parallel calls may arrive
-interleaved. Each block therefore takes its turn, in the order in which the wire opened it:
+Fragments of parallel tool calls may arrive interleaved, but events of different blocks are never
+interleaved. Therefore only one block at a time, the current one, emits its events. The blocks
+become current in the order in which the wire opened them:
 
     ========  ==============================  ========================  =============================
     state     since                           a fragment is             until
@@ -13,7 +14,7 @@ interleaved. Each block therefore takes its turn, in the order in which the wire
                                               opens another block
     ========  ==============================  ========================  =============================
 
-A block that the wire ended while it was waiting goes through its turn at once.
+If the wire ended a block while it was waiting, all its events are emitted when it becomes current.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from .values import (
 
 MAX_BLOCKS = 4_000
 """The largest number of texts, thoughts and calls in one reply."""
-_FRAGMENTS = 48  # number of fragments after which they are joined
-_CHUNK = 4096  # length in characters at which a chunk is closed and the next begins
+_FRAGMENTS = 48  # how many fragments are collected before they are joined
+_CHUNK = 4096  # length of a chunk in characters, after which a new chunk begins
 
 
 LAST = object()
@@ -56,9 +57,9 @@ Citing: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
 class GrowingText:
     """A text that arrives in fragments and is stored in chunks.
 
-    One string object per fragment would take ten times the memory of the text. One buffer that is
-    reallocated as it grows fragments the heap when many texts grow at once; chunks are never
-    moved.
+    A string object for each fragment would take ten times the memory of the text. A single buffer
+    that is reallocated as it grows would fragment the heap when many texts grow at once, while
+    chunks are never moved.
     """
 
     __slots__ = ("_chunks", "_fragments")
@@ -68,7 +69,7 @@ class GrowingText:
         self._fragments: list[str] = []
 
     def append(self, fragment: str) -> None:
-        """Add a fragment at the end."""
+        """Append a fragment to the text."""
         self._fragments.append(fragment)
         if len(self._fragments) >= _FRAGMENTS:
             if len(self._chunks[-1]) >= _CHUNK:
@@ -77,7 +78,7 @@ class GrowingText:
             self._fragments.clear()
 
     def read(self) -> str:
-        """Return the text so far, and store it as one string from now on."""
+        """Return the text received so far, and join the chunks into one string."""
         text = "".join(self._chunks) + "".join(self._fragments)
         self._chunks = [text]
         self._fragments.clear()
@@ -85,7 +86,7 @@ class GrowingText:
 
 
 class Block:
-    """One block under construction."""
+    """A text, a thought or a tool call of a message whose fragments are still arriving."""
 
     __slots__ = (
         "call_id", "complete", "content", "continuity", "count", "ended", "first", "index", "kind",
@@ -97,7 +98,7 @@ class Block:
         self.kind = kind
         self.index = index
         self.content = GrowingText()  # the text of all emitted fragments
-        # fragments received before the block's turn; None afterwards
+        # fragments received before the block became current; None afterwards
         self.waiting: list[str] | None = []
         self.tail = ""  # the last fragment that is not only white space
         self.count = 0  # number of fragments received
@@ -105,7 +106,7 @@ class Block:
         self.first = self.last = offset
         self.continuity: Continuity | None = None
         self.signatures: list[str] = []  # the signatures that were emitted
-        # set if the block arrived complete instead of in fragments
+        # the complete block, if it did not arrive in fragments
         self.complete: AssistantBlock | None = None
         self.name = self.call_id = self.provider_id = ""
         self.value: dict[str, Any] | None = None
@@ -117,7 +118,7 @@ class Block:
         return self.content.read() + "".join(self.waiting or ())
 
     def retract(self, events: Sequence[Event]) -> bool:
-        """Remove the effect of the block's last events; return whether earlier events remain."""
+        """Undo the given events, which are the block's last; return whether any of it remains."""
         hidden = 0
         for event in events:
             if isinstance(event, ToolUseStart):
@@ -139,11 +140,11 @@ class Block:
         return self.kind is ToolCall or bool(text or self.signatures)
 
     def is_complete(self) -> bool:
-        """Return whether another block may begin; only a call with incomplete JSON prevents it."""
+        """Return whether another block may begin: a call's JSON must be complete before that."""
         if self.kind is not ToolCall:
             return True
-        # This is called for every fragment of interleaved calls. Looking only at the last fragment
-        # is a cheap test that excludes most incomplete calls.
+        # Test the last fragment first, since this method is called for every fragment of
+        # interleaved calls: the cheap test excludes most incomplete calls.
         return self.tail.rstrip().endswith("}") and read_object(self.text) is not None
 
     def intent(
@@ -161,7 +162,7 @@ class Block:
         )
 
     def finished(self) -> AssistantBlock:
-        """Return the finished block in the form that the message contains."""
+        """Return the finished block as an immutable part of the message."""
         if self.complete is not None:
             return replace(self.complete, continuity=self.continuity)
         if self.kind is ToolCall:
@@ -170,7 +171,7 @@ class Block:
 
 
 class Blocks:
-    """The blocks of one message, and their events, which stay in ``out`` until they are taken."""
+    """The blocks of one message; ``out`` contains their events until the caller takes them."""
 
     __slots__ = ("_next", "all", "current", "last", "message_id", "out", "request_id")
 
@@ -179,12 +180,12 @@ class Blocks:
         self.request_id = request_id
         self.out: list[Event] = []
         self.all: list[Block] = []
-        self.current: Block | None = None  # the open block whose turn it is
+        self.current: Block | None = None  # the open block that emits its events at once
         self.last: Block | None = None  # the block that the wire opened last
-        self._next = 0  # position of the first block that has not ended yet
+        self._next = 0  # index of the first block that is not closed yet
 
     def open(self, kind: type, offset: int) -> Block:
-        """Add a block; ``take_turn`` decides when its events are emitted."""
+        """Add a block to the message; ``take_turn`` decides when its events are emitted."""
         if len(self.all) >= MAX_BLOCKS:
             raise InvalidResponseError(f"the reply has more than {MAX_BLOCKS} blocks")
         block = self.last = Block(kind, len(self.all), offset)
@@ -192,7 +193,10 @@ class Blocks:
         return block
 
     def follow(self, kind: type, index: int) -> Block:
-        """Return the block ``index`` of an existing stream; mark all earlier blocks as ended."""
+        """Return the block with an index; add it if it is new, and mark earlier blocks as ended.
+
+        This is used for messages whose events the provider created.
+        """
         block = self.all[-1] if self.all else None
         if block is None or block.index != index:
             self.skip()
@@ -215,7 +219,7 @@ class Blocks:
         self._next, self.current = len(self.all), None
 
     def add(self, block: Block, piece: str, offset: int) -> None:
-        """Emit a fragment that arrived at byte ``offset``, or keep it until the block's turn."""
+        """Emit a fragment that arrived at byte ``offset``, or store it if the block is waiting."""
         block.count += 1
         block.last = offset
         if not piece.isspace():
@@ -226,10 +230,10 @@ class Blocks:
             self._emit(block, piece)
 
     def take_turn(self, *, to_the_end: bool = False) -> Block | None:
-        """Give the next block its turn; return the block if the caller must close it.
+        """Make the next block current and emit its stored fragments.
 
-        That is the case if the block has ended; the caller then calls this again. With
-        ``to_the_end``, open blocks count as ended.
+        If the block has ended, return it; the caller must close it and call this method again.
+        Otherwise return ``None``. With ``to_the_end``, open blocks are treated as ended.
         """
         if self._next == len(self.all):
             self.current = None
@@ -246,7 +250,7 @@ class Blocks:
         return block
 
     def _begin_turn(self, block: Block) -> None:
-        """Emit the fragments that a block received while it waited for its turn."""
+        """Emit the fragments that a block received before it became current."""
         waiting, block.waiting = block.waiting or (), None
         if block.kind is ToolCall:
             start = ToolUseStart(
@@ -289,7 +293,7 @@ class Blocks:
         self.out.append(end)
 
     def retract(self, undelivered: Sequence[Event]) -> None:
-        """Undo the events in ``undelivered``; drop the blocks that still wait for their turn."""
+        """Undo the events in ``undelivered``; drop the blocks that have not emitted any event."""
         kept = [block for block in self.all if block.waiting is None]
         if any(isinstance(event, MessageStart) for event in undelivered):
             kept = []

@@ -38,7 +38,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class StreamContractError(ValueError):
-    """A sequence of events breaks ``rule`` at the position ``index``."""
+    """Raised when the event at position ``index`` of a sequence breaks a rule."""
 
     def __init__(self, index: int, rule: str) -> None:
         super().__init__(f"event {index}: {rule}")
@@ -47,10 +47,10 @@ class StreamContractError(ValueError):
 
 
 def check_events(events: Iterable[Event | UnknownEvent]) -> None:
-    """Raise ``StreamContractError`` at the first event that breaks a rule of the stream.
+    """Raise ``StreamContractError`` at the first event that breaks a rule of event streams.
 
-    An empty sequence is valid: a call that fails before its first event raises an exception
-    instead. Events of unknown types are ignored.
+    An empty sequence is valid, since a call may fail before its first event. Events of unknown
+    types are ignored.
     """
     checker = _Checker()
     last = -1
@@ -59,7 +59,7 @@ def check_events(events: Iterable[Event | UnknownEvent]) -> None:
             continue
         try:
             checker.check(last, event)
-        # a field has a value of a wrong type, such as None instead of a text
+        # a field of the event has a value of a wrong type, such as None instead of a text
         except (AttributeError, TypeError) as error:
             raise StreamContractError(last, "a field of another type than the event's") from error
     if last >= 0 and not checker.complete:
@@ -67,7 +67,7 @@ def check_events(events: Iterable[Event | UnknownEvent]) -> None:
 
 
 class _Summary(Struct):
-    """The content of one block, summarised from its deltas or from the final message."""
+    """The content of one block, taken from its deltas or from the final message."""
 
     kind: type[AssistantBlock]
     text: str = ""  # the text of the block, or the id of a call
@@ -76,7 +76,7 @@ class _Summary(Struct):
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the stream must have deltas for this block; an empty text needs none."""
+        """Whether the stream must contain deltas for this block; an empty text has none."""
         return self.kind is ToolCall or bool(self.text or self.mark)
 
 
@@ -151,7 +151,8 @@ class _Checker:
             "final_input is not a JSON object",
         )
         rule(event.problem is None or event.problem in _PROBLEMS, "an unknown problem")
-        # A provider that sends no fragments may set only final_input, which must then be complete.
+        # A provider may send a call without fragments and set only final_input, which must be
+        # complete.
         whole = not text and event.problem not in _HALVES
         rule(whole or final == _write(read or {}), "final_input is not the sum of the fragments")
         rule(
@@ -181,8 +182,8 @@ class _Checker:
         rule(intent.source.request_id == self.request_id, "an intent of another request")
         rule(intent.id not in self.intents, "an intent's id used twice")
         self.intents.add(intent.id)
-        # If the provider uses an id twice, the stream replaces the second one, but the intent
-        # keeps the provider's id, which an earlier call has too. Then the block index identifies
+        # If the provider uses an id twice, the stream replaces the second id, but the intent keeps
+        # the provider's id, which an earlier call has too. In this case the block index identifies
         # the call.
         foreign = (
             intent.provider_call_id != tool.tool_use_id and intent.provider_call_id in self.seen
@@ -212,7 +213,7 @@ class _Checker:
 def _write(value: Any) -> bytes | None:
     """Return a value as JSON, or ``None`` if JSON cannot represent the value.
 
-    ``True``, ``1`` and ``1.0`` differ in the result, although they are equal in Python.
+    Comparing JSON distinguishes ``True``, ``1`` and ``1.0``, which are equal in Python.
     """
     try:
         return _encoder.encode(value)

@@ -1,4 +1,4 @@
-"""Assemblers that rebuild a message from a custom provider's events or from recorded blocks."""
+"""Assemblers for messages that come from a custom provider's events or from a recording."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from .values import (
 
 
 class Follower(Assembler):
-    """Follow a stream of events, so that ``cut`` can close the message after each event.
+    """Record the events of a stream, so that ``cut`` can end the message after any event.
 
-    It knows only what the events contain: they have no opaque state, and token usage only at the
-    end.
+    The events contain no opaque state, and token usage only at the end, so a message that was cut
+    lacks them.
     """
 
     def follow(self, event: Event) -> None:
@@ -72,7 +72,7 @@ class Follower(Assembler):
             self.kept, self.warnings = event.kept, event.warnings
 
     def _last_call(self) -> Block:
-        """Return the open call; if there is none, return a placeholder outside the message."""
+        """Return the open call; without one, return a block that is not part of the message."""
         blocks = self._blocks.all
         return blocks[-1] if blocks and blocks[-1].kind is ToolCall else Block(ToolCall, 0)
 
@@ -88,7 +88,7 @@ class RecordedAssembler(Assembler):
     """Create the events of a recorded message, block by block, including its recorded end."""
 
     def begin(self, message_id: str | None) -> None:
-        """Begin the message with its recorded id."""
+        """Begin the message with its recorded id; without one, create an id."""
         self._begin(message_id or "msg_" + self._new_id())
 
     def block(self, recorded: Text | Thinking | RedactedThinking | Opaque | Audio | Image) -> None:
@@ -106,7 +106,7 @@ class RecordedAssembler(Assembler):
     ) -> None:
         """Add a recorded call with its literal arguments and its intent.
 
-        A complete call without an intent gets a new one.
+        If the call is complete but was recorded without an intent, a new intent is created.
         """
         block = self._open(ToolCall)
         block.name, block.call_id, block.provider_id = recorded.name, recorded.id, recorded.id
@@ -139,7 +139,7 @@ class RecordedAssembler(Assembler):
         *,
         paused: bool = False,
     ) -> None:
-        """End the message as recorded; ``error`` is the exception that followed it."""
+        """End the message as it was recorded; ``error`` is the exception to raise after it."""
         self.reported, self.warnings, self.error = usage, tuple(warnings), error
         self._complete(reason, "pause_turn" if paused else None)
 
@@ -147,7 +147,7 @@ class RecordedAssembler(Assembler):
 def make_intent(
     start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str
 ) -> ToolIntent:
-    """Return the intent for a call, without byte offsets, since events do not contain them."""
+    """Return the intent for a call from its events, which do not contain byte offsets."""
     return ToolIntent(
         f"tu_{new_ulid()}",
         end.tool_use_id,

@@ -50,9 +50,9 @@ class ModelReasoningDelta(Struct, frozen=True, tag="model.reasoning_delta"):
 class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
     """A tool call that is still arriving: ``raw_input_text`` is the text of its arguments so far.
 
-    ``provider_call_id`` is the ``tool_use_id`` of the stream: the provider's id, unless the call
-    has none or has one that was used before. ``intent.provider_call_id`` is always the provider's
-    id, verbatim.
+    ``provider_call_id`` is the ``tool_use_id`` of the stream. This is the provider's id, unless
+    that id is missing or repeats an earlier one. In an intent, ``provider_call_id`` is always the
+    provider's unchanged id.
     """
 
     provider_call_id: str
@@ -64,8 +64,8 @@ class ToolIntentDelta(Struct, frozen=True, tag="tool_intent.delta"):
 class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
     """A tool call that is complete and parsed.
 
-    The intent holds its ``id``, its provider, model and request (``source``), and how it was
-    assembled (``assembled_from``).
+    The intent has an ``id``. Its ``source`` is the provider, the model and the request; its
+    ``assembled_from`` describes the fragments that it was assembled from.
     """
 
     intent: ToolIntent
@@ -81,7 +81,7 @@ class ModelFinished(Struct, frozen=True, tag="model.finished"):
 
 
 class ProviderErrorEvent(Struct, frozen=True, tag="provider.error"):
-    """The call to the model failed. A tool that fails does not cause this event."""
+    """The call to the model failed. The failure of a tool does not cause this event."""
 
     kind: str
     retryable: bool

@@ -44,8 +44,8 @@ Problem: TypeAlias = Literal[
 ]
 
 
-# The finish reason that the anthropic wire sends when a turn with server-side tools gets long
-# (case anthropic/pause-turn).
+# The finish reason with which the anthropic wire pauses a long turn with server-side tools (case
+# anthropic/pause-turn).
 _PAUSES = frozenset({"pause_turn"})
 
 
@@ -55,11 +55,11 @@ _PAUSES = frozenset({"pause_turn"})
 class Usage(Struct, frozen=True, omit_defaults=True):
     """Token counts. ``None`` means that a count was not reported; it does not mean zero.
 
-    ``input_tokens`` counts every prompt token, cached and cache-written ones included, on every
-    wire; the other input fields are subsets of it, so no token is billed twice.
+    On every wire, ``input_tokens`` counts all prompt tokens, including those that are read from or
+    written to a cache. The other input fields count subsets of them, so no token is billed twice.
     ``stated_cost_usd`` is the cost that the provider itself reported. ``from_cache`` is set when a
     ``Cache`` returned the reply: no call was made, and the counts are zero. ``search_units`` is
-    what some rerankers bill in place of tokens. ``billed_input_tokens`` and
+    the unit that some rerankers bill instead of tokens. ``billed_input_tokens`` and
     ``billed_output_tokens`` are the counts that the provider bills, if it reports them separately;
     they exclude, for example, the provider's own prompt template.
     """
@@ -100,8 +100,8 @@ class IntentSource(Struct, frozen=True):
 class AssembledFrom(Struct, frozen=True):
     """How an intent was assembled: the number of its fragments and their byte offsets.
 
-    ``first_offset`` is where the call began, which on some wires is before its first fragment;
-    ``last_offset`` is the offset of its last fragment.
+    ``first_offset`` is the byte position at which the call began, which on some wires is before
+    its first fragment. ``last_offset`` is the byte position of its last fragment.
     """
 
     event_count: int
@@ -125,15 +125,15 @@ class ToolIntent(Struct, frozen=True):
 class Raw:
     """The bytes that the provider sent, decoded when ``value`` is read.
 
-    A reply that is written as JSON contains ``{}`` in place of these bytes; when it is read back,
-    it has no ``value``.
+    In a reply that is written as JSON, ``{}`` replaces these bytes. After such a reply is read
+    back, ``value`` is ``None``.
     """
 
     __slots__ = ("_pieces", "_value", "decode")
 
-    # With this attribute msgspec treats the class as a dataclass without fields, so a reply is
-    # encoded and decoded without hooks. A real dataclass would cost more per reply, and would
-    # import the dataclasses module.
+    # Because of this attribute, msgspec treats the class as a dataclass without fields and needs
+    # no hooks to encode and decode a reply. A real dataclass would be slower, and would import the
+    # module dataclasses.
     __dataclass_fields__: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, pieces: Sequence[bytes], decode: Callable[[bytes], Any]) -> None:
@@ -149,7 +149,8 @@ class Raw:
     def value(self) -> Any:
         """The parsed JSON.
 
-        For a stream it is ``{"chunks": [...]}``, with further fields that summarise its end.
+        For a stream, the value is ``{"chunks": [...]}`` with further fields that summarise the
+        reply.
         """
         if self._pieces is not None:
             self._value = self.decode(b"".join(self._pieces))
@@ -157,7 +158,7 @@ class Raw:
         return self._value
 
     def peek(self) -> Any:
-        """Decode the bytes received so far; while the reply is being read, more may follow."""
+        """Return the JSON of the bytes received so far; more bytes may arrive later."""
         return self._value if self._pieces is None else self.decode(b"".join(self._pieces))
 
     def __eq__(self, other: object) -> bool:
@@ -169,8 +170,8 @@ class Raw:
 class Sale:
     """The price of a call. ``find`` looks it up only when the cost is computed.
 
-    The price is not written as JSON: msgspec treats this class, like ``Raw``, as one without
-    fields.
+    The price is not part of a reply's JSON, because msgspec treats this class, like ``Raw``, as a
+    class without fields.
     """
 
     __slots__ = ("find",)
@@ -184,11 +185,11 @@ class Sale:
         self.find = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the result of ``find``: the function itself cannot be pickled."""
+        """Support pickling: the price is looked up first, because ``find`` cannot be pickled."""
         return Sale, (None if self.find is None else _Constant(self.find()),)
 
     def __eq__(self, other: object) -> bool:
-        """Compare equal to any price or ``None``: the price is not part of a reply's value."""
+        """Return true for any price and for ``None``, so that comparing replies ignores prices."""
         return other is None or isinstance(other, Sale)
 
     __hash__ = None  # type: ignore[assignment]
@@ -255,7 +256,7 @@ class Response(Struct, Displayed, Generic[Parsed], frozen=True):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the provider paused a long turn; send the reply back to continue the turn."""
+        """Whether the provider paused a long turn; to continue the turn, send the reply back."""
         return self.finish_reason == "stop" and self.finish_raw in _PAUSES
 
     @property
@@ -402,7 +403,7 @@ class MessageComplete(Struct, frozen=True, tag="message.complete"):
 
 
 class UnknownEvent(Struct, frozen=True):
-    """An event whose type is not known to this version, with its data as it was read."""
+    """An event whose type this version does not know, with its data unchanged."""
 
     type: str
     data: dict[str, Any]
@@ -454,8 +455,8 @@ def decode_event(data: bytes | str) -> Event | UnknownEvent:
 
 # --- reading JSON as servers and models write it -----------------------------------------------
 
-# Group 1 is the escape of a lone half of a surrogate pair. The other alternatives skip an escaped
-# backslash or quote, and a complete pair.
+# Group 1 matches the escape of half a surrogate pair. The other alternatives match an escaped
+# backslash or quote and a complete pair, so that they are skipped.
 _HALF = r"[0-9a-fA-F]{2}"
 _ESCAPES = re.compile(
     rf'\\["\\]|\\u[dD][89abAB]{_HALF}\\u[dD][c-fC-F]{_HALF}|(\\u[dD][89a-fA-F]{_HALF})'
@@ -463,13 +464,13 @@ _ESCAPES = re.compile(
 
 
 def read_json(data: bytes | str) -> Any:
-    """Decode JSON: syntax errors raise ``ValueError``, but damaged characters are tolerated.
+    """Decode JSON; damaged characters are replaced, but syntax errors raise ``ValueError``.
 
-    Models emit halves of surrogate pairs, and servers forward damaged UTF-8. Both become U+FFFD
-    here, since they would otherwise cause an error, now or when the text is encoded again.
+    Models emit halves of surrogate pairs, and servers forward damaged UTF-8. Both are replaced by
+    U+FFFD, since they would otherwise cause an error here or when the text is encoded again.
     """
-    # Raise the error outside of ``except``: the decoder's exception, which quotes the text, would
-    # otherwise stay attached as its context.
+    # Raise the error outside of ``except``. Otherwise the decoder's exception, which quotes the
+    # text, would stay attached to it as its context.
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

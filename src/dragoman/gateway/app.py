@@ -102,17 +102,16 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI application that serves the given models.
 
-    If ``keys`` are given, clients must send one of them. Without keys, every local program may use
-    the gateway, and ``check_host`` rejects web pages and other machines. ``ledger`` counts the
-    usage of limited keys, by default in memory; ``limits`` counts requests, tokens and concurrent
-    calls in Redis instead. ``workers`` is the number of processes that serve the same keys; if
-    keys have limits, the processes must share a ledger. ``log`` receives the records of every
-    call, as one session per run; the application does not close the log. With ``log_content`` the
-    log also receives the messages. ``cors`` are origins whose web pages may call the gateway from
-    a browser. ``url_keys`` allows clients of the Gemini wire to send their key in the URL
-    (``?key=``); by default only local clients may. ``store`` keeps responses, so that clients of
-    the Responses wire can refer to them; the application does not close the store. ``admin`` is
-    the hash of a key for the page ``/admin``, which shows ``usage``, by default the usage of this
+    With ``keys``, clients must send one of them. Without keys, every local program has access, and
+    ``check_host`` rejects web pages and other machines. ``ledger`` counts the usage of limited
+    keys, by default in memory; ``limits`` counts requests, tokens and concurrent calls in Redis
+    instead. ``workers`` is the number of processes; if keys have limits, they must share a ledger.
+    ``log`` receives the records of every call, as one session per run; with ``log_content`` also
+    the messages. ``cors`` are origins whose web pages may call the gateway from a browser.
+    ``url_keys`` allows clients of the Gemini wire to send their key in the URL (``?key=``); by
+    default only local clients may. ``store`` keeps responses, so that clients of the Responses
+    wire can refer to them; the application closes neither the log nor the store. ``admin`` is the
+    hash of a key for the page ``/admin``, which shows ``usage``, by default the usage of this
     process. ``tracing`` records spans. With ``open_ready``, ``/ready`` needs no key and names no
     models.
     """
@@ -138,8 +137,7 @@ def create_app(
         exception_handlers={404: _refuse_route, 405: _refuse_route},
         lifespan=partial(_live, service),
     )
-    # Starlette's redirects are off: they would be sent before the key is checked, and would repeat
-    # the client's Host header.
+    # a redirect would be sent before the key is checked, and repeat the client's Host header
     app.router.redirect_slashes = False
     app.state.service = service
     return app

@@ -1,9 +1,10 @@
-"""Middleware: each of these is a ``Provider`` that wraps another ``Provider``.
+"""Middleware: layers, each of which is a ``Provider`` that wraps another ``Provider``.
 
 ``Retry`` repeats failed calls, ``Fallback`` switches to another model, ``RateLimit`` delays calls,
 ``Observe`` reports calls to subscribers, ``Record`` records calls to cassettes, and ``Cache``
-stores replies. ``describe`` prints a stack of layers. Use this order: ``Cache`` outermost, then
-``Fallback``, ``Retry``, ``RateLimit``, ``Observe`` and ``Record``, and the provider inside.
+stores replies. ``describe`` lists the layers. Use them in this order, from the outermost to the
+innermost: ``Cache``, ``Fallback``, ``Retry``, ``RateLimit``, ``Observe``, ``Record``, then the
+provider.
 """
 
 from ..calls import (

@@ -1,4 +1,4 @@
-"""Build the records of requests to embedders and rerankers."""
+"""Build the call records of embedding and reranking requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def describe_request(
     *,
     include_content: bool = False,
 ) -> dict[str, Any]:
-    """Return the fields that all records of a request share, including the caller's settings."""
+    """Return the fields that are the same in all records of a request."""
     facts: dict[str, Any] = {
         "operation": model.operation,
         "provider": model.name,
@@ -53,7 +53,7 @@ def record_answer(
     seconds: float,
     price: Callable[[Usage, str], Any] | None = None,
 ) -> CallCompleted:
-    """Return the record of a request that was answered."""
+    """Return the record of a request that succeeded."""
     found: dict[str, Any] = (
         {"dimensions": answer.dimensions}
         if isinstance(answer, Embeddings)
@@ -78,7 +78,10 @@ def record_failed_request(
     seconds: float,
     price: Callable[[Usage, str], Any] | None = None,
 ) -> CallFailed:
-    """Return the record of a failed request; ``partial`` is its answered and billed part."""
+    """Return the record of a failed request.
+
+    ``partial`` is the part of the request that was answered and billed before the failure.
+    """
     used = (
         _price(model, facts, partial.usage, price)
         if isinstance(partial, Embeddings | Ranking)

@@ -1,4 +1,4 @@
-"""Build the records of a call's attempts."""
+"""Build the records of a call's attempts, for retries and switches to another provider."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_MESSAGE = 2000
 
 
 def read_attempt(request: Request | EmbedRequest | RerankRequest) -> int:
-    """Return the number of the attempt, which ``Retry`` stores in the request."""
+    """Return the number of the current attempt, which ``Retry`` stores in the metadata."""
     number = str(request.metadata.get(ATTEMPT, "0"))
     return int(number) if number.isdecimal() else 0
 
@@ -39,7 +39,7 @@ def record_failed(
     error: ProviderError,
     wait: float | None = None,
 ) -> CallFailed:
-    """Return the record of a failed attempt; the next one begins after ``wait`` seconds."""
+    """Return the record of a failed attempt; ``wait`` is the delay before the next one, if any."""
     attempt, sold_as = (
         read_attempt(request),
         find_served(provider, reply.provider, reply.model).priced_as,

@@ -1,6 +1,6 @@
 """Circuit breaker: which models and providers are unavailable, and when they are tried again.
 
-The rules, with the default thresholds. A target is one model of one provider.
+A target is one model of one provider. These are the rules, with the default thresholds:
 
 ==================================================================  =================================
 5 failures of one target in a row, the first at most 2 min ago      that model is unavailable
@@ -11,8 +11,8 @@ an authentication error                                             the provider
 a success                                                           model and provider are available
 ==================================================================  =================================
 
-Only transient failures and authentication errors count. A call that was cancelled, rejected as
-invalid, too long or unsupported, or that got an invalid reply, does not count.
+Only transient failures and authentication errors count. A call does not count if it was cancelled,
+if it was rejected as invalid, too long or unsupported, or if the reply was invalid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("dragoman")
 
 
 class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
-    """When a target becomes unavailable, and how many seconds later a probe is sent."""
+    """The limits at which a target becomes unavailable, and the seconds until a probe is sent."""
 
     failures: int = 5
     failure_seconds: float = 120.0
@@ -50,21 +50,22 @@ class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _State:
-    """The state of one model, or of one provider."""
+    """The circuit breaker's state for one model or one provider."""
 
     __slots__ = ("failed", "failures", "probe", "quiet", "since", "trigger")
 
     def __init__(self, memory: int, quiet: float) -> None:
         self.quiet = quiet
-        # consecutive failures of a model, or network errors of a provider
+        # times of consecutive failures of a model, or of network errors of a provider
         self.failures: deque[float] = deque(maxlen=memory)
         self.since: float | None = None  # the time at which the target became unavailable
         self.trigger: Trigger | None = None
-        self.failed = 0.0  # time of the last failure, after which a probe may be due
+        # the time of the last failure; a probe may be sent ``quiet`` seconds later
+        self.failed = 0.0
         self.probe: Admission | None = None
 
     def burst(self, span: float) -> bool:
-        """Return whether all remembered failures occurred within ``span`` seconds."""
+        """Return whether the maximum number of failures occurred within ``span`` seconds."""
         return (
             len(self.failures) == self.failures.maxlen
             and self.failures[-1] - self.failures[0] <= span
@@ -76,7 +77,7 @@ class _State:
 
 
 class Admission:
-    """Permission for one call of a target. Report its result once; later reports are ignored."""
+    """Permission for one call of a target. The caller must report the result of the call."""
 
     __slots__ = ("_availability", "_done", "changes", "is_probe", "model", "provider")
 
@@ -86,7 +87,7 @@ class Admission:
         self.provider = provider
         self.model = model
         self.is_probe = is_probe
-        # changes of availability that the result of this call caused
+        # the changes of availability that the result of this call has caused
         self.changes: list[ProviderUnavailable | ProviderRecovered] = []
         self._availability = availability
         self._done = False
@@ -98,7 +99,7 @@ class Admission:
             self._availability._succeeded(self)
 
     def fail(self, error: ProviderError) -> None:
-        """Report that the call failed; only errors that indicate an outage count."""
+        """Report that the call failed. Only errors that indicate an outage count as failures."""
         if self._done:
             return
         if isinstance(error, AuthenticationError) or error.transient:
@@ -108,20 +109,20 @@ class Admission:
             self.release()
 
     def release(self) -> None:
-        """Report that the call ended without a result for the target, such as by cancellation."""
+        """Report that the call ended without a success or a failure, such as by cancellation."""
         if not self._done:
             self._done = True
-            # the probe had no result, so another probe may be sent at once
+            # if this call was a probe, allow another probe at once, since this one had no result
             self._availability._end_probe(self)
 
 
 class Availability:
-    """Circuit breaker for all targets.
+    """The circuit breaker for all models and providers.
 
-    Share one instance between all layers that call the same providers.
+    Layers that call the same providers should share one instance.
 
-    ``on_event`` is called for every change of availability, with the event ``ProviderUnavailable``
-    or ``ProviderRecovered``.
+    ``on_event`` is called with ``ProviderUnavailable`` or ``ProviderRecovered`` for every change
+    of availability.
     """
 
     def __init__(
@@ -138,15 +139,15 @@ class Availability:
         self._models: dict[tuple[str, str], _State] = {}
 
     async def refresh(self) -> None:
-        """Read changes of availability that other processes found, if the state is shared."""
+        """Read the changes that other processes have written, if the state is shared."""
 
     async def close(self) -> None:
-        """Release connections, if the state is shared."""
+        """Close the connection to the shared state, if there is one."""
 
     def admit(self, provider: str, model: str) -> Admission | None:
         """Return permission for one call, or ``None`` if the target is unavailable.
 
-        Report the result of the call on the returned object.
+        The caller must report the result of the call to the returned object.
         """
         now = self._clock()
         closed = [state for state in self._states(provider, model) if state.since is not None]
@@ -158,7 +159,7 @@ class Availability:
         return admission
 
     def is_available(self, provider: str, model: str) -> bool:
-        """Return whether a target is available. This neither admits a call nor starts a probe."""
+        """Return whether a target is available; do not admit a call or start a probe."""
         return all(state.since is None for state in self._states(provider, model))
 
     def reopens_in(self, provider: str, model: str) -> float:
@@ -167,7 +168,7 @@ class Availability:
         return max([state.reopens_in(now) for state in self._states(provider, model)])
 
     def trigger(self, provider: str, model: str) -> Trigger | None:
-        """Return why the target is unavailable, or ``None``.
+        """Return why the target is unavailable, or ``None`` if it is available.
 
         If both the provider and the model are unavailable, return the provider's cause.
         """
@@ -241,7 +242,7 @@ class Availability:
     def _trip(
         self, admission: Admission, state: _State, scope: Scope, trigger: Trigger, *models: str
     ) -> bool:
-        """Mark a model or provider as unavailable; return false if it was unavailable already."""
+        """Mark a model or provider as unavailable; return false if it already was."""
         provider = admission.provider
         if state.since is not None:
             return False

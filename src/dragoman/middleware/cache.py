@@ -1,4 +1,4 @@
-"""Response cache: identical calls after the first receive the stored reply at no cost."""
+"""Response cache: repeated identical calls receive the stored reply at no cost."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ _SOUND = ("stop", "length", "tool_calls", "content_filter")
 
 
 class Cache(Wrapper, Middleware):
-    """Return a stored reply to a request that was answered before, without a call.
+    """Return a stored reply if the same request was answered before; otherwise call the model.
 
     ``store`` is a ``SqliteStore``, a ``RedisStore``, the path of a SQLite file or a ``redis://``
     URL. The key is computed as for cassettes: a hash of everything that changes the reply,
-    together with the provider's name. Streamed and complete replies share one key. Identical calls
-    that run at the same time are sent once.
+    together with the provider's name. A streamed and a complete call have the same key. If
+    identical calls run at the same time, only one is sent.
 
-    A hit has ``Response.cached`` set, no ``raw``, and zero usage, so it adds nothing to a total
-    cost. Replies that failed or were cancelled are never stored. A store that fails is reported in
-    the log and the call is sent. ``metadata={"dragoman.cache": "off"}`` opts a call out;
-    ``"refresh"`` sends it and replaces the stored reply.
+    In a reply from the cache, ``Response.cached`` is true, ``raw`` is ``None``, and the usage is
+    zero, so it adds nothing to a total cost. Replies that failed or were cancelled are never
+    stored. If the store fails, a warning is logged and the call is sent.
+    ``metadata={"dragoman.cache": "off"}`` disables the cache for a call; ``"refresh"`` sends the
+    call and replaces the stored reply.
     """
 
     def __init__(self, provider: Provider, store: Store | str | os.PathLike[str]) -> None:
@@ -63,7 +64,7 @@ class Cache(Wrapper, Middleware):
     def around_retrieval(
         cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
     ) -> Any:
-        """Cache the vectors of an embedder, text by text, or the rankings of a reranker."""
+        """Return an embedder whose vectors, or a reranker whose rankings, are cached."""
         return put_around(model, RetrievalCache(*arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
@@ -89,14 +90,14 @@ class Cache(Wrapper, Middleware):
                 yield batch
 
     async def _find(self, key: str) -> Sequence[Event] | None:
-        """Return the reply from the store or from an identical call in flight, or ``None``."""
+        """Return a stored reply or that of an identical call in flight; ``None`` without both."""
         while True:
             waiting = self._in_flight.get(key)
             if waiting is None:
                 found = await self._read(key)
                 if found is not None or key not in self._in_flight:
                     return found
-                continue  # an identical call began while the store was read, so wait for its reply
+                continue  # an identical call began while the store was read: wait for it
             found = await asyncio.shield(waiting)
             if found is not None:
                 return found
@@ -135,7 +136,7 @@ class Cache(Wrapper, Middleware):
                 while batch := await reply.next():
                     events += batch if key else ()
                     if type(batch[-1]) is MessageComplete:
-                        # The last event is held back, because an error may follow it, and then the
+                        # Hold back the last event: an error may still follow it, and then the
                         # reply must not be stored.
                         served.held = [batch.pop()]
                     if batch:
@@ -173,7 +174,8 @@ class Cache(Wrapper, Middleware):
             log.warning("the cache cannot be read, so the call is sent: %s", type(error).__name__)
             return None
         known = [event for event in events if not isinstance(event, UnknownEvent)]
-        # an unknown event was written by a later version: treat the entry as a miss
+        # A later version of the library has written an event of an unknown type, so ignore the
+        # entry.
         return known if len(known) == len(events) and known else None
 
     async def _write(self, key: str, events: Sequence[Event]) -> None:
@@ -190,9 +192,9 @@ class Cache(Wrapper, Middleware):
 class RetrievalCache(RetrievalPolicy):
     """Return stored vectors and rankings for requests that were answered before; see ``Cache``.
 
-    Vectors are stored text by text: a request contains only the texts that are not stored. The
-    usage of an answer covers only what was sent; an answer that came entirely from the cache has
-    ``from_cache`` set and costs nothing.
+    Each text's vector is stored separately, and only texts whose vectors are not stored are sent.
+    The usage of an answer counts only the texts that were sent. If no text was sent,
+    ``from_cache`` is true in the usage, and the answer costs nothing.
     """
 
     title = "Cache"
@@ -271,7 +273,7 @@ class RetrievalCache(RetrievalPolicy):
         try:
             stored = await self.store.get(key)
             return None if stored is None else read_answer(stored)
-        except Exception as error:  # a cache that fails must not fail the call
+        except Exception as error:  # an error of the cache must not end the call
             log.warning("the cache could not be read: %s", error)
             return None
 

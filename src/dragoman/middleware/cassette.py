@@ -1,17 +1,17 @@
 """Cassettes: recorded requests and replies, in a readable file that tests can play back.
 
-A cassette is a file of JSON lines. The first names the format. Then, for each call, there is a
+A cassette is a file of JSON lines. The first line has the version of the format. Each call has a
 line with the request and its key, a line for each event with the seconds since the start of the
-call, and a line with its end::
+call, and a line for the end::
 
     {"cassette": 1}
     {"key": "5d0c...", "request": {"messages": [{"role": "user", "content": "Hi"}], ...}}
     {"at": 0.211, "event": {"type": "message.start", ...}}
     {"at": 0.498, "end": null}
 
-Headers are never recorded. In requests and errors, strings that look like keys are masked, and so
-are values under the name of a secret (``api_key``, ``password``). Replies are recorded verbatim,
-because a masked reply could not be played back.
+Headers are never recorded. In requests and errors, strings that look like API keys are masked, and
+so are the values of fields whose names suggest a secret (``api_key``, ``password``). Replies are
+recorded verbatim, because a masked reply could not be played back.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ VERSION = 1
 
 
 class CassetteError(ValueError):
-    """A file is not a cassette, or is damaged; the message names the line."""
+    """Raised when a file is not a cassette or is damaged; the message contains the line number."""
 
 
 class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, it is a miss
-    """The cassette has no recording of a call.
+    """Raised when a cassette has no recording of a call.
 
-    ``diff`` compares the call with the most similar recording.
+    ``diff`` shows how the call differs from the most similar recording.
     """
 
     def __init__(self, path: Path, key: str, why: str, diff: str) -> None:
@@ -82,14 +82,14 @@ class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, i
 
 
 def request_key(request: Request) -> str:
-    """Return the key of a request: a hash of exactly those fields that can change the reply."""
+    """Return the key of a request: a hash of all fields that can change the reply."""
     return hashlib.sha256(msgspec.json.encode(_canonical(request), order="sorted")).hexdigest()
 
 
 def _canonical(request: Request) -> dict[str, Any]:
     """Return a request as plain data, without fields that differ between runs."""
     plain = msgspec.to_builtins(replace(request, response_type=None), str_keys=True)
-    # The API key does not change the reply, and a short key could be guessed from its hash.
+    # Mask API keys: they do not change the reply, and a short key could be guessed from the hash.
     extras = plain["config"].get("extras")
     if extras:
         plain["config"]["extras"] = hide_named(extras)
@@ -113,14 +113,14 @@ def canonical_retrieval(request: EmbedRequest | RerankRequest) -> dict[str, Any]
 
 
 def retrieval_key(request: EmbedRequest | RerankRequest) -> str:
-    """Return the key of a request: a hash of exactly those fields that can change the answer."""
+    """Return the key of a retrieval request: a hash of all fields that can change the answer."""
     return hashlib.sha256(
         msgspec.json.encode(canonical_retrieval(request), order="sorted")
     ).hexdigest()
 
 
 def write_answer(answer: Embeddings | Ranking) -> dict[str, Any]:
-    """Return an answer as JSON values; vectors are encoded as base64 of little-endian float32."""
+    """Return embeddings or a ranking as JSON values; vectors are written as float32 bytes."""
     facts = {"model": answer.model, "response_id": answer.response_id, "provider": answer.provider}
     common = {**facts, "usage": answer.usage, "warnings": answer.warnings}
     if isinstance(answer, Embeddings):
@@ -140,7 +140,7 @@ class _StoredAnswer(Struct):
 
 
 def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Ranking:
-    """Rebuild embeddings or a ranking from the output of ``write_answer``, or from its JSON."""
+    """Return embeddings or a ranking from the values that ``write_answer`` returned."""
     found = (
         msgspec.json.decode(data, type=_StoredAnswer)
         if isinstance(data, bytes)
@@ -169,7 +169,7 @@ def same_numbers(value: Any) -> Any:
 
 
 def hide(value: Any) -> Any:
-    """Mask strings that look like API keys, and values of fields whose name suggests a secret."""
+    """Mask strings that look like API keys, and fields whose names suggest a secret."""
     return _scrub_all(hide_named(value))
 
 
@@ -181,8 +181,8 @@ def _scrub_all(value: Any) -> Any:
     return [_scrub_all(item) for item in value] if isinstance(value, list) else value
 
 
-# How names of secrets end, without separators. "token" is not in the list: servers have
-# end-of-text tokens.
+# Endings of field names that suggest a secret, without separators. "token" is not listed, since
+# fields such as "end_of_text_token" are not secret.
 _SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "password", "passwd",
                  "authorization",
                  "credential", "accesstoken", "apitoken", "authtoken", "bearertoken", "idtoken",
@@ -191,7 +191,7 @@ _SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "pa
 
 
 def hide_named(value: Any) -> Any:
-    """Mask the values of fields whose name suggests a secret, such as ``password``."""
+    """Mask the values of fields whose names suggest a secret, such as ``password``."""
     if isinstance(value, dict):
         return {
             name: _mask(item) if _is_secret(name) else hide_named(item)
@@ -208,7 +208,7 @@ def _is_secret(name: str) -> bool:
 def _mask(value: Any) -> Any:
     """Mask every string in the value of a secret field.
 
-    Its structure is kept, so that a schema stays valid.
+    Objects and lists keep their structure, so that a JSON Schema stays valid.
     """
     if isinstance(value, dict):
         return hide_named(value)
@@ -249,7 +249,8 @@ def write_error(error: ProviderError) -> dict[str, Any]:
         for name in (*_FACTS, *_MORE_FACTS)
         if (value := getattr(error, name, None)) not in (None, {})
     }
-    # The model's output and the caller's schema are needed verbatim; all other fields are masked.
+    # The model's output and the caller's schema are stored unchanged, because callers need them;
+    # all other fields are masked.
     kept = {name: msgspec.to_builtins(facts[name]) for name in _MORE_FACTS if name in facts}
     said = hide(
         msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept})
@@ -279,14 +280,14 @@ def read_error(data: Mapping[str, Any]) -> ProviderError:
 
 
 class Take(Struct, frozen=True):
-    """One call on a cassette: its key, its masked request, and its lines in the file."""
+    """One recorded call: its key, its masked request, and its lines in the cassette."""
 
     key: str
     request: dict[str, Any]
     lines: tuple[bytes, ...]
 
     def play(self, path: Path) -> Iterator[tuple[float, Event | ProviderError | None]]:
-        """Yield the events with their times, then the error or ``None`` that ended the call."""
+        """Yield the events with their times, then the error that ended the call, or ``None``."""
         for line in self.lines[1:]:
             record = msgspec.json.decode(line)
             try:
@@ -358,7 +359,7 @@ _writing = threading.Lock()
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Lock a cassette against other threads and, except on Windows, other processes."""
+    """Lock a cassette against access by other threads and, except on Windows, other processes."""
     with _writing:
         if sys.platform == "win32":
             yield
@@ -374,7 +375,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def add_take(path: Path, take: Take, *, replacing: bool) -> None:
-    """Add a call to the cassette atomically: replace the file by a complete new one."""
+    """Add a recorded call to a cassette; the file is replaced atomically by a new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock(path):
         takes = [each for each in read_cassette(path) if not (replacing and each.key == take.key)]
@@ -399,16 +400,17 @@ def add_take(path: Path, take: Take, *, replacing: bool) -> None:
 class Record(Wrapper, Middleware):
     """Record calls to a cassette, or play them back without a network.
 
-    ``replay`` plays back and raises ``CassetteMiss`` for a missing call; ``record`` sends each
-    call and replaces its earlier recordings; ``once`` is ``record`` when the file does not exist
-    yet and ``replay`` when it does; ``off`` passes calls through. A call that is made several
-    times plays its recordings in order. Failures are recorded and played like replies; calls that
-    were cancelled are not recorded.
+    ``mode`` is one of these. ``replay`` plays recordings and raises ``CassetteMiss`` if a call has
+    none. ``record`` sends each call and replaces its earlier recordings. ``once`` is ``replay`` if
+    the file exists, and otherwise ``record``. ``off`` sends calls without recording them. If the
+    same call is repeated, its recordings are played in order. Failed calls are recorded and played
+    like others; cancelled calls are not recorded.
 
     Keys in requests are masked. Replies are recorded verbatim, even if they contain a key, because
     only a verbatim reply can be played back.
 
-    With ``replay_timing`` events arrive with their recorded delays. A played reply has no ``raw``.
+    With ``replay_timing``, events arrive with their recorded delays. The ``raw`` of a played reply
+    is ``None``.
     """
 
     def __init__(
@@ -437,7 +439,7 @@ class Record(Wrapper, Middleware):
     def around_retrieval(
         cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
     ) -> Any:
-        """Record the requests of an embedder or a reranker, or play them back."""
+        """Return an embedder or a reranker whose requests are recorded or played back."""
         return put_around(model, RetrievalRecord(*arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
@@ -491,8 +493,8 @@ class Record(Wrapper, Middleware):
                     for event in batch:
                         note("event", msgspec.Raw(encode_event(event)))
                     if type(batch[-1]) is MessageComplete:
-                        # The last event is held back, because a reader may stop at it before the
-                        # end of the call is known.
+                        # Hold back the last event: a reader may stop after it, before the call is
+                        # recorded.
                         served.held = [batch.pop()]
                     if batch:
                         yield batch
@@ -512,7 +514,7 @@ class Record(Wrapper, Middleware):
 
 
 class RetrievalRecord(RetrievalPolicy):
-    """Record requests of an embedder or a reranker, or play them back; see ``Record``."""
+    """Record the requests of an embedder or a reranker, or play them back; see ``Record``."""
 
     title = "Record"
 
@@ -585,7 +587,7 @@ class RetrievalRecord(RetrievalPolicy):
 
 
 class _Shelf:
-    """The recorded calls of a cassette, by key. A repeated call plays its recordings in order."""
+    """The recorded calls of a cassette; a repeated call plays its recordings in order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -612,7 +614,7 @@ class _Shelf:
 
 
 def readdress(event: Event, request_id: str) -> Event:
-    """Return an event with the ids of this request in place of the recorded ones."""
+    """Return a recorded event with its request id replaced by the id of the current request."""
     if type(event) is ToolUseEnd and event.intent is not None:
         source = replace(event.intent.source, request_id=request_id)
         event = replace(event, intent=replace(event.intent, source=source))
@@ -620,7 +622,7 @@ def readdress(event: Event, request_id: str) -> Event:
 
 
 def nearest_diff(request: Mapping[str, Any], takes: list[Take]) -> str:
-    """Return a diff between a request and the most similar one on the cassette."""
+    """Return a diff between a request and the most similar recorded request."""
     wanted = _show(hide(request))
     by_lines = difflib.SequenceMatcher(b=wanted, autojunk=False)
     by_letters = difflib.SequenceMatcher(b="".join(wanted), autojunk=False)
@@ -638,7 +640,7 @@ def nearest_diff(request: Mapping[str, Any], takes: list[Take]) -> str:
 
 
 def _show(request: Mapping[str, Any]) -> list[str]:
-    """Return a request as lines for a diff; images are truncated."""
+    """Return a request as lines of JSON for a diff; long lines, such as images, are truncated."""
     text = msgspec.json.format(msgspec.json.encode(request, order="sorted"), indent=2).decode()
     return [
         line if len(line) <= 400 else f"{line[:400]}… ({len(line)} characters)"

@@ -1,4 +1,4 @@
-"""Fallback and load balancing: try candidates in a strategy's order; report every switch."""
+"""Fallback and load balancing: try several providers in order, and report every switch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .strategy import HALF_LIFE, StrategyName, make_strategy
 
 log = logging.getLogger("dragoman")
 
-# Errors that are not transient, but that another candidate may avoid.
+# Errors that are not transient, but that may not occur with another candidate.
 _CANDIDATE_ERRORS = (
     AuthenticationError,
     ContextOverflowError,
@@ -65,7 +65,7 @@ class NotConfigured(ReplyProvider):
         raise self.error(None)
 
     def error(self, request_id: str | None) -> AuthenticationError:
-        """Return the error that every call of this candidate raises."""
+        """Return the error that each call of this candidate raises."""
         return AuthenticationError(
             f"not configured: {self.detail}",
             provider=self.name,
@@ -75,7 +75,7 @@ class NotConfigured(ReplyProvider):
 
 
 class _NoReply(AssembledReply):
-    """The reply of a candidate that is not configured: reading it raises an error."""
+    """The reply of a candidate that is not configured; reading the reply raises an error."""
 
     def __init__(self, owner: NotConfigured, request: Request) -> None:
         super().__init__(request, owner.name, owner.model)
@@ -91,20 +91,20 @@ class _NoReply(AssembledReply):
 class Fallback(Wrapper):
     """Call the first candidate that can serve the request; switch only before the first event.
 
-    ``strategy`` orders the candidates for each call: ``"fallback"`` (as given), ``"weighted"``,
-    ``"least_busy"``, ``"lowest_latency"`` or ``"cheapest"``; see ``dragoman.middleware.strategy``.
-    ``weights`` are for ``"weighted"`` and ``"least_busy"``, ``half_life`` (seconds) is for
-    ``"lowest_latency"``.
+    ``strategy`` is the order in which candidates are tried: ``"fallback"`` (as given),
+    ``"weighted"``, ``"least_busy"``, ``"lowest_latency"`` or ``"cheapest"``; see
+    ``dragoman.middleware.strategy``. ``weights`` applies to ``"weighted"`` and ``"least_busy"``;
+    ``half_life``, in seconds, applies to ``"lowest_latency"``.
 
-    A candidate is skipped when it is not configured, unavailable (``Availability``) or known to
-    lack a feature that the request uses. The call moves on to the next when a candidate fails with
-    a transient error, bad credentials, no quota, an unknown model, an unsupported feature or a
-    conversation that is too long for it. An invalid request is invalid for every candidate, so it
-    is raised at once.
+    A candidate is skipped if it is not configured, if the circuit breaker (``Availability``)
+    considers it unavailable, or if it is known to lack a feature that the request uses. The next
+    candidate is called if a candidate fails with a transient error, or because of its credentials,
+    its quota, an unknown model, an unsupported feature or its context length. Other errors are
+    raised at once, because an invalid request is invalid for every candidate.
 
-    ``on_event`` is called with every switch, and with every change of availability unless
-    ``availability`` is given, which has its own ``on_event``. When all candidates fail, the last
-    error is raised with the others as its notes.
+    ``on_event`` is called for every switch. It is also called for every change of availability,
+    unless ``availability`` is given, which has its own ``on_event``. If all candidates fail, the
+    last error is raised, and the other errors are its notes.
     """
 
     if TYPE_CHECKING:
@@ -195,7 +195,8 @@ class Fallback(Wrapper):
                         raise
                     call.failed = True
                     refusal = _error_name(error), error
-                    # if the last candidate fails, the call fails with its error
+                    # the failure of the last candidate is not recorded here, since it becomes the
+                    # call's error
                     is_last = number == order[-1]
                     failed = (
                         () if is_last else (record_failed(candidate, asked, call.reply, error),)
@@ -213,7 +214,7 @@ class Fallback(Wrapper):
     async def ready(self) -> None:
         """Check that at least one candidate is ready.
 
-        Otherwise raise the error of the last one, with the others as notes.
+        If none is ready, raise the error of the last candidate, with the other errors as notes.
         """
         await _find_ready(self._candidates)
 
@@ -235,7 +236,10 @@ class Fallback(Wrapper):
     # --- choosing a candidate to call
 
     def _order(self, request: Request) -> list[int]:
-        """Return the indices of all candidates in the order to try them, available ones first."""
+        """Return the indices of all candidates in the order in which they are tried.
+
+        Unavailable candidates are included, so that skipping them is recorded.
+        """
         eligible = [
             number for number, candidate in enumerate(self._candidates) if self._may_go(candidate)
         ]
@@ -243,13 +247,13 @@ class Fallback(Wrapper):
         if len(order) == len(self._candidates):
             return order
         rest = [number for number in range(len(self._candidates)) if number not in order]
-        # unavailable candidates stay in the order, so that each switch is recorded
+        # keep unavailable candidates in the order, so that skipping them is recorded
         if self._strategy.name == "fallback":
             return sorted([*order, *rest])
         return [*order, *rest]
 
     def _may_go(self, candidate: Provider) -> bool:
-        """Return whether a candidate is configured and available, or due for a probe."""
+        """Return whether a candidate is configured, and is available or may be probed."""
         if self._missing[candidate] is not None:
             return False
         return self._availability.reopens_in(candidate.name, candidate.model) == 0
@@ -257,7 +261,8 @@ class Fallback(Wrapper):
     def _find_seller(self) -> PricedAs:
         """Return the price of the group.
 
-        It is unknown if any candidate has no known price, since any candidate may answer.
+        If one candidate has no known price, the price of the group is unknown, since any candidate
+        may answer.
         """
         sold = [candidate.priced_as for candidate in self._candidates]
         return next((each for each in sold if each.find_problem() is not None), sold[0])
@@ -265,7 +270,7 @@ class Fallback(Wrapper):
     def _admit(
         self, candidate: Provider, request: Request
     ) -> tuple[tuple[str, ProviderError] | None, Admission | None]:
-        """Return the reason to skip a candidate, or the breaker's permission to call it."""
+        """Return why to skip a candidate, or the circuit breaker's permission to call it."""
         missing = self._missing[candidate]
         if missing is not None:
             return ("not_configured", missing.error(request.request_id)), None
@@ -307,7 +312,7 @@ class Fallback(Wrapper):
 class _Dispatched:
     """A call in flight to a candidate.
 
-    Its start, first event and end are reported to the strategy.
+    This object reports the start, the first event and the end of the call to the strategy.
     """
 
     __slots__ = ("_began", "_number", "_owner", "answered", "failed", "reply")
@@ -336,8 +341,8 @@ class _Dispatched:
 class RetrievalFallback(RetrievalPolicy):
     """Try several servers of the same model in turn until one answers; see ``Fallback``.
 
-    Vectors of different models cannot be compared, and neither can scores: all candidates must
-    serve the same model.
+    All candidates must serve the same model, since vectors or scores of different models cannot be
+    compared.
     """
 
     title = "Fallback"
@@ -414,7 +419,7 @@ class RetrievalFallback(RetrievalPolicy):
 def fall_back(
     candidates: Sequence[RetrievalModel[Any, Any]], *arguments: Any, **settings: Any
 ) -> Any:
-    """Return an embedder or a reranker that tries several servers of one model in turn."""
+    """Return an embedder or a reranker that tries several servers of the same model in turn."""
     first = candidates[0]
     for at, candidate in enumerate(candidates):
         if candidate.operation != first.operation:
@@ -467,7 +472,10 @@ def _target(provider: Provider | RetrievalModel[Any, Any]) -> str:
 
 
 def _find_unsupported(candidate: Provider, request: Request) -> tuple[str, ProviderError] | None:
-    """Return the features that the request uses and the candidate is known to lack."""
+    """Return why the candidate cannot serve the request, or ``None`` if it is not known to fail.
+
+    The result is a reason code and the error.
+    """
     known = candidate.capabilities
     estimate = None
     if known.known("max_context_tokens") is not None:
@@ -483,7 +491,7 @@ def _is_worth_another(error: ProviderError) -> bool:
 
 
 def _error_name(error: ProviderError) -> str:
-    """Return the kind of an error, or its class name if it has no kind."""
+    """Return the kind of an error; if the kind is unknown, return the error class."""
     return error.kind if error.kind != "unknown" else error.error_class
 
 
@@ -502,7 +510,7 @@ def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderEr
 async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
     """Check that at least one candidate is ready.
 
-    Otherwise raise the error of the last one, with the others as notes.
+    If none is ready, raise the error of the last candidate, with the other errors as notes.
     """
     passed: list[tuple[Any, str, ProviderError]] = []
     for candidate in candidates:
@@ -517,7 +525,7 @@ async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]])
 
 
 async def _close_all(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
-    """Close every candidate, even if one fails to close; then raise the first failure."""
+    """Close every candidate, even if closing one fails; then raise the first error."""
     failures: list[Exception] = []
     for candidate in candidates:
         try:

@@ -1,4 +1,4 @@
-"""The base classes of middleware, and ``describe``, which prints a stack of layers."""
+"""The base classes of middleware, and ``describe``, which lists the layers of a provider."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RETRY_REASON = "dragoman.retry_reason"
 
 
 class Layer(Provider):
-    """A provider that wraps others."""
+    """A provider that wraps one or more other providers."""
 
     @abstractmethod
     def parts(self) -> tuple[Provider, ...]:
@@ -47,26 +47,28 @@ class Layer(Provider):
 
 
 class Wrapper(ReplyProvider, Layer):
-    """A layer that wraps replies.
+    """A layer that wraps the replies of its inner providers.
 
-    A cancelled call keeps all data that the inner reply has received.
+    If a call is cancelled, all data that the inner reply has received is kept. A subclass
+    implements ``serve``.
 
-    A subclass implements ``serve``. A custom middleware may override ``events`` instead
-    (``Middleware``): then a cancelled call keeps only what its events contain.
+    Custom middleware may be derived from ``Middleware`` and override ``events`` instead; then a
+    cancelled call keeps only the data that its events contain.
     """
 
     @abstractmethod
     def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
-        """Yield the event batches of a call; set ``served.reply`` to the inner reply."""
+        """Yield the events of a call in batches, and set ``served.reply`` to the inner reply."""
 
     def open(self, request: Request) -> Reply:
         return WrappedReply(request, self.name, self.model, self.serve)
 
 
 class Middleware(Layer):
-    """A provider that wraps another and delegates to it what a subclass does not override.
+    """A layer around one provider; methods that a subclass does not override call that provider.
 
-    Called with an embedder or a reranker, a middleware returns one with the same policy applied.
+    If a middleware class is called with an embedder or a reranker, it returns one to which the
+    same policy applies.
     """
 
     if TYPE_CHECKING:
@@ -88,7 +90,10 @@ class Middleware(Layer):
     def around_retrieval(
         cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
     ) -> Any:
-        """Return the embedder or reranker wrapped by this layer; raise an error by default."""
+        """Return an embedder or reranker wrapped by this layer.
+
+        By default, raise ``TypeError``, since the layer does not support them.
+        """
         raise TypeError(f"{cls.__name__}: provider must be a Provider, not {type(model).__name__}")
 
     def __init__(self, provider: Provider) -> None:
@@ -141,10 +146,10 @@ class Middleware(Layer):
 
 
 class reading:  # noqa: N801 - used as a statement: ``async with reading(source) as events``
-    """Close a source of events as soon as its reader stops.
+    """A context manager that closes a source of events as soon as its reader stops.
 
-    Otherwise the event loop closes an abandoned generator at some later time, and its socket stays
-    open.
+    Otherwise the event loop would close an abandoned generator later, and its socket would stay
+    open until then.
     """
 
     __slots__ = ("_source",)
@@ -177,7 +182,8 @@ def walk(provider: Provider) -> Iterator[Provider]:
 def find_served(provider: Provider, name: str, model: str) -> Provider:
     """Return the inner provider with this name and model.
 
-    Without one, return the first inner provider with this model; without that, the outermost one.
+    If there is none, return the first inner provider with this model. If there is none either,
+    return ``provider``.
     """
     inside = [
         each for each in walk(provider) if not isinstance(each, Layer) and each.model == model
@@ -186,7 +192,7 @@ def find_served(provider: Provider, name: str, model: str) -> Provider:
 
 
 def describe(provider: Provider | RetrievalModel[Any, Any]) -> str:
-    """Return the stack as text: a line per layer, outermost first, candidates numbered."""
+    """Return a description of a provider and its layers: one line per layer, outermost first."""
     return "\n".join(
         _lines_of_model(provider) if isinstance(provider, RetrievalModel) else _lines(provider)
     )
@@ -228,7 +234,7 @@ def _lines(provider: Provider) -> list[str]:
 def _show(value: Any) -> str:
     """Return a setting as short text.
 
-    Functions and objects appear by name only: a ``repr`` may hold a secret.
+    Functions and objects are shown only by name, since a ``repr`` may contain a secret.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
@@ -248,7 +254,7 @@ def check_number(
     most: float = math.inf,
     whole: bool = False,
 ) -> None:
-    """Raise ``ValueError`` with the field's name unless ``value`` is within these bounds."""
+    """Raise ``ValueError``, which contains the field's name, if ``value`` is out of range."""
     kinds = int if whole else int | float
     if (
         isinstance(value, bool)

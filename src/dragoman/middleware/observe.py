@@ -50,7 +50,7 @@ FLUSH_SECONDS = 5.0
 
 
 class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
-    """Report how many events were dropped because the subscribers did not keep up."""
+    """An event that reports how many events were dropped because the subscribers were too slow."""
 
     count: int
     type: ClassVar[str] = "observe.events_dropped"
@@ -67,16 +67,16 @@ Price: TypeAlias = Callable[[Usage, str], Any]
 class Observe(Wrapper, Middleware):
     """Report every attempt to subscribers as events.
 
-    ``CallStarted`` comes first, then ``CallCompleted`` or ``CallFailed``.
+    Each attempt causes a ``CallStarted``, and at its end a ``CallCompleted`` or a ``CallFailed``.
 
-    A subscriber is a function or a coroutine function of one event. Events wait in a queue of
-    ``queue_size`` and are delivered in the background: plain functions run in a thread, coroutine
-    functions in the event loop, in the context of the call. A slow or failing subscriber never
-    blocks or breaks a call; events that do not fit the queue are counted in ``dropped`` and
-    reported as ``EventsDropped``. ``close()`` and ``flush()`` deliver the events in the queue.
+    A subscriber is a function or a coroutine function that receives one event. Events are put into
+    a queue of ``queue_size`` and delivered in the background. Plain functions run in a thread, and
+    coroutine functions in the event loop, in the context of the call. A slow or failing subscriber
+    never blocks or breaks a call. If the queue is full, events are dropped, counted in ``dropped``
+    and reported as ``EventsDropped``. ``close()`` and ``flush()`` deliver the events in the queue.
 
-    Calls are priced by ``priced_as`` of the provider that served them; ``price(usage,
-    "provider:model")`` replaces that. Messages and replies are in the events only with
+    The cost of a call is computed with ``priced_as`` of the provider that served it, or with the
+    function ``price(usage, "provider:model")``. Events contain messages and replies only with
     ``include_content``.
     """
 
@@ -108,7 +108,7 @@ class Observe(Wrapper, Middleware):
 
     @property
     def dropped(self) -> int:
-        """The number of events that were not delivered: the queue was full, or was closed."""
+        """The number of events that were not delivered because the queue was full or closed."""
         return self._gone + sum([feed.dropped for feed in self._feeds.values()])
 
     def settings(self) -> Mapping[str, Any]:
@@ -122,7 +122,7 @@ class Observe(Wrapper, Middleware):
     def around_retrieval(
         cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
     ) -> Any:
-        """Observe the requests of an embedder or a reranker."""
+        """Return an embedder or a reranker whose requests are reported to subscribers."""
         return put_around(model, RetrievalObserve(*arguments, **settings))
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
@@ -143,13 +143,13 @@ class Observe(Wrapper, Middleware):
         call.ended()
 
     async def flush(self) -> None:
-        """Wait until all events of this event loop are delivered."""
+        """Wait until all events of calls in this event loop are delivered."""
         feed = self._feeds.get(asyncio.get_running_loop())
         if feed is not None:
             await feed.flush()
 
     async def close(self) -> None:
-        """Close the inner provider; deliver the events in the queue, for at most five seconds."""
+        """Close the inner provider, and deliver the queued events within at most five seconds."""
         try:
             await self.inner.close()
         finally:
@@ -215,8 +215,8 @@ class RetrievalObserve(RetrievalPolicy):
         try:
             answer = await inner.answer(request)
         except BaseException as raised:
-            # The usage is read now, because the enclosing call later adds the usage of its
-            # other requests to the error.
+            # Read the usage now: later, the enclosing call adds the usage of its other requests to
+            # the error.
             error, partial_answer, seconds = (
                 raised,
                 getattr(raised, "response", None),
@@ -234,7 +234,7 @@ class RetrievalObserve(RetrievalPolicy):
         return answer
 
     async def flush(self) -> None:
-        """Wait until all events of this event loop are delivered."""
+        """Wait until all events of calls in this event loop are delivered."""
         feed = self._feeds.get(asyncio.get_running_loop())
         if feed is not None:
             await feed.flush()
@@ -256,7 +256,7 @@ class RetrievalObserve(RetrievalPolicy):
 
 
 class _Call:
-    """One observed attempt. Events are built when they are delivered, not here."""
+    """One observed attempt of a call. Its events are built later, when they are delivered."""
 
     def __init__(self, owner: Observe, request: Request, served: Served) -> None:
         self.owner = owner
@@ -287,7 +287,7 @@ class _Call:
         latency = self._since_start(self.owner._clock())
         left = isinstance(error, asyncio.CancelledError | GeneratorExit)
         if left and self.complete is not None and not self.served.cancelled:
-            self.ended()  # the reply was complete, but the reader stopped before its last read
+            self.ended()  # the reply was complete, although the reader did not read to the end
             return
         word: ErrorClass = "other"
         message, status = f"{type(error).__name__}: {error}", None
@@ -391,7 +391,7 @@ class _Call:
 def _try(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a function, or ``None`` if it raises.
 
-    A failed estimate must not lose the event.
+    An event must not be lost because computing a price or an estimate fails.
     """
     try:
         return function(*arguments)
@@ -411,9 +411,9 @@ _Item: TypeAlias = tuple[Callable[[], CallEvent], contextvars.Context]
 
 
 class Feed:
-    """A bounded queue in one event loop.
+    """A bounded queue of events for the subscribers in one event loop.
 
-    The task that empties it runs only while the queue is not empty.
+    The task that delivers the events runs only while the queue is not empty.
     """
 
     def __init__(
@@ -447,7 +447,7 @@ class Feed:
             self._task = self._loop.create_task(self._drain(), context=contextvars.Context())
 
     async def flush(self, seconds: float | None = None) -> bool:
-        """Wait until the queue is empty; return false if it is not empty at the deadline."""
+        """Wait until the queue is empty; return false if that takes longer than ``seconds``."""
         task = self._task
         if task is None or task.done():
             return True
@@ -476,8 +476,7 @@ class Feed:
                 self._overflowing = False
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "dragoman-observe")
-            # Events are delivered in a thread, because token estimates and plain subscribers may
-            # be slow.
+            # Use a thread, because token estimates and plain subscribers may be slow.
             self._in_hand = len(batch)
             built = await self._loop.run_in_executor(self._pool, self._hand_over, batch)
             for event, context, waiting in built:
@@ -494,7 +493,7 @@ class Feed:
     ) -> list[tuple[CallEvent, contextvars.Context, list[tuple[Subscriber, Any]]]]:
         """Build events and call the plain subscribers.
 
-        Return each event with the awaitables that the subscribers returned for it.
+        Return each event together with the awaitables that subscribers returned.
         """
         built = []
         for build, context in batch:
@@ -532,13 +531,13 @@ class Feed:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # A cancellation raised by the subscriber itself does not concern this task.
+            # The subscriber itself has raised the cancellation; this task is not cancelled.
             self._report(subscriber)
         except Exception:
             self._report(subscriber)
 
     def _report(self, subscriber: Subscriber) -> None:
-        """Log the failure of a subscriber once; repeated failures must not flood the log."""
+        """Log only the first failure of each subscriber, so that the log is not flooded."""
         if id(subscriber) not in self._failed:
             self._failed.add(id(subscriber))
             log.warning(

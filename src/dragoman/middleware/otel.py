@@ -1,4 +1,4 @@
-"""Report calls as OpenTelemetry spans and metrics, named by the conventions for generative AI.
+"""Report calls as OpenTelemetry spans and metrics, following the conventions for generative AI.
 
 ``dragoman.session.SessionTelemetry`` adds the spans of agents and tools.
 """
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-# The conventions are in development and names still change, so every name is defined here. The
-# package opentelemetry-semantic-conventions still has ``cache_creation`` for what
-# semantic-conventions-genai renamed to ``cache_write`` (its pull request 440).
+# The conventions still change, so all names are defined in this table. The package
+# opentelemetry-semantic-conventions still uses ``cache_creation``, which
+# semantic-conventions-genai has renamed to ``cache_write`` (pull request 440).
 NAMES = {
     "operation": "gen_ai.operation.name",
     "provider": "gen_ai.provider.name",
@@ -82,7 +82,7 @@ _COUNTS = (
     "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens",
     "reasoning_tokens",
 )  # fmt: skip
-_SESSIONS = 1000  # how many sessions' spans are remembered as parents of their calls
+_SESSIONS = 1000  # maximum number of sessions whose parent span is kept
 _IDENTITY = ("session_id", "request_id", "attempt", "retry_reason")
 
 # The bucket boundaries that the conventions require.
@@ -91,10 +91,11 @@ _SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
 
 
 class OpenTelemetry:
-    """A subscriber for ``Observe``: a span per attempt, and metrics for tokens and duration.
+    """A subscriber for ``Observe`` that records a span for each attempt, and metrics.
 
-    It uses the global tracer and meter providers by default. The span is a child of the span that
-    was current when the call began. Messages are in it only when ``Observe`` includes content.
+    The metrics are the tokens and the duration of attempts. By default, the global tracer and
+    meter providers are used. A span is a child of the span that was current when the call began.
+    It contains messages only if ``Observe`` includes content.
     """
 
     def __init__(
@@ -102,8 +103,7 @@ class OpenTelemetry:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        # opentelemetry is optional and takes a tenth of a second to import, so it is imported on
-        # first use.
+        # Import opentelemetry only here: it is optional, and the import takes a tenth of a second.
         try:
             from opentelemetry import metrics, trace
         except ImportError as error:
@@ -131,8 +131,8 @@ class OpenTelemetry:
     def adopt(self, session_id: str, parent: Context) -> None:
         """Make the current span of a context the parent of all calls of a session.
 
-        Calls are reported in the background, even after the session has ended, so the last 1000
-        sessions are kept.
+        Calls may be reported after the session has ended, so the parents of the last 1000 sessions
+        are kept.
         """
         self._parents[session_id] = parent
         self._parents.move_to_end(session_id)
@@ -180,7 +180,7 @@ def _common(event: CallCompleted | CallFailed) -> dict[str, Any]:
 
 
 def _attributes(event: CallCompleted | CallFailed) -> dict[str, Any]:
-    """Return the attributes that spans have and metrics lack; omit unknown values."""
+    """Return the attributes that only spans have, not metrics; unknown values are omitted."""
     config = event.config
     said = {name: getattr(config, name) for name in _SETTINGS}
     said |= {name: getattr(event, name, None) for name in (*_COUNTS, *_IDENTITY)}
@@ -239,6 +239,6 @@ def _part(block: Any) -> dict[str, Any]:
             "name": block.name,
             "arguments": block.arguments,
         }
-    # Images, documents and opaque state would add megabytes to a span; only their presence is
-    # recorded.
+    # Record only the type of images, documents and opaque state, which would add megabytes to a
+    # span.
     return {"type": type(block).__name__.lower()}

@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 
 class Lease:
-    """Permission for one call that reserved ``tokens``. Settle it when the call has ended."""
+    """Permission for one call that reserved ``tokens``. Pass it to ``settle`` after the call."""
 
     __slots__ = ("id", "tokens")
 
@@ -35,7 +35,7 @@ class Lease:
 
 
 class _Bucket:
-    """A token bucket: it refills with time up to ``capacity``, and its level may be negative."""
+    """A token bucket, which refills over time up to ``capacity``; its level may be negative."""
 
     __slots__ = ("capacity", "level", "rate", "updated")
 
@@ -47,13 +47,13 @@ class _Bucket:
     def delay(self, cost: float, now: float) -> float:
         """Return the seconds until ``cost`` can be taken.
 
-        A cost above the capacity needs a full bucket.
+        If the cost exceeds the capacity, wait until the bucket is full.
         """
         self.level = min(self.capacity, self.level + max(0.0, now - self.updated) * self.rate)
         self.updated = max(self.updated, now)
         lacking = min(cost, self.capacity) - self.level
-        # Tolerate rounding errors of floats: with a coarse clock, waiting for the last fraction
-        # would never end.
+        # Tolerate rounding errors: with a coarse clock, the wait for the last fraction would never
+        # end.
         return lacking / self.rate if lacking > self.capacity * 1e-9 else 0.0
 
     def take(self, cost: float) -> None:
@@ -61,12 +61,12 @@ class _Bucket:
 
 
 class Limiter:
-    """Limits that several ``RateLimit`` layers share: their calls count together.
+    """Rate limits that several ``RateLimit`` layers share; their calls are counted together.
 
-    Waiting calls are served in order (FIFO). The token buckets hold ``burst_seconds`` worth of
-    requests or tokens, 60 seconds by default. A call larger than the bucket waits for a full
-    bucket; later calls wait until the deficit is refilled. A limiter belongs to the event loop
-    that first uses it.
+    Waiting calls are served in order (FIFO). Each token bucket has a capacity for the requests or
+    tokens of ``burst_seconds``, by default 60. A call that exceeds the capacity waits until the
+    bucket is full, and the level becomes negative; later calls wait until it is refilled. A
+    limiter belongs to the event loop that first uses it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Limiter:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether the limiter needs an estimate of each call's tokens."""
+        """Whether the limiter counts tokens, so that each call's tokens must be estimated."""
         return "tokens_per_minute" in self.limits
 
     @property
@@ -128,7 +128,7 @@ class Limiter:
     async def settle(self, lease: Lease, spent: int | None) -> None:
         """Report the end of a call that used ``spent`` tokens.
 
-        With ``None``, the reserved estimate is kept.
+        If ``spent`` is ``None``, the reserved estimate counts as the usage.
         """
         self._running -= 1
         if self._tokens is not None and spent is not None:
@@ -138,7 +138,7 @@ class Limiter:
     # --- private methods of the rate limiter
 
     async def _reserve(self, lease: Lease) -> float:
-        """Reserve capacity for a call and return 0, or return the seconds to wait for it."""
+        """Reserve capacity for a call and return 0, or return the seconds to wait before."""
         limit = self.limits.get("max_concurrency")
         if limit is not None and self._running >= limit:
             return math.inf
@@ -155,7 +155,7 @@ class Limiter:
         return delay
 
     async def _pause(self, delay: float) -> None:
-        """Wait for ``delay`` seconds, or until a call ends and frees capacity."""
+        """Wait for ``delay`` seconds, or until another call ends and frees capacity."""
         assert self._loop is not None
         freed = self._freed = self._loop.create_future()
         timer = asyncio.ensure_future(_sleep(self._sleep, delay)) if delay < math.inf else None
@@ -176,7 +176,7 @@ class Limiter:
             self._freed.set_result(None)
 
     def _leave(self, turn: asyncio.Future[None]) -> None:
-        """Remove a call from the queue, after success or cancellation, and wake the next one."""
+        """Remove a call from the queue after success or cancellation; wake the next call."""
         self._queue.remove(turn)
         if self._queue and not self._queue[0].done():
             self._queue[0].set_result(None)
@@ -226,13 +226,13 @@ def _check_limits(
 class RateLimit(Wrapper, Middleware):
     """Delay each call until the rate limits allow it.
 
-    ``requests_per_minute``, ``tokens_per_minute`` and ``max_concurrency`` apply to this layer only.
-    ``limiter`` has limits that several layers share: a ``Limiter``, a ``RedisLimiter``, or a list
-    of them, such as one per provider and one per model. A call must pass all of them, starting
-    with the one that was created last; so create the broad ones first.
+    ``requests_per_minute``, ``tokens_per_minute`` and ``max_concurrency`` apply to this layer
+    only. ``limiter`` is a ``Limiter`` or a ``RedisLimiter`` that several layers share, or a list
+    of them, such as one per provider and one per model. A call acquires all of them, starting with
+    the limiter that was created last, so create limiters with a broader scope first.
 
-    Before the call, an estimate of the input plus ``max_tokens`` is reserved; the usage of the
-    reply corrects it. A stream counts until it ends or is closed.
+    Before the call, the estimated input tokens plus ``max_tokens`` are reserved. After the call,
+    the actual usage replaces the estimate. A stream counts as running until it ends or is closed.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class RateLimit(Wrapper, Middleware):
     def around_retrieval(
         cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
     ) -> Any:
-        """Limit the requests of an embedder or a reranker."""
+        """Return an embedder or a reranker whose requests are delayed by rate limits."""
         return put_around(model, RetrievalRateLimit(*arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
@@ -286,14 +286,15 @@ class RateLimit(Wrapper, Middleware):
                     yield batch
         except ProviderError as error:
             if not visible and not isinstance(error, TimedOutError | StreamInterruptedError):
-                # a rejected call used no tokens; after a timeout the server may have processed it
+                # A call that was rejected used no tokens. After a timeout the server may have
+                # processed it.
                 spent = 0
             raise
         finally:
             await _settle(leases, spent)
 
     def _estimate(self, request: Request) -> tuple[int, int]:
-        """Return the estimated tokens of a call; 0 if no limiter counts tokens."""
+        """Return the estimated input and output tokens of a call; 0 if tokens are not counted."""
         if not self._counts_tokens:
             return 0, 0
         return (
@@ -308,20 +309,21 @@ def _order_limiters(
     clock: Callable[[], float],
     sleep: Callable[[float], Awaitable[object]],
 ) -> tuple[Limiter, ...]:
-    """Return the shared limiters and the layer's own, in the order in which calls acquire them."""
+    """Return the shared limiters and the layer's own, in the order in which they are acquired."""
     shared = _read_limiters(limiter)
     if not shared or own != (None, None, None):
         shared = (*shared, Limiter(*own, clock=clock, sleep=sleep))
-    # Acquire in one global order, to prevent a deadlock. The limiter that was created last
-    # is the narrowest and comes first, so that no waiting call holds a slot of a broader limiter.
+    # Acquire limiters in one global order, to prevent deadlocks. The limiter that was created last
+    # has the narrowest scope and comes first, so that a waiting call does not occupy a slot of a
+    # broader limiter.
     return tuple(sorted(shared, key=lambda each: each.number, reverse=True))
 
 
 class RetrievalRateLimit(RetrievalPolicy):
     """Delay the requests of an embedder or a reranker by rate limits; see ``RateLimit``.
 
-    A call that is split counts as many requests as are sent. Tokens are reserved by an estimate of
-    the texts.
+    If a call is split into several requests, each request counts. The tokens of the texts are
+    estimated and reserved.
     """
 
     title = "RateLimit"
@@ -394,7 +396,7 @@ def _read_limiters(limiter: Any) -> tuple[Limiter, ...]:
 
 
 def _count(usage: Usage, estimate: tuple[int, int]) -> int | None:
-    """Return the tokens that the call used, or the estimate if the count was not reported."""
+    """Return the tokens that the call used; counts that were not reported are estimated."""
     if usage.input_tokens is None and usage.output_tokens is None:
         return usage.total_tokens
     return (estimate[0] if usage.input_tokens is None else usage.input_tokens) + (
@@ -403,7 +405,7 @@ def _count(usage: Usage, estimate: tuple[int, int]) -> int | None:
 
 
 async def _settle(leases: list[tuple[Limiter, Lease]], spent: int | None) -> None:
-    """Settle all leases, even if settling one of them is interrupted."""
+    """Settle all leases, even if an exception interrupts the settlement of one."""
     while leases:
         limiter, lease = leases.pop()
         try:

@@ -1,6 +1,6 @@
-"""Rate limits shared by many processes.
+"""Rate limits in Redis that many processes share.
 
-Lua scripts in Redis change the token buckets and slots atomically.
+Lua scripts change the token buckets and slots atomically.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dragoman")
 
-# Both scripts read the time from Redis, so that the clocks of the machines need not agree. Numbers
-# are written with 17 digits: the 14 digits that Lua writes by default truncate a timestamp to a
-# tenth of a millisecond.
+# The common beginning of both scripts. They use the clock of Redis, so that the clocks of the
+# machines need not agree. Numbers are written with 17 digits: Lua writes 14 by default, which
+# truncates a timestamp to a tenth of a millisecond.
 _PRELUDE = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -39,8 +39,8 @@ local function keep(name, value, rate, capacity)
 end
 """
 
-# ARGV: lease id, duration of the lease in seconds, number of slots or 0; then for each bucket:
-# name, rate, capacity, cost.
+# Lua script that reserves capacity. ARGV: lease id, duration of the lease in seconds, number of
+# slots or 0; then for each bucket: name, rate, capacity, cost.
 _RESERVE = (
     _PRELUDE
     + """
@@ -68,8 +68,8 @@ return '0'
 """
 )
 
-# ARGV: lease id; then for each bucket: name, rate, capacity, amount to give back (a negative
-# amount is charged).
+# Lua script that releases a lease. ARGV: lease id; then for each bucket: name, rate, capacity,
+# amount to add to the bucket (a negative amount is subtracted).
 _SETTLE = (
     _PRELUDE
     + """
@@ -89,12 +89,13 @@ _ASK_SECONDS = 5.0  # timeout of one Redis command, in seconds
 def open_redis(url: str, **settings: Any) -> Redis:
     """Return a Redis client.
 
-    The ``ValueError`` for an invalid URL omits the URL, which may hold a password.
+    Raise ``ValueError`` for an invalid URL. The message does not contain the URL, since it may
+    include a password.
     """
-    from redis.asyncio import Redis  # redis is an optional dependency, imported on first use
+    from redis.asyncio import Redis  # lazy import: an optional dependency
 
-    # The library quotes the part that it takes for the port: in "redis://:a/b@host" that is "a".
-    # The library's error is therefore not kept as the context of the error raised here.
+    # Do not keep the library's error as the context of this error: it quotes the part of the URL
+    # that it takes for the port, which may be a part of the password ("a" in "redis://:a/b@host").
     with suppress(ValueError):
         return Redis.from_url(url, **settings)
     raise ValueError(
@@ -104,17 +105,20 @@ def open_redis(url: str, **settings: Any) -> Redis:
 
 
 class LimiterUnavailableError(RuntimeError):
-    """Redis is unavailable, so the rate limit cannot be checked. The provider has not failed."""
+    """Raised when Redis is unavailable, so that the rate limit cannot be checked.
+
+    The provider has not failed.
+    """
 
 
 class RedisLimiter(Limiter):
-    """A ``Limiter`` that many processes share: all limiters with the same ``key`` count together.
+    """A ``Limiter`` that many processes share; limiters with the same ``key`` count together.
 
-    ``client`` is a URL or a ``redis.asyncio.Redis``; a client that was created from a URL is
-    closed by ``close()``. Within a process calls are served in order (FIFO); between processes the
-    order is not defined: each polls every ``poll_seconds``. The slot of a process that died is
-    freed after ``lease_seconds``, which must be longer than any call. When Redis fails, calls fail
-    with ``LimiterUnavailableError`` rather than run without a limit.
+    ``client`` is a URL or a ``redis.asyncio.Redis``; ``close()`` closes only a client that was
+    created from a URL. Within a process, calls are served in order (FIFO). Between processes the
+    order is undefined, since each process polls every ``poll_seconds``. If a process dies, its
+    slots are freed after ``lease_seconds``, which must be longer than any call. If Redis fails,
+    calls fail with ``LimiterUnavailableError`` instead of running without a limit.
     """
 
     def __init__(
@@ -153,7 +157,7 @@ class RedisLimiter(Limiter):
         else:
             self._redis = client
         self._errors = (redis.RedisError, OSError)
-        # One hash tag, so that both keys are on the same node of a cluster.
+        # The braces are a hash tag: both Redis keys are on the same node of a Redis cluster.
         self._keys = [f"dragoman:{{{key}}}:levels", f"dragoman:{{{key}}}:leases"]
         self._reserving = self._redis.register_script(_RESERVE)
         self._settling = self._redis.register_script(_SETTLE)
@@ -164,12 +168,12 @@ class RedisLimiter(Limiter):
     async def settle(self, lease: Lease, spent: int | None) -> None:
         self._running -= 1
         self._wake()
-        # The lease is given back in a separate task, so that cancelling the caller does not leak
-        # its slot.
+        # Release the lease in a separate task, so that its slot is freed even if the caller is
+        # cancelled.
         await asyncio.shield(self._start(self._give_back(lease, spent)))
 
     async def close(self) -> None:
-        """Wait until open leases are settled; close the connection if this limiter opened it."""
+        """Wait until pending leases are settled; close the connection if this object opened it."""
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._owned:
@@ -188,11 +192,13 @@ class RedisLimiter(Limiter):
         try:
             wait: float = await asyncio.shield(asking)
         except asyncio.CancelledError:
-            # Redis may grant the lease after the caller was cancelled: give it back.
+            # Redis may still grant the lease after the caller was cancelled; if it does, release
+            # it.
             asking.add_done_callback(lambda asked: self._undo(asked, lease))
             raise
         except LimiterUnavailableError as error:
-            # Fail the other waiting calls as well: each would run into the same timeout in turn.
+            # Fail the other waiting calls too; otherwise each of them would wait for its own
+            # timeout.
             for turn in self._queue:
                 if not turn.done():
                     turn.set_exception(LimiterUnavailableError(str(error)))
@@ -218,7 +224,8 @@ class RedisLimiter(Limiter):
                     keys=self._keys, args=[lease.id, self._lease_seconds, slots, *costs]
                 )
         except self._errors as error:
-            # Redis may run the script later and grant a lease that no call holds: free its slot.
+            # Redis may run the script after the timeout and grant a lease that no call uses, so
+            # release it.
             self._start(self._give_back(lease, None))
             message = (
                 "Redis is unavailable, so the rate limit cannot be checked: "
@@ -240,7 +247,7 @@ class RedisLimiter(Limiter):
             )
 
     def _arguments(self, requests: float, tokens: float) -> list[Any]:
-        """Return the script arguments: name, rate, capacity and amount of each token bucket."""
+        """Return arguments for the Lua scripts: name, rate, capacity and amount of each bucket."""
         wants = (("requests", self._requests, requests), ("tokens", self._tokens, tokens))
         return [
             part

@@ -1,4 +1,4 @@
-"""Circuit breaker shared by many processes through Redis."""
+"""A circuit breaker whose state many processes share through Redis."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dragoman")
 
-_SECONDS = 2.0  # timeout of one Redis command, in seconds: availability must not slow a call down
+_SECONDS = 2.0  # timeout of one Redis command in seconds; short, so that calls are not delayed
 _PAUSE = 10.0  # after a failure, no Redis command is sent for this many seconds
 
-# Returns triples: target, seconds since its last failure, what made it unavailable. The times
-# are measured by the clock of Redis.
+# Lua script that returns three values for each unavailable target: the target, the seconds since
+# its last failure by the clock of Redis, and the cause.
 _READ = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -49,9 +49,10 @@ return '0'
 class RedisAvailability(Availability):
     """An ``Availability`` that all processes with the same ``key`` share.
 
-    Each process counts failures by itself. A target that becomes unavailable or recovers is
-    written to Redis; other processes read it before a call, at most every ``poll_seconds``. If
-    Redis fails, every process continues on its own: a failure of Redis never fails a call.
+    Each process counts failures separately. When a target becomes unavailable or recovers, the
+    process writes that to Redis. Other processes read it before a call, at most every
+    ``poll_seconds``. If Redis fails, every process uses its own state; a failure of Redis never
+    fails a call.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class RedisAvailability(Availability):
     def _write(
         self, script: Any, provider: str, model: str, trigger: str | None, seconds: float
     ) -> None:
-        # Pending writes must be complete before the state is read.
+        # Delay the next read of the state, so that this write is complete before it.
         self._next = max(self._next, self._clock() + self._poll_seconds)
         self._start(self._send(script, [_write_target(provider, model), trigger or "", seconds]))
 

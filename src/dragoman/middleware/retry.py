@@ -1,4 +1,4 @@
-"""Retries: the only place in this package that sends a request twice."""
+"""Retries. Only this module sends the same request to a server again."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ log = logging.getLogger("dragoman")
 MAX_RETRIES = 100
 MAX_RETRY_AFTER = 60.0
 MAX_BACKOFF = 30.0
-MAX_SECONDS = 1e9  # the largest time setting: longer than any call, and safe for timers
+MAX_SECONDS = 1e9  # the maximum of all time settings: longer than any call, and safe for timers
 
 
 class Retry(Wrapper, Middleware):
-    """Retry a call after a transient failure. Total attempts = 1 + ``max_retries``.
+    """Retry a call after a transient failure, at most ``max_retries`` times.
 
-    Only errors with ``transient`` set are tried again, or those for which ``classifier(error)`` is
-    true. The wait is 1 s, doubled each time, ±25 %, at most 30 s, or ``backoff(attempt_index)``;
-    the ``retry_after`` of an error (Retry-After) has precedence, but if it is above 60 s, the
-    error is raised at once. No attempt begins after ``deadline`` seconds, and no wait begins that
-    would end later.
+    A call is retried if the error is ``transient``; a function ``classifier(error)`` can decide
+    otherwise. The delay is 1 s, doubled for each further retry, with a random deviation of 25 %,
+    and at most 30 s; ``backoff(attempt_index)`` replaces it. If the error has ``retry_after``
+    (from a Retry-After header), that delay is used, or the error is raised at once if it exceeds
+    60 s. A call is not retried if the delay would end more than ``deadline`` seconds after its
+    start.
 
-    ``retry_count`` of the error that is finally raised is the number of attempts before the last.
+    If all attempts fail, ``retry_count`` of the raised error is the number of retries.
 
-    A call is retried only before its first event was delivered. With ``reask`` or ``classifier``,
-    ``complete()`` delivers events after the attempt has ended, so that a reply that turns out
-    invalid can be retried; ``stream()`` delivers at once, and raises.
+    After the first event was delivered to the caller, a call is not retried. With ``reask`` or
+    ``classifier``, ``complete()`` holds the events back until the attempt has ended, so that an
+    invalid reply can be retried. ``stream()`` delivers events at once and raises the error.
 
-    With ``reask(error) -> str``, a call that fails with ``StructuredOutputError`` is tried again,
-    even if the reply satisfies the schema and violates only the type's own validators. The model
-    then receives a copy of the conversation with its answer and your text at the end.
-    ``per_attempt_override`` are settings for the first retry, the second, and so on; the last one
-    applies to all further retries. ``on_retry(error, attempt_index, wait)`` is called before each
-    retry; an exception that it raises does not end the call.
+    ``reask(error)`` returns a text that asks the model to correct a reply. It is called if a call
+    fails with ``StructuredOutputError``, even if the reply satisfies the schema and violates only
+    the type's own validators. The retry sends the conversation, the model's answer and that text.
+    ``per_attempt_override`` lists settings for the first retry, the second, and so on; the last
+    entry applies to all further retries. ``on_retry(error, attempt_index, wait)`` is called before
+    each retry; an exception that it raises does not end the call.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Retry(Wrapper, Middleware):
     def around_retrieval(
         cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
     ) -> Any:
-        """Retry the requests of an embedder or a reranker."""
+        """Return an embedder or a reranker whose requests are retried."""
         return put_around(model, RetrievalRetry(model, *arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
@@ -140,7 +141,7 @@ class Retry(Wrapper, Middleware):
     # --- private methods of the retry middleware
 
     def _attempt(self, call: _Call) -> Request:
-        """Return the request for an attempt, with the attempt's number and settings."""
+        """Return the request for the current attempt, with the attempt's number and settings."""
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
         if call.reason is not None:
@@ -151,7 +152,7 @@ class Retry(Wrapper, Middleware):
         return replace(request, messages=call.messages, config=config, metadata=metadata)
 
     async def _prepare(self, error: ProviderError, call: _Call, wait: float) -> None:
-        """Prepare the next attempt, report the retry, and wait until the delay has passed."""
+        """Prepare the next attempt, call ``on_retry``, and wait for the delay."""
         if self._rule.asks_again(error):
             call.ask_again(error, self._reask)
         else:
@@ -209,7 +210,7 @@ class RetryRule:
         }
 
     def decide(self, error: ProviderError, attempt: int, began: float) -> float | None:
-        """Return the delay before the next attempt; ``None`` if there is no next attempt."""
+        """Return the delay before the next attempt; ``None`` if the call must not be retried."""
         if not self._may_help(error):
             return None
         if attempt >= self._max_retries:
@@ -235,7 +236,7 @@ class RetryRule:
         return bool(self._classifier(error)) if self._classifier is not None else error.transient
 
     def asks_again(self, error: ProviderError) -> bool:
-        """Return whether ``reask`` handles this error by asking for a corrected reply."""
+        """Return whether the model is asked to correct a reply that caused this error."""
         return self._reask is not None and isinstance(error, StructuredOutputError)
 
     def _wait(self, error: ProviderError, attempt: int) -> float | None:
@@ -243,7 +244,7 @@ class RetryRule:
         if asked is not None and not math.isnan(asked):
             return max(0.0, asked) if asked <= MAX_RETRY_AFTER else None
         if self.asks_again(error):
-            return 0.0  # no delay: the server is healthy, only the reply was invalid
+            return 0.0  # do not wait, since the server works and only the reply was invalid
         if self._backoff is not None:
             wait = self._backoff(attempt)
             check_number("Retry", f"backoff({attempt})", wait, most=MAX_SECONDS)
@@ -252,7 +253,7 @@ class RetryRule:
         return min(MAX_BACKOFF, min(MAX_BACKOFF, 2.0**attempt) * jitter)
 
     def notify(self, error: ProviderError, attempt: int, wait: float) -> None:
-        """Call the caller's ``on_retry`` function, if there is one."""
+        """Call the function ``on_retry``, if the caller has given one."""
         if self._on_retry is None:
             return
         try:
@@ -262,7 +263,7 @@ class RetryRule:
 
 
 class RetrievalRetry(RetrievalPolicy):
-    """Retry a request of an embedder or a reranker after a transient failure."""
+    """Retry requests of an embedder or a reranker after a transient failure; see ``Retry``."""
 
     title = "Retry"
 
@@ -318,7 +319,7 @@ class RetrievalRetry(RetrievalPolicy):
 class _Call:
     """The state of a call between attempts.
 
-    The request and config of the caller are not changed.
+    It contains copies of what changes, so that the caller's request stays unchanged.
     """
 
     def __init__(self, request: Request, began: float) -> None:
@@ -329,20 +330,20 @@ class _Call:
         self.reason: Literal["transient", "reask"] | None = None
 
     def ask_again(self, error: Any, build: Any) -> None:
-        """Add the model's answer and the caller's correction to this call's conversation."""
+        """Append the model's answer and a text that asks for a correction to the conversation."""
         text = build(error)
         if not isinstance(text, str) or not text:
             raise ValueError(f"Retry: reask must return the text to send, not {text!r}") from error
         added: tuple[Message, ...] = (User(text),)
         if error.output_content:
-            # An empty answer is not sent back: every server rejects an empty assistant message.
+            # Do not send an empty answer back: every server rejects empty assistant messages.
             added = (Assistant(error.output_content), *added)
         self.messages = (*self.messages, *added)
         self.reason = "reask"
 
 
 def _check_type(events: list[Event], request: Request) -> None:
-    """Raise ``StructuredOutputError`` if a reply does not match the requested response type."""
+    """Raise ``StructuredOutputError`` if a complete reply does not match its response type."""
     if request.response_type is not None and events and type(events[-1]) is MessageComplete:
         to_instance(fold([events[0], events[-1]]), request)
 
@@ -350,7 +351,7 @@ def _check_type(events: list[Event], request: Request) -> None:
 def _merge(base: RuntimeConfig, over: RuntimeConfig) -> RuntimeConfig:
     """Return ``base`` overridden by ``over``.
 
-    Fields and extras that are ``None`` keep the value of ``base``.
+    A field or an extra that is ``None`` in ``over`` keeps its value.
     """
     names = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
     changes = {name: value for name in names if (value := getattr(over, name)) is not None}

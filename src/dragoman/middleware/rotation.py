@@ -1,4 +1,4 @@
-"""Key rotation: when a key is rejected or rate limited, the call is sent with the next key."""
+"""Key rotation: if a key is rejected or rate limited, the call is sent with the next key."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LIMITED_SECONDS = 30.0
 
 
 class KeyRotation(Wrapper):
-    """One model with several keys: providers that differ only in their key.
+    """Several providers for the same model that differ only in their keys.
 
-    A call uses the key that served the previous call. On 429 and 401 (and 402, 403), before the
-    first event, it is sent again with the next key, each key at most once a call; the key that
-    failed is not used until its ``retry_after`` has passed. This is not a retry: each attempt uses
-    another key. When all keys fail, the last error is raised.
+    A call uses the key that served the previous call. If the server replies with 401, 402, 403 or
+    429 before the first event, the call is sent with the next key; each key is used at most once
+    per call. A key that failed is not used again until its ``retry_after`` has passed. This is not
+    a retry, since each attempt uses another key. If all keys fail, the last error is raised.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class KeyRotation(Wrapper):
         return self._providers[0].priced_as
 
     def _order(self) -> list[int]:
-        """Return the usable keys, the current one first.
+        """Return the indices of the usable keys, the current key first.
 
-        If all are cooling down, return the one that becomes usable first.
+        If all keys are cooling down, return only the key that becomes usable first.
         """
         count, now = len(self._providers), self._clock()
         turned = [(self._current + step) % count for step in range(count)]

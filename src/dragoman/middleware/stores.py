@@ -1,6 +1,6 @@
 """Stores for the cache: a SQLite file for one machine, Redis for many.
 
-Both have a TTL and a size limit.
+Both stores have a TTL and a size limit.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _GIB = 1024**3
-_TOUCH_SECONDS = 60.0  # the time of an entry's last use is written at most this often, in seconds
+# how many seconds must pass before an entry's time of last use is written again
+_TOUCH_SECONDS = 60.0
 
 
 class Store(ABC):
     """Store values by key.
 
-    An entry expires after ``ttl`` seconds, or earlier if space is short.
+    An entry expires after ``ttl`` seconds, or earlier if the size limit is reached.
     """
 
     @abstractmethod
     async def get(self, key: str) -> bytes | None:
-        """Return the value stored under a key, or ``None``."""
+        """Return the value stored under a key, or ``None`` if there is none."""
 
     @abstractmethod
     async def put(self, key: str, value: bytes) -> None:
-        """Store a value; if space is short, evict the least recently used entries."""
+        """Store a value; if the size limit is exceeded, evict the least recently used entries."""
 
     async def close(self) -> None:  # noqa: B027
         """Close the connection to the store."""
 
 
 def open_store(store: Store | str | os.PathLike[str]) -> Store:
-    """Return a store unchanged, or open the one that a ``redis://`` URL or SQLite path names."""
+    """Return the given store, or open the one at a ``redis://`` URL or a SQLite file's path."""
     if isinstance(store, Store):
         return store
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
@@ -78,8 +79,8 @@ CREATE TRIGGER IF NOT EXISTS entry_removed AFTER DELETE ON entries
 class SqliteStore(Store):
     """A cache in a SQLite file, which several processes of one machine may share.
 
-    ``max_bytes`` bounds the sum of the values, 1 GiB by default. All work is done in one thread
-    that belongs to the store.
+    ``max_bytes`` limits the total size of the values, 1 GiB by default. The store uses a thread of
+    its own for all database access.
     """
 
     def __init__(
@@ -113,13 +114,14 @@ class SqliteStore(Store):
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Only the owner may read the file, because replies are private.
+            # Create the file so that only its owner may read it, because replies are private.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             database = sqlite3.connect(self.path, timeout=5, isolation_level=None)
-            # No fsync per entry: an entry lost in a power failure is only a cache miss.
+            # Do without an fsync per entry: an entry lost in a power failure is only a cache miss.
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
-            # With recursive triggers, REPLACE runs the trigger of DELETE.
+            # Needed for the total size: only with recursive triggers does REPLACE run the DELETE
+            # trigger.
             database.execute("PRAGMA recursive_triggers = ON")
             database.executescript(_SCHEMA)
             self._database = database
@@ -172,9 +174,9 @@ class SqliteStore(Store):
 
 # --- the cache store in Redis ------------------------------------------------------------------
 
-# KEYS: the entry, the index of entries by last use, the sizes of the entries. ARGV: value, TTL in
-# milliseconds or 0, size limit. The index drops expired entries, so that its total matches what
-# Redis holds.
+# Lua script that stores an entry. KEYS: the entry, the index of entries by last use, the sizes of
+# the entries. ARGV: value, TTL in milliseconds or 0, size limit. The script removes expired
+# entries from the index, so that the total size is correct.
 _PUT = """
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000

@@ -1,4 +1,4 @@
-"""Load balancing: in which order the candidates of a group are tried for a call.
+"""Load balancing: the order in which the candidates of a group are tried for a call.
 
 ==================  ==========================================================================================
 ``fallback``        in the order given
@@ -8,8 +8,8 @@
 ``cheapest``        the lowest estimated price for this call first; candidates without a price last
 ==================  ==========================================================================================
 
-A strategy only orders. ``Fallback`` skips candidates that cannot serve the call and moves on to
-the next one when a candidate fails.
+A strategy only determines the order. ``Fallback`` skips candidates that cannot serve the call, and
+calls the next one if a candidate fails.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 HALF_LIFE = 30.0
 ASSUMED_OUTPUT = 500
 """The assumed number of output tokens of a call without ``max_tokens``."""
-_FAILED = 2.0  # a failed call counts as its latency times this factor
+_FAILED = 2.0  # a failed call is recorded with its duration multiplied by this factor
 
 
 class Strategy(ABC):
-    """Order candidates, which are identified by their index.
+    """Determine the order in which candidates are tried; a candidate is identified by its index.
 
-    The layer reports the start, first event and end of each call.
+    ``Fallback`` reports the start, the first event and the end of each call.
     """
 
     name: StrategyName
@@ -57,13 +57,13 @@ class Strategy(ABC):
         """Return the eligible candidates in the order in which they are tried."""
 
     def began(self, number: int) -> None:  # noqa: B027
-        """Count a call that was sent to a candidate."""
+        """Record that a call was sent to a candidate."""
 
     def answered(self, number: int, seconds: float) -> None:  # noqa: B027
         """Record the time to the first event of a call."""
 
     def ended(self, number: int, seconds: float, *, failed: bool) -> None:  # noqa: B027
-        """Record the end of a call; ``failed`` if it ended before its first event."""
+        """Record the end of a call; ``failed`` is true if it failed before its first event."""
 
 
 class _InOrder(Strategy):
@@ -76,7 +76,7 @@ class _InOrder(Strategy):
 
 
 class _Weighted(Strategy):
-    """Smooth weighted round-robin, as in nginx: exact shares, no long runs of one candidate."""
+    """Smooth weighted round-robin, as in nginx: exact shares without long runs of one model."""
 
     name = "weighted"
 
@@ -104,7 +104,8 @@ class _LeastBusy(Strategy):
     def __init__(self, weights: Sequence[float]) -> None:
         self._weights = weights
         self._running = [0] * len(weights)
-        # rotate equally busy candidates, or the first would get all calls at low load
+        # Count calls to rotate between equally busy candidates; at low load, the first would get
+        # all calls.
         self._served = [0] * len(weights)
 
     def order(
@@ -125,11 +126,11 @@ class _LeastBusy(Strategy):
 
 
 class _LowestLatency(Strategy):
-    """Order by an exponentially weighted mean of the time to the first event.
+    """Order candidates by an exponentially weighted mean of the time to the first event.
 
-    Old measurements lose weight with time, and the mean of an unused candidate halves every
-    ``half_life`` seconds: a slow candidate is tried again from time to time, and one call shows
-    whether it has recovered.
+    Old measurements lose weight over time. The mean of a candidate that is not used halves every
+    ``half_life`` seconds, so that a slow candidate is tried again from time to time; one call
+    shows whether it has recovered.
     """
 
     name = "lowest_latency"
@@ -153,8 +154,8 @@ class _LowestLatency(Strategy):
     def _expect(self, number: int, now: float) -> float:
         mean = self._mean[number]
         if mean is None:
-            # Candidates without a measured latency come first, with one call each until it is
-            # answered.
+            # A candidate without a measured latency comes first, but receives only one call until
+            # it answers.
             return math.inf if self._running[number] else 0.0
         faded: float = 0.5 ** ((now - self._measured[number]) / self._half_life)
         return mean * faded * (self._running[number] + 1)
@@ -164,7 +165,7 @@ class _LowestLatency(Strategy):
 
     def answered(self, number: int, seconds: float) -> None:
         mean, now = self._mean[number], self._clock()
-        # Each measurement has a weight of one tenth, or more after a pause.
+        # A new measurement has a weight of one tenth; after a pause it has more.
         share = max(0.1, 1 - 0.5 ** ((now - self._measured[number]) / self._half_life))
         self._mean[number] = seconds if mean is None else mean + share * (seconds - mean)
         self._measured[number] = now

@@ -70,7 +70,7 @@ class _Interruptible:
             self._task.cancel()
 
     def is_interrupted(self) -> bool:
-        """Undo the cancellation that ``cancel`` requested; return whether there was no other."""
+        """Undo the cancellation by ``cancel``; return false if the task has others as well."""
         if not self._interrupting or self._task is None:
             return False
         self._interrupting = False
