@@ -265,7 +265,7 @@ class Conversation:
 def _accept(planned: SwapPlan) -> bool:
     """Show what another model would not receive, and return whether to switch to that model.
 
-    Ask the user if more than reasoning is lost, or if the messages do not fit the model.
+    Ask the user if more than reasoning is lost, or if the messages exceed the context window.
     """
     show_plan(planned)
     if planned.refused is not None:

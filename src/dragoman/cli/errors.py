@@ -43,7 +43,7 @@ class WrongFile(click.ClickException):
 
 @contextlib.contextmanager
 def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
-    """Turn Dragoman's errors into an exit code, and a few clear lines or one JSON object."""
+    """Report Dragoman's errors in a few clear lines or as a JSON object, and set the exit code."""
     try:
         yield
     except ProviderError as error:

@@ -244,7 +244,7 @@ def list_keys(place: str, *, as_json: bool) -> None:
 @_auth_option
 @json_option("them")
 def audit(name: str | None, limit: int, place: str, *, as_json: bool) -> None:
-    """List the changes, newest first: all, or those of the key NAME (team:NAME for a team)."""
+    """List all changes, or those of the key NAME, newest first. team:NAME stands for a team."""
     with _open(place) as store:
         records = store.audit(name, limit)
     if as_json:

@@ -597,7 +597,7 @@ def show_cost(
     as_csv: bool,
     as_json: bool,
 ) -> None:
-    """Sum the cost of the calls of SESSION, or of the log: as recorded, and by a price table.
+    """Sum the cost of the calls of SESSION or of the log, as recorded and by a price table.
 
     Each call is priced with the row of the table that was valid on the day of the call. An unknown
     cost never counts as zero. At a terminal, a bar shows each group's share of the recorded cost.
@@ -644,9 +644,9 @@ def view(
 ) -> None:
     """Show the log in a browser: sessions, timelines, decisions, costs and the hash chain.
 
-    Ctrl-C ends it. The page is served on the loopback address only, with a URL that is new each
-    time. Keep the URL secret: it gives access to the log, and with --approve to decisions about
-    what sessions may run.
+    Ctrl-C stops the server. The page is served on the loopback address only, with a URL that is
+    new each time. Keep the URL secret: it gives access to the log and, with --approve, to
+    decisions about what sessions may run.
     """
     if by is not None and not approve:
         raise click.UsageError("--by needs --approve")

@@ -63,7 +63,10 @@ def read_conversation(file: str) -> Any:
 
 
 def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
-    """Print the parts of a plan that are not kept, or all parts, and whether the context fits."""
+    """Print the parts of a plan that are not kept, or all parts.
+
+    Also print whether the conversation fits into the model's context window.
+    """
     items = [item for item in planned.items if everything or item.outcome != "kept"]
     width = max([len(item.path) for item in items], default=0)
     for item in items:

@@ -470,7 +470,7 @@ def describe(error: ProviderError, expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_error(case: CodecCase, codec: Codec) -> ProviderError:
-    """Return the error that the reply, or the invalid request, of a case causes."""
+    """Return the error that a case's reply or invalid request causes."""
     options = case.options
     if case.reply is not None:
         return codec.error(options.status, options.headers, case.reply, options.now)

@@ -128,7 +128,10 @@ def write_text(report: Report, *, paint: Any = lambda text, status: text) -> str
 
 
 def write_markdown(report: Report) -> str:
-    """Return a Markdown page without times: runs on the same server give the same page."""
+    """Return the report as a Markdown page.
+
+    The page has no times, so that two runs on the same server give the same page.
+    """
     lines = [
         f"# Check of {report.model} over the {report.wire} wire",
         "",

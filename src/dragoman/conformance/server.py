@@ -183,7 +183,7 @@ class Server:
         return await other.complete("Hello", config={"max_tokens": 4})
 
     async def get(self, url: str) -> Any:
-        """Send a GET request to the server; return the JSON of the reply, or ``None``."""
+        """Send a GET request; return the JSON of the reply, or ``None`` if the request fails."""
         return await _get(self.witness, url, self._credentials, self.timeouts)
 
     def read_refusal(self, reply: HttpReply) -> ProviderError:

@@ -234,7 +234,7 @@ def read_error(error: Exception) -> ProviderError | None:
 
 
 def _find_texts(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the texts of a conversation, to be removed from an exception's message."""
+    """Yield the texts of a conversation, which must not appear in an error message."""
     for message in messages:
         if isinstance(message.content, str):
             yield message.content

@@ -21,7 +21,7 @@ class Wheel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hub(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model hub: its address, and the environment variables for another address and a token."""
+    """A model hub: its address, and environment variables that set another address or a token."""
 
     url: str
     url_env: str

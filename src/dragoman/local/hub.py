@@ -90,7 +90,7 @@ def _read_facts(url: str, token: str, hub: Hub) -> tuple[str, int]:
 def download(remote: Remote, hub: Hub, folder: Path, progress: Progress | None = None) -> Path:
     """Download a file into ``folder`` and return its path; the caller verifies the digest.
 
-    The received part stays in ``folder`` under the file's digest. After a broken connection the
+    A partial download stays in ``folder`` under the file's digest. After a broken connection the
     download resumes, as long as each attempt receives at least one byte.
     """
     path = folder / f"{remote.sha256}.part"

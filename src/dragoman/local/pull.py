@@ -32,7 +32,7 @@ _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class LocalModel(Struct, frozen=True):
-    """A model that can be served here: from the catalogue, or already downloaded."""
+    """A model that can run on this machine: in the catalogue, or already downloaded."""
 
     name: str
     path: str

@@ -41,7 +41,7 @@ def reprice(
     ],
     table: PriceTable | None = None,
 ) -> Iterator[Repriced]:
-    """Price stored calls again, each with the rows of ``table`` that apply on its day."""
+    """Price stored calls again, with the rows of ``table`` for the day of each call."""
     for record in records:
         use = record if isinstance(record, PricedUse) else PricedUse(*record)
         # Unlike in ``cost``, a call without a time has no price: today's price would be a guess.

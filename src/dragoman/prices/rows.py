@@ -50,7 +50,7 @@ class Match(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         return bool(self.starts_with or self.contains or self.regex)
 
     def covers(self, name: str) -> bool:
-        """Return whether the row covers the model of this name."""
+        """Return whether the row covers the model with this name."""
         name = name.lower()
         return (
             name in self.equals

@@ -189,7 +189,10 @@ class Adapter(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is local: software such as Ollama, or at a loopback address."""
+        """Whether the server is local.
+
+        It is if its address is loopback, or if it runs local software such as Ollama.
+        """
         try:
             host = urlsplit(self.base_url or "").hostname or ""
         except ValueError:
@@ -590,7 +593,7 @@ def _read_declared(section: Section) -> Capabilities:
 
 
 def _read_probed(section: Section) -> Capabilities:
-    """Read the capabilities that a server check found, from the file in ``probed``."""
+    """Read the capabilities that a server check found, from the file that ``probed`` names."""
     path = section.get("probed", str)
     if path is None:
         return Capabilities()

@@ -63,7 +63,7 @@ def _read(path: Path, changed: int) -> CatalogUpdate:
 
 
 def write_update(update: CatalogUpdate) -> Path:
-    """Store an update, merged over the previous one."""
+    """Store an update, merged with the previous one; new values take precedence."""
     path = update_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     old = read_update()
