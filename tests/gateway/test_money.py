@@ -308,6 +308,27 @@ async def test_replies_that_violate_the_requested_schema_are_billed(
     assert sum(billed) == ledger.spent("ann") == logged == seen > 0
 
 
+@pytest.mark.parametrize("log", [None, MemoryLog()], ids=["no log", "log"])
+async def test_metrics_count_the_tokens_of_every_attempt(log: MemoryLog | None) -> None:
+    def answer(text: str, usage: Usage) -> Any:
+        return speak(lambda out: out.text(text), usage=usage)
+
+    def fail(request: Request) -> Any:
+        usage = Usage(40, 2)
+        wrong = StructuredOutputError("no", output_content="{}", usage=usage)
+        return [*answer("{}", usage)(request), wrong]
+
+    model = Listed(fail, answer('{"n": 1}', Usage(300, 10)), name="anthropic", model=SONNET)
+    provider = Retry(model, reask=lambda error: "Again, please.")
+    keys = KeyRing([Key("ann", hash_key(ANN))])
+    app = create_app({"fast": provider}, keys=keys, log=log)
+    async with serving(app) as url:
+        await post(f"{url}/v1/chat/completions", {**BODY, "response_format": FORMAT}, bearer(ANN))
+    text = app.state.service.metrics.text()
+    assert 'dragoman_tokens_total{model="fast",kind="input"} 340' in text
+    assert 'dragoman_tokens_total{model="fast",kind="output"} 12' in text
+
+
 # --- gateway records in the log ----------------------------------------------------------------
 
 

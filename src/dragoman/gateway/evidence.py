@@ -68,6 +68,15 @@ class GatewayCall(Struct, kw_only=True):
         earlier = [each for each in self.reply.history if isinstance(each, CallFailed)]
         return [*[replace(each, inbound=self.inbound) for each in earlier], self._record_end()]
 
+    def count_tokens(self) -> Usage:
+        """Return the sums of the tokens that ``record`` would return, without their price."""
+        usage = self._find_usage()
+        failed = [each for each in self.reply.history if isinstance(each, CallFailed)]
+        return Usage(
+            sum([each.input_tokens or 0 for each in failed], usage.input_tokens or 0),
+            sum([each.output_tokens or 0 for each in failed], usage.output_tokens or 0),
+        )
+
     def _record_end(self) -> CallEnd:
         complete, reply, request = self.complete, self.reply, self.request
         facts: dict[str, Any] = {

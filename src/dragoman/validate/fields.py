@@ -42,7 +42,8 @@ class Fields:
         self.where = path
         self.data: Mapping[str, Any] = data
         self._known: dict[str, None] = {}
-        if not isinstance(data, Mapping):
+        # most mappings are dicts, for which the check against the abstract class is slow
+        if type(data) is not dict and not isinstance(data, Mapping):
             raise self.fail(f"must be an object, not {kind_of(data)}")
 
     def __contains__(self, name: str) -> bool:
@@ -80,9 +81,12 @@ class Fields:
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """Return a field of the type ``kind``, or the default; report a wrong type."""
-        value = self.take(name)
+        self._known[name] = None
+        value = self.data.get(name)
         if value is None:
             return default
+        if type(value) is kind:
+            return value
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             expected = [KINDS[each] for each in kinds if each is not int or float not in kinds]
@@ -113,20 +117,26 @@ class Fields:
     def choice(self, name: str, choices: Collection[C]) -> C | None:
         """Return the value of a field that must be one of ``choices``."""
         value = self.text(name)
+        if value is None:
+            return None
         chosen = next((each for each in choices if each == value), None)
-        if value is not None and chosen is None:
+        if chosen is None:
             self.complain(f"must be one of {', '.join(choices)}, not {quote(value)}", name)
         return chosen
 
     def items(self, name: str, *, required: bool = False) -> Sequence[Any] | None:
         """Return the value of a list field."""
         value = self.take(name)
-        if value is None and required:
-            self.refuse(name, "is required")
-        if value is not None and (isinstance(value, str) or not isinstance(value, Sequence)):
+        if value is None:
+            if required:
+                self.refuse(name, "is required")
+            return None
+        is_list = type(value) is list or isinstance(value, Sequence)
+        if not is_list or isinstance(value, str):
             self.complain(f"must be a list, not {kind_of(value)}", name)
             return None
-        return value
+        items: Sequence[Any] = value
+        return items
 
     def texts(self, name: str) -> tuple[str, ...] | None:
         """Return the value of a field that is a list of strings."""
