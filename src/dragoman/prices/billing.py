@@ -31,6 +31,8 @@ _COUNTERS = (
     "cached_input_tokens",
     "cache_creation_input_tokens",
     "reasoning_tokens",
+    "billed_input_tokens",
+    "billed_output_tokens",
 )
 
 
@@ -97,20 +99,26 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
         parts["search"] = EXACT.scaleb(EXACT.multiply(usage.search_units, row.search), -3)
     total = _ZERO
     for part in parts.values():
-        total = EXACT.add(total, part)
+        if part:
+            total = EXACT.add(total, part)
     notes += _caveats(usage, row, model)
     return Cost(total, parts, version, row, notes=tuple(notes))
 
 
 def _split(usage: Usage) -> dict[str, int] | Unpriced:
     """Split the counts of a usage, so that every token is in exactly one part of the bill."""
-    for name in ("input_tokens", "output_tokens"):
-        if getattr(usage, name) is None:
-            return Unpriced(f"usage not reported: {name}")
-    whole, produced, cached, written, reasoned = (getattr(usage, name) or 0 for name in _COUNTERS)
-    for name in (*_COUNTERS, "billed_input_tokens", "billed_output_tokens"):
-        if (getattr(usage, name) or 0) < 0:
-            return Unpriced(f"usage is negative: {name}")
+    whole, produced = usage.input_tokens, usage.output_tokens
+    if whole is None or produced is None:
+        missing = "input_tokens" if whole is None else "output_tokens"
+        return Unpriced(f"usage not reported: {missing}")
+    cached = usage.cached_input_tokens or 0
+    written = usage.cache_creation_input_tokens or 0
+    reasoned = usage.reasoning_tokens or 0
+    billed_input, billed_output = usage.billed_input_tokens, usage.billed_output_tokens
+    lowest = min(whole, produced, cached, written, reasoned, billed_input or 0, billed_output or 0)
+    if lowest < 0:
+        wrong = next(name for name in _COUNTERS if (getattr(usage, name) or 0) < 0)
+        return Unpriced(f"usage is negative: {wrong}")
     if cached + written > whole:
         return Unpriced(
             f"usage contradicts itself: cached_input_tokens {cached} and "
@@ -129,10 +137,10 @@ def _split(usage: Usage) -> dict[str, int] | Unpriced:
         "reasoning": reasoned,
     }
     # Billed counts are not split: the provider reports no cached or reasoning part of them.
-    if usage.billed_input_tokens is not None:
-        counts |= {"input": usage.billed_input_tokens, "cached_input": 0, "cache_write": 0}
-    if usage.billed_output_tokens is not None:
-        counts |= {"output": usage.billed_output_tokens, "reasoning": 0}
+    if billed_input is not None:
+        counts |= {"input": billed_input, "cached_input": 0, "cache_write": 0}
+    if billed_output is not None:
+        counts |= {"output": billed_output, "reasoning": 0}
     return counts
 
 
@@ -142,15 +150,17 @@ def _bill(
     parts: dict[str, Decimal] = {}
     notes: list[str] = []
     for part, name, stand_in in _PARTS:
+        count = counts[part]
+        if not count:
+            parts[part] = _ZERO
+            continue
         rate = row.rate(name, input_tokens)
         if rate is None:
             rate = row.rate(stand_in, input_tokens) or _ZERO
             # Reasoning is billed as output by every provider; only a missing cache rate is noted.
-            if counts[part] and stand_in == "input":
+            if stand_in == "input":
                 notes.append(f"no {name} rate: {part} is billed at the input rate")
-        parts[part] = (
-            EXACT.scaleb(EXACT.multiply(counts[part], rate), -6) if counts[part] else _ZERO
-        )
+        parts[part] = EXACT.scaleb(EXACT.multiply(count, rate), -6)
     return parts, notes
 
 
