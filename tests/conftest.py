@@ -56,6 +56,22 @@ def count(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
     return lambda what, number: request.node.user_properties.append(("counted", [what, number]))
 
 
+@pytest.fixture
+def benchmark() -> Callable[[Callable[[], Any]], Any]:
+    """Call a function once: LangChain's suites request this fixture of pytest-benchmark."""
+    return lambda function: function()
+
+
+@pytest.fixture
+def vcr() -> None:
+    """Replace the fixture of pytest-recording: LangChain's suites request it for skipped tests."""
+
+
+@pytest.fixture
+def snapshot() -> None:
+    """Replace the fixture of syrupy: LangChain's suites request it for skipped tests."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Exclude the exhaustive tests from coverage, because they cover no additional lines."""
     for item in items:
