@@ -94,6 +94,8 @@ _HEADERS = frozenset(
     }
 )
 _HEADER_FAMILIES = ("x-ratelimit-", "anthropic-ratelimit-")
+KEPT_HEADERS = "|".join([*sorted(_HEADERS), *[f"{family}[^:\\r]*" for family in _HEADER_FAMILIES]])
+"""A pattern for the lower-case names of the headers that ``keep_headers`` keeps."""
 
 # The maximum lengths in characters of provider texts in an error. Texts are truncated before
 # patterns are matched.

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from dragoman import HttpTransport, NetworkError, TimedOutError, Timeouts, connect
+from dragoman.errors import keep_headers
+from dragoman.messages import Request, User
 from dragoman.transport import Secret, Transport, pool
 from dragoman.transport.pool import share_ahead
 from dragoman.wire import HttpRequest
@@ -57,6 +59,21 @@ async def test_most_recently_used_connection_is_reused_first() -> None:
         last.write(REPLY)
         await again
         await transport.close()
+
+
+async def test_connection_is_idle_as_soon_as_the_last_events_are_read() -> None:
+    transport = HttpTransport()
+    async with (
+        serve(answering()) as server,
+        connect("m", base_url=server.base_url, transport=transport) as model,
+    ):
+        reply = model.open(Request((User("Hi"),)))
+        events = await reply.next()
+        assert events[-1].type == "message.complete"
+        assert transport.open_pool().sizes == (1, 1)
+        assert await reply.next() == []
+        await reply.aclose()
+        assert transport.open_pool().sizes == (1, 1)
 
 
 async def test_idle_connections_are_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,6 +340,29 @@ async def test_request_line_and_headers_are_written_correctly() -> None:
         "authorization": "Bearer k",
         "content-length": "2",
     }
+
+
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nDate: Mon, 16 Nov 2026 00:00:00 GMT\r\nserver: s\r\n"
+    b"X-RateLimit-Remaining-Requests:  9 \r\nx-ratelimit-note: key-12345678\r\n"
+    b"not-date: 1\r\ndated: 2\r\nx-ratelimit: 3\r\nset-cookie: x-request-id: 4\r\n"
+    b"request-id: a\r\nRequest-Id: b\r\ncontent-length: 2\r\n\r\n"
+)
+
+
+async def test_headers_for_records_are_those_that_errors_keep(make_transport: Make) -> None:
+    transport = make_transport()
+    async with listen(replying(HEAD + b"hi")) as server:
+        request = HttpRequest("POST", server.url, {}, b"{}")
+        async with transport.send(request, {}, PATIENT) as reply:
+            kept = reply.keep_headers(["key-12345678"])
+            assert kept == keep_headers(reply.headers, ["key-12345678"])
+            assert kept.keys() == {
+                "date", "x-ratelimit-remaining-requests", "x-ratelimit-note", "request-id",
+            }  # fmt: skip
+            assert kept["x-ratelimit-remaining-requests"] == "9"
+            assert "12345678" not in kept["x-ratelimit-note"]
+        await transport.close()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from ..errors import (
     ProviderError,
     UnsupportedContentError,
     UnsupportedFeatureError,
-    keep_headers,
     without_frames,
 )
 from ..events import Assembler, Event, MessageComplete
@@ -286,22 +285,17 @@ class WireReply(AssembledReply):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return (
-            keep_headers(self._http.headers, self._provider._reveal_secrets())
-            if self._http is not None
-            else {}
-        )
+        if self._http is None:
+            return {}
+        return self._http.keep_headers(self._provider._reveal_secrets())
 
     async def next(self) -> list[Event]:
         if self._ended:
             return []
         try:
-            events = await self._read()
+            return await self._read()
         except BaseException as error:
             await self._fail(error)
-        if not events:
-            await self._leave(None)
-        return events
 
     async def aclose(self) -> None:
         if not self._ended:
@@ -318,25 +312,30 @@ class WireReply(AssembledReply):
         else:
             # restart the idle deadline, since the caller has handled the previous events
             http.touch()
+        events: list[Event] = []
         try:
-            while not decoder.done:
+            while not events and not decoder.done:
                 chunk = b"" if http.over else await http.receive()
                 events = decoder.feed(chunk) if chunk else decoder.end()
-                if events:
-                    return self._close(events) if decoder.done else events
         except ProviderError as error:
             events = decoder.fail(error)
-            if events:
-                return self._close(events)
+        if not decoder.done:
+            return events
         if decoder.error is not None:
-            raise decoder.error
-        if (
-            self._provider._observe is not None
-            and self.out is not None
-            and self.out.complete is not None
-        ):
-            self._provider._observe.see_reply(self.request, self.out.complete)
-        return []
+            if not events:
+                raise decoder.error
+            return self._close(events)
+        # If the body is complete, its connection can be reused at once: the caller need not ask
+        # for the end.
+        if http.over or not events:
+            self._observe()
+            await self._leave(None)
+        return events
+
+    def _observe(self) -> None:
+        observer, out = self._provider._observe, self.out
+        if observer is not None and out is not None and out.complete is not None:
+            observer.see_reply(self.request, out.complete)
 
     async def _send(self) -> tuple[HttpStream, Decoder]:
         """Send the request.

@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..wire.codec import HttpRequest
 from . import body
-from .clock import Clock, Timeouts
+from .clock import Alarm, Clock, Timeouts
 from .connect import Proxy, find_proxy, parse_url
 from .contract import HttpStream, Secret, Transport
 from .pool import PLAIN_SECONDS, TLS_SECONDS, share_ahead
@@ -263,6 +263,7 @@ class _Exchange(HttpStream):
         self._request = request
         self._credentials = credentials
         self._clock = clock
+        self._alarm = Alarm(clock.loop)
         self._stream = stream
         self._single = single
         self._counted = False
@@ -283,7 +284,7 @@ class _Exchange(HttpStream):
         task = asyncio.current_task()
         others = task.cancelling() if task is not None else 0
         if task is not None:
-            clock.start(partial(_cancel, task))
+            clock.start(partial(_cancel, task), self._alarm)
         failed: ProviderError | None = None
         try:
             # The API key is added inside the call expression, so that no local variable and no
@@ -322,7 +323,7 @@ class _Exchange(HttpStream):
         self.headers = self._response.headers
         self._content = self._response.content
         clock.reading = False
-        clock.start(self._response.close)
+        clock.start(self._response.close, self._alarm)
         self._watch(self._response)
         return self
 
@@ -368,6 +369,7 @@ class _Exchange(HttpStream):
 
     def _close(self) -> None:
         self._clock.stop()
+        self._alarm.cancel()
         if self._closed is not None and self._on_closed is not None:
             self._closed.remove_done_callback(self._on_closed)
             self._closed = None

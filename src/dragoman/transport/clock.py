@@ -35,6 +35,48 @@ class Timeouts(Struct, frozen=True):
                 )
 
 
+class Alarm:
+    """A timer that a connection keeps from one call to the next.
+
+    Setting and cancelling a timer takes a few percent of the time of a call, and few calls reach
+    a deadline. The end of a call therefore leaves the timer set. If it fires during a later call,
+    the clock of that call sets it again, for its own deadline.
+    """
+
+    __slots__ = ("_loop", "_ring", "_timer", "_when")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ring: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._when = 0.0
+
+    def set(self, when: float, ring: Callable[[], None]) -> None:
+        """Call ``ring`` at ``when``, or earlier if the timer is set already."""
+        self._ring = ring
+        if self._timer is not None:
+            if self._when <= when:
+                return
+            self._timer.cancel()
+        self._when = when
+        self._timer = self._loop.call_at(when, self._fire)
+
+    def release(self) -> None:
+        """End the use of the timer by a call; the timer stays set."""
+        self._ring = None
+
+    def cancel(self) -> None:
+        """Cancel the timer, unless a call still uses it."""
+        if self._timer is not None and self._ring is None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._ring is not None:
+            self._ring()
+
+
 class Clock:
     """Enforce the deadlines of one call with a single timer, however many chunks arrive.
 
@@ -43,7 +85,7 @@ class Clock:
     caller handles events does not count.
     """
 
-    __slots__ = ("_began", "_expire", "_received", "_stream", "_timer", "_touched", "expired",
+    __slots__ = ("_alarm", "_began", "_expire", "_received", "_stream", "_touched", "expired",
                  "loop",
                  "reading", "timeouts")  # fmt: skip
 
@@ -57,14 +99,14 @@ class Clock:
         self._stream = stream
         self._began = self._touched = loop.time()
         self._received = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
         self._expire: Callable[[], None] | None = None
 
-    def start(self, expire: Callable[[], None]) -> None:
-        """Start the timer; the deadlines count from the creation of the clock."""
+    def start(self, expire: Callable[[], None], alarm: Alarm) -> None:
+        """Set the timer; the deadlines count from the creation of the clock."""
         self._expire = expire
-        if self._timer is None:
-            self._schedule()
+        self._alarm = alarm
+        self._schedule()
 
     def touch(self) -> None:
         """Restart the idle deadline, since the caller has received and handled an event.
@@ -76,13 +118,13 @@ class Clock:
         self._touched = self.loop.time()
         if not self._received:
             self._received = True
-            self.stop()
             self._schedule()
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """End the watch; the timer can be used for the next call."""
+        if self._alarm is not None:
+            self._alarm.release()
+            self._alarm = None
 
     def connect_by(self) -> tuple[Deadline, float | None]:
         """Return the name and the time of the earliest deadline that applies to connecting."""
@@ -121,8 +163,8 @@ class Clock:
 
     def _schedule(self) -> None:
         _, when = self._next()
-        if when is not None:
-            self._timer = self.loop.call_at(when, self._check)
+        if when is not None and self._alarm is not None:
+            self._alarm.set(when, self._check)
 
     def _check(self) -> None:
         which, when = self._next()

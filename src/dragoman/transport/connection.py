@@ -44,6 +44,8 @@ from typing import Literal, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from .clock import Alarm
+
 # The maximum size of a reply's head, trailers or chunk extensions, in bytes. Hosted APIs send
 # heads of 2 to 4 KiB.
 MAX_HEAD = 64 * 1024
@@ -90,8 +92,8 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_arriving", "_awaited", "_buffer", "_held", "_interim", "_loop", "_owner", "_parser",
         "_paused", "_poll",
-        "_timer", "_unframed", "_until_eof", "_used", "_waiter", "encoding", "expires", "failure",
-        "head",
+        "_timer", "_unframed", "_until_eof", "_used", "_waiter", "alarm", "encoding", "expires",
+        "failure", "head",
         "is_reusable", "key", "limit", "pieces", "state", "status", "transport", "without_body",
     )  # fmt: skip
 
@@ -109,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self.without_body = False  # true for CONNECT, whose reply ends after its head
         self.limit = len(buffer)
         self.expires = 0.0
+        self.alarm = Alarm(loop)
         self._loop = loop
         self._owner = owner
         self._buffer = buffer
@@ -218,6 +221,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wake()
         if self._timer is not None:
             self._timer.cancel()
+        self.alarm.cancel()
         if self.transport is not None:
             # this fails if the event loop, and with it the socket, is already closed
             with suppress(RuntimeError):
@@ -305,6 +309,7 @@ class Connection(asyncio.BufferedProtocol):
         self._poll = self._parser = self.transport = None
         if self._timer is not None:
             self._timer.cancel()
+        self.alarm.cancel()
         self._wake()
         self._owner.handle_loss(self)
 

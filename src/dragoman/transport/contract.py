@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import NoReturn
 
+from ..errors import keep_headers
 from ..wire.codec import HttpReply, HttpRequest
 from .clock import Timeouts
 
@@ -46,6 +47,10 @@ class HttpStream(ABC):
     """
     over: bool = False
     """Whether the body is known to be complete; then ``receive`` returns nothing more."""
+
+    def keep_headers(self, secrets: Iterable[str] = ()) -> dict[str, str]:
+        """Return the header fields that records of calls contain, without secrets."""
+        return keep_headers(self.headers, secrets)
 
     @abstractmethod
     async def receive(self) -> bytes:

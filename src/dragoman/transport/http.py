@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 
 from ..errors import (
+    KEPT_HEADERS,
     InvalidResponseError,
     NetworkError,
     ProviderError,
     StreamInterruptedError,
     TimedOutError,
+    keep_headers,
     without_frames,
 )
 from ..wire.codec import HttpRequest
@@ -185,14 +187,13 @@ class _Exchange(HttpStream):
         # the same connection would fail. Therefore a connection without TLS is not reused after a
         # stream; a new one is cheap.
         self._single = stream and request.url.startswith("http:")
-        self._pool: Pool | None = None
+        self._pool: Pool | None = None  # set while the exchange is open
         self._connection: Connection | None = None
         # The head of the reply as bytes, decoded on first use.
         self._head = bytearray()
         self._inflater: Inflater | None = None
         # number of decompressed bytes since the last yield to the event loop
         self._unpaused = 0
-        self._counted = False
 
     async def __aenter__(self) -> HttpStream:
         transport, request, clock = self._transport, self._request, self._clock
@@ -202,7 +203,6 @@ class _Exchange(HttpStream):
         ahead = 0
         if self._stream:
             pool.streams += 1
-            self._counted = True
             ahead = pool.share()
         key = target.origin if proxy is None else f"{target.origin} {proxy.origin}"
         try:
@@ -226,7 +226,7 @@ class _Exchange(HttpStream):
                 request.body,
                 limit=ahead or _LIMIT,
             )
-            clock.start(connection.close)
+            clock.start(connection.close, connection.alarm)
             if connection.state == "head":
                 await connection.wait()
         except ValueError as error:
@@ -268,6 +268,7 @@ class _Exchange(HttpStream):
         connection, pool = self._connection, self._pool
         if kind is None and connection is not None and pool is not None and not self._single:
             self._connection = None
+            self._clock.stop()
             # the last, empty HTTP chunk arrives shortly after the event that ends a stream
             connection.drain()
             if connection.state != "drain":
@@ -277,6 +278,8 @@ class _Exchange(HttpStream):
     def __del__(self) -> None:
         # The caller has dropped the stream without closing it. Its timer would keep the socket
         # open until a deadline.
+        if self._pool is None:
+            return
         clock = self._clock
         if self._connection is None or clock.loop.is_closed() or clock.is_in_loop():
             self._close()
@@ -285,22 +288,24 @@ class _Exchange(HttpStream):
                 clock.loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
         self._clock.stop()
-        if self._counted and self._pool is not None:
-            self._pool.streams -= 1
-            self._counted = False
+        if self._stream:
+            pool.streams -= 1
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        read: dict[str, str] = {}
-        for line in self._head.decode("latin-1").split("\r\n")[1:]:
-            name, _, text = line.partition(":")
-            name = name.lower()
-            read[name] = f"{read[name]}, {text.strip()}" if name in read else text.strip()
-        return read
+        return _read_fields(self._head.decode("latin-1").split("\r\n")[1:])
+
+    def keep_headers(self, secrets: Iterable[str] = ()) -> dict[str, str]:
+        # Hosted APIs send about 20 fields. Most are not kept, and are not decoded.
+        lines = _kept_lines().findall(self._head.decode("latin-1"))
+        return keep_headers(_read_fields(lines), secrets)
 
     def touch(self) -> None:
         self._clock.touch()
@@ -355,11 +360,29 @@ class _Exchange(HttpStream):
 
 
 def _read_target(url: str) -> Target:
-    with suppress(ValueError):
+    try:
         return parse_url(url)
-    # raise outside of ``suppress``, without a cause: the cause would contain the URL, which may
+    except ValueError:
+        pass
+    # raised outside of ``except``, without a cause: the cause would contain the URL, which may
     # have a key
     raise NetworkError(_MALFORMED)
+
+
+@cache
+def _kept_lines() -> re.Pattern[str]:
+    """Return the pattern of the lines of a head that are kept, compiled on first use."""
+    return re.compile(rf"\r\n((?:{KEPT_HEADERS}):[^\r]*)", re.IGNORECASE)
+
+
+def _read_fields(lines: Iterable[str]) -> dict[str, str]:
+    """Return header fields by their lower-case names; join repeated fields with a comma."""
+    read: dict[str, str] = {}
+    for line in lines:
+        name, _, text = line.partition(":")
+        name = name.lower()
+        read[name] = f"{read[name]}, {text.strip()}" if name in read else text.strip()
+    return read
 
 
 @lru_cache(maxsize=256)
