@@ -275,7 +275,7 @@ class Assembler:
     def whole(self, block: RedactedThinking | Opaque | Audio | Image) -> None:
         """Add a block that arrives complete, without deltas.
 
-        The block gets opaque state. An audio block gets it only if the provider sent some.
+        Audio blocks have opaque state only if the provider sent some; other blocks always have it.
         """
         opened = self._open(type(block))
         opened.complete = block

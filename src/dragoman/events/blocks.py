@@ -51,7 +51,7 @@ _CHUNK = 4096  # length of a chunk in characters, after which a new chunk begins
 LAST = object()
 """The key that stands for the last text of a message."""
 Citing: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""A function from a text and its opaque state to the sources of the text."""
+"""A function that returns the sources of a text, given the text and its opaque state."""
 
 
 class GrowingText:
@@ -118,7 +118,7 @@ class Block:
         return self.content.read() + "".join(self.waiting or ())
 
     def retract(self, events: Sequence[Event]) -> bool:
-        """Undo the given events, which are the block's last; return whether any of it remains."""
+        """Undo the block's last events, which are given; return whether any content remains."""
         hidden = 0
         for event in events:
             if isinstance(event, ToolUseStart):
@@ -301,7 +301,8 @@ class Blocks:
             event for event in undelivered if not isinstance(event, MessageStart | MessageComplete)
         ]
         if lost:
-            cut = lost[0].content_block_index  # the first block that was not delivered completely
+            # index of the first block that was not delivered completely
+            cut = lost[0].content_block_index
             before = [block for block in kept if block.index < cut]
             rest = [event for event in lost if event.content_block_index == cut]
             kept = before + [block for block in kept if block.index == cut and block.retract(rest)]

@@ -40,7 +40,7 @@ class Bounds(Struct, frozen=True):
 
     body_bytes: int = 8 * 1024 * 1024
     body_seconds: float = 30.0
-    # total size of all bodies that are received or decoded at a time
+    # maximum total size of the bodies that are being received or decoded
     bodies_bytes: int = 256 * 1024 * 1024
     reply_seconds: float = 900.0
     in_flight: int = 10_000

@@ -25,7 +25,7 @@ async def count_input(provider: Provider, request: Request) -> tuple[int, tuple[
             count = await _ask(part, replace(request, model=part.model))
             if count is not None:
                 return count, ()
-            break  # a model may have fallback servers; only the first server counts
+            break  # a model may have fallback servers; only the first is asked to count the tokens
     work = provider.estimate_input_tokens
     return await asyncio.to_thread(work, request.messages, request.tools), (_ESTIMATED,)
 

@@ -171,7 +171,7 @@ class _Postgres:
 
     def _lock(self, locks: Sequence[str]) -> float:
         wanted = "".join(["pg_advisory_xact_lock(hashtextextended(%s, 0)), " for _ in locks])
-        query = f"select {wanted}extract(epoch from clock_timestamp())::float8"  # noqa: S608 - it contains no values
+        query = f"select {wanted}extract(epoch from clock_timestamp())::float8"  # noqa: S608 - the query contains no values
         with self._base.pipeline():  # pipeline mode sends both statements in one round trip
             self._base.execute("begin")
             found = self._base.execute(query, [f"dragoman:{name}" for name in locks])

@@ -424,7 +424,7 @@ class Exchange:
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
-        """Translate a request to the provider's wire and replace the model's served name.
+        """Translate a request to the provider's wire, with the provider's own name of the model.
 
         Raise ``UnsupportedFeatureError`` if the request loses something and the configuration
         forbids losses.
@@ -448,7 +448,7 @@ class Exchange:
 
     async def _count(self, key: Key, provider: Provider) -> None:
         """Count the request against its key's limits; raise an error if a limit is reached."""
-        # the operator may have added limits to the key after the start
+        # the operator may have added limits that workers without a shared ledger cannot count
         if not self.service.can_count(key):
             raise QuotaExceededError(
                 "this key has limits, and the gateway's workers have no shared ledger to count "

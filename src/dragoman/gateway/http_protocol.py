@@ -161,7 +161,7 @@ class _EndingProtocol(HttpToolsProtocol):
             self._watch_writing()
 
     def _linger(self) -> None:
-        self.parser = None  # type: ignore[assignment] # with the header that it holds
+        self.parser = None  # type: ignore[assignment] # free its buffer
         if self._inner.can_write_eof():
             self._inner.write_eof()
         self._read_timer = self.loop.call_later(_LINGER_SECONDS, self._stop_lingering)
@@ -183,8 +183,7 @@ class _EndingProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _stop_lingering(self) -> None:
-        # if a part of the reply is still unsent, close after it is sent; the write timeout limits
-        # that
+        # if a part of the reply is unsent, close after it is sent; the write timeout still applies
         if self._inner.get_write_buffer_size():
             self._inner.close()
             self._watch_writing()
@@ -286,7 +285,7 @@ class BoundedHttpProtocol(_EndingProtocol):
             self._check_unread()
 
     def _check_unread(self) -> None:
-        """Check the size of what the parser buffers: incomplete headers, trailers and chunks."""
+        """Check how much data the parser buffers: incomplete headers, trailers and chunks."""
         if self._in_head and self._unread > self.bounds.head_bytes:
             self._refuse(431, "the head of the request is too large")
         elif (

@@ -47,7 +47,7 @@ class Memory:
         self.response_id: str | None = None
 
     async def recall(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a request, with the stored items that it refers to inserted."""
+        """Insert the stored items that a request refers to; return the request's fields."""
         self.fields = dict(fields)
         made = {name: value for name, value in fields.items() if name not in _STATE}
         self.is_stored = fields.get("store") is not False
@@ -146,7 +146,7 @@ _STATE = ("previous_response_id", "conversation", "store", "background")
 
 
 class KeepingEncoder(ReplyEncoder):
-    """Forward the bytes of another encoder, and keep the final response object to be stored."""
+    """Forward the bytes of another encoder, and extract the final response for the store."""
 
     def __init__(self, inner: ReplyEncoder) -> None:
         super().__init__()

@@ -64,7 +64,8 @@ _FIELDS = [
 class Key(Struct, frozen=True):
     """The owner and the rights of a key.
 
-    The ``models`` that it may use are names or patterns such as ``"anthropic:*"``.
+    ``models`` lists the models that the key may use, as names or patterns such as
+    ``"anthropic:*"``.
     """
 
     id: str
@@ -347,7 +348,7 @@ def _read_money(section: Section, name: str) -> Decimal | None:
 
 
 def read_money(text: str) -> Decimal:
-    """Return a text as an amount of money; raise ``ValueError`` if it is not one."""
+    """Parse an amount of money; raise ``ValueError`` if the text is not an amount."""
     try:
         money = Decimal(text)
     except InvalidOperation:

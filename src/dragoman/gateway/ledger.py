@@ -52,7 +52,7 @@ _SCHEMA = [
     ),
 ]
 _LIFE = new_ulid()  # a unique id of this process; process ids of the operating system are reused
-_BUSY_SECONDS = 2.0  # seconds that a call waits until the ledger admits it
+_BUSY_SECONDS = 2.0  # how many seconds a call waits for the ledger's permission
 _RETRY_SECONDS = 1.0  # seconds between two attempts to write the usage of a call
 _CLOSE_SECONDS = 10.0
 
@@ -137,7 +137,7 @@ class Ledger:
         return lease
 
     def find_standing(self, key: Key) -> dict[str, int]:
-        """Return how many requests and tokens a key had left this minute, at its last request."""
+        """Return the requests and tokens left of a key's per-minute limits at its last request."""
         return self._standing.get(key.id, {})
 
     def settle(
@@ -316,9 +316,9 @@ class LedgerWriter:
     """Use a ledger in a separate thread, so that a slow database does not block the event loop.
 
     While the ledger cannot be written, new calls are rejected with ``OverloadedError`` within
-    seconds, so that no budget is exceeded; the usage of finished calls is queued and written
-    later, in order. A ledger in memory is used directly, without a thread. With ``limits``, Redis
-    counts requests, tokens and concurrent calls, and the ledger counts only cost.
+    seconds (budgets fail closed), and the usage of finished calls is queued and written later, in
+    order. A ledger in memory is used directly, without a thread. With ``limits``, Redis counts
+    requests, tokens and concurrent calls, and the ledger counts only cost.
     """
 
     def __init__(self, ledger: Ledger, limits: RedisLimits | None = None) -> None:

@@ -203,8 +203,8 @@ class RedisLimits:
     def settle(self, lease: str, key: Key, tokens: int = 0, *, requests: int = 0) -> None:
         """Release a call's lease and count its tokens, in a background task.
 
-        ``requests`` is subtracted from the counted requests, for a call that was rejected after
-        all.
+        If a counted call was not sent after all, ``requests=1`` subtracts its request from the
+        count.
         """
         if lease.startswith(_LOCAL):
             assert self._spare is not None
@@ -213,7 +213,7 @@ class RedisLimits:
             self._start(self._settle(lease, key, tokens, requests))
 
     def describe(self, key: Key) -> dict[str, int]:
-        """Return how many requests and tokens a key had left this minute, at its last request."""
+        """Return the requests and tokens left of a key's per-minute limits at its last request."""
         return self._standing.get(key.id, {})
 
     async def close(self) -> None:

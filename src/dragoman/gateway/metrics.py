@@ -64,7 +64,7 @@ class Metrics:
             self._switches[model, each.from_, each.to, each.reason] += 1
 
     def time(self, name: str, seconds: float) -> None:
-        """Add a duration to the histogram with a name."""
+        """Add a duration to the histogram with the given name."""
         held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
         # durations that are longer than the last bucket are counted in the entry after it
         held[bisect_left(_BUCKETS, seconds)] += 1

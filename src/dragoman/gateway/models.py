@@ -64,7 +64,7 @@ class Models:
         ]
 
     def find(self, name: str) -> Provider:
-        """Return the provider with a name; raise ``InvalidModelError`` if it is not served."""
+        """Return the provider with this name; raise ``InvalidModelError`` if it is not served."""
         provider = self._providers.get(name)
         if (
             provider is None
@@ -110,8 +110,8 @@ class Models:
         if self._asked is None or time.monotonic() - self._asked > _READY_FOR:
             if self._probe is None or self._probe.done():
                 self._probe = asyncio.ensure_future(self._find_problems())
-            # ``asyncio.wait`` does not cancel the shared task if this caller is cancelled;
-            # ``await`` would.
+            # Use ``asyncio.wait``: if this caller is cancelled, awaiting the task directly would
+            # cancel it for all callers.
             await asyncio.wait([self._probe])
         return self._problems
 

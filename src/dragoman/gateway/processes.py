@@ -9,7 +9,7 @@ __all__ = ["is_alive"]
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process with an id runs on this machine; on Windows, always return true."""
+    """Return whether the process with this id is alive; on Windows, always return true."""
     if sys.platform == "win32":
         # On Windows os.kill(pid, 0) terminates the process.
         return True

@@ -18,7 +18,7 @@ class StopCutter:
         # held-back text that may be the beginning of a stop sequence
         self._held: TextDelta | None = None
         self._block = -1  # index of the block that the held-back text belongs to
-        self._text: list[str] = []  # the text of the current block that has been forwarded
+        self._text: list[str] = []  # the parts of the current block's text that were forwarded
         self.found: str | None = None
 
     def feed(self, events: Sequence[Event]) -> list[Event]:

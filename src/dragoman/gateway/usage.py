@@ -65,7 +65,7 @@ class Running(Protocol):
 
     @property
     def owner(self) -> str:
-        """The id of the key that sent the request."""
+        """The id of the key that the client sent."""
         ...
 
 

@@ -13,7 +13,7 @@ MAX_MESSAGE = 2000
 
 
 def read_attempt(request: Request | EmbedRequest | RerankRequest) -> int:
-    """Return the number of the current attempt, which ``Retry`` stores in the metadata."""
+    """Return the attempt's number, which ``Retry`` stores in the request's metadata."""
     number = str(request.metadata.get(ATTEMPT, "0"))
     return int(number) if number.isdecimal() else 0
 

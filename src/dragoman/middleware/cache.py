@@ -33,8 +33,8 @@ from .stores import Store, open_store
 log = logging.getLogger("dragoman")
 
 CACHE = "dragoman.cache"
-"""The key of ``metadata`` that opts a call out: ``"off"`` neither reads nor stores, ``"refresh"``
-only stores.
+"""The key in ``metadata`` that changes how a call uses the cache: ``"off"`` disables the cache for
+the call, ``"refresh"`` sends the call and replaces the stored reply.
 """
 
 _SOUND = ("stop", "length", "tool_calls", "content_filter")
@@ -90,7 +90,7 @@ class Cache(Wrapper, Middleware):
                 yield batch
 
     async def _find(self, key: str) -> Sequence[Event] | None:
-        """Return a stored reply or that of an identical call in flight; ``None`` without both."""
+        """Return the stored reply, or that of an identical call in flight, or ``None``."""
         while True:
             waiting = self._in_flight.get(key)
             if waiting is None:

@@ -65,7 +65,7 @@ class CassetteError(ValueError):
     """Raised when a file is not a cassette or is damaged; the message contains the line number."""
 
 
-class CassetteMiss(LookupError):  # noqa: N818 - it is no failure of anything, it is a miss
+class CassetteMiss(LookupError):  # noqa: N818 - a miss is not a failure
     """Raised when a cassette has no recording of a call.
 
     ``diff`` shows how the call differs from the most similar recording.

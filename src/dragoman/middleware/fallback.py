@@ -472,7 +472,7 @@ def _target(provider: Provider | RetrievalModel[Any, Any]) -> str:
 
 
 def _find_unsupported(candidate: Provider, request: Request) -> tuple[str, ProviderError] | None:
-    """Return why the candidate cannot serve the request, or ``None`` if it is not known to fail.
+    """Return why the candidate cannot serve the request; ``None`` if no reason is known.
 
     The result is a reason code and the error.
     """

@@ -69,7 +69,7 @@ NAMES = {
     "call_result": "gen_ai.tool.call.result",
     "outcome": "dragoman.outcome",
 }
-"""The names of attributes and metrics in the conventions, by Dragoman's names."""
+"""Dragoman's names of attributes and metrics, mapped to the names in the conventions."""
 
 OPERATIONS = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
 """The name of each operation in the conventions, which do not name reranking yet."""

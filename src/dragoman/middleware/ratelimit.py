@@ -45,9 +45,9 @@ class _Bucket:
         self.updated = now
 
     def delay(self, cost: float, now: float) -> float:
-        """Return the seconds until ``cost`` can be taken.
+        """Return the seconds until the bucket contains ``cost``.
 
-        If the cost exceeds the capacity, wait until the bucket is full.
+        A cost that exceeds the capacity needs a full bucket.
         """
         self.level = min(self.capacity, self.level + max(0.0, now - self.updated) * self.rate)
         self.updated = max(self.updated, now)
@@ -138,7 +138,7 @@ class Limiter:
     # --- private methods of the rate limiter
 
     async def _reserve(self, lease: Lease) -> float:
-        """Reserve capacity for a call and return 0, or return the seconds to wait before."""
+        """Reserve capacity for a call and return 0; without any, return the seconds to wait."""
         limit = self.limits.get("max_concurrency")
         if limit is not None and self._running >= limit:
             return math.inf

@@ -1,4 +1,4 @@
-"""Retries. Only this module sends the same request to a server again."""
+"""Retry failed calls. Only this module sends the same request to a server twice."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ class RetrievalRetry(RetrievalPolicy):
 class _Call:
     """The state of a call between attempts.
 
-    It contains copies of what changes, so that the caller's request stays unchanged.
+    Changes are made to this object, so that the caller's request stays unchanged.
     """
 
     def __init__(self, request: Request, began: float) -> None:
@@ -349,9 +349,9 @@ def _check_type(events: list[Event], request: Request) -> None:
 
 
 def _merge(base: RuntimeConfig, over: RuntimeConfig) -> RuntimeConfig:
-    """Return ``base`` overridden by ``over``.
+    """Return the settings ``base``, overridden by those of ``over``.
 
-    A field or an extra that is ``None`` in ``over`` keeps its value.
+    A field or an extra that is ``None`` in ``over`` keeps its value from ``base``.
     """
     names = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
     changes = {name: value for name in names if (value := getattr(over, name)) is not None}

@@ -117,7 +117,8 @@ class SqliteStore(Store):
             # Create the file so that only its owner may read it, because replies are private.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             database = sqlite3.connect(self.path, timeout=5, isolation_level=None)
-            # Do without an fsync per entry: an entry lost in a power failure is only a cache miss.
+            # Do not call fsync for each entry: an entry lost in a power failure is only a cache
+            # miss.
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             # Needed for the total size: only with recursive triggers does REPLACE run the DELETE

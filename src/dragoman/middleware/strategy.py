@@ -76,7 +76,7 @@ class _InOrder(Strategy):
 
 
 class _Weighted(Strategy):
-    """Smooth weighted round-robin, as in nginx: exact shares without long runs of one model."""
+    """Smooth weighted round-robin, as in nginx: exact shares without long runs."""
 
     name = "weighted"
 
@@ -104,8 +104,8 @@ class _LeastBusy(Strategy):
     def __init__(self, weights: Sequence[float]) -> None:
         self._weights = weights
         self._running = [0] * len(weights)
-        # Count calls to rotate between equally busy candidates; at low load, the first would get
-        # all calls.
+        # Count the calls to rotate between equally busy candidates; otherwise the first would get
+        # all calls at low load.
         self._served = [0] * len(weights)
 
     def order(

@@ -2,11 +2,11 @@
 
 ==============  ==================================================================================
 ``contract``    ``Provider``: what a provider implements, and what callers use
-``reply``       ``Reply``: what travels from a provider to its caller, through every layer
+``reply``       ``Reply``: the object that a provider returns for a call
 ``stream``      ``EventStream``: a reply as a stream of events, and the calls in flight
-``http``        ``HttpProvider``: encode, send, decode
-``connect``     ``connect()``: a name and an address become a provider
-``gather``      ``gather()``: many calls at once
+``http``        ``HttpProvider``: call a model over HTTP
+``connect``     ``connect()``: open a provider by name or address
+``gather``      ``gather()``: call a model for many prompts at once
 ==============  ==================================================================================
 """
 

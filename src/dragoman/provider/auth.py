@@ -33,7 +33,7 @@ MARGIN = 60.0
 
 
 class Token(Struct, frozen=True):
-    """A key and the Unix time at which it expires; ``None`` if it does not expire."""
+    """A key and the Unix time at which it expires; the time is ``None`` if it never expires."""
 
     value: str
     expires_at: float | None = None
@@ -105,8 +105,8 @@ class TokenAuth(Auth):
         ):
             self._fetch = asyncio.ensure_future(self._obtain())
         try:
-            # Several callers may wait for the same token, so the cancellation of one must not
-            # cancel it for the others.
+            # Several callers may wait for the same token: if one is cancelled, the others still
+            # need it.
             return await asyncio.shield(self._fetch)
         except ProviderError:
             if (

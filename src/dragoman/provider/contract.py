@@ -61,7 +61,7 @@ class Provider(ABC):
     name: str = ""
     model: str = ""
     capabilities: Capabilities = Capabilities()
-    token_family: str = "default"  # noqa: S105 - of vocabularies, see ``tokens``
+    token_family: str = "default"  # noqa: S105 - a tokenizer family, not a secret
     server: str | None = None
     """The host and port that calls go to, such as ``api.example.com:443``; ``None`` if they use no
     network.

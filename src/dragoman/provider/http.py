@@ -90,7 +90,7 @@ class HttpProvider(ReplyProvider):
         api_key: ApiKey | None = None,
         headers: Mapping[str, str] | None = None,
         capabilities: Capabilities | None = None,
-        token_family: str = "default",  # noqa: S107 - as above
+        token_family: str = "default",  # noqa: S107 - a tokenizer family, not a secret
         timeouts: Timeouts | None = None,
         on_loss: Literal["warn", "reject"] = "warn",
         base_url: str = "",
@@ -402,7 +402,7 @@ class WireReply(AssembledReply):
 
 
 async def _read_error(http: HttpStream) -> bytes:
-    """Return the part of an error's body that arrives in time.
+    """Return the body of an error reply, or the part of it that arrives in time.
 
     If no body arrives, the status is enough to classify the error.
     """

@@ -113,7 +113,7 @@ class AssembledReply(Reply):
     provider: str = ""
     model: str = ""
     attempt: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
-    token_family: str = "default"  # noqa: S105 - of vocabularies, see ``tokens``
+    token_family: str = "default"  # noqa: S105 - a tokenizer family, not a secret
 
     def __init__(self, request: Request, provider: str, model: str) -> None:
         self.request = request

@@ -1,4 +1,4 @@
-"""Streams that can be cancelled, and a register of the calls in flight by request id."""
+"""Streams that can be cancelled, and a table of the calls in flight by request id."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Interruptible:
             self._task.cancel()
 
     def is_interrupted(self) -> bool:
-        """Undo the cancellation by ``cancel``; return false if the task has others as well."""
+        """Undo the cancellation by ``cancel``; return whether it was the task's only one."""
         if not self._interrupting or self._task is None:
             return False
         self._interrupting = False

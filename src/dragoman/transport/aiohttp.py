@@ -80,11 +80,12 @@ class AiohttpTransport(Transport):
             self._ssl = (
                 ca if isinstance(ca, ssl.SSLContext) else ssl.create_default_context(cafile=ca)
             )
-        # by whether connections are used only once: the two kinds need different sessions
+        # two sessions: for connections that are used only once, and for connections that are
+        # reused
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._limits: dict[float | None, aiohttp.ClientTimeout] = {}
         self._streams = 0  # number of open streams
-        # connections to which ``_retrieve_exception`` was added
+        # connections with a callback that reads the exception of the closed connection
         self._watched: WeakSet[Any] = WeakSet()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -163,7 +164,7 @@ class AiohttpTransport(Transport):
         return found.url if found is not None else None
 
     def _open_socket(self, address: Any) -> socket.socket:
-        """Return a socket with a small receive buffer, so that the server notices backpressure."""
+        """Return a socket with a small receive buffer, so that backpressure reaches the server."""
         family, kind, protocol, *_ = address
         opened = socket.socket(family, kind, protocol)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * share_ahead(self._streams))
@@ -234,7 +235,7 @@ def _fail_reader(
 
 
 def _retrieve_exception(closed: asyncio.Future[None]) -> None:
-    """Read the exception of a closed connection, since asyncio logs exceptions never read."""
+    """Read the exception of a closed connection, since asyncio logs unread exceptions."""
     if not closed.cancelled():
         closed.exception()
 

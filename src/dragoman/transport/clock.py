@@ -127,7 +127,7 @@ class Clock:
             self._alarm = None
 
     def connect_by(self) -> tuple[Deadline, float | None]:
-        """Return the name and the time of the earliest deadline that applies to connecting."""
+        """Return which deadline passes first while the call connects, and when."""
         which, when = self._next()
         seconds = self.timeouts.connect
         if seconds is not None and (when is None or self._began + seconds <= when):

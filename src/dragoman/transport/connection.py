@@ -49,8 +49,8 @@ from .clock import Alarm
 # The maximum size of a reply's head, trailers or chunk extensions, in bytes. Hosted APIs send
 # heads of 2 to 4 KiB.
 MAX_HEAD = 64 * 1024
-# The end of the HTTP body normally follows a stream's last event at once. If more bytes than this
-# follow, or if it takes longer, the connection is closed instead of reused.
+# The HTTP body normally ends right after a stream's last event. If more bytes than this follow, or
+# if the end takes longer, the connection is closed instead of reused.
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 0.05
 
@@ -177,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
     def rest(self) -> bool:
         """Make the connection idle after a reply; return ``False`` if it cannot be reused.
 
-        The pool then closes the connection.
+        If this method returns ``False``, the pool closes the connection.
         """
         transport = self.transport
         if (
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def is_healthy(self) -> bool:
-        """Return whether an idle connection is still open and the server has not closed it."""
+        """Return whether an idle connection is still open at both ends."""
         transport = self.transport
         if self.state != "idle" or transport is None or transport.is_closing():
             return False
@@ -278,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         self._update()
 
     def _update(self) -> None:
-        """Wake the reader, pause reading (backpressure), or end draining, after bytes arrived."""
+        """Wake the reader, pause reading (backpressure) or stop draining, as needed."""
         state = self.state
         if self._waiter is not None and (self.pieces or state != self._awaited):
             self._wake()
@@ -391,8 +391,8 @@ def _read_field(lower: bytearray, begin: bytes) -> str:
 def _ends_at_eof(version: str, status: int, lower: bytearray) -> bool:
     """Return whether the body ends when the server closes the connection (RFC 9112, section 6.3).
 
-    Raise ``FramingError`` for invalid heads that llhttp accepts. ``lower`` is the head in lower
-    case.
+    Raise ``FramingError`` if the head is invalid although llhttp accepts it. ``lower`` is the head
+    of the reply in lower case.
     """
     if version not in ("1.1", "1.0"):
         raise FramingError(f"the version of HTTP is {version}")

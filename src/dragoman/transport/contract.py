@@ -46,7 +46,7 @@ class HttpStream(ABC):
     with a comma.
     """
     over: bool = False
-    """Whether the body is known to be complete; then ``receive`` returns nothing more."""
+    """Whether the body is known to be complete, so that ``receive`` returns no more bytes."""
 
     def keep_headers(self, secrets: Iterable[str] = ()) -> dict[str, str]:
         """Return the header fields that records of calls contain, without secrets."""

@@ -15,8 +15,8 @@ from .contract import HttpStream, Secret, Transport
 class FixtureTransport(Transport):
     """Reply to requests from a list; each entry is a status, headers and the chunks of a body.
 
-    If a chunk is an exception, it is raised instead. ``requests`` contains the requests that were
-    sent.
+    If a chunk is an exception, the exception is raised. ``requests`` contains the requests that
+    were sent.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ PLAIN_SECONDS = 4.0
 TLS_SECONDS = 50.0
 # The maximum number of idle connections to one origin.
 MAX_IDLE = 100
-# Sizes in bytes: of one read, and of the data that one stream and all streams of a pool may
+# Sizes in bytes: the size of one read, and how much one stream and all streams together may
 # buffer. With more streams, each stream may buffer less.
 _READ = 64 * 1024
 _AHEAD_EACH = 32 * 1024
@@ -25,7 +25,7 @@ _AHEAD_LEAST = 4 * 1024
 
 
 def share_ahead(streams: int) -> int:
-    """Return how many bytes each of a number of streams may read ahead of its caller."""
+    """Return how many bytes each stream may buffer if this number of streams is open."""
     return max(_AHEAD_LEAST, min(_AHEAD_EACH, _AHEAD_ALL // max(1, streams)))
 
 
@@ -57,7 +57,7 @@ class Pool:
         return len(self._all), sum(map(len, self._idle.values()))
 
     def share(self) -> int:
-        """Return how many bytes each of the open streams may read ahead of its caller."""
+        """Return how many bytes each of the open streams may buffer."""
         return share_ahead(self.streams)
 
     def take(self, key: str) -> Connection | None:

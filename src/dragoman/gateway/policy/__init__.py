@@ -59,7 +59,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gemini": gemini.NAMES,
     "ollama": ollama.NAMES,
 }
-"""For each wire, the client's names of our settings, where they differ from ours."""
+"""For each wire, its names for Dragoman's settings, if they differ."""
 ROOTS = {
     "openai": "messages",
     "responses": "input",
@@ -99,7 +99,7 @@ _SETTING = re.compile(r"\bconfig\.([a-z_]+)")
 
 
 def rename_settings(wire: str, message: str) -> str:
-    """Return an error message with Dragoman's setting names replaced by those of the client."""
+    """Return an error message with the client's setting names in place of Dragoman's names."""
     return _SETTING.sub(lambda found: NAMES[wire].get(found[1], found[1]), message)
 
 

@@ -53,7 +53,7 @@ class Leftover(Struct, frozen=True):
     rule: Rule
     roots: tuple[str, ...]
     hosted: Hosted | None = None
-    """A tool that some other providers also run; the rule applies to the providers that do not."""
+    """The server tool, if other providers may run it; the rule applies to those that cannot."""
 
 
 class Sorter:
@@ -172,5 +172,4 @@ class Prepared(Struct, frozen=True):
     directives: tuple[str, ...] = ()
     """Instructions to add to the prompt if the model uses another wire."""
     grouped: Mapping[str, tuple[str, str]] = {}
-    """Tools of a namespace by the names of the functions that replace them: the namespace, and the
-    name in it."""
+    """For each function that replaces a namespaced tool: the namespace, and the tool's name."""

@@ -114,7 +114,7 @@ class _Translation:
         self.native[self.wire] = merge(fields, self.prepared.own)
 
     def report_left(self) -> None:
-        """Report fields that a model of another wire cannot receive, or reject the request."""
+        """Report the fields that the model's wire cannot express, or reject the request."""
         for left in self.prepared.left:
             if not left.rule.always and not self._serve(left):
                 self._apply(left.rule, left.code, left.path)
@@ -156,7 +156,7 @@ class _Translation:
                 self._express(concept, value, wire)
 
     def fit_settings(self) -> None:
-        """Drop settings that the model's wire lacks; add a token limit if it requires one."""
+        """Drop settings that the model's wire lacks; add a token limit if the wire needs one."""
         config = self.request.config
         lacking = {name for wire in self.others for name in _LACKING.get(wire, ())}
         for name in sorted(lacking):
