@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import re
-import socket
 import ssl
 import sys
 from pathlib import Path
@@ -26,7 +25,7 @@ from dragoman.log import PostgresLog
 
 from ..server import answering, serve
 from ..transport.certificates import Authority
-from .test_serve import BODY, running, write_config
+from .test_serve import BODY, find_free_port, running, write_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -92,7 +91,9 @@ def test_kubernetes_manifests_define_probes_and_allow_enough_time_to_shut_down()
         assert CONTAINER[probe]["httpGet"]["path"] == (
             "/ready" if probe == "readinessProbe" else "/health"
         )
-    assert "--open-ready" in CONTAINER["args"]
+        assert CONTAINER[probe]["httpGet"]["port"] == "ready"
+    ports = {each["name"]: each["containerPort"] for each in CONTAINER["ports"]}
+    assert f"--ready-port={ports['ready']}" in CONTAINER["args"]
     drain = sum(
         [int(each.partition("=")[2]) for each in CONTAINER["args"] if each.startswith("--drain")]
     )
@@ -140,10 +141,17 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
         places["--redis"] = redis_url
         options = [each.partition("=") for each in COMMANDS["compose"][1:]]
         command = [f"{name}{equals}{places.get(name, value)}" for name, equals, value in options]
-        command += ["--model=fast=up:m", "--drain-delay=0"]
+        command += ["--model=fast=up:m", "--drain-delay=0", "--ready-port"]
+        ready = [find_free_port(), find_free_port()]
         statuses: list[int] = []
-        async with running(*command) as (one, first), running(*command) as (two, second):
+        async with (
+            running(*command, str(ready[0])) as (one, first),
+            running(*command, str(ready[1])) as (two, second),
+        ):
             async with aiohttp.ClientSession() as session:
+                for port in ready:
+                    async with session.get(f"http://127.0.0.1:{port}/ready") as reply:
+                        assert reply.status == 200
                 for url in (one, two, one, two):
                     headers = {"authorization": f"Bearer {key}"}
                     async with session.post(
@@ -170,9 +178,7 @@ async def test_gateway_can_serve_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("127.0.0.1")
     trusted = ssl.create_default_context(cafile=authority.path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     async with (
         serve(answering("Hello")) as upstream,
         aiohttp.ClientSession() as session,

@@ -5,12 +5,15 @@ tracing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import signal
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import psutil
@@ -21,19 +24,22 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from dragoman import Fallback, connect, connect_embedder
 from dragoman.errors import OverloadedError
+from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
 from dragoman.gateway.gathering import MetricsFolder
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.gateway.metrics import Metrics
 from dragoman.gateway.models import Models
+from dragoman.gateway.readiness import serve_readiness
 from dragoman.gateway.signals import reload_models
+from dragoman.gateway.supervisor import bind_port
 from dragoman.gateway.tracing import Tracing, read_parent
 
 from ..listed import Listed, reply
 from ..server import DONE, Connection, answering, chunk, serve
-from .serving import serving
+from .serving import raw, serving
 from .test_app import ANN, BODY, bearer, post
-from .test_serve import running, write_config
+from .test_serve import find_free_port, running, write_config
 
 KEYS = KeyRing([Key("ann", hash_key(ANN))])
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -66,6 +72,62 @@ async def test_readiness_reply_names_no_models_without_a_key() -> None:
         assert await get(f"{url}/ready") == (503, {"status": "draining"})
         # A gateway that is draining still answers requests.
         assert (await post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))[0] == 200
+
+
+@contextlib.asynccontextmanager
+async def serving_readiness(models: dict[str, Any], **options: Any) -> AsyncIterator[Ports]:
+    """Serve an application whose readiness has a port of its own; yields both addresses."""
+    app = create_app(models, keys=KEYS, **options)
+    listener = bind_port("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    app.state.service.side_port = partial(serve_readiness, app.state.service, listener)
+    async with serving(app) as url:
+        yield Ports(url, f"http://127.0.0.1:{port}", app)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await get(f"http://127.0.0.1:{port}/health")
+
+
+class Ports(NamedTuple):
+    main: str
+    side: str
+    app: Any
+
+
+async def test_separate_port_serves_nothing_but_readiness_without_a_key() -> None:
+    good = Listed(reply("Hello"), repeat=True)
+    async with serving_readiness({"fast": good}) as (main, side, app):
+        assert (await get(f"{main}/ready"))[0] == 401
+        assert await get(f"{side}/ready") == (200, {"status": "ready"})
+        assert await get(f"{side}/health") == (200, {"status": "ok"})
+        for path in ("/metrics", "/v1/models", "/openapi.json", "/ready/", "//ready", "/"):
+            assert (await get(f"{side}{path}", bearer(ANN)))[0] == 404
+        assert (await post(f"{side}/v1/chat/completions", BODY, bearer(ANN)))[0] == 404
+        assert (await post(f"{side}/ready", BODY, bearer(ANN)))[0] == 405
+        app.state.service.leaving = True
+        assert await get(f"{side}/ready") == (503, {"status": "draining"})
+        assert await get(f"{side}/health") == (200, {"status": "ok"})
+    bad = connect("m", base_url="http://127.0.0.1:1/v1")
+    async with serving_readiness({"fast": good, "a secret name": bad}) as (_, side, _):
+        assert await get(f"{side}/ready") == (503, {"status": "not ready"})
+
+
+async def test_separate_port_has_limits_and_connection_counts_of_its_own() -> None:
+    bounds = Bounds(connections=3, connections_per_peer=3, head_bytes=1000)
+    good = Listed(reply("Hello"), repeat=True)
+    async with serving_readiness({"fast": good}, bounds=bounds) as (main, side, _):
+        long = b"GET /health HTTP/1.1\r\nx: " + b"a" * 2000 + b"\r\n\r\n"
+        assert b" 431 " in await raw(side, long)
+        assert b" 400 " in await raw(side, b"\x16\x03\x01 not HTTP\r\n\r\n")
+        for url, other in ((main, side), (side, main)):
+            async with contextlib.AsyncExitStack() as held:
+                for _ in range(3):
+                    _, writer = await asyncio.open_connection(*url[7:].split(":"))
+                    held.callback(writer.close)
+                assert b" 503 " in await raw(url, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+                assert (await get(f"{other}/health"))[0] == 200
+            async with asyncio.timeout(5):
+                while (await get(f"{url}/health"))[0] != 200:
+                    await asyncio.sleep(0.01)
 
 
 # --- reloading the configuration ---------------------------------------------------------------
@@ -131,15 +193,9 @@ async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_pa
 
     async with serve(slow) as one, serve(answering("second server")) as two:
         config = Path(write_config(tmp_path, one.url))
-        options = [
-            "--config",
-            str(config),
-            "--model",
-            "fast=up:m",
-            "--drain-delay",
-            "1.5",
-            "--open-ready",
-        ]
+        side = f"http://127.0.0.1:{(port := find_free_port())}"
+        options = ["--config", str(config), "--model", "fast=up:m", "--ready-port", str(port)]
+        options += ["--drain-delay", "1.5"]
         async with running(*options) as (url, process), aiohttp.ClientSession() as session:
             path = f"{url}/v1/chat/completions"
             async with session.post(path, json={**BODY, "stream": True}) as streaming:
@@ -152,13 +208,26 @@ async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_pa
                         pass
                 process.send_signal(signal.SIGTERM)
                 async with asyncio.timeout(10):
-                    while (await get(f"{url}/ready"))[0] != 503:
+                    while (await get(f"{side}/ready"))[0] != 503:
                         await asyncio.sleep(0.02)
                 # Requests are served during the drain delay.
                 assert b"second server" in await ask_once(session, path)
+                await wait_until_closed(url)
+                # The readiness port is open until the last reply has ended.
+                assert await get(f"{side}/ready") == (503, {"status": "draining"})
+                assert await get(f"{side}/health") == (200, {"status": "ok"})
                 go.set()
                 assert (await streaming.content.read()).endswith(DONE)
             assert await asyncio.wait_for(process.wait(), 20) is not None
+        await wait_until_closed(side)
+
+
+async def wait_until_closed(url: str) -> None:
+    async with asyncio.timeout(20):
+        with contextlib.suppress(aiohttp.ClientConnectionError):
+            while True:
+                await get(f"{url}/health")
+                await asyncio.sleep(0.02)
 
 
 async def ask_once(session: aiohttp.ClientSession, path: str) -> bytes:
@@ -286,6 +355,51 @@ async def test_all_workers_reload_on_a_signal_and_share_their_metrics(tmp_path: 
                     assert line in await answered.text()
             workers = psutil.Process(process.pid).children()
             assert len([each for each in workers if each.cpu_times().user > 0]) >= 2
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif("DRAGOMAN_EXHAUSTIVE" not in os.environ, reason="three processes")
+async def test_workers_share_the_readiness_port_and_serve_it_while_they_drain(
+    tmp_path: Path,
+) -> None:
+    go = asyncio.Event()
+
+    async def slow(connection: Connection) -> None:
+        if connection.seen.method == "GET":
+            connection.reply(200, b'{"data": [{"id": "m"}]}')
+            return
+        connection.begin_stream()
+        connection.chunk(chunk("first"))
+        await connection.writer.drain()
+        await go.wait()
+        connection.chunk(chunk(None, "stop") + DONE)
+        connection.end_stream()
+
+    async with serve(slow) as upstream:
+        side = f"http://127.0.0.1:{(port := find_free_port())}"
+        options = ["--config", write_config(tmp_path, upstream.url), "--model", "fast=up:m"]
+        options += ["--ready-port", str(port), "--workers", "2", "--drain-delay", "1"]
+        async with running(*options) as (url, process), aiohttp.ClientSession() as session:
+            workers = psutil.Process(process.pid).children()
+            for _ in range(40):
+                assert await get(f"{side}/ready") == (200, {"status": "ready"})
+            # a worker that died is replaced, and the port is served in the meantime
+            next(each for each in workers if each.cpu_times().user > 0.3).kill()
+            for _ in range(40):
+                assert (await get(f"{side}/ready"))[0] == 200
+                await asyncio.sleep(0.02)
+            body = {**BODY, "stream": True}
+            async with session.post(f"{url}/v1/chat/completions", json=body) as streaming:
+                while b"first" not in await streaming.content.readany():
+                    pass
+                process.send_signal(signal.SIGTERM)
+                await wait_until_closed(url)
+                for _ in range(20):
+                    assert await get(f"{side}/ready") == (503, {"status": "draining"})
+                go.set()
+                assert (await streaming.content.read()).endswith(DONE)
+            await asyncio.wait_for(process.wait(), 20)
+        await wait_until_closed(side)
 
 
 async def test_request_and_each_of_its_attempts_have_a_span() -> None:

@@ -48,11 +48,16 @@ def write_keys(folder: Path, *lines: str) -> str:
     return str(file)
 
 
-@contextlib.asynccontextmanager
-async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+def find_free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+    return port
+
+
+@contextlib.asynccontextmanager
+async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    port = find_free_port()
     command = [sys.executable, "-m", "dragoman", "serve", "--port", str(port), *options]
     process = await asyncio.create_subprocess_exec(
         *command, stderr=asyncio.subprocess.PIPE, env={**os.environ, "OPENAI_API_KEY": "sk-canary"}
@@ -190,10 +195,10 @@ async def test_command_line_options_limit_connections(options: list[str], tmp_pa
 @pytest.mark.parametrize(
     ("soft", "hard", "wanted", "fits", "raised"),
     [
-        (1024, 65536, 4096, 4096, 8256),
-        (1024, 2048, 4096, 992, 2048),
+        (1024, 65536, 4096, 4096, 8320),
+        (1024, 2048, 4096, 960, 2048),
         (100_000, 100_000, 4096, 4096, None),
-        (256, -1, 100, 100, 264),
+        (256, -1, 100, 100, 328),
         (10, 10, 4096, 1, 10),
     ],
 )
@@ -222,6 +227,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--auth", "KEYS", "--workers", "2"], "give --state"),
     (["--auth", "PLACES", "--workers", "2"], "give --state"),
     (["--auth", "BROKEN"], "must be sha256"),
+    (["--port", "8100", "--ready-port", "8100"], "must not be the same as --port"),
 ]
 
 

@@ -11,6 +11,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ _PASSED = (
     "store_days",
     "drain_delay", "open_ready", "otel",
 )  # fmt: skip
-_OTHER_FILES = 64  # open files other than connections: the log, the ledger, the event loop
+# open files other than connections of the main port: the log, the ledger, the event loop, and up
+# to 64 connections of --ready-port
+_OTHER_FILES = 128
 
 
 @click.command("serve")
@@ -196,6 +199,14 @@ _OTHER_FILES = 64  # open files other than connections: the log, the ledger, the
     help="Answer /ready without a key, for load balancers; it then names no models.",
 )
 @click.option(
+    "--ready-port",
+    type=click.IntRange(1, 65535),
+    help=(
+        "Also answer /health and /ready on this port, over plain HTTP, without a key and without "
+        "the names of models."
+    ),
+)
+@click.option(
     "--otel",
     is_flag=True,
     help=(
@@ -285,6 +296,8 @@ def command(
         return
     if keys is None:
         _check_open(host, cors)
+    if options["ready_port"] == port:
+        raise click.UsageError("--ready-port must not be the same as --port")
     with report_errors():
         named, tls = _read_models(models), _read_tls(options["tls_cert"], options["tls_key"])
         ring = _check(config, named, keys)
@@ -302,7 +315,9 @@ def command(
         }
         with contextlib.ExitStack() as stack:
             settings["metrics"] = _open_metrics_folder(stack) if workers > 1 else None
-            _run(settings, host, port, workers, drain, tls)
+            server = {"host": host, "port": port, "workers": workers, **tls}
+            server["timeout_graceful_shutdown"] = drain
+            _run(settings, server, options["ready_port"])
 
 
 def _open_metrics_folder(stack: contextlib.ExitStack) -> str | None:
@@ -484,9 +499,8 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
         raise click.UsageError(str(error)) from error
 
 
-def _run(
-    told: dict[str, Any], host: str, port: int, workers: int, drain: int, tls: dict[str, Any]
-) -> None:
+def _run(told: dict[str, Any], server: dict[str, Any], ready_port: int | None) -> None:
+    """Run the gateway; ``server`` contains settings of the HTTP server."""
     try:
         import uvicorn  # lazy import: uvicorn is slow to import and needs the extra ``gateway``
     except ImportError as error:
@@ -495,21 +509,27 @@ def _run(
         ) from error
     place = importlib.import_module("dragoman.gateway.app")
     os.environ[place.SETTINGS] = json.dumps(told)
-    shown = f"[{host}]" if ":" in host else host
+    supervisor = importlib.import_module("dragoman.gateway.supervisor")
+    listener = None
+    if ready_port is not None:
+        try:
+            listener = supervisor.bind_port(server["host"], ready_port)
+        except OSError as error:
+            raise click.UsageError(f"--ready-port {ready_port}: {error}") from error
+    shown = f"[{server['host']}]" if ":" in server["host"] else server["host"]
     names = ", ".join(told["models"]) or "the registry's models"
-    click.echo(f"serving {names} at {'https' if tls else 'http'}://{shown}:{port}", err=True)
-    server = uvicorn.Config(
-        f"{place.__name__}:create_app_from_environment",
+    scheme = "https" if "ssl_certfile" in server else "http"
+    click.echo(f"serving {names} at {scheme}://{shown}:{server['port']}", err=True)
+    if ready_port is not None:
+        click.echo(f"serving /health and /ready at http://{shown}:{ready_port}", err=True)
+    config = uvicorn.Config(
+        partial(supervisor.create_worker_app, listener),
         factory=True,
-        host=host,
-        port=port,
-        workers=workers,
-        timeout_graceful_shutdown=drain,
         access_log=False,
         log_level="warning",
         server_header=False,
         ws="none",
         http="dragoman.gateway.http_protocol:BoundedHttpProtocol",
-        **tls,
+        **server,
     )
-    importlib.import_module("dragoman.gateway.supervisor").run(server)
+    supervisor.run(config, listener)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -132,6 +133,8 @@ class Service:
         # a function that opens the configured models again
         self.reload: Callable[[], Models] | None = None
         self.open_ready = False  # whether /ready can be requested without a key
+        # opens the separate port for /ready; closed after the last reply of a drain
+        self.side_port: Callable[[], AbstractAsyncContextManager[None]] | None = None
         self.held_bytes = 0  # size of all bodies that are being received or decoded
         self.store: ResponseStore | None = None
         self.background: Background | None = None
@@ -188,6 +191,15 @@ class Service:
                 "this gateway has no keys and answers to no web page", status=403
             )
         return None
+
+    async def check_readiness(self) -> tuple[str, Mapping[str, str]]:
+        """Return ``ready``, ``not ready`` or ``draining``, and the problems of models by name."""
+        if self.draining or self.leaving:
+            return "draining", {}
+        problems = await self.models.problems()
+        if problems is None:
+            return "not ready", {}
+        return "not ready" if problems else "ready", problems
 
     def can_count(self, key: Key) -> bool:
         """Return whether a key's limits are counted across all workers.

@@ -151,11 +151,16 @@ async def _live(service: Service, app: Starlette) -> AsyncIterator[dict[str, Any
     service.leaving = False
     if service.reload is not None:
         handle_signals(service)
-    # uvicorn passes this state to ``BoundedHttpProtocol``, which enforces the limits.
-    yield {"bounds": service.bounds}
-    service.draining = True
-    for task in tasks:
-        task.cancel()
+    async with contextlib.nullcontext() if service.side_port is None else service.side_port():
+        # uvicorn passes this state to ``BoundedHttpProtocol``, which enforces the limits.
+        yield {"bounds": service.bounds}
+        service.draining = True
+        for task in tasks:
+            task.cancel()
+        await _close(service)
+
+
+async def _close(service: Service) -> None:
     if service.gathering is not None:
         service.gathering.save()
     if service.usage is not None:
@@ -291,17 +296,11 @@ class _Pages:
             key = None if service.open_ready else self._identify(asked)
         except ProviderError as error:
             return _refusal(asked, error)
-        if service.draining or service.leaving:
-            return JSONResponse({"status": "draining"}, 503)
-        problems = await service.models.problems()
-        if problems is not None and not problems:
-            return JSONResponse({"status": "ready"})
-        if service.open_ready:
-            return JSONResponse({"status": "not ready"}, 503)
-        shown = {
-            name: why for name, why in (problems or {}).items() if key is None or key.allows(name)
-        }
-        return JSONResponse({"status": "not ready", "models": shown}, 503)
+        status, problems = await service.check_readiness()
+        if status != "not ready" or service.open_ready:
+            return JSONResponse({"status": status}, 200 if status == "ready" else 503)
+        shown = {name: why for name, why in problems.items() if key is None or key.allows(name)}
+        return JSONResponse({"status": status, "models": shown}, 503)
 
     async def metrics(self, asked: HttpAsked) -> Response:
         """Return the metrics of all workers in the text format of Prometheus."""

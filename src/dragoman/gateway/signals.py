@@ -18,26 +18,32 @@ log = logging.getLogger("dragoman")
 
 
 def handle_signals(service: Service) -> None:
-    """Install signal handlers: SIGTERM drains the process, SIGHUP reloads its models.
+    """Install signal handlers: SIGTERM and SIGINT drain the process, SIGHUP reloads its models.
 
     After SIGTERM, ``/ready`` reports 503 for ``drain_delay`` seconds while requests are still
     served, so that load balancers stop sending requests. Then the HTTP server's own handler runs,
-    which drains the server. SIGHUP replaces the models for new requests; running requests finish
+    which drains the server. SIGINT drains the server without that delay. SIGHUP replaces the models for new requests; running requests finish
     with the earlier models.
     """
-    previous: Any = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+    previous: dict[int, Any] = {
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    if threading.current_thread() is not threading.main_thread() or not all(
+        map(callable, previous.values())
+    ):
         return
     loop = asyncio.get_running_loop()
 
     def leave(number: int, frame: Any) -> None:
-        if service.leaving or not service.drain_delay:
-            previous(number, frame)
-            return
+        waits = service.drain_delay if number == signal.SIGTERM and not service.leaving else 0.0
         service.leaving = True
-        loop.call_soon_threadsafe(loop.call_later, service.drain_delay, previous, number, None)
+        if waits:
+            loop.call_soon_threadsafe(loop.call_later, waits, previous[number], number, None)
+        else:
+            previous[number](number, frame)
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in previous:
+        signal.signal(number, leave)
     if sys.platform != "win32":
         loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reload_models(service)))
 

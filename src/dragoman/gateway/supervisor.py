@@ -5,18 +5,37 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
+from functools import partial
 
+from starlette.applications import Starlette
 from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.server import Server
 from uvicorn.supervisors import Multiprocess
+
+from .access import Service
+from .app import create_app_from_environment
+from .readiness import serve_readiness
 
 
 class _Supervisor(Multiprocess):
     """Forward SIGHUP to the workers, which then reload their models.
 
-    uvicorn's own supervisor would restart the workers instead.
+    uvicorn's own supervisor would restart the workers instead. It would also keep its copies of
+    the sockets open until all workers have ended: the kernel would accept connections while
+    workers drain, and no process would answer them.
     """
+
+    def __init__(self, config: Config, listener: socket.socket | None) -> None:
+        super().__init__(config, sockets=[config.bind_socket()])
+        self._listener = listener
+
+    def terminate_all(self) -> None:
+        super().terminate_all()
+        for each in (*self.sockets, self._listener):
+            if each is not None:
+                each.close()
 
     def handle_hup(self) -> None:
         for process in self.processes:
@@ -25,10 +44,38 @@ class _Supervisor(Multiprocess):
                     os.kill(process.pid, signal.SIGHUP)
 
 
-def run(config: Config) -> None:
-    """Run the server until a signal stops it."""
+def bind_port(host: str, port: int) -> socket.socket:
+    """Bind a socket that all workers can share, or raise ``OSError``."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        if os.name == "posix":  # on Windows this option would share the port with other programs
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def create_worker_app(listener: socket.socket | None) -> Starlette:
+    """Build the application of a worker, which also serves readiness on the listener, if any.
+
+    A partial call of this function is pickled for each worker process, with the socket.
+    """
+    app = create_app_from_environment()
+    if listener is not None:
+        service: Service = app.state.service
+        service.side_port = partial(serve_readiness, service, listener)
+    return app
+
+
+def run(config: Config, listener: socket.socket | None = None) -> None:
+    """Run the server until a signal stops it.
+
+    The listener is the one that the application serves readiness on.
+    """
     if config.workers > 1:
-        _Supervisor(config, sockets=[config.bind_socket()]).run()
+        _Supervisor(config, listener).run()
         return
     server = Server(config)
     with contextlib.suppress(KeyboardInterrupt):
