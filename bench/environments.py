@@ -30,7 +30,9 @@ def folder() -> Path:
 
 
 def prepare(peer: str) -> tuple[str, None] | tuple[None, str]:
-    """Return the interpreter in a library's environment, or the reason why it cannot be installed."""
+    """Return the interpreter in a library's environment, or the reason why the library cannot be
+    installed.
+    """
     home = folder() / f"{peer}-{sys.version_info.major}.{sys.version_info.minor}"
     python = str(home / "bin" / "python")
     if (home / "installed").exists():

@@ -4,11 +4,11 @@ latency it adds at half load, compared with LiteLLM's proxy.
     python -m bench.fleet [--rounds N] [--seconds N] [--litellm PYTHON] [--docs]
 
 On a shared machine, throughput depends on other programs, so scaling with the number of cores is
-measured as CPU time: two workers share the requests, and a request must cost them as much as it
-costs one worker. Half load is a constant rate of requests, half of what LiteLLM's proxy can do
-with one core; all servers get the same rate, in turn, and each keeps its best round, because
-another process on the machine can only add latency. The latency of a direct call to the upstream
-is subtracted.
+measured as CPU time: with two workers, a request must not cost more CPU time than with one. Half
+load is a constant rate of requests, half of the rate that LiteLLM's proxy reaches with one core.
+The servers get the same rate in turn. The best round of each server counts, because other
+processes on the machine can only add latency. The latency of a direct call to the upstream is
+subtracted.
 """
 
 from __future__ import annotations

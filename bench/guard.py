@@ -47,7 +47,8 @@ def works(client: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
         "complete, text": lambda: client.complete("text", short),
         "complete, 64 at once": many,
         "stream, a chunk": stream,
-        # Building the messages is not part of a client's work, and takes equally long for both.
+        # Building the messages is not part of a client's work, and takes equally long for both
+        # clients.
         "history of 1,000 messages": lambda: client.complete("text", client.conversation(1000)),
         "history of 1,000, one turn more": lambda: client.complete("text", grown.prepare()),
     }

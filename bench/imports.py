@@ -1,8 +1,7 @@
-"""``python -m bench.imports``: measure the CPU time of imports and of ``dragoman --help``,
-interleaved.
+"""``python -m bench.imports``: measure in turn the CPU time of imports and of ``dragoman --help``.
 
-Bytecode is written to a folder of the run's own, so that neither an unwritable installation nor
-``PYTHONDONTWRITEBYTECODE`` would make every run compile the modules again.
+The run writes bytecode to a temporary folder. Otherwise an unwritable installation or
+``PYTHONDONTWRITEBYTECODE`` would make each measurement compile the modules again.
 """
 
 from __future__ import annotations

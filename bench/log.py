@@ -1,5 +1,5 @@
-"""Measure the speed of the event log: appends, bytes per event, and what a long log costs to open,
-read and verify.
+"""Measure the event log: the rate of appends, the bytes per event, and the time to open, read and
+verify a long log.
 
     python bench/log.py [--events 1000000] [--folder DIR]
 

@@ -221,7 +221,7 @@ def rates_of(price: ModelPrice) -> dict[str, Any]:
 
 
 def complete(tiers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Copy rates that a price tier omits from the tier below it."""
+    """Complete the price tiers: if a tier omits a rate, copy the rate from the tier below."""
     known: dict[str, Any] = {}
     for tier in tiers:
         known |= tier

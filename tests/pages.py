@@ -47,7 +47,7 @@ USAGE = Usage(1200, 80, 1000, 0, 20, 1280)
 
 
 class Block(NamedTuple):
-    """A fenced code block: its language, its text, and its first line on the page."""
+    """A fenced code block: its language, its text, and the line of the page where it begins."""
 
     language: str
     text: str

@@ -172,7 +172,7 @@ async def test_structured_output_can_be_of_any_type(kind: Any, reply: str, value
     assert schema["type"] == "object"
 
 
-async def test_structured_output_by_json_schema_is_plain_data() -> None:
+async def test_structured_output_for_a_json_schema_is_plain_data() -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
     assert (await Recorder('{"name": "x"}').complete("Hi", response_schema=schema)).parsed == {
         "name": "x"

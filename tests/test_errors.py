@@ -1,4 +1,6 @@
-"""The error classes, their three sets of codes, and what error texts never contain."""
+"""The error classes, their three sets of codes, and the secrets and prompts that error texts never
+contain.
+"""
 
 from __future__ import annotations
 

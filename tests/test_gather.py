@@ -21,7 +21,9 @@ from dragoman.sync import gather as blocking_gather
 
 
 class Slow(ScriptedProvider):
-    """Answers every prompt, and counts the calls in flight. ``waits`` maps prompts to seconds."""
+    """Answers every prompt, and counts the calls in flight. ``waits`` maps a prompt to the seconds
+    that its answer takes.
+    """
 
     def __init__(self, waits: dict[str, float] | None = None, answer: Any = "Hello.") -> None:
         super().__init__(answer)

@@ -1,4 +1,4 @@
-"""One amount of reasoning is translated for every model family that reasons."""
+"""One reasoning setting is translated for every model family that supports reasoning."""
 
 from __future__ import annotations
 

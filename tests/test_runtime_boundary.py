@@ -1,7 +1,7 @@
 """A provider only proposes tool calls and never executes them.
 
-The first six tests have the names of the six categories that the article on provider runtimes
-requires.
+The first six tests are named after the six categories of tests in the article on provider
+runtimes.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def check_held(seconds: float, what: str, most: float = MOST) -> None:
     """Raise ``HeldError`` if the given CPU time exceeds ``most`` units of work (see
     ``tests/cpu.py``).
     """
-    # Measuring the unit costs time, so it is done only after a suspiciously long run.
+    # Measuring a unit of work takes time, so it is measured only after a suspiciously long run.
     if seconds > 0.05 and (units := seconds / cpu.measure_unit()) > most:
         raise HeldError(f"{what} took {units:.0f} units of CPU, and {most:.0f} are the most")
 
@@ -34,8 +34,8 @@ def watching(most: float = MOST) -> Iterator[None]:
     """Raise ``HeldError`` if one step of an event loop in the block took more CPU time than
     ``most``.
 
-    Thread CPU time is measured, in units of the machine's current speed. Every callback of the
-    loop counts, including those of other tasks.
+    The CPU time of the thread is measured in the units of work that ``tests/cpu.py`` defines.
+    Every callback of the loop counts, including those of other tasks.
     """
     worst = 0.0
     original = asyncio.Handle._run  # noqa: SLF001 - asyncio has no public hook around a callback

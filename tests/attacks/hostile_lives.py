@@ -170,7 +170,9 @@ def _read_transcript(text: str) -> set[int]:
 
 
 def choose_policies(name: str) -> list[ContextPolicy]:
-    """Return the context policies of a session; odd sessions also drop old tool results."""
+    """Return the context policies of a session; in every second session, one policy drops old tool
+    results.
+    """
     if int(name.rpartition("-")[2]) % 2:
         return [DropOldToolResults(keep=1), Summarise(keep=1)]
     return [Summarise(keep=1)]

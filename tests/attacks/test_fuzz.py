@@ -32,8 +32,8 @@ from . import fuzzers
 from .fuzzers import CASES, CORPUS, Broken, Fuzzer
 from .hold import MOST, HeldError, check_held, run_watched, watching
 
-# The number of requests and of replies in a long run. It uses a twentieth of this number of files
-# of each kind.
+# The number of requests and of replies in a long run. It loads a twentieth as many files of each
+# kind.
 FUZZ = int(
     os.environ.get("DRAGOMAN_FUZZ", "100000" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "0")
 )

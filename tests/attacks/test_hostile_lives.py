@@ -16,7 +16,7 @@ import pytest
 from .hostile_lives import Tally
 
 EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
-# The number of kills; the environment variable sets another one, for a longer run.
+# The number of kills; ``DRAGOMAN_SESSION_KILLS`` can set a larger number, for a longer run.
 KILLS = int(os.environ.get("DRAGOMAN_SESSION_KILLS", "400" if EXHAUSTIVE else "10"))
 Count = Callable[[str, int], None]
 

@@ -1,7 +1,7 @@
 """A server echoes canary keys in every part of its replies, and no output of Dragoman shows a key.
 
-The canaries do not look like keys, so no pattern can find them: only the known value can be
-removed.
+The canaries do not look like keys, so no pattern can find them. They can be removed only by their
+known values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``dragoman.batch``: results, order, failures, budgets, limits, cache and restarts after a clean
+"""``dragoman.batch``: results, order, failures, budgets, limits, cache and restarts after a normal
 end.
 """
 

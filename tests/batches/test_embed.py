@@ -88,7 +88,7 @@ class Slow(SimulatedEmbedder):
 
 
 class Refusing(SimulatedEmbedder):
-    """An embedder that rejects texts by their content."""
+    """An embedder that rejects texts with certain content."""
 
     def __init__(self, **errors: Exception) -> None:
         super().__init__()

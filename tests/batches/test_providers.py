@@ -1,4 +1,6 @@
-"""``via="provider"``: the batch APIs of three wires, simulated over a real socket."""
+"""Batches with ``via="provider"``: they use the batch APIs of three wires, simulated over a real
+socket.
+"""
 
 from __future__ import annotations
 

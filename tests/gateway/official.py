@@ -158,10 +158,11 @@ _ROUTES: list[tuple[str, str, Form]] = [
 
 
 class ReplyChecker:
-    """An application that wraps another and stores its replies until ``find_faults`` checks them.
+    """An ASGI application that wraps another one and stores its replies until ``find_faults``
+    checks them.
 
-    They are checked after the server has stopped: the first use of a validator takes long enough
-    to delay other requests, and on a busy machine to let their connections time out.
+    The replies are checked after the server has stopped, because the first use of a validator is
+    slow. It would delay other requests, and on a busy machine their connections would time out.
     """
 
     def __init__(self, app: Any) -> None:
@@ -244,7 +245,9 @@ def check_events(form: Form, body: bytes) -> Iterator[str]:
 
 
 def check(name: str, data: bytes, kind: str | None = None) -> Iterator[str]:
-    """Yield each difference between a JSON text and the schema and strict model with this name."""
+    """Yield each way in which a JSON text violates the schema or the strict model with the given
+    name.
+    """
     if name in _UNIONS:
         model = find_classes(name).get(str(kind))
         if model is None:
@@ -300,7 +303,9 @@ def compile_schema(schemas: dict[str, Any], name: str, place: str) -> Any:
 
 @functools.cache
 def read_components(vendor: str) -> dict[str, Any]:
-    """Return the components of a vendor's document; fields that the vendor omits are optional."""
+    """Return the components of a vendor's document; fields that the vendor's replies omit become
+    optional.
+    """
 
     def relax(schema: Any) -> Any:
         if isinstance(schema, list):

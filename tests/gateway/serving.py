@@ -17,7 +17,7 @@ from .official import ReplyChecker
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
-    """Serve an application with uvicorn in this event loop; yields its address.
+    """Serve an application with uvicorn in this event loop; yield its address.
 
     Every reply of a gateway is checked against the vendors' descriptions.
     """

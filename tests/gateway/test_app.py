@@ -489,7 +489,7 @@ def test_invalid_key_file_is_rejected(text: str, complaint: str, tmp_path: Path)
 async def test_upstream_call_stops_at_once_when_the_client_hangs_up(
     path: str, body: dict[str, Any]
 ) -> None:
-    """Compare the fastest of five attempts, because a busy machine may delay some of them."""
+    """Only the fastest of five attempts counts, because a busy machine may delay some of them."""
     forever = asyncio.Event()
     model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
     data = json.dumps({**body, "stream": True}).encode()
@@ -638,7 +638,9 @@ async def test_gateway_serves_health_readiness_metrics_and_model_lists() -> None
 
 
 class Asked(Listed):
-    """Provide a model whose ``ready`` waits for an event and counts its calls."""
+    """Provide a model whose readiness check waits until the test sets an event, and count these
+    checks.
+    """
 
     def __init__(self) -> None:
         super().__init__("Hello", repeat=True)

@@ -123,7 +123,7 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
 
                 await asyncio.gather(*[ask(number) for number in range(CLIENTS)])
                 took = time.time() - began
-            for process in (first, second):  # workers write the remaining usage until they end
+            for process in (first, second):  # workers write their remaining usage before they end
                 process.terminate()
                 await asyncio.wait_for(process.wait(), 30)
     ledger = Ledger(postgres_url)

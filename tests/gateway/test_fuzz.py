@@ -1,4 +1,4 @@
-"""Test that no input causes a 500, a blocked event loop or a traceback in a reply."""
+"""Test that no input causes status 500, a blocked event loop or a traceback in a reply."""
 
 from __future__ import annotations
 

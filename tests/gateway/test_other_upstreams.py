@@ -1,4 +1,6 @@
-"""Test upstreams whose wire has no client library here: clients of other wires can use them."""
+"""Test upstreams on wires for which no client library is tested: clients of other wires can use
+these upstreams.
+"""
 
 from __future__ import annotations
 

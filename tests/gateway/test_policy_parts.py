@@ -1,4 +1,6 @@
-"""Each part inside a message, a tool or a setting that another wire lacks is reported by its path."""
+"""If the model's wire lacks a part of a message, a tool or a setting, the gateway reports the path
+of this part.
+"""
 
 from __future__ import annotations
 
@@ -312,7 +314,7 @@ async def test_each_part_that_changes_the_meaning_is_rejected_with_its_path() ->
 
 
 def find_codes() -> set[str]:
-    """Return the codes of warnings in the source of the policy."""
+    """Return the warning codes in the source code of the policy."""
     found: set[str] = set()
     for file in Path(str(policy.__file__)).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -1,5 +1,5 @@
-"""Test vendor formats of conversations: sent unchanged on the same wire, converted for other
-wires.
+"""Test conversations in vendor formats: they are sent unchanged on the same wire and converted for
+other wires.
 """
 
 from __future__ import annotations

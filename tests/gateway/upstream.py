@@ -37,8 +37,8 @@ EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 
 
 def models_for(client: str, at: int) -> tuple[str, ...]:
-    """Return the models to test: one of the client's own wire and one other, or all in an
-    exhaustive run.
+    """Return the models to test: one on the client's own wire and one on another wire, or all
+    models in an exhaustive run.
     """
     others = [wire for wire in WIRES if wire != client]
     return WIRES if EXHAUSTIVE else (client, others[at % len(others)])

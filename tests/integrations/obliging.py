@@ -66,7 +66,7 @@ def answer(request: Request) -> Answer:
 
 
 def _quoted(prompt: str) -> str:
-    """Return the text in quotation marks in a prompt, or a default word."""
+    """Return the quoted text in a prompt, or a default word if nothing is quoted."""
     found = re.search(r"[\"']([^\"']+)[\"']", prompt)
     return found[1] if found else "Basel"
 

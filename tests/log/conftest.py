@@ -36,7 +36,7 @@ def find_binaries() -> Path:
 
 
 def find_user() -> str | None:
-    """Return the user to run PostgreSQL as, since it refuses to run as root."""
+    """Return the user to run PostgreSQL as, because PostgreSQL refuses to run as root."""
     if os.getuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}

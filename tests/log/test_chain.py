@@ -221,7 +221,9 @@ def test_record_that_is_missing_from_the_index_is_detected(path: Path) -> None:
 
 
 def check_flip(original: Path, folder: Path, bit: int) -> str:
-    """Flip one bit of the file; assert that it is detected or that no record has changed."""
+    """Flip one bit of the file; assert that verification detects this or that no record has
+    changed.
+    """
     data = bytearray(original.read_bytes())
     data[bit // 8] ^= 1 << bit % 8
     path = folder / "flipped.db"

@@ -18,7 +18,8 @@ from dragoman.log import EventLog, LogError, ToolObserved, open_log
 
 
 def say(line: str) -> None:
-    # One unbuffered write, so that killing the process cannot cut a line in two.
+    # Write each line with one unbuffered call, so that killing the process cannot cut a line in
+    # two.
     os.write(1, line.encode() + b"\n")
 
 

@@ -1,4 +1,6 @@
-"""Test all middleware layers together on a real socket, and what all of them leave unchanged."""
+"""Test all middleware layers together on a real socket, and that each of them leaves everything
+else unchanged.
+"""
 
 from __future__ import annotations
 
@@ -373,8 +375,8 @@ async def _growth(run: Any) -> int:
 async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Every attempt is one request with a start and an end event, every retry is one wait, and
-    every switch is one event.
+    """Every attempt sends one request and has a start and an end event, every retry waits once,
+    and every switch to another candidate has one event.
     """
     # Record no warnings: caplog would keep them and look like a memory leak.
     caplog.set_level(logging.CRITICAL, "dragoman")

@@ -219,7 +219,7 @@ async def test_another_model_can_rerun_a_recorded_session(
     with SqliteLog(place) as log:
         await record(log)
     before = list(ran)
-    # A new provider, because a script counts which rules it has used.
+    # Create a new provider, because a script counts which of its rules were used.
     model = ScriptedProvider(*model.rules)
     with SimServer(model) as server:
         address = ["--base-url", server.base_urls["openai"]]

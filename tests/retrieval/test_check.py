@@ -31,7 +31,9 @@ async def test_correct_embedding_server_passes_the_check(wire: str) -> None:
 
 
 class Shuffled(SimulatedEmbedder):
-    """Embed texts with two faults: exchange vectors, and ignore the requested dimensions."""
+    """Embed texts with two faults: the vectors are in the wrong order, and the requested
+    dimensions are ignored.
+    """
 
     async def answer(self, request: Any) -> Embeddings:
         found = await super().answer(replace(request, dimensions=None))

@@ -37,7 +37,9 @@ from dragoman.transport import FixtureTransport
 
 
 class Lengths(Embedder):
-    """Embed a text as its length and position, and fail at the request with a given number."""
+    """Embed a text as a vector of its length and position; fail at the request with a given
+    number.
+    """
 
     name, model, batch_size = "lengths", "m", 2
 

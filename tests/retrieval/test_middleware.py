@@ -35,7 +35,7 @@ from dragoman.retrieval import EmbedRequest, RerankRequest
 
 
 class Plain(Embedder):
-    """Embed a text as its length, after raising the given errors."""
+    """Raise the given errors first, and then embed each text as its length."""
 
     batch_size = 2
 

@@ -1,5 +1,5 @@
-"""Test long conversations: a policy shortens what is sent and records that, and the log keeps
-everything.
+"""Test long conversations: a context policy shortens what is sent and records this, and the log
+keeps everything.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .playing import call, check_evidence, of, propose, types
 
 ALL = Policy([Rule("allow")])
 TURNS = 40
-# Number of turns in each tenth of the run whose work is counted.
+# The number of turns in a tenth of the long run; work is counted for each tenth.
 TENTH = 100 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 30
 
 

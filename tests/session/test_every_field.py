@@ -1,7 +1,7 @@
 """Test that every field of every record type is written by a run.
 
-A field that no run sets has no code that writes it. Each run is scripted and uses the real
-session, gateway, observer or command, with a log.
+The test finds fields that no code ever writes. Each run is scripted and uses the real session,
+gateway, observer or command, with a log.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ def body(words: str, stop: str = "end_turn") -> bytes:
 
 
 async def use_tools(log: EventLog, seen: list[Any]) -> None:
-    """Run a session with thinking, results of every kind, rejected calls, a lossy swap and
-    structured output.
+    """Run a session with thinking, results of every kind, rejected calls, a model swap with
+    losses, and structured output.
     """
     script = [
         speak(

@@ -1,5 +1,5 @@
-"""Test the cost of a session: calls are priced as ``priced_as`` states, and unusable replies are
-billed.
+"""Test the cost of a session: calls are priced according to ``priced_as``, and unusable replies
+are billed.
 """
 
 from __future__ import annotations

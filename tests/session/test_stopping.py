@@ -1,4 +1,4 @@
-"""Test stopping a session at every point and in every way: everything is recorded, and nothing
+"""Test stopping a session at every point and in every way: everything is recorded, and no intent
 stays open.
 """
 

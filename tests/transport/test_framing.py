@@ -25,8 +25,8 @@ TWO = OK + b"content-length: 2\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
 KEPT, CLOSED = True, False  # whether the connection stays open after the reply
 
-# Valid replies by name: (bytes sent, body, whether the connection is reused). If it is not, the
-# server closes it after these bytes.
+# Valid replies by name: (bytes sent, body, whether the connection is reused). If a connection is
+# not reused, the server closes it after these bytes.
 ACCEPTED: dict[str, tuple[bytes, bytes, bool]] = {
     "content-length": (TWO + b"\r\nhi", b"hi", KEPT),
     "content-length 0": (OK + b"content-length: 0\r\n\r\n", b"", KEPT),
@@ -237,7 +237,7 @@ REFUSED: dict[str, tuple[bytes, type[Exception]]] = {
 
 
 class Fields:
-    """Collect the header fields of the last head as llhttp reads them."""
+    """Collect the header fields of the last response as llhttp reads them."""
 
     def __init__(self) -> None:
         self.parser = HttpResponseParser(self)

@@ -1,4 +1,4 @@
-"""Test that the example transport over httpx does what a provider relies on."""
+"""Test that the example transport over httpx meets the requirements of a provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Correct programs that a type checker must accept, with the types it must infer; never run."""
+"""Correct programs, which are never run: a type checker must accept them and infer the given
+types.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test messages in the caller's own formats: they are parsed without loss, or rejected with a
-path.
+"""Test messages in the caller's own formats: they are parsed without loss, or rejected with the
+path of the mistake.
 """
 
 from __future__ import annotations

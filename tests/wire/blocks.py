@@ -382,8 +382,8 @@ REPLIES: dict[str, dict[str, Any]] = {
 
 
 def write_table() -> str:
-    """Return the Markdown table: a row for each kind of block; each cell shows what one wire sends
-    and whether its replies contain the kind.
+    """Return the Markdown table with a row for each kind of block. Each cell shows what one wire
+    sends, and whether its replies can contain this kind.
     """
     lines = [f"| block | {' | '.join(WIRES)} |", "|---" * (len(WIRES) + 1) + "|"]
     for name in KINDS:

@@ -67,7 +67,7 @@ class Snapshot:
 
 
 class _Numbers:
-    """Generate ids like the real ones, but in the same sequence for every truncation."""
+    """Generate ids that look like real ones, in the same sequence for every truncation."""
 
     def __init__(self) -> None:
         self._last = 0

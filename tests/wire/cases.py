@@ -110,7 +110,9 @@ class Record:
 
 @lru_cache(maxsize=1)
 def find_records() -> dict[str, Record]:
-    """Return every recording of a registered wire by its id; empty if the recordings are missing."""
+    """Return all recordings of the registered wires by id; the result is empty if the recordings
+    are missing.
+    """
     if not RECORDED.exists():
         return {}
     found = {}
@@ -137,7 +139,9 @@ def find_records() -> dict[str, Record]:
 
 @lru_cache(maxsize=1)
 def find_exchanges() -> list[dict[str, Any]]:
-    """Return every exchange recorded with a real server; empty if the recordings are missing."""
+    """Return all exchanges that were recorded with a real server; the result is empty if the
+    recordings are missing.
+    """
     if not SERVERS.exists():
         return []
     with gzip.open(SERVERS, "rb") as lines:

@@ -400,7 +400,7 @@ WIRES: dict[str, Wire] = {
             **ERRORS,
             ModelNotLoadedError: UnavailableError,
             UnsupportedFeatureError: InvalidRequestError,
-            QuotaExceededError: BillingError,  # the wire has one error type for both classes
+            QuotaExceededError: BillingError,  # the wire has only one error type for these classes
         },
         usage=_anthropic_usage,
     ),

@@ -552,7 +552,7 @@ def conversations(draw: Any) -> tuple[Message, ...]:
 
 
 def assert_legal(turns: list[dict[str, Any]]) -> None:
-    """Assert the rules for messages that the real server enforces."""
+    """Assert that messages follow the rules that the real server enforces."""
     assert [turn["role"] for turn in turns] == [
         role for role, _ in zip(itertools.cycle(["user", "assistant"]), turns)
     ]

@@ -363,7 +363,7 @@ def test_raw_reply_equals_the_recorded_bodies(count: Callable[[str, int], None])
 def test_every_recorded_exchange_gives_a_reply_or_a_provider_error(
     count: Callable[[str, int], None],
 ) -> None:
-    """No other exception is raised, the event stream is valid, and every event can be
+    """Only provider errors are raised, the event stream is valid, and every event can be
     serialised.
     """
     found: dict[str, Counter[str]] = {}

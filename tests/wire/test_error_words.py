@@ -1,4 +1,6 @@
-"""Every alternative of every error pattern is needed by a case or example in the repository."""
+"""Every alternative of every error pattern is necessary for the error class of a case or example
+in the repository.
+"""
 
 from __future__ import annotations
 

@@ -1002,7 +1002,7 @@ def test_streamed_tool_call_may_contain_empty_parts_and_late_signatures() -> Non
         {"functionCall": {"name": "any", "id": "7", "args": {"begun": 1}, "willContinue": True}},
         {"text": ""},
         {**piece("$.a", more=True, stringValue="x"), "thoughtSignature": "late"},
-        piece("$.a"),  # a piece that ends a value without content
+        piece("$.a"),  # this piece ends a value and has no content
         piece("$.b", last=True, stringValue="y"),
     ]
     heard = listen(stream_of(*[reply_of(part, finish=None) for part in parts], reply_of()), ANY)

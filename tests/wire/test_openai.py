@@ -188,8 +188,8 @@ def chunks_of(data: bytes) -> list[Any]:
 
 
 def read_plainly(body: bytes) -> Any:
-    """Parse JSON with the standard library, replacing lone surrogates; return the text
-    if invalid.
+    """Parse JSON with the standard library, and replace lone surrogates; return text that is not
+    JSON unchanged.
     """
     text = body.decode("utf-8", "replace")
     try:
@@ -786,8 +786,8 @@ def test_reasoning_details_are_sent_to_their_issuer_only(
 
 @pytest.mark.parametrize("extras", [{}, {"user": "me"}, {"top_k": 3}])
 def test_messages_are_the_last_field_of_the_body(extras: dict[str, Any]) -> None:
-    """A longer conversation then only appends bytes to the previous request, which prompt caches
-    need.
+    """Because the messages come last, a longer conversation only appends bytes to the previous
+    request, as prompt caches require.
     """
     body = (
         make_codec()

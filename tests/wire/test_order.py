@@ -11,8 +11,8 @@ from dragoman.capabilities import Capabilities
 from dragoman.messages import Assistant, Request, RuntimeConfig, Tool, ToolCall, ToolResult, User
 from dragoman.wire import CODECS
 
-# "z" stands before "a", as "reasoning" should before "answer": models fill in the fields of a
-# schema in this order.
+# The key "z" comes before "a" here, as "reasoning" should come before "answer": models write the
+# fields of a schema in this order.
 SCHEMA = {
     "type": "object",
     "properties": {

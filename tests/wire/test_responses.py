@@ -979,8 +979,8 @@ def pieces_of(text: str, chance: random.Random) -> Iterator[str]:
 def stream_item(
     at: int, item: dict[str, Any], chance: random.Random, *, indexed: bool
 ) -> Iterator[dict[str, Any]]:
-    """Return the events of one output item, omitting at random those that real servers also
-    omit.
+    """Return the events of one output item; events that some real servers omit are omitted at
+    random.
     """
     where: dict[str, Any] = (
         {"output_index": at, "item_id": item["id"]} if indexed else {"item_id": item["id"]}
@@ -1487,8 +1487,8 @@ def test_every_recorded_exchange_is_read(count: Callable[[str, int], None]) -> N
 @pytest.mark.no_cover
 @recorded
 def test_recorded_conversations_are_sent_back_unchanged() -> None:
-    """Every recorded reply is sent back to its issuer: reasoning and native items verbatim,
-    without other losses.
+    """Every recorded reply is sent back to its issuer: reasoning and native items verbatim, and
+    everything else without a loss.
     """
     for record in records(good=True):
         reply = decode(record.codec(), record.request(), [record.body], judged=False).response
