@@ -178,7 +178,7 @@ events: SearchStrategy[Event] = st.one_of(*EVENTS.values())
 # --- strategies for the calls that a wire makes to the assembler ------------------------------
 
 Verb = tuple[str, tuple[Any, ...]]
-"""A verb of the assembler and its arguments."""
+"""The name of an ``Assembler`` method, and the arguments of a call."""
 
 
 @st.composite

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.exhaustive, in_full_run]
 
 SUITE = Path(__file__).parent / "lists" / "langchain_google_suite.py"
 MOST_SKIPPED = 10
-"""The tests of what the client does not declare: audio, video, PDF, cache and the like."""
+"""Tests of features that the client does not declare, such as audio, video and PDF input."""
 
 
 async def run_suite(url: str, model: str, where: Path) -> dict[str, int]:

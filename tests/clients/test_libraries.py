@@ -23,7 +23,7 @@ LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "openai_agents": ("agents", ("chat", "responses")),
     "llm": ("agents", ("chat",)),
 }
-"""The environment of each library, and the sides that it can speak."""
+"""For each library, the name of its environment and the wires that it supports."""
 ROUTES = [(name, side) for name, (_, sides) in LIBRARIES.items() for side in sides]
 
 

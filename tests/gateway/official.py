@@ -85,7 +85,7 @@ MODELS: dict[str, Any] = {
     "ProcessResponse": ollama.ProcessResponse,
     "ShowResponse": ollama.ShowResponse,
 }
-"""The strict models. Those of a stream's events are found by their type."""
+"""The strict models of replies. The model of a stream's event is found by the event's type."""
 
 
 DOCUMENTED: dict[str, tuple[str, str]] = {

@@ -49,7 +49,7 @@ _CHUNK = 4096  # length of a chunk in characters, after which a new chunk begins
 
 
 LAST = object()
-"""The key that stands for the last text of a message."""
+"""A special key: opaque state that is added with this key belongs to the last text block."""
 Citing: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
 """A function that returns the sources of a text, given the text and its opaque state."""
 

@@ -43,7 +43,7 @@ _OTHER_NAMES = {
 _SIZES = {"": 1, "k": 1000, "m": 1_000_000}
 
 NEEDS = (*_FLAGS, *[f"{name}=N" for name in _LIMITS])
-"""The names of the needs that ``choose`` accepts."""
+"""The names of the requirements that ``choose`` accepts."""
 
 Needs: TypeAlias = str | Iterable[str] | Mapping[str, bool | int]
 
