@@ -61,6 +61,16 @@ CASES: dict[str, tuple[bytes, list[Frame]]] = {
         b"event: ping\ndata: a\n\ndata: b\n\n",
         [Frame(b"a", b"ping", 12), Frame(b"b", offset=21)],
     ),
+    "two named events": (
+        b"event: a\ndata: 1\n\nevent: b\ndata: 2\n\n",
+        [Frame(b"1", b"a", 9), Frame(b"2", b"b", 27)],
+    ),
+    "three line ends between events": (
+        b"data: a\n\n\ndata: b\n\n\n\n\ndata: c\n\n",
+        [Frame(b"a"), Frame(b"b", offset=10), Frame(b"c", offset=22)],
+    ),
+    "named event without a name": (b"event: \ndata: a\n\n", [Frame(b"a", offset=8)]),
+    "event name without a space": (b"event:e\ndata: a\n\n", [Frame(b"a", b"e", 8)]),
     "event after the data": (b"data: a\nevent: ping\n\n", [Frame(b"a", b"ping")]),
     "the last event wins": (b"event: a\nevent: b\ndata\n\n", [Frame(b"", b"b", 18)]),
     "event without a value": (b"event: a\nevent\ndata: x\n\n", [Frame(b"x", offset=15)]),

@@ -241,6 +241,16 @@ def test_raw_reply_of_a_stream_has_finish_reason_and_usage() -> None:
     }
 
 
+def test_usage_in_a_choice_is_read_before_the_finish_reason_arrives() -> None:
+    body = (
+        b'data: {"choices": [{"delta": {"content": "Hi"}, "usage": {"prompt_tokens": 3}}]}\n\n'
+        b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    )
+    heard = decode(make_codec(), make_request(stream=True), [body])
+    assert heard.response is not None
+    assert (heard.response.text, heard.response.usage.input_tokens) == ("Hi", 3)
+
+
 @pytest.mark.parametrize("case", REPLIED, ids=str)
 def test_keeping_the_raw_reply_can_be_turned_off(case: Case) -> None:
     options = case.options

@@ -70,12 +70,13 @@ class GrowingText:
 
     def append(self, fragment: str) -> None:
         """Append a fragment to the text."""
-        self._fragments.append(fragment)
-        if len(self._fragments) >= _FRAGMENTS:
+        fragments = self._fragments
+        fragments.append(fragment)
+        if len(fragments) >= _FRAGMENTS:
             if len(self._chunks[-1]) >= _CHUNK:
                 self._chunks.append("")
-            self._chunks[-1] += "".join(self._fragments)
-            self._fragments.clear()
+            self._chunks[-1] += "".join(fragments)
+            fragments.clear()
 
     def read(self) -> str:
         """Return the text received so far, and join the chunks into one string."""

@@ -193,12 +193,14 @@ class OpenAIDecoder(Decoder):
             self.done = True
             self._finish()
             return
-        is_error = frame.event == b"error"
-        if is_error and not data.startswith(b"{"):
-            self._fail(data)
+        if frame.event == b"error":
+            if data.startswith(b"{"):
+                self._fail_with(_read_chunk(data), data)
+            else:
+                self._fail(data)
             return
         chunk = _read_chunk(data)
-        if chunk.error or is_error or (chunk.choices is chunk.usage is None and is_failure(data)):
+        if chunk.error or (chunk.choices is None and chunk.usage is None and is_failure(data)):
             self._fail_with(chunk, data)
             return
         self._read(chunk, data)
@@ -271,25 +273,23 @@ class OpenAIDecoder(Decoder):
                 self._streamed = True
             if part is not None:
                 self._read_part(part)
-            if choice.finish_reason:
-                self._note_finish(choice)
-            if choice.usage is not None:
-                self._note_usage(choice.usage)
+            if choice.finish_reason or choice.usage is not None:
+                self._note_end(choice)
             error = error or choice.error
         if chunk.usage is not None:
             self._note_usage(chunk.usage)
         if self._usage_key is not None and self._usage_key in data:
             self._note_usage(_dig(read_json(data), self._quirks.usage_path or ""))
-        self._note_sources(chunk)
+        if chunk.citations or chunk.search_results or chunk.images or chunk.related_questions:
+            self._note_sources(chunk)
         if error:
             self._fail(error)
 
     def _note_sources(self, chunk: _Chunk) -> None:
-        if chunk.citations or chunk.search_results or chunk.images or chunk.related_questions:
-            self._other_parts = self._other_parts or OtherParts(self._request)
-            self._other_parts.note(
-                chunk.citations, chunk.search_results, chunk.images, chunk.related_questions
-            )
+        self._other_parts = self._other_parts or OtherParts(self._request)
+        self._other_parts.note(
+            chunk.citations, chunk.search_results, chunk.images, chunk.related_questions
+        )
 
     def _message_of(self, choice: _Choice) -> _Part | None:
         # Perplexity sends the complete message so far next to each delta, and an empty delta next
@@ -468,7 +468,12 @@ class OpenAIDecoder(Decoder):
 
     # --- the end of the reply
 
-    def _note_finish(self, choice: _Choice) -> None:
+    def _note_end(self, choice: _Choice) -> None:
+        """Store the usage and the finish reason of a choice."""
+        if choice.usage is not None:
+            self._note_usage(choice.usage)
+        if not choice.finish_reason:
+            return
         # OpenRouter may send two different finish reasons. The first one that is not "stop" is
         # kept (case: openai/finish-repeated-and-different).
         if _READ.get(self._finish_raw or "", "stop") == "stop":
