@@ -77,46 +77,47 @@ def _check_last(messages: Sequence[Message], *, continues: bool) -> None:
 
 
 def _check_messages(messages: Sequence[Message]) -> None:
-    began = False
+    leading = _check_opening(messages)
     open_calls: dict[str, int] = {}
-    walk = iter(messages)
+    walk = iter(messages[leading:] if leading else messages)
     for message in walk:
         # Nearly every message is one text, which is checked here without a loop or a call. Each
         # branch reads ``content`` of one type, so that the interpreter specialises the access.
         if type(message) is User:
-            began = True
-            if type(message.content) is str and message.content:
-                continue
-        elif type(message) is Assistant and began:
             content = message.content
-            if (
-                len(content) == 1
-                and type(block := content[0]) is Text
-                and block.continuity is None
-                and type(block.text) is str
-                and block.text
-            ):
+            if type(content) is str and content:
                 continue
+        elif type(message) is Assistant:
+            blocks = message.content
+            if len(blocks) == 1 and type(block := blocks[0]) is Text and block.continuity is None:
+                text = block.text
+                if type(text) is str and text:
+                    continue
         # The index is computed only for messages that need further checks, which is cheaper than
         # enumerate.
         path = f"messages[{len(messages) - length_hint(walk) - 1}]"
         if type(message) is User:
             _check_user(message, path)
-        elif type(message) is System:
-            _check_system(message, path, began=began)
-        elif not began:
-            raise InvalidRequestError(f"{path}: the conversation must begin with the user")
         elif type(message) is Assistant:
             _check_assistant(message, path, open_calls)
+        elif type(message) is System:
+            raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
         else:
             _check_result(message, path, open_calls)  # type: ignore[arg-type]
 
 
-def _check_system(message: System, path: str, *, began: bool) -> None:
-    if began:
-        raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
-    if type(message.content) is not str or not message.content:
-        raise InvalidRequestError(f"{path}.content must be non-empty text")
+def _check_opening(messages: Sequence[Message]) -> int:
+    """Check the leading system messages, and that the user comes next; return their number."""
+    leading = 0
+    while type(message := messages[leading]) is System:
+        if type(message.content) is not str or not message.content:
+            raise InvalidRequestError(f"messages[{leading}].content must be non-empty text")
+        leading += 1
+    if type(message) is not User:
+        raise InvalidRequestError(
+            f"messages[{leading}]: the conversation must begin with the user"
+        )
+    return leading
 
 
 def _check_user(message: User, path: str) -> None:

@@ -95,6 +95,8 @@ class Notes:
     @property
     def warnings(self) -> tuple[LossWarning, ...]:
         """A warning for each note that is a loss."""
+        if not self.items:
+            return ()
         return tuple(
             [LossWarning(note.code, note.path, note.detail) for note in self.items if note.loss]
         )
