@@ -47,7 +47,7 @@ class Expected(Protocol):
         """The schema that the final text must match, or ``None`` if the caller gave no schema."""
 
     def tool_problem(self, name: str, arguments: dict[str, Any]) -> tuple[Problem, str] | None:
-        """Return why a call does not match the request's tools; ``None`` if it matches."""
+        """Return why a tool call does not match the request's tools; ``None`` if it matches."""
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
         """Return the final text as parsed JSON, and the first violation of the schema, if any.
@@ -137,9 +137,9 @@ class Assembler:
         return bool(self._tools)
 
     def calls_are_complete(self, *keys: Any) -> bool:
-        """Return whether the arguments of the calls with these keys are complete JSON objects.
+        """Return whether the arguments of the given tool calls are complete JSON objects.
 
-        Without keys, check all calls.
+        Without ``keys``, check all tool calls.
         """
         return all(self._tools[key].is_complete() for key in keys or self._tools)
 
@@ -225,7 +225,7 @@ class Assembler:
         self._close_ended()
 
     def tool_input(self, key: Any, fragment: str) -> None:
-        """Add a fragment of a call's arguments, unchanged."""
+        """Add a fragment of a tool call's arguments, unchanged."""
         block = self._tools.get(key)
         if block is None:
             raise AssemblerError(f"tool_input for {key!r}, which was not started")
@@ -244,7 +244,7 @@ class Assembler:
     def attach(
         self, kind: type, signature: str | None = None, opaque: Any = None, *, key: Any = None
     ) -> None:
-        """Attach the provider's opaque state to the call ``key`` or to the open block of a kind.
+        """Attach the provider's opaque state to a tool call or to the open block of a kind.
 
         If no block of ``kind`` is open, an empty one is opened. With the key ``LAST``, the state
         is added to the last text block, even if that block has ended: citations arrive after the
@@ -284,7 +284,7 @@ class Assembler:
         self.block_end()
 
     def block_end(self, key: Any = None) -> None:
-        """Close the call ``key``; without a key, close the open block, if there is one."""
+        """Close the tool call with this key; without a key, close the open block, if any."""
         block = self._blocks.last if key is None else self._tools.get(key)
         if block is None and key is not None:
             raise AssemblerError(f"block_end for {key!r}, which was not started")
@@ -321,7 +321,10 @@ class Assembler:
         self._complete(reason, raw, stop_sequence, parsed)
 
     def fail(self, error: ProviderError) -> None:
-        """End an interrupted reply: close open blocks, finish with ``error``, keep the error."""
+        """End an interrupted reply: store the error, close open blocks, emit the last event.
+
+        The finish reason is ``error``. If the message has not begun, nothing is emitted.
+        """
         if self.complete is not None:
             return
         self.error = error
@@ -330,7 +333,7 @@ class Assembler:
             self._complete("error")
 
     def cancel(self) -> None:
-        """End a cancelled reply: close open blocks and finish with ``cancelled``."""
+        """End a cancelled reply: close open blocks, and set the finish reason ``cancelled``."""
         if self.complete is not None:
             return
         if self.opening is None:

@@ -119,7 +119,7 @@ class Block:
         return self.content.read() + "".join(self.waiting or ())
 
     def retract(self, events: Sequence[Event]) -> bool:
-        """Undo the block's last events, which are given; return whether any content remains."""
+        """Undo ``events``, the last events of the block; return whether any content remains."""
         hidden = 0
         for event in events:
             if isinstance(event, ToolUseStart):
@@ -141,7 +141,7 @@ class Block:
         return self.kind is ToolCall or bool(text or self.signatures)
 
     def is_complete(self) -> bool:
-        """Return whether another block may begin: a call's JSON must be complete before that."""
+        """Return whether the next block may begin: a tool call's JSON must be complete first."""
         if self.kind is not ToolCall:
             return True
         # Test the last fragment first, since this method is called for every fragment of
@@ -151,7 +151,7 @@ class Block:
     def intent(
         self, intent_id: str, text: str, provider: str, model: str, request_id: str
     ) -> ToolIntent:
-        """Return the intent for a call whose complete arguments are ``text``."""
+        """Return the intent for a tool call whose complete arguments are ``text``."""
         return ToolIntent(
             id=intent_id,
             provider_call_id=self.provider_id,
@@ -194,9 +194,9 @@ class Blocks:
         return block
 
     def follow(self, kind: type, index: int) -> Block:
-        """Return the block with an index; add it if it is new, and mark earlier blocks as ended.
+        """Return the block at ``index``; add it if it is new, and mark earlier blocks as ended.
 
-        This is used for messages whose events the provider created.
+        This method is for messages whose events come from a custom provider.
         """
         block = self.all[-1] if self.all else None
         if block is None or block.index != index:
@@ -220,7 +220,10 @@ class Blocks:
         self._next, self.current = len(self.all), None
 
     def add(self, block: Block, piece: str, offset: int) -> None:
-        """Emit a fragment that arrived at byte ``offset``, or store it if the block is waiting."""
+        """Emit a fragment, or store it while its block waits for earlier blocks to end.
+
+        ``offset`` is the byte position at which the fragment arrived.
+        """
         block.count += 1
         block.last = offset
         if not piece.isspace():
@@ -251,7 +254,7 @@ class Blocks:
         return block
 
     def _begin_turn(self, block: Block) -> None:
-        """Emit the fragments that a block received before it became current."""
+        """Emit the fragments that a block stored while it waited for earlier blocks to end."""
         waiting, block.waiting = block.waiting or (), None
         if block.kind is ToolCall:
             start = ToolUseStart(

@@ -72,7 +72,7 @@ class Follower(Assembler):
             self.kept, self.warnings = event.kept, event.warnings
 
     def _last_call(self) -> Block:
-        """Return the open call; without one, return a block that is not part of the message."""
+        """Return the last block if it is a tool call, else a new block outside the message."""
         blocks = self._blocks.all
         return blocks[-1] if blocks and blocks[-1].kind is ToolCall else Block(ToolCall, 0)
 
@@ -92,7 +92,7 @@ class RecordedAssembler(Assembler):
         self._begin(message_id or "msg_" + self._new_id())
 
     def block(self, recorded: Text | Thinking | RedactedThinking | Opaque | Audio | Image) -> None:
-        """Add a recorded block that is not a call."""
+        """Add a recorded block that is not a tool call."""
         block = self._open(type(recorded))
         block.continuity = recorded.continuity
         if not isinstance(recorded, Text | Thinking):
@@ -104,7 +104,7 @@ class RecordedAssembler(Assembler):
     def call(
         self, recorded: ToolCall, text: str, intent: ToolIntent | None, *, is_whole: bool
     ) -> None:
-        """Add a recorded call with its literal arguments and its intent.
+        """Add a recorded tool call with its literal arguments and its intent.
 
         If the call is complete but was recorded without an intent, a new intent is created.
         """
@@ -139,7 +139,7 @@ class RecordedAssembler(Assembler):
         *,
         paused: bool = False,
     ) -> None:
-        """End the message as it was recorded; ``error`` is the exception to raise after it."""
+        """End the message as it was recorded; ``error`` is raised after the last event."""
         self.reported, self.warnings, self.error = usage, tuple(warnings), error
         self._complete(reason, "pause_turn" if paused else None)
 
@@ -147,7 +147,7 @@ class RecordedAssembler(Assembler):
 def make_intent(
     start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str
 ) -> ToolIntent:
-    """Return the intent for a call from its events, which do not contain byte offsets."""
+    """Return a tool call's intent, made from its events, which have no byte offsets."""
     return ToolIntent(
         f"tu_{new_ulid()}",
         end.tool_use_id,

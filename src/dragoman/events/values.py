@@ -360,7 +360,7 @@ class ToolUseStart(Struct, frozen=True, tag="tool.use_start", gc=False):
 
 
 class ToolUseInputDelta(Struct, frozen=True, tag="tool.use_input_delta", gc=False):
-    """A literal fragment of a call's arguments, which cannot be parsed by itself."""
+    """A literal fragment of a tool call's arguments, which cannot be parsed by itself."""
 
     message_id: str
     request_id: str
@@ -371,7 +371,7 @@ class ToolUseInputDelta(Struct, frozen=True, tag="tool.use_input_delta", gc=Fals
 
 
 class ToolUseEnd(Struct, frozen=True, tag="tool.use_end"):
-    """The end of a call: it has an ``intent``, or the ``problem`` that prevented one."""
+    """The end of a tool call, with an ``intent`` or the ``problem`` that prevented one."""
 
     message_id: str
     request_id: str

@@ -193,7 +193,7 @@ class Service:
         return None
 
     async def check_readiness(self) -> tuple[str, Mapping[str, str]]:
-        """Return ``ready``, ``not ready`` or ``draining``, and the problems of models by name."""
+        """Return ``ready``, ``not ready`` or ``draining``, and the problems by model name."""
         if self.draining or self.leaving:
             return "draining", {}
         problems = await self.models.problems()

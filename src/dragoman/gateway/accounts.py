@@ -30,7 +30,7 @@ _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for o
 
 
 class Charged(NamedTuple):
-    """The call records that the ledger has already counted, and the call's error at that time.
+    """A call's records that the ledger has already counted, and its error at that time.
 
     A call is charged shortly before the last bytes of its reply are sent. It may still fail after
     that.
@@ -169,8 +169,8 @@ def _settle(exchange: Ended, key: Key, tokens: int, money: Decimal) -> None:
 def _describe_call(exchange: Ended, seconds: float) -> tuple[list[CallEnd], GatewayCall | None]:
     """Return the records of the request's model call, and the call itself.
 
-    The call is ``None`` for a retrieval request. If no model was called, there are no records
-    either.
+    For a retrieval request, the call is ``None``. If no model was called, the list of records is
+    empty and the call is ``None``.
     """
     if exchange.record is not None:
         return exchange.record(seconds), None

@@ -18,7 +18,7 @@ def is_sse(scope: Mapping[str, Any]) -> bool:
 
 
 class ArrayEncoder(ReplyEncoder):
-    """Write the events of another encoder as the elements of a JSON array."""
+    """Write the events that another encoder produces as the elements of a JSON array."""
 
     content_type = "application/json; charset=UTF-8"
 

@@ -105,7 +105,7 @@ class _Absent:
         self.status = 0
 
     async def receive(self) -> dict[str, Any]:
-        """Return the body on the first call; block on every later call."""
+        """Return the request body on the first call; block on every later call."""
         body, self._body = self._body, None
         if body is None:
             await asyncio.Event().wait()

@@ -69,7 +69,7 @@ class GatewayCall(Struct, kw_only=True):
         return [*[replace(each, inbound=self.inbound) for each in earlier], self._record_end()]
 
     def count_tokens(self) -> Usage:
-        """Return the sums of the tokens that ``record`` would return, without their price."""
+        """Return the total tokens of all attempts, without computing their price."""
         usage = self._find_usage()
         failed = [each for each in self.reply.history if isinstance(each, CallFailed)]
         return Usage(

@@ -424,10 +424,10 @@ class Exchange:
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
-        """Translate a request to the provider's wire, with the provider's own name of the model.
+        """Translate a request to the provider's wire, with the provider's name for the model.
 
-        Raise ``UnsupportedFeatureError`` if the request loses something and the configuration
-        forbids losses.
+        Raise ``UnsupportedFeatureError`` if a part of the request would be lost and the
+        configuration forbids losses.
         """
         assert self.prepared is not None
         wire, wires = self.codec.wire, wires_of(provider)

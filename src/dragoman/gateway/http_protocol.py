@@ -285,7 +285,7 @@ class BoundedHttpProtocol(_EndingProtocol):
             self._check_unread()
 
     def _check_unread(self) -> None:
-        """Check how much data the parser buffers: incomplete headers, trailers and chunks."""
+        """Reject the request if the parser buffers too many bytes of its headers or trailers."""
         if self._in_head and self._unread > self.bounds.head_bytes:
             self._refuse(431, "the head of the request is too large")
         elif (

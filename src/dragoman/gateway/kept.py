@@ -33,7 +33,7 @@ class NotKeptError(InvalidModelError):
 
 
 class Memory:
-    """The stored items that a request refers to, and the items that the request adds."""
+    """The stored items that a request refers to, and the new items in its input."""
 
     def __init__(self, store: ResponseStore, owner: str) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class Memory:
         self.response_id: str | None = None
 
     async def recall(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Insert the stored items that a request refers to; return the request's fields."""
+        """Extend a request's input with the stored items that it refers to; return its fields."""
         self.fields = dict(fields)
         made = {name: value for name, value in fields.items() if name not in _STATE}
         self.is_stored = fields.get("store") is not False
@@ -146,7 +146,7 @@ _STATE = ("previous_response_id", "conversation", "store", "background")
 
 
 class KeepingEncoder(ReplyEncoder):
-    """Forward the bytes of another encoder, and extract the final response for the store."""
+    """Forward the output of another encoder, and extract the final response to be stored."""
 
     def __init__(self, inner: ReplyEncoder) -> None:
         super().__init__()

@@ -124,7 +124,7 @@ def hash_key(key: str) -> str:
 
 
 def is_hash(text: str) -> bool:
-    """Return whether a text is the digest of a key."""
+    """Return whether a text has the format of a key's digest."""
     return _HASH.fullmatch(text) is not None
 
 

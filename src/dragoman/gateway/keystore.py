@@ -203,7 +203,7 @@ class KeyStore:
             self._record(now, "team", TEAM + name, {"budget_usd_month": budget})
 
     def close(self) -> None:
-        """Close the file or the connection."""
+        """Close the database."""
         with self._lock:
             self._base.close()
 

@@ -92,7 +92,7 @@ class Ledger:
         )
 
     def close(self) -> None:
-        """Close the file or the connection."""
+        """Close the database."""
         self._base.close()
 
     def __del__(self) -> None:
@@ -137,7 +137,7 @@ class Ledger:
         return lease
 
     def find_standing(self, key: Key) -> dict[str, int]:
-        """Return the requests and tokens left of a key's per-minute limits at its last request."""
+        """Return how many requests and tokens per minute a key had left at its last request."""
         return self._standing.get(key.id, {})
 
     def settle(
@@ -161,7 +161,7 @@ class Ledger:
     # --- private methods
 
     def _adopt(self) -> None:
-        """Migrate the costs in a file of version 0.1.0, so that budgets still include them."""
+        """Migrate the costs in a file that version 0.1.0 wrote, so that budgets include them."""
         with self._base.transaction():
             if self._base.run("select 1 from sqlite_master where name = 'spent'"):
                 self._base.run(
@@ -171,7 +171,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _transaction(self, key: Key) -> Iterator[float]:
-        """Lock the accounts of a key before reading them, and yield the current time."""
+        """Open a transaction that locks the accounts of a key; yield the current time."""
         with self._base.transaction(*key.accounts) as now:
             yield now if self._clock is None else self._clock()
 
@@ -188,7 +188,7 @@ class Ledger:
             raise QuotaExceededError("the budget of this key's team for the month is exhausted")
 
     def _read_spent(self, account: str, month: str) -> dict[str, Decimal]:
-        """Return the cost of an account by month; the entry for "" is the total."""
+        """Return an account's cost in ``month``, and under the key ``""`` its total cost."""
         rows = self._base.run(
             "select month, usd from dragoman_spent where key = ? and month in ('', ?)",
             (account, month),
@@ -453,7 +453,7 @@ class LedgerWriter:
             log.error("the ledger cannot be written; %d calls were not counted", len(self._owed))
 
     def _next_jobs(self) -> list[_Admission | _Settlement | None]:
-        """Return all queued jobs; wait for a job, or until usage must be written again."""
+        """Wait for a job or for the next attempt to write usage; return all queued jobs."""
         jobs = []
         with contextlib.suppress(queue.Empty):
             jobs.append(self._jobs.get(timeout=_RETRY_SECONDS if self._owed else None))
@@ -525,7 +525,7 @@ class LedgerWriter:
 
 
 def _report_tried(settlements: Iterable[_Settlement]) -> None:
-    """Wake the calls that wait until their cost has been written or an attempt has failed."""
+    """Wake the calls that wait until the first attempt to write their usage has ended."""
     for each in settlements:
         if each.tried is not None:
             with contextlib.suppress(RuntimeError):  # the event loop may already be closed

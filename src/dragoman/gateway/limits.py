@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("dragoman")
 
 Policy = Literal["closed", "open", "local"]
-"""What to do with calls of keys with rate limits while Redis is unavailable.
+"""The policy for rate-limited keys while Redis is unavailable.
 
-Reject them (status 503), admit them, or count them in each process separately.
+``closed`` rejects their calls (status 503), ``open`` admits them, and ``local`` counts them in
+each process separately.
 """
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -104,7 +105,7 @@ return '0'
 
 
 class Counter(Protocol):
-    """A counter in this process that counts instead of Redis while Redis is unavailable."""
+    """A counter in this process that replaces Redis while Redis is unavailable."""
 
     def admit(self, key: Key, seconds: float = 0.0) -> str | None:
         """Count a request of a key; raise an error if one of the key's limits is reached."""
@@ -213,7 +214,7 @@ class RedisLimits:
             self._start(self._settle(lease, key, tokens, requests))
 
     def describe(self, key: Key) -> dict[str, int]:
-        """Return the requests and tokens left of a key's per-minute limits at its last request."""
+        """Return how many requests and tokens per minute a key had left at its last request."""
         return self._standing.get(key.id, {})
 
     async def close(self) -> None:

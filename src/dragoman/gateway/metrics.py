@@ -19,8 +19,8 @@ _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
 class Saved(Struct):
     """The values of all counters in a form that can be saved to a file.
 
-    Counters are lists of labels and values. ``seconds`` has a histogram of durations for each
-    name.
+    Each counter is a list of labels and values. ``seconds`` maps the name of each measured
+    duration to its histogram.
     """
 
     in_flight: int = 0

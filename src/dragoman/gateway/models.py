@@ -116,7 +116,7 @@ class Models:
         return self._problems
 
     def describe_upstreams(self, problems: Mapping[str, str]) -> list[list[str]]:
-        """Return a row for each provider of the open models: served name, provider, state.
+        """Return a row for each provider that is open: served name, provider and model, state.
 
         The state is the error for which the circuit breaker suspended the model, or else the
         result of the readiness check.

@@ -60,7 +60,7 @@ async def serve_readiness(service: Service, listener: socket.socket) -> AsyncIte
 
 
 class _Readiness:
-    """The ASGI application of the listener. It does not read the body or the headers."""
+    """The ASGI application for ``/health`` and ``/ready``; it ignores headers and bodies."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

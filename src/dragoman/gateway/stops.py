@@ -76,7 +76,7 @@ class StopCutter:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the text's longest ending that could begin a stop sequence."""
+    """Return the length of the text's longest suffix that is a prefix of a stop sequence."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[-length:]):
             return length

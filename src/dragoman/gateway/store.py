@@ -58,7 +58,7 @@ class ResponseStore:
         return bool(await self._work(self._delete, owner, kind, name))
 
     def close(self) -> None:
-        """Close the file or the connection."""
+        """Close the database."""
         with self._lock:
             self._base.close()
 

@@ -58,9 +58,10 @@ def bind_port(host: str, port: int) -> socket.socket:
 
 
 def create_worker_app(listener: socket.socket | None) -> Starlette:
-    """Build the application of a worker, which also serves readiness on the listener, if any.
+    """Build the application of a worker.
 
-    A partial call of this function is pickled for each worker process, with the socket.
+    With ``listener``, the application also serves ``/health`` and ``/ready`` on that socket. A
+    ``functools.partial`` of this function and the socket is pickled for each worker process.
     """
     app = create_app_from_environment()
     if listener is not None:
@@ -72,7 +73,7 @@ def create_worker_app(listener: socket.socket | None) -> Starlette:
 def run(config: Config, listener: socket.socket | None = None) -> None:
     """Run the server until a signal stops it.
 
-    The listener is the one that the application serves readiness on.
+    ``listener`` is the socket of the separate port for ``/health`` and ``/ready``.
     """
     if config.workers > 1:
         _Supervisor(config, listener).run()

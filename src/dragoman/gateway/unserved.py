@@ -61,7 +61,7 @@ def _find_reason(method: str, path: str) -> str:
 
 
 def find_codec(path: str, headers: Mapping[str, str]) -> ServerCodec:
-    """Return the codec of the wire that a client most likely uses, by its path and headers."""
+    """Guess a client's wire from the request's path and headers; return the wire's codec."""
     if path.startswith("/api/"):
         return SERVER_CODECS["ollama"]
     if path.startswith("/v1beta") or "x-goog-api-key" in headers or "x-goog-api-client" in headers:

@@ -131,7 +131,7 @@ class UsageBook:
             return await asyncio.to_thread(self._read, hours)
 
     def close(self) -> None:
-        """Close the file or the connection."""
+        """Close the database."""
         self._base.close()
 
     # --- private methods that run in a thread

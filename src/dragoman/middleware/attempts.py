@@ -19,7 +19,7 @@ def read_attempt(request: Request | EmbedRequest | RerankRequest) -> int:
 
 
 def record_started(provider: Provider, request: Request) -> CallStarted:
-    """Return the record of an attempt that begins."""
+    """Return the record for the start of an attempt."""
     return CallStarted(
         model=request.model or provider.model,
         provider=provider.name,

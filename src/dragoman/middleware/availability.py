@@ -109,7 +109,7 @@ class Admission:
             self.release()
 
     def release(self) -> None:
-        """Report that the call ended without a success or a failure, such as by cancellation."""
+        """Report that the call neither succeeded nor failed, for example if it was cancelled."""
         if not self._done:
             self._done = True
             # if this call was a probe, allow another probe at once, since this one had no result

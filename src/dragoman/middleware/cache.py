@@ -90,7 +90,10 @@ class Cache(Wrapper, Middleware):
                 yield batch
 
     async def _find(self, key: str) -> Sequence[Event] | None:
-        """Return the stored reply, or that of an identical call in flight, or ``None``."""
+        """Return the stored reply, or the reply of an identical call that is in flight.
+
+        Return ``None`` if there is neither.
+        """
         while True:
             waiting = self._in_flight.get(key)
             if waiting is None:

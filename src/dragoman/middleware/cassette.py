@@ -287,7 +287,7 @@ class Take(Struct, frozen=True):
     lines: tuple[bytes, ...]
 
     def play(self, path: Path) -> Iterator[tuple[float, Event | ProviderError | None]]:
-        """Yield the events with their times, then the error that ended the call, or ``None``."""
+        """Yield each event with its time, then the call's error, which is ``None`` on success."""
         for line in self.lines[1:]:
             record = msgspec.json.decode(line)
             try:

@@ -65,7 +65,7 @@ class NotConfigured(ReplyProvider):
         raise self.error(None)
 
     def error(self, request_id: str | None) -> AuthenticationError:
-        """Return the error that each call of this candidate raises."""
+        """Return the error that every call to this candidate raises."""
         return AuthenticationError(
             f"not configured: {self.detail}",
             provider=self.name,
@@ -472,9 +472,9 @@ def _target(provider: Provider | RetrievalModel[Any, Any]) -> str:
 
 
 def _find_unsupported(candidate: Provider, request: Request) -> tuple[str, ProviderError] | None:
-    """Return why the candidate cannot serve the request; ``None`` if no reason is known.
+    """Return a reason code and an error if the candidate is known not to support the request.
 
-    The result is a reason code and the error.
+    Otherwise return ``None``.
     """
     known = candidate.capabilities
     estimate = None

@@ -67,8 +67,8 @@ class Wrapper(ReplyProvider, Layer):
 class Middleware(Layer):
     """A layer around one provider; methods that a subclass does not override call that provider.
 
-    If a middleware class is called with an embedder or a reranker, it returns one to which the
-    same policy applies.
+    If a middleware class is called with an embedder or a reranker instead of a provider, it
+    returns an embedder or a reranker to which the same policy applies.
     """
 
     if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def check_number(
     most: float = math.inf,
     whole: bool = False,
 ) -> None:
-    """Raise ``ValueError``, which contains the field's name, if ``value`` is out of range."""
+    """Raise a ``ValueError`` that names the setting if its ``value`` is out of range."""
     kinds = int if whole else int | float
     if (
         isinstance(value, bool)

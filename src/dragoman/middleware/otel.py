@@ -69,10 +69,10 @@ NAMES = {
     "call_result": "gen_ai.tool.call.result",
     "outcome": "dragoman.outcome",
 }
-"""Dragoman's names of attributes and metrics, mapped to the names in the conventions."""
+"""Dragoman's attribute and metric names, mapped to those of OpenTelemetry's conventions."""
 
 OPERATIONS = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
-"""The name of each operation in the conventions, which do not name reranking yet."""
+"""Each operation's name in OpenTelemetry's conventions, which do not name reranking yet."""
 
 _SETTINGS = (
     "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty",

@@ -138,7 +138,7 @@ class Limiter:
     # --- private methods of the rate limiter
 
     async def _reserve(self, lease: Lease) -> float:
-        """Reserve capacity for a call and return 0; without any, return the seconds to wait."""
+        """Reserve capacity and return 0; if there is too little, return the seconds to wait."""
         limit = self.limits.get("max_concurrency")
         if limit is not None and self._running >= limit:
             return math.inf
@@ -176,7 +176,7 @@ class Limiter:
             self._freed.set_result(None)
 
     def _leave(self, turn: asyncio.Future[None]) -> None:
-        """Remove a call from the queue after success or cancellation; wake the next call."""
+        """Remove an admitted or cancelled call from the queue; wake the next call."""
         self._queue.remove(turn)
         if self._queue and not self._queue[0].done():
             self._queue[0].set_result(None)
@@ -405,7 +405,7 @@ def _count(usage: Usage, estimate: tuple[int, int]) -> int | None:
 
 
 async def _settle(leases: list[tuple[Limiter, Lease]], spent: int | None) -> None:
-    """Settle all leases, even if an exception interrupts the settlement of one."""
+    """Call ``settle`` for every lease, even if one of these calls raises an exception."""
     while leases:
         limiter, lease = leases.pop()
         try:

@@ -76,7 +76,7 @@ class _InOrder(Strategy):
 
 
 class _Weighted(Strategy):
-    """Smooth weighted round-robin, as in nginx: exact shares without long runs."""
+    """Smooth weighted round-robin, as in nginx: a candidate's calls are spread evenly."""
 
     name = "weighted"
 

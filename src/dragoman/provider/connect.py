@@ -167,7 +167,7 @@ def _load(place: str) -> Any:
 
 
 def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:
-    """Return the deadlines given as ``Timeouts``, as a mapping, or as a number for ``total``."""
+    """Convert deadlines to ``Timeouts``: a mapping, a number for ``total``, or ``None``."""
     if timeouts is None or isinstance(timeouts, Timeouts):
         return timeouts or Timeouts()
     if isinstance(timeouts, Mapping):

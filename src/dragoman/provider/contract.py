@@ -90,7 +90,7 @@ class Provider(ABC):
         """
 
     def open(self, request: Request) -> Reply:
-        """Return the reply to a request; its first ``next()`` sends the request.
+        """Return the reply to a request; the first call of ``Reply.next`` sends the request.
 
         All callers use this method: ``complete``, ``stream``, middleware layers and the gateway.
         The default implementation reads ``events``.
@@ -317,14 +317,14 @@ class ReplyProvider(Provider):
 
     @abstractmethod
     def open(self, request: Request) -> Reply:
-        """Return the reply to a request; its first ``next()`` sends the request."""
+        """Return the reply to a request; the first call of ``Reply.next`` sends the request."""
 
     def events(self, request: Request) -> AsyncIterator[Event]:
         return read_events(self.open(request))
 
 
 def plan(messages: Messages, target: Provider) -> SwapPlan:
-    """Return which parts of a conversation ``target`` would keep, rewrite or drop.
+    """Return which parts of a conversation the provider ``target`` would keep, rewrite or drop.
 
     Nothing is sent.
     """

@@ -247,7 +247,7 @@ class HttpProvider(ReplyProvider):
         return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
 
     async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
-        """Send each request that a generator yields, pass the replies to it, return its result."""
+        """Send the requests that a generator yields, pass it each reply, and return its result."""
         try:
             question = next(questions)
             while True:

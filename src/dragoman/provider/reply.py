@@ -65,7 +65,7 @@ class Reply(ABC):
     @property
     @abstractmethod
     def raw(self) -> Any:
-        """The provider's data received so far, as parsed JSON; ``None`` if it is not kept."""
+        """What the provider has sent so far, as parsed JSON; ``None`` if it is not kept."""
 
     @property
     @abstractmethod

@@ -70,7 +70,7 @@ class _Interruptible:
             self._task.cancel()
 
     def is_interrupted(self) -> bool:
-        """Undo the cancellation by ``cancel``; return whether it was the task's only one."""
+        """Undo a cancellation by ``cancel``; return whether only ``cancel`` cancelled the task."""
         if not self._interrupting or self._task is None:
             return False
         self._interrupting = False

@@ -52,7 +52,10 @@ class Alarm:
         self._when = 0.0
 
     def set(self, when: float, ring: Callable[[], None]) -> None:
-        """Call ``ring`` at ``when``, or earlier if the timer is set already."""
+        """Set the timer to call ``ring`` at ``when``.
+
+        If the timer is already set to an earlier time, it calls ``ring`` then instead.
+        """
         self._ring = ring
         if self._timer is not None:
             if self._when <= when:
@@ -62,7 +65,7 @@ class Alarm:
         self._timer = self._loop.call_at(when, self._fire)
 
     def release(self) -> None:
-        """End the use of the timer by a call; the timer stays set."""
+        """Detach the timer from its call; the timer stays set."""
         self._ring = None
 
     def cancel(self) -> None:
@@ -121,13 +124,13 @@ class Clock:
             self._schedule()
 
     def stop(self) -> None:
-        """End the watch; the timer can be used for the next call."""
+        """Stop enforcing the deadlines; the next call may use the timer."""
         if self._alarm is not None:
             self._alarm.release()
             self._alarm = None
 
     def connect_by(self) -> tuple[Deadline, float | None]:
-        """Return which deadline passes first while the call connects, and when."""
+        """Return the deadline that passes first while the call connects, and its time."""
         which, when = self._next()
         seconds = self.timeouts.connect
         if seconds is not None and (when is None or self._began + seconds <= when):

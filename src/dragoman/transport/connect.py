@@ -99,7 +99,7 @@ class Proxy:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port, without credentials."""
+        """The proxy's scheme, host and port, without credentials."""
         return self.target.origin
 
 

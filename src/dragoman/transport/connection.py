@@ -79,7 +79,7 @@ class Owner(Protocol):
         """Remove a connection whose socket is closed from the pool."""
 
     def handle_drain(self, connection: Connection) -> None:
-        """Return a connection to the pool after it has read to the end of its reply."""
+        """Return a connection to the pool after the rest of its reply was discarded."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -381,8 +381,8 @@ class Connection(asyncio.BufferedProtocol):
 def _read_field(lower: bytearray, begin: bytes) -> str:
     """Return the value of a header field.
 
-    ``lower`` is the head of the reply in lower case; ``begin`` is the beginning of the field's
-    line.
+    ``lower`` is the head of the reply in lower case. ``begin`` is the text before the value: a
+    line break, the field's name and a colon.
     """
     values = [line.partition(b"\r")[0].strip() for line in lower.split(begin)[1:]]
     return b", ".join(values).decode("latin-1")

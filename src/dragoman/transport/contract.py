@@ -60,7 +60,7 @@ class HttpStream(ABC):
         """Restart the idle deadline, since the caller has received and handled an event."""
 
     async def read(self, limit: int = MAX_ERROR_BODY) -> bytes:
-        """Return the body, or its first ``limit`` bytes."""
+        """Return at most the first ``limit`` bytes of the body."""
         pieces: list[bytes] = []
         size = 0
         while size < limit and (chunk := await self.receive()):

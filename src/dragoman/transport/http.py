@@ -284,7 +284,7 @@ class _Exchange(HttpStream):
         if self._connection is None or clock.loop.is_closed() or clock.is_in_loop():
             self._close()
         else:  # another thread dropped the stream, as with dragoman.sync
-            with suppress(RuntimeError):  # the event loop may be closed in the meantime
+            with suppress(RuntimeError):  # another thread may have just closed the event loop
                 clock.loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
@@ -371,7 +371,7 @@ def _read_target(url: str) -> Target:
 
 @cache
 def _kept_lines() -> re.Pattern[str]:
-    """Return the pattern of the lines of a head that are kept, compiled on first use."""
+    """Return the regular expression for the reply headers to keep, compiled on first use."""
     return re.compile(rf"\r\n((?:{KEPT_HEADERS}):[^\r]*)", re.IGNORECASE)
 
 

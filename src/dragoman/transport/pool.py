@@ -71,7 +71,7 @@ class Pool:
         return None
 
     async def open(self, key: str, dial: Dial, buffer: int = _READ) -> Connection:
-        """Open a connection; if the origin's limit is reached, wait for one that is released."""
+        """Open a connection; if the origin's limit is reached, wait until another is released."""
         while self._limit is not None and self._open[key] >= self._limit:
             await self._queue(key)
             if (idle := self.take(key)) is not None:

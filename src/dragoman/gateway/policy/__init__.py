@@ -5,7 +5,7 @@
 ``concepts``    settings that several wires have under different names
 ``shape``       convert conversations to the form that every wire accepts
 ``translate``   build the request for one model, with warnings
-one per wire    the rules of the wire's fields; prepare a body for the wire's strict reader
+one per wire    the rules of the wire's fields; prepare a body for the wire's server codec
 ==============  ==================================================================================
 """
 
@@ -59,7 +59,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gemini": gemini.NAMES,
     "ollama": ollama.NAMES,
 }
-"""For each wire, its names for Dragoman's settings, if they differ."""
+"""For each wire, Dragoman's setting names mapped to the wire's names, where they differ."""
 ROOTS = {
     "openai": "messages",
     "responses": "input",
@@ -71,7 +71,7 @@ ROOTS = {
 
 
 def prepare(wire: str, body: Any) -> Prepared:
-    """Return a request body in a form that the wire's strict reader accepts.
+    """Return a request body in a form that the wire's server codec can decode.
 
     The result also lists the parts of the body that were removed or converted.
     """
@@ -86,7 +86,7 @@ def prepare(wire: str, body: Any) -> Prepared:
 def settle_shape(wire: str, messages: Any, prepared: Prepared) -> tuple[Any, Prepared]:
     """Return the conversation in a form that every wire accepts.
 
-    Also return a copy of ``prepared`` in which the changes are recorded.
+    Also return the prepared request body, with a record of each change to the conversation.
     """
     sorter = Sorter({}, _TOGETHER[wire])
     settled = settle(messages, ROOTS[wire], sorter)

@@ -91,7 +91,7 @@ def _thread_error() -> UnsupportedFeatureError:
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body in the form that the strict reader of this wire accepts."""
+    """Return the request body in a form that the server codec of this wire can decode."""
     if body.get("thread") is not None:
         raise _thread_error()
     sorter = Sorter(FIELDS, TOGETHER)
@@ -166,7 +166,7 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
         return block  # keep unknown fields, since the provider that issued the block may need them
     kind = block.get("type")
     if not isinstance(kind, str):
-        # leave an invalid block unchanged: the strict reader rejects it with an error
+        # leave an invalid block unchanged: the server codec rejects it with an error
         return block
     if kind == "search_result":
         return _write_search_result(block, path, sorter)
@@ -186,7 +186,7 @@ def _sort_block(block: Any, path: str, message: Mapping[str, Any], sorter: Sorte
 
 
 def _sort_document(block: dict[str, Any], path: str, sorter: Sorter) -> dict[str, Any]:
-    """Return a document block with a single text, into which its text blocks are joined."""
+    """Return a document block whose text blocks are joined into a single text."""
     source = block.get("source")
     source = source if isinstance(source, dict) else {}
     kind = source.get("type")
@@ -289,7 +289,7 @@ def _sort_thinking(made: dict[str, Any], sorter: Sorter) -> None:
     ):
         made["thinking"] = {"type": "enabled", "budget_tokens": thinking["budget_tokens"]}
     elif thinking is not None:
-        # leave an invalid value unchanged: the strict reader rejects it with an error
+        # leave an invalid value unchanged: the server codec rejects it with an error
         made["thinking"] = thinking
 
 

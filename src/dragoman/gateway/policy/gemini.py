@@ -91,7 +91,10 @@ _SERVER_TOOL = Rule("refused", "offer functions of your own, or ask a model of t
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body as the strict reader accepts it: camel-case names, standard base64."""
+    """Return the request body in a form that the server codec of this wire can decode.
+
+    Names are converted to camel case, and data to standard base64.
+    """
     client = to_camel(body)
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(client)

@@ -64,7 +64,7 @@ class Hosted(Struct, frozen=True):
 
 
 def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
-    """Return the server tool that a client of ``wire`` requests; ``None`` if it isn't portable."""
+    """Return the server tool that a client requests; ``None`` if other wires cannot offer it."""
     dated = kind.rpartition("_")
     known = dated[0] if wire == "anthropic" and dated[2].isdigit() else kind
     name = _NAMES.get(wire, {}).get(known)

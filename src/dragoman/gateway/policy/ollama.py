@@ -63,7 +63,7 @@ OPTIONS: dict[str, Rule] = {
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body in the form that the strict reader of this wire accepts."""
+    """Return the request body in a form that the server codec of this wire can decode."""
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(body)
     if isinstance(made.get("messages"), list):
@@ -97,7 +97,7 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
 
 
 def _sort_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose tool calls have only the fields that the strict reader accepts."""
+    """Remove the fields of a message's tool calls that the server codec would reject."""
     calls = message.get("tool_calls")
     if isinstance(calls, list):
         message["tool_calls"] = [

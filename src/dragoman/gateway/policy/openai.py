@@ -88,7 +88,7 @@ _PART = Rule("refused", "send text, images or files")
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body in the form that the strict reader of this wire accepts."""
+    """Return the request body in a form that the server codec of this wire can decode."""
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(
         {name: value for name, value in body.items() if name != "web_search_options"}
@@ -154,7 +154,7 @@ def _read_reasoning(body: Mapping[str, Any]) -> str | int | None:
 def _sort_message(message: Any, path: str, sorter: Sorter) -> Any:
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str) or role not in _ROLES:
-        # leave an invalid message unchanged: the strict reader rejects it with an error
+        # leave an invalid message unchanged: the server codec rejects it with an error
         return message
     made = sorter.keep(message, path, _ROLES[role], _NAME | _CACHE)
     if isinstance(made.get("content"), list):
@@ -177,7 +177,7 @@ def _sort_part(part: Any, path: str, role: str, sorter: Sorter) -> Any:
     file = part.get("file")
     if kind not in _PARTS or (isinstance(file, dict) and file.get("file_id") is not None):
         if kind in ("image", "document", "thinking", "redacted_thinking", "tool_call", "opaque"):
-            return part  # the strict reader also accepts Dragoman's own block types
+            return part  # the server codec also accepts Dragoman's own block types
         sorter.leave(path, _PART, "content_dropped")
         return {"type": "text", "text": "[content of another kind]"}
     made = sorter.keep(part, path, _PARTS[kind], _CACHE)

@@ -99,7 +99,7 @@ _CALLS = ("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_cal
 
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
-    """Return the body in the form that the strict reader of this wire accepts."""
+    """Return the request body in a form that the server codec of this wire can decode."""
     sorter = Sorter(FIELDS, TOGETHER)
     made = sorter.sort_root(body)
     if isinstance(made.get("input"), list):

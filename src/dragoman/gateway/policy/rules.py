@@ -22,10 +22,10 @@ class Rule(Struct, frozen=True):
     """What happens to a field if the model's wire differs from the client's wire.
 
     The ``effect`` is one of these. ``read``: Dragoman's requests represent the field. ``mapped``:
-    the field is converted to the corresponding field of the model's wire, which ``concept`` looks
-    up in ``concepts``; without such a field, it is dropped and reported. ``hint``: the field is
-    dropped and reported. ``refused``: the request is rejected, because the answer would have
-    another meaning without the field.
+    the field is converted to the corresponding field of the model's wire; if there is none, it is
+    dropped and reported. ``hint``: the field is dropped and reported. ``refused``: the request is
+    rejected, because the answer would have another meaning without the field. ``concept`` is the
+    setting's name in the module ``concepts``, which lists the corresponding fields.
     """
 
     effect: Effect
@@ -53,7 +53,7 @@ class Leftover(Struct, frozen=True):
     rule: Rule
     roots: tuple[str, ...]
     hosted: Hosted | None = None
-    """The server tool, if other providers may run it; the rule applies to those that cannot."""
+    """The server tool, if it is portable; ``rule`` applies only if the model's wire lacks it."""
 
 
 class Sorter:
@@ -94,7 +94,7 @@ class Sorter:
         self.left.append(Leftover(cut(path, 200), code, rule, roots, hosted))
 
     def done(self, body: dict[str, Any], client: Mapping[str, Any]) -> Prepared:
-        """Return the prepared body with everything that was recorded about dropped parts."""
+        """Return the prepared body, with the records of dropped and converted parts."""
         return Prepared(
             body,
             client,
@@ -133,7 +133,7 @@ class Sorter:
         return kept
 
     def sort_root(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the top-level fields that the strict reader accepts.
+        """Return the top-level fields that the wire's server codec can decode.
 
         Record every other field as its rule requires, unless it is empty or has its default value.
         """
@@ -159,7 +159,7 @@ def is_among(value: Any, values: Collection[Any]) -> bool:
 
 
 class Prepared(Struct, frozen=True):
-    """A body that the wire's strict reader accepts, and the parts that were removed from it."""
+    """A body that the wire's server codec can decode, and the parts that were removed from it."""
 
     body: dict[str, Any]
     client: Mapping[str, Any]

@@ -34,7 +34,7 @@ class Translated(Struct, frozen=True):
     request: Request
     warnings: tuple[LossWarning, ...]
     stops: tuple[str, ...] = ()
-    """Stop sequences that the gateway applies itself, because the model's wire has none."""
+    """Stop sequences that the gateway applies itself, because the model's wire lacks them."""
 
 
 class Target(Struct, frozen=True):
@@ -260,7 +260,7 @@ def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_losses(warnings: Collection[LossWarning], model: str) -> None:
-    """Raise ``UnsupportedFeatureError`` if the request lost anything (``on_loss: reject``)."""
+    """Raise ``UnsupportedFeatureError`` for the first loss, if any (``on_loss: reject``)."""
     for first in list(warnings)[:1]:
         raise UnsupportedFeatureError(
             f"{first.path}: {first.detail}; {model!r} refuses losses (on_loss: reject)"
