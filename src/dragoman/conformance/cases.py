@@ -426,7 +426,11 @@ def check_reply(case: CodecCase, codec: Codec) -> None:
 
 
 def ways(case: CodecCase) -> dict[str, Iterable[bytes]]:
-    """Return copies of a reply that are split into pieces and padded in various ways."""
+    """Return variants of a case's reply, by name.
+
+    The variants are split at different points. Some have CRLF line ends, or keep-alives between
+    the events.
+    """
     data = case.reply or b""
     found: dict[str, Iterable[bytes]] = {
         "whole": [data],
@@ -485,7 +489,7 @@ def find_error(case: CodecCase, codec: Codec) -> ProviderError:
 def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = None) -> None:
     """Run one readiness check of ``ready.json``.
 
-    It has the form ``{name, model, quirks, replies: {PATH: {status, body}}, asked, error,
+    ``row`` has the form ``{name, model, quirks, replies: {PATH: {status, body}}, asked, error,
     category}``.
     """
     kind = kind or case.kind or CODECS[case.wire]

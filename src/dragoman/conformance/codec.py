@@ -48,7 +48,7 @@ class CodecRule:
         return self.name
 
     def run(self, codec: CodecType | None = None) -> None:
-        """Test a codec with the rule; raise ``Violation`` if the codec breaks it."""
+        """Test a codec with this rule; raise ``Violation`` if the codec breaks it."""
         kind = codec or self.kind
         try:
             self.check(kind.connect(MODEL, BASE_URL, None, Capabilities()))

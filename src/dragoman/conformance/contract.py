@@ -232,7 +232,7 @@ async def _rejects_invalid_requests(kit: Kit) -> None:
 
 
 async def _call_either(method: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a method; turn a ``ValueError`` about its arguments into ``InvalidRequestError``."""
+    """Call a provider's method; turn a ``ValueError`` into ``InvalidRequestError``."""
     try:
         made = method(**given)
         return await made if asyncio.iscoroutine(made) else made

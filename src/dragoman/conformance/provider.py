@@ -37,7 +37,7 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Kit:
-    """The settings of the conformance cases for a provider; ``suite`` describes them."""
+    """The arguments of ``suite`` that the cases for a provider use."""
 
     factory: Factory
     capabilities: Capabilities = field(default_factory=Capabilities)

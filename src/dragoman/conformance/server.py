@@ -27,7 +27,10 @@ _NOISE = ("created", "id", "system_fingerprint", "timings")
 
 
 class RecordingTransport(Transport):
-    """Send through another transport and record the start of each exchange, without headers."""
+    """Send requests through another transport; record the start of each request and reply.
+
+    The records contain no headers.
+    """
 
     def __init__(self, inner: Transport, secrets: list[str]) -> None:
         self._inner = inner
@@ -84,7 +87,7 @@ def _without_noise(data: bytes) -> bytes:
 
 
 class _RecordedStream(HttpStream):
-    """A streamed reply whose beginning and end are recorded."""
+    """A streamed reply that keeps a copy of its first and last bytes."""
 
     def __init__(self, reply: HttpStream) -> None:
         self._reply = reply
@@ -191,7 +194,7 @@ class Server:
         return self.codec().error(reply.status, reply.headers, reply.body)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the server."""
         await self.provider.close()
 
 

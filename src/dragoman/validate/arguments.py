@@ -53,13 +53,13 @@ class ToolRecord(TypedDict, total=False):
 
 MessageRecord: TypeAlias = SystemRecord | UserRecord | AssistantRecord | ToolRecord
 Messages: TypeAlias = str | Message | Sequence[Message | MessageRecord]
-"""A string, one message, or a sequence of messages: our values, plain records or chat-completion
-dicts.
+"""A string, one message, or a sequence of messages: Dragoman's values, plain records or
+chat-completion dicts.
 """
 
 Tools: TypeAlias = Sequence[Tool | ServerTool | Mapping[str, Any] | Callable[..., Any]]
-"""Tools as values, as records, or as functions and types to be described; nothing is ever
-executed.
+"""Tools as values, as plain records, or as functions and types. They are only described to the
+model, never executed.
 """
 
 ToolChoices: TypeAlias = ToolChoice | Mapping[str, Any]
@@ -82,6 +82,6 @@ class ConfigRecord(TypedDict, total=False):
 
 
 class Settings(ConfigRecord, total=False):
-    """The keyword settings of ``complete`` and ``stream``: ``RuntimeConfig`` and ``system``."""
+    """Settings of ``complete`` and ``stream``: ``system`` and the fields of ``RuntimeConfig``."""
 
     system: str | None

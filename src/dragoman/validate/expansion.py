@@ -56,7 +56,7 @@ class _Node(Struct, eq=False):
     weight: int = 1
 
     def edges(self) -> Iterator[int]:
-        """Yield the number of every subschema that this subschema contains or refers to."""
+        """Yield the index of every subschema that this subschema contains or refers to."""
         yield from self.same
         yield from self.references
         for part in self.parts.values():
@@ -66,9 +66,9 @@ class _Node(Struct, eq=False):
 
 
 def measure(schema: dict[str, Any]) -> Expansion:
-    """Count the paths of a schema.
+    """Return the cost of validation with a schema.
 
-    Raise ``ValueError`` if there are too many, or if a reference has no target.
+    Raise ``ValueError`` if the schema has too many paths, or if a reference has no target.
     """
     nodes = _Graph(schema).nodes
     if _find_order(nodes, lambda node: [*node.same, *node.references]) is None:
@@ -101,10 +101,10 @@ def _edges_onward(node: _Node, further: list[int]) -> list[int]:
 
 
 def _total(node: _Node, further: list[int], counts: list[int]) -> int:
-    """Return the sum of the counts of the subschemas that a subschema leads to.
+    """Return the total of ``counts`` for the subschemas that a subschema contains or refers to.
 
-    Of the subschemas for properties or items with a fixed name or index, only the largest count is
-    added, because they apply to different parts of the value.
+    Properties with a fixed name and items with a fixed index are different parts of a value, so
+    only the largest of their counts is added.
     """
     same = node.weight * sum([counts[each] for each in [*node.same, *further]])
     names = sum([counts[each] for each in node.any_name])
@@ -117,7 +117,7 @@ def _total(node: _Node, further: list[int], counts: list[int]) -> int:
 
 
 class _Graph:
-    """The subschemas that are reachable from the root."""
+    """The graph of the subschemas that are reachable from the root of a schema."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root

@@ -26,13 +26,13 @@ def kind_of(value: object) -> str:
 
 
 class Fields:
-    """A mapping and the path to it.
+    """A reader for the fields of a mapping; its errors contain the path of a field.
 
-    Every read marks a field as known; ``done`` rejects the others.
+    Reading a field marks it as known; ``done`` rejects the fields that were not read.
 
     A field that is ``None`` counts as absent, because SDKs dump every field they have; for the
-    same reason ``done`` ignores an empty list. A subclass decides what an error is (``fail``) and
-    whether it is raised (``complain``).
+    same reason ``done`` ignores an empty list. A subclass can change which error is created
+    (``fail``) and whether it is raised (``complain``).
     """
 
     UNKNOWN: ClassVar[str] = "is not a known field"
@@ -80,7 +80,10 @@ class Fields:
         return self.data.get(name)
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Return a field of the type ``kind``, or the default; report a wrong type."""
+        """Return the value of a field, or the default if the field is absent.
+
+        A value that is not of type ``kind`` is an error.
+        """
         self._known[name] = None
         value = self.data.get(name)
         if value is None:

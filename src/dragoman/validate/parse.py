@@ -65,7 +65,7 @@ def build_request(
     continues: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Request:
-    """Read the arguments of a call into one ``Request``. ``settings`` override ``config``."""
+    """Build a ``Request`` from the arguments of a call. ``settings`` override ``config``."""
     response_type = None
     if isinstance(response_schema, Mapping):
         response_schema = dict(response_schema)
@@ -117,7 +117,7 @@ def _split_tools(tools: Any) -> tuple[Any, tuple[ServerTool, ...]]:
 def _apply_settings(
     config: RuntimeConfig, settings: Mapping[str, Any]
 ) -> tuple[str | None, RuntimeConfig]:
-    """Return the system prompt and the settings, overridden by the keywords of a call."""
+    """Return a call's system prompt and configuration; ``settings`` override ``config``."""
     known = ("system", *RuntimeConfig.__struct_fields__)
     for name in settings:
         if name not in known:
@@ -466,7 +466,7 @@ def _read_arguments(record: Fields) -> dict[str, Any] | None:
 
 
 def _read_signed(record: Fields) -> Continuity | None:
-    """Return the opaque state of a block; if it has only a signature, that is the state."""
+    """Return the opaque state of a block, which may consist of only a signature."""
     signature, state = record.text("signature"), _read_continuity(record)
     return Continuity(signature) if state is None and signature is not None else state
 

@@ -102,7 +102,7 @@ class PartialValue:
     def feed(self, event: TextDelta) -> list[Any]:
         """Add a fragment; return the value so far if it changed and its finished parts are valid.
 
-        The complete value is never returned: the reply contains it, as an instance of its type.
+        The complete value is not returned here, because the final reply contains it.
         """
         # a model may write a text block before its answer
         if event.content_block_index != self._block:
@@ -121,7 +121,10 @@ class PartialValue:
 
 
 def _open_path(value: Any, length: int) -> list[str | int]:
-    """Return the path of ``length`` steps that follows the last member at each level."""
+    """Return a path of at most ``length`` steps.
+
+    Each step leads to the last member of an object or list.
+    """
     path: list[str | int] = []
     while len(path) < length and value:
         key = next(reversed(value)) if isinstance(value, dict) else len(value) - 1

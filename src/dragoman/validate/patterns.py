@@ -68,7 +68,7 @@ def find_patterns(schema: dict[str, Any]) -> Patterns:
 def weigh(pattern: str) -> int:
     """Return the weight of a pattern: the product of its repetition counts.
 
-    It bounds the number of states that the pattern has for each of its characters.
+    The compiled pattern has at most this many states for each of its characters.
     """
     weight = 1
     for least, most in _REPEAT.findall(pattern):
@@ -89,7 +89,10 @@ _meter = _Meter()
 
 
 def _backtracks(pattern: str) -> bool:
-    """Return whether a pattern needs backtracking: lookaround, atomic groups, backreferences."""
+    """Return whether a pattern has lookaround, atomic groups or backreferences.
+
+    Matching such a pattern needs an engine that backtracks.
+    """
     return re.search(r"\(\?(?:[=!>]|<[=!])|\\[1-9k]", pattern) is not None
 
 
@@ -140,7 +143,7 @@ def _make_keyword(matchers: dict[str, _Matcher]) -> type:
 
 
 def _collect(schema: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the patterns for values and the patterns for property names."""
+    """Return the patterns of a schema: those for values, and those for property names."""
     values: list[str] = []
     names: list[str] = []
     for each in _objects(schema):

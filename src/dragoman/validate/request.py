@@ -43,7 +43,7 @@ from .schema import Schema, compile_schema, first_error
 
 
 def check_request(request: Request, *, history: bool = True) -> None:
-    """Raise ``InvalidRequestError`` for the first violation of the contract, with its path.
+    """Raise ``InvalidRequestError`` for the first invalid part of a request, with its path.
 
     If ``history`` or ``request.check_calls`` is false, the arguments of earlier calls are not
     checked against the current tools. The gateway relays them as its client sent them: the
@@ -201,7 +201,7 @@ def _check_server_tools(tools: Sequence[ServerTool]) -> None:
 
 
 def _check_tools(tools: Sequence[Tool]) -> dict[str, Schema]:
-    """Check the tools; return their compiled parameters by name."""
+    """Check the tools; return the compiled schema of each tool's parameters, by tool name."""
     schemas: dict[str, Schema] = {}
     for at, tool in enumerate(tools):
         if not isinstance(tool, Tool):
@@ -298,10 +298,10 @@ def find_refusal(
 ) -> tuple[Refusal, ProviderError] | None:
     """Return the first capability that the request uses and the model lacks, if there is one.
 
-    Capabilities are checked in the order of the adapter contract. Only what the request uses is
-    looked up, and an unknown capability counts as present. Structured output is included for
-    routing between models; a single provider puts the schema into the prompt instead. Without
-    ``results``, media in tool results are not checked: a wire can replace them with text.
+    Only the capabilities that the request uses are checked, in a fixed order. An unknown
+    capability counts as present. Structured output is included for routing between models; a
+    single provider puts the schema into the prompt instead. Without ``results``, media in tool
+    results are not checked: a wire can replace them with text.
     """
     image = _unreadable_image(
         request.messages, capabilities, User | ToolResult if results else User

@@ -19,7 +19,9 @@ MAX_CHECKS = 2_000_000
 subschema."""
 _CACHED_SCHEMA = 64 * 1024  # largest schema to cache, in bytes of JSON
 _CACHED_IN_ALL = 16 * 1024 * 1024  # size of the cache, in bytes of memory
-_FEW_PATHS = 16  # for fewer paths, counting the parts of a value is not worth its cost
+# Validation with a schema of at most this many paths is fast, so the size of the value is not
+# measured first.
+_FEW_PATHS = 16
 
 
 class Schema(NamedTuple):
@@ -29,7 +31,9 @@ class Schema(NamedTuple):
     paths: int
     growth: int
     names: int
-    """The weight of the heaviest pattern for property names; 0 if none is heavy."""
+    """How many steps of pattern matching each character of a property name counts as; 0 if the
+    patterns for property names are cheap.
+    """
 
 
 def compile_schema(schema: Any, path: str) -> Schema:
@@ -105,7 +109,7 @@ def has_final_error(schema: Schema, value: Any, open_path: list[str | int]) -> b
 
 
 def _measure_value(value: Any) -> tuple[int, int]:
-    """Return the depth of a value and the number of its parts, counted up to the limits."""
+    """Return the depth of a value and the number of its parts; stop counting at ``MAX_CHECKS``."""
     depth, parts, level = 0, 1, [value]
     while level and parts <= MAX_CHECKS:
         depth += 1

@@ -52,13 +52,13 @@ def to_instance(response: Response[Any], request: Request) -> Any:
 
 
 def unwrap(value: dict[str, Any], kind: Any, default: Any = None) -> Any:
-    """Return the value for a type: the object itself, or its only property if it was wrapped."""
+    """Return the structured value of a reply; unwrap it if the schema of its type was wrapped."""
     is_wrapped = (_describe if _is_hashable(kind) else _describe.__wrapped__)(kind)[1]
     return value.get(_WRAPPER, default) if is_wrapped else value
 
 
 def convert_value(value: Any, kind: Any) -> Any:
-    """Return plain data as an instance of a type; raise ``ValueError`` if it does not fit."""
+    """Convert plain data to an instance of a type; raise ``ValueError`` if it does not fit."""
     if hasattr(kind, "model_validate"):  # a Pydantic model, recognised by its method
         return kind.model_validate(value)
     adapter = pydantic_adapter(kind)
@@ -84,7 +84,10 @@ def _misfit(
 
 @lru_cache(maxsize=64)
 def _describe(kind: Any) -> tuple[dict[str, Any], bool]:
-    """Return the schema of a type with an object at its root, and whether it had to be wrapped."""
+    """Return the schema of a type, and whether it is wrapped in an object.
+
+    A schema is wrapped if it is not the schema of an object.
+    """
     adapter = pydantic_adapter(kind)
     schema = dict(adapter.json_schema()) if adapter is not None else schema_of(kind)
     if schema.get("type") == "object":

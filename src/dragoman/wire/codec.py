@@ -152,7 +152,7 @@ def read_quirks(quirks: Any, kind: type[Q]) -> Q:
 
 
 class Endpoint(Generic[Q]):
-    """Base class of codecs. It has a model, an address, and the quirks of the server there."""
+    """Base class of codecs: a model, its address, and the quirks of the server at this address."""
 
     wire: ClassVar[str]
     quirks_type: type[Q]

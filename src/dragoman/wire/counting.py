@@ -72,7 +72,7 @@ def _ask_once(codec: Codec, sent: HttpRequest, path: str, body: Any, name: str) 
 
 
 def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: str) -> Questions:
-    """Count with Gemini.
+    """Count a request's input tokens with Gemini.
 
     The Gemini API expects the complete request in one field of the body. Vertex AI accepts only
     some of the request's fields.
@@ -88,7 +88,7 @@ def _ask_gemini(codec: Codec, sent: HttpRequest, body: dict[str, Any], model: st
 
 
 def _ask_template(codec: Codec, sent: HttpRequest, body: Mapping[str, Any]) -> Questions:
-    """Count with llama.cpp in two steps: apply the chat template, then tokenize the prompt.
+    """Count tokens with llama.cpp in two steps: apply the chat template, then tokenize the prompt.
 
     llama.cpp has no endpoint that counts the tokens of a conversation.
     """

@@ -51,7 +51,7 @@ class Failure(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One row of a wire's table: a status and a pattern determine the error class.
+    """One row of a wire's error table: an HTTP status and a pattern determine the error class.
 
     Each row has a conformance case.
     """
@@ -61,7 +61,7 @@ class Row(Struct, frozen=True):
     error: type[ProviderError]
 
     def fits(self, status: int, failure: Failure) -> bool:
-        """Return whether this row matches a status and an error body."""
+        """Return whether this row matches an HTTP status and an error body."""
         return (self.statuses is None or status in self.statuses) and bool(
             self.compiled().search(failure.words)
         )
@@ -75,7 +75,10 @@ class Row(Struct, frozen=True):
 
 
 def row(statuses: str, pattern: str, error: type[ProviderError]) -> Row:
-    """Return a table row; ``statuses`` is a list such as ``"400 404"``, or empty for all."""
+    """Return a row of an error table.
+
+    ``statuses`` lists HTTP statuses, as in ``"400 404"``; if it is empty, any status matches.
+    """
     numbers = frozenset(int(status) for status in statuses.split()) if statuses else None
     return Row(numbers, pattern, error)
 
@@ -209,7 +212,10 @@ def build_error(
     rows: Sequence[Row],
     now: float | None = None,
 ) -> ProviderError:
-    """Return the error for a failure; the first matching row, or the status, decides its class."""
+    """Return the error for a failed request.
+
+    The first matching row decides its class; if no row matches, the HTTP status does.
+    """
     kind = next((row.error for row in rows if row.fits(status, failure)), None) or _by_status(
         status
     )

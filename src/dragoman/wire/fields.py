@@ -22,11 +22,11 @@ class Losses:
         self._found: list[LossWarning] = []
 
     def drop(self, path: str, code: str, detail: str) -> None:
-        """Record a field that is dropped."""
+        """Add a warning for a dropped field."""
         self._found.append(LossWarning(code, path, detail))
 
     def drop_fields(self, fields: Fields, names: Iterable[str], detail: str) -> None:
-        """Record which of the named fields are present, and drop them."""
+        """Drop the named fields, and add a warning for each one that is present."""
         for name in names:
             if fields.take(name) is not None:
                 self.drop(fields.at(name), f"{name}_dropped", detail)
@@ -60,19 +60,19 @@ def _reason(error: Exception) -> str:
 
 
 def read_media_url(url: str) -> tuple[Url | Inline, str | None]:
-    """Return the source of a medium for a URL, and the media type if it is a ``data:`` URL."""
+    """Return the source of a medium from its URL, and the media type in a ``data:`` URL."""
     found = read_data_url(url)
     return (Url(url), None) if found is None or found[0] is None else (Inline(found[1]), found[0])
 
 
 def read_stops(fields: Fields, name: str) -> tuple[str, ...] | None:
-    """Return stop sequences: one string, or a list of strings."""
+    """Read the stop sequences, which are one string or a list of strings."""
     value = fields.take(name)
     return (value,) if isinstance(value, str) else fields.texts(name)
 
 
 def read_key(fields: Fields) -> PromptCache | None:
-    """Return the cache settings of a wire with automatic caching: a key and the retention."""
+    """Return the cache settings of a wire with automatic caching: cache key and retention time."""
     key, kept = fields.text("prompt_cache_key"), fields.take("prompt_cache_retention")
     if kept not in (None, "24h"):
         fields.put("prompt_cache_retention", kept)
@@ -82,7 +82,7 @@ def read_key(fields: Fields) -> PromptCache | None:
 
 
 def read_schema(schema: Any, name: str | None, path: str, losses: Losses) -> dict[str, Any]:
-    """Return a client's schema; the name from the request becomes its title if it has none."""
+    """Return a client's schema; if it has no title, the name in the request becomes its title."""
     if not isinstance(schema, dict):
         raise InvalidRequestError(f"{path} must be a JSON Schema")
     if name is None or name == schema_name(schema):

@@ -87,7 +87,7 @@ def merge_extras(
 
     If the codec and the caller set the same field, lists named in ``lists`` are joined, with the
     codec's values first, and objects named in ``objects`` are merged field by field. Any other
-    value must be equal, or the call is rejected. Extras that the codec does not set are added
+    value must be equal, or the call is rejected. Fields that only the caller sets are added
     unchanged.
     """
     for name in sorted(extras):

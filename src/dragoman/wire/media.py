@@ -32,9 +32,9 @@ _Write: TypeAlias = Callable[[Image | Document | Audio, str], object]
 def fit_result(
     message: ToolResult, path: str, notes: Notes, write: _Write, *, omit: bool
 ) -> ToolResult:
-    """Return a tool result with a text in place of each medium that ``write`` rejects.
+    """Return a tool result with a text in place of each medium that the wire cannot send.
 
-    With ``omit``, every medium is replaced.
+    ``write`` raises an error for such a medium. With ``omit``, every medium is replaced.
     """
     if isinstance(message.content, str) or all(type(block) is Text for block in message.content):
         return message

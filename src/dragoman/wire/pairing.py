@@ -28,7 +28,7 @@ class Pairs:
         # maps the message index of each result to its call
         self.answers: dict[int, Call] = {}
         self.results: dict[Call, int] = {}  # maps each call to the message index of its result
-        self.ids: dict[Call, str] = {}  # maps each call with a result to the id that is sent
+        self.ids: dict[Call, str] = {}  # the id to send for each call that has a result
         names: dict[Call, str] = {}
         waiting: dict[str, list[Call]] = {}
         for at, message in enumerate(messages, first):

@@ -20,7 +20,7 @@ def schema_name(schema: Mapping[str, Any]) -> str:
 def schema_directive(schema: Mapping[str, Any], wire: str = "") -> str:
     """Return the prompt instruction that asks the model for JSON.
 
-    The texts differ between wires for historical reasons. They are part of the request, so a
+    The wording differs between wires for historical reasons. It is part of the request, so a
     change would invalidate existing cassettes and prompt caches. The schema keeps the order of its
     properties, because the model fills them in that order.
     """

@@ -92,7 +92,7 @@ def read_opaque(fields: Fields) -> Opaque | Image:
 
 
 def read_sealed(value: Any, kind: type[_T], path: str) -> _T:
-    """Return a value that a client sent back, converted to ``kind``.
+    """Return a value that a client sent back, converted to the type ``kind``.
 
     Raise ``InvalidRequestError`` if the value is invalid because the client changed it.
     """

@@ -124,11 +124,11 @@ class ReplyEncoder(ABC):
 
     @abstractmethod
     def write_end(self, complete: MessageComplete) -> bytes:
-        """Write the end of a complete reply that the wire can express."""
+        """Write the end of a reply that is complete and that the wire can express."""
 
     @abstractmethod
     def write_error(self, error: ProviderError) -> bytes:
-        """Write the end of a reply that was truncated or that the wire cannot express."""
+        """Write the error that ends a failed reply; if the reply is one body, raise the error."""
 
     def hides_call(self, complete: MessageComplete) -> bool:
         """Return whether the reply has a tool call that the wire cannot express."""
@@ -196,12 +196,12 @@ class CallFacts(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether the input is empty or only whitespace."""
+        """Whether the call's input is empty or only whitespace."""
         return not self.text.strip()
 
     @property
     def arguments(self) -> str:
-        """The input as JSON text; ``{}`` for a valid call without input, as clients expect."""
+        """The call's input as JSON text; clients expect ``{}`` for a valid call without input."""
         return self.text + "{}" if self.is_blank and self.end.intent is not None else self.text
 
 
@@ -247,9 +247,10 @@ def named_frame(data: dict[str, Any]) -> bytes:
 
 
 def split_at_text(frame: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes of a frame before and after its last text, which must be one NUL character.
+    """Return the bytes before and after the text of an encoded frame.
 
-    Most frames of a stream differ only in their text, so the other bytes are encoded only once.
+    The frame must be encoded with a NUL character as its text. Most frames of a stream differ only
+    in their text, so the other bytes are encoded only once.
     """
     before, _, after = frame.rpartition(b'"\\u0000"')
     return before, after

@@ -35,7 +35,7 @@ def _shown(url: str) -> str:
 
 
 def root_of(base_url: str) -> str:
-    """Return the root URL of a server: the base URL without the ``/v1`` of its compatible API."""
+    """Return a server's root URL: the base URL without a final ``/v1`` or ``/openai/v1``."""
     parts = urlsplit(base_url)
     path = re.sub(r"(/openai)?/v\d\w*/?$", "", parts.path).rstrip("/")
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))

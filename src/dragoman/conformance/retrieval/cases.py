@@ -125,7 +125,7 @@ def find_retrieval_cases(
 
 
 def _ordered(body: Any) -> Any:
-    """Return a body together with the order of its fields, so that equality means equal bytes."""
+    """Return a body with a list of its fields, so that a comparison also checks their order."""
     return [list(body.items()), body] if isinstance(body, dict) else body
 
 

@@ -33,7 +33,7 @@ _NEAR = 0.999
 
 @dataclass(frozen=True)
 class RetrievalKit:
-    """The settings of the cases for an embedder or a reranker; see ``retrieval_suite``."""
+    """The arguments of ``retrieval_suite`` that its cases use."""
 
     factory: Factory
     failing: Mapping[type[ProviderError], Factory] = field(default_factory=dict)

@@ -91,9 +91,9 @@ def write_turns(
 ) -> list[dict[str, Any]]:
     """Return the conversation as turns, without the system prompt.
 
-    ``first`` is the index of the conversation's first message. A wire with the same turn rules but
-    other block formats passes ``write_block``, which encodes the blocks of user messages and tool
-    results.
+    ``first`` is the index, in the request, of the first message after the system prompt. A wire
+    with the same turn rules but other block formats passes ``write_block``, which encodes the
+    blocks of user messages and tool results.
     """
     writer = _Writer(
         _Turns(messages, first, quirks.id_rule),

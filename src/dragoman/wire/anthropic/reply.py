@@ -38,7 +38,7 @@ class _Delta(Struct):
 
 
 class _Event(Struct):
-    """One event of a stream; only the used fields are decoded."""
+    """One event of a stream, with only the fields that the decoder uses."""
 
     type: Any = None
     index: Any = None
@@ -450,7 +450,11 @@ def _as_input(value: Any) -> str:
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Read usage. The input count is the sum of three counts; a missing cache count is zero."""
+    """Return the token counts.
+
+    The input count is the sum of uncached, cache-read and cache-write tokens; a missing cache
+    count is zero.
+    """
     parts = [record.get("input_tokens"), record.get("cache_read_input_tokens", 0)]
     counts = [read_count(part) for part in [*parts, record.get("cache_creation_input_tokens", 0)]]
     asked = None if None in counts else sum(count or 0 for count in counts)

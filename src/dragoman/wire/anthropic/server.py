@@ -290,8 +290,8 @@ def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
 def _write_usage(usage: Usage) -> dict[str, Any]:
     """Return the token counts.
 
-    The input is split into three counts that do not overlap. Clients require all four counts, so
-    unknown ones are sent as null.
+    Uncached, cache-read and cache-write input tokens are separate counts. Clients require these
+    three and the output count, so unknown counts are sent as null.
     """
     cached, written = usage.cached_input_tokens, usage.cache_creation_input_tokens
     fresh = usage.input_tokens

@@ -106,14 +106,14 @@ class _Losses(Losses):
 def _read_cache(fields: Fields, losses: _Losses) -> PromptCache | None:
     """Return the cache setting.
 
-    A mark at the root of the body means ``auto``; marks on blocks are read with the blocks.
+    A cache mark at the root of the body means ``auto``; marks on blocks are read with the blocks.
     """
     auto = losses.mark(fields)
     return PromptCache(auto, losses.ttl) if auto or losses.ttl else None
 
 
 def _read_output(fields: Fields) -> tuple[dict[str, Any] | None, str | int | None]:
-    """Read the response schema and the reasoning setting; leave other fields in the body."""
+    """Return the response schema and the reasoning setting; other settings become extras."""
     record = fields.take("output_config")
     output = Fields(record or {}, "output_config")
     schema = None
@@ -151,7 +151,7 @@ def _read_thinking(fields: Fields, effort: str | None) -> str | int | None:
 
 
 def _read_tools(fields: Fields, losses: _Losses) -> list[Tool]:
-    """Return the client's tools; leave server-side tools in the body."""
+    """Return the client's tools; server-side tools become extras."""
     tools: list[Tool] = []
     theirs: list[Any] = []
     for record in fields.inners("tools"):
@@ -252,7 +252,10 @@ def _user(blocks: list[UserBlock]) -> User:
 
 
 def _plain(blocks: list[UserBlock]) -> str | list[UserBlock]:
-    """Return the blocks; a single text becomes a string, which every wire accepts."""
+    """Return the blocks of a message, or a string if the only block is a text.
+
+    Every wire accepts a string.
+    """
     only = blocks[0] if len(blocks) == 1 else None
     return only.text if isinstance(only, Text) else blocks
 

@@ -87,6 +87,6 @@ def _read_record(body: bytes) -> dict[str, Any]:
 
 
 def inband_error(name: str, record: Any) -> ProviderError:
-    """Return the error for an exception in a stream; its name determines the status."""
+    """Return the error for an exception in a stream; the exception's name decides the status."""
     failure = replace(read_failure(record), code=name[:1].upper() + name[1:])
     return build_error(_STATUSES.get(name.lower(), 500), {}, failure, ROWS)

@@ -269,10 +269,10 @@ def _as_block(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_usage(record: dict[str, Any]) -> Usage:
-    """Read usage.
+    """Return the token counts.
 
-    The input count is the sum of three counts. The total that the service reports includes all
-    three.
+    The input count is the sum of uncached, cache-read and cache-write tokens. The total that the
+    service reports includes all three.
     """
     parts = [
         record.get("inputTokens"),

@@ -73,7 +73,7 @@ class BedrockServer:
         )
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the bearer token."""
+        """Return the client's bearer token."""
         return bearer_token(headers)
 
 

@@ -41,8 +41,8 @@ ROWS: tuple[Row, ...] = (
 def inband_error(message: str, kind: str) -> ProviderError:
     """Return the error for a stream that begins with status 200 and ends with an error.
 
-    The error gets status 422, which the vendor sends with the same message if the reply is one
-    body. If ``kind`` is a status, as sent by this library's own server, that status is used.
+    The vendor sends the same messages with status 422 if the reply is one body, so the error gets
+    this status. If ``kind`` is a status, as sent by this library's own server, ``kind`` is used.
     """
     status = int(kind) if re.fullmatch(r"[45]\d\d", kind) else 422
     return build_error(status, {}, Failure(message, kind), ROWS)

@@ -26,7 +26,10 @@ from .request import PLAN
 
 
 class _Message(Struct):
-    """The message of an event or a body; some lists of a body are single objects in an event."""
+    """The message of an event or a body.
+
+    Some fields are lists in a body but single objects in an event.
+    """
 
     content: Any = None
     tool_plan: Any = None

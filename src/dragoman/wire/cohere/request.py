@@ -75,7 +75,7 @@ def write_request(
 ) -> dict[str, Any]:
     """Return the body of a request, with the messages last.
 
-    ``path`` is how the response schema is requested.
+    ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
     """
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     body |= _write_config(request.config)

@@ -102,7 +102,7 @@ class CohereServer:
         return _StreamEncoder() if asked.request.stream else BodyEncoder(_write_body)
 
     def error(self, error: ProviderError) -> HttpReply:
-        """Return an error as status, headers and a body with one sentence."""
+        """Return the status, headers and body for an error; the body contains only a message."""
         return HttpReply(
             status_of(error), headers_of(error), encode_json({"message": _sentence(error)})
         )

@@ -82,7 +82,10 @@ class GeminiCodec(Endpoint[Quirks]):
         return {"x-goog-api-key": key}
 
     def learn(self, error: ProviderError, request: Request) -> GeminiCodec | None:
-        """Return a codec that avoids the optional field that the error names, if it names one."""
+        """Return a codec that avoids the optional field named in the error.
+
+        The result is ``None`` if the error names no such field.
+        """
         if error.status not in (400, 422, 500, 501):
             return None
         said = error.provider_message or ""

@@ -50,7 +50,7 @@ def write_contents(
 ) -> list[dict[str, Any]]:
     """Return the conversation as contents of this wire, without the system prompt.
 
-    ``first`` is the index of the conversation's first message.
+    ``first`` is the index, in the request, of the first message after the system prompt.
     """
     return _Writer(messages, first, target, quirks, notes).write()
 
@@ -131,7 +131,10 @@ class _Writer:
             self._contents.append({"role": "user", "parts": self._write_results(calls, at + 1)})
 
     def _model_part(self, block: AssistantBlock, where: str) -> list[Any]:
-        """Return a list with an assistant block as a part; an empty list if it is not sent."""
+        """Encode a block of an assistant message as a list with one part.
+
+        The list is empty if the block is not sent.
+        """
         if isinstance(block, Text):
             signature = self._signature(block.continuity, where)
             return [{"text": block.text, **signature}] if block.text or signature else []

@@ -23,7 +23,10 @@ from ..errors import Failure, Row, build_error, read_failure, read_retry_after, 
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
-    """Read an error body: an object, or an array with one object. ``details`` has the cause."""
+    """Read an error body, which is an object or an array with one object.
+
+    The field ``details`` contains the cause of the error.
+    """
     data: Any = body
     if isinstance(body, bytes):
         try:

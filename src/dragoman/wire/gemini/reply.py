@@ -49,7 +49,7 @@ class _Feedback(Struct, rename="camel"):
 
 
 class _Chunk(Struct, rename="camel"):
-    """A streamed chunk or a complete body; only the used fields are decoded."""
+    """A streamed chunk or a complete body, with only the fields that the decoder uses."""
 
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None

@@ -255,7 +255,7 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 
 
 def _add_root(body: dict[str, Any], fields: Mapping[str, Any]) -> None:
-    """Add the fields of the quirk ``body``; its tools are appended to the caller's tools."""
+    """Add the fields of ``Quirks.body`` to a request; append its tools to the caller's tools."""
     for name in sorted(fields):
         if name == "tools" and isinstance(fields[name], list):
             body["tools"] = [

@@ -86,7 +86,7 @@ class GeminiServer:
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the key from ``x-goog-api-key``, or a bearer token.
 
-        The URL is ignored: proxies log URLs.
+        A key in the URL is ignored, because proxies log URLs.
         """
         return headers.get("x-goog-api-key") or bearer_token(headers)
 

@@ -108,7 +108,7 @@ def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
 
 
 def _read_extras(fields: Fields, inner: Fields) -> dict[str, Any]:
-    """Return the fields that become extras, unchanged.
+    """Return the request fields that become extras; their values stay unchanged.
 
     Call this function after all known settings have been read.
     """
@@ -130,7 +130,7 @@ def _read_cache(fields: Fields) -> PromptCache | None:
 def _read_thinking(inner: Fields) -> str | int | None:
     """Return the reasoning setting: a budget or a level.
 
-    Other thinking fields stay in the body.
+    Other thinking fields become extras.
     """
     thinking = inner.inner("thinkingConfig")
     if thinking is None:

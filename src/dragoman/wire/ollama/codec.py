@@ -64,7 +64,10 @@ class OllamaCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OllamaCodec | None:
-        """Return a codec that puts the schema into the prompt, if a 400 names ``format``."""
+        """Return a codec that puts the response schema into the prompt.
+
+        The result is ``None`` unless the error is a 400 that names ``format``.
+        """
         said = error.provider_message or ""
         if error.status != 400 or request.response_schema is None or "format" not in said:
             return None

@@ -102,7 +102,7 @@ class OllamaServer:
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, at), _hides_call)
 
     def error(self, error: ProviderError) -> HttpReply:
-        """Return an error as status, headers and a body with one sentence."""
+        """Return the status, headers and body for an error; the body contains only a message."""
         return HttpReply(
             status_of(error), headers_of(error), encode_json({"error": _sentence(error)})
         )

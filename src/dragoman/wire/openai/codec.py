@@ -38,7 +38,10 @@ class OpenAICodec(Endpoint[Quirks]):
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Enable media in tool results for models that are known to accept images."""
+        """Return the quirks, adapted to the known capabilities of a model.
+
+        Media in tool results are sent to models that are known to accept images.
+        """
         if quirks.result_media is None and capabilities.known("supports_images"):
             quirks = replace(quirks, result_media="after")
         return super().adapt(quirks, capabilities)
@@ -74,10 +77,11 @@ class OpenAICodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> OpenAICodec | None:
-        """Return a codec that omits the optional field that the error names, if it names one.
+        """Return a codec that omits the optional field named in the error.
 
-        The fields are ``stream_options`` and ``response_format``. After an error about the schema
-        in ``response_format``, strict decoding is turned off first.
+        The fields are ``stream_options`` and ``response_format``; if the error names neither, the
+        result is ``None``. After an error about the schema in ``response_format``, strict decoding
+        is turned off first.
         """
         said = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)

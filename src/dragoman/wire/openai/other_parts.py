@@ -134,7 +134,7 @@ def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
 
 
 def write_other_parts(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
-    """Return the fields of a client's reply that hold citations, images and audio."""
+    """Return the citations, images and audio of a reply as fields of the message to send."""
     annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
     spoken = [
         block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)

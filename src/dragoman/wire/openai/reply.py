@@ -59,7 +59,7 @@ class _Choice(Struct, gc=False):
 
 
 class _Chunk(Struct, gc=False):
-    """A streamed chunk or a complete body; only the used fields are decoded."""
+    """A streamed chunk or a complete body, with only the fields that the decoder uses."""
 
     model: Any = None
     choices: list[_Choice] | None = None
@@ -90,7 +90,7 @@ def _read_chunk(data: bytes) -> _Chunk:
 def _mend_calls(record: Any) -> bool:
     """Drop invalid ``tool_calls`` of failed choices; return whether there were failed choices.
 
-    The readable parts of a failed reply are still decoded. ``raw`` contains all of it.
+    The readable parts of a failed reply are still decoded. ``raw`` contains the complete reply.
     """
     mended = False
     choices = record.get("choices") if isinstance(record, dict) else None
@@ -239,7 +239,7 @@ class OpenAIDecoder(Decoder):
     # --- private methods of the openai decoder
 
     def _fail_with(self, chunk: _Chunk, data: bytes) -> None:
-        """Decode the text and calls of a chunk or body that has an error; fail with the error.
+        """Decode the text and calls of a chunk or body with an error; then fail with this error.
 
         Case: ``openai/error-beside-choices-unary``.
         """

@@ -64,7 +64,7 @@ def write_request(
     Messages come last, so that the body of the next turn begins with the same bytes.
 
     ``home`` is the issuer that receives the request; only opaque state that it issued is sent.
-    ``path`` is how the response schema is requested.
+    ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
     """
     body: dict[str, Any] = {"model": home.model}
     messages = request.messages
@@ -292,7 +292,7 @@ class _Answer(Struct, tag="assistant", tag_field="role", gc=False):
 
 
 class _Links:
-    """The data that encoding a message needs: call ids, answered calls, and the receiving issuer.
+    """The data that encoding a message needs: call ids, answered calls, and the target issuer.
 
     It also collects the media of tool results, which are sent after the results.
     """

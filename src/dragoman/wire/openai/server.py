@@ -208,11 +208,10 @@ def _read_config(fields: Fields) -> RuntimeConfig:
 
 
 def _read_reasoning(fields: Fields) -> Effort | int | None:
-    """Return the reasoning setting: an effort, or an object with an effort, a budget or a switch.
+    """Return the reasoning setting from ``reasoning_effort`` or ``reasoning``.
 
-    Routers use the object.
-
-    An object with other fields stays in the body, for an endpoint that understands it.
+    Routers use ``reasoning``, an object with one field: an effort, a token budget or ``enabled:
+    false``. Any other object becomes an extra, for an endpoint that understands it.
     """
     effort, record = fields.choice("reasoning_effort", EFFORTS), fields.take("reasoning")
     if record is None:

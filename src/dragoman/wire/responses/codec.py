@@ -72,9 +72,10 @@ class ResponsesCodec(Endpoint[Quirks]):
         return {"authorization": f"Bearer {key}"}
 
     def learn(self, error: ProviderError, request: Request) -> ResponsesCodec | None:
-        """Return a codec that omits the optional field that the error names, if it names one.
+        """Return a codec that omits the optional field named in the error.
 
-        The fields are those for encrypted reasoning, strict decoding and ``text.format``.
+        The fields are those for encrypted reasoning, strict decoding and ``text.format``. If the
+        error names none of them, the result is ``None``.
         """
         said = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)

@@ -56,7 +56,7 @@ def write_input(
 ) -> list[dict[str, Any]]:
     """Return the conversation as input items, without the system prompt.
 
-    ``first`` is the index of the conversation's first message.
+    ``first`` is the index, in the request, of the first message after the system prompt.
     """
     writer = _Writer(_Items(messages, first, home, quirks.id_rule), home, quirks, notes)
     for at, message in enumerate(messages, first):

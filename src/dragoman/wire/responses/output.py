@@ -53,7 +53,10 @@ _MARKS: tuple[Callable[[int, str, str], Any], ...] = (
 
 
 class Output:
-    """The output items of one reply: find the item of an event, and emit each fragment once."""
+    """The output items of one reply.
+
+    This class finds the item that an event belongs to, and emits each fragment once.
+    """
 
     def __init__(self, out: Assembler) -> None:
         self.refused = False  # whether the model refused to answer
@@ -201,7 +204,7 @@ class Output:
             self._out.whole(read_picture(record) or Opaque(record))
 
     def _end_message(self, item: Item, record: dict[str, Any]) -> None:
-        """Emit the text of a message that no fragment contained.
+        """Emit the rest of a message's text, which no fragment contained.
 
         Parts are compared by their text, because part numbers are unreliable: bedrock-mantle gives
         the only part the number 1 (case: responses/parts-counted-from-one-stream).
@@ -357,7 +360,10 @@ def text_of(part: Any) -> str | None:
 
 
 def _digest(record: dict[str, Any]) -> str:
-    """Return the call id of a function call, or the text of any other item, to compare items."""
+    """Return the string by which items are compared.
+
+    It is the call id of a function call, or the text of any other item.
+    """
     if record.get("type") == "function_call":
         return string_of(record.get("call_id"))
     parts = [*_parts_of(record), *list_of(record.get("summary"))]

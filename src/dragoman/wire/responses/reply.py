@@ -26,7 +26,7 @@ from .output import Item, Output, index_of, kind_of, list_of, rest_of, string_of
 class _Response(Struct):
     """A response object: a complete body, or a field of some events.
 
-    Only the used fields are decoded.
+    It has only the fields that the decoder uses.
     """
 
     object: Any = None
