@@ -48,7 +48,8 @@ TURN = "dragoman.turn"
 """The key in ``Request.metadata`` for the id of the session turn that a call belongs to."""
 
 IS_WORKER = "dragoman.is_worker"
-"""The key in ``Request.metadata`` that marks, with ``"true"``, a worker's call."""
+"""The key in ``Request.metadata`` whose value ``"true"`` marks an auxiliary call, such as one that
+summarises the conversation."""
 
 Operation: TypeAlias = Literal["chat", "embed", "rerank"]
 StopReason: TypeAlias = Literal[
@@ -67,7 +68,7 @@ STOP_REASONS: dict[str, StopReason] = {
     # be wrong.
     "content_filter": "content_filter",
 }
-"""The stop reason for each ``finish_reason`` that ends a complete reply."""
+"""The adapter contract's stop reason for each ``finish_reason`` of a complete reply."""
 
 
 def find_stop_reason(finish_reason: FinishReason | None, stop_sequence: str | None) -> StopReason:

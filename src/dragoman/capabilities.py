@@ -43,8 +43,8 @@ _STRENGTH: dict[str, int] = {
 class Fact(Struct, frozen=True, omit_defaults=True):
     """The value of one capability, and its source.
 
-    ``at`` is when the value was determined; ``by`` names the file, list or tool that it comes
-    from.
+    ``at`` is when the value was determined; ``by`` names the file, list or tool that the value
+    comes from.
     """
 
     value: bool | int | tuple[str, ...] | None = None

@@ -210,7 +210,7 @@ def _place(citation: Citation, start: int | None, end: int | None) -> Citation:
 
 
 def _read_segment(segment: Mapping[str, Any], data: bytes) -> tuple[int | None, int | None]:
-    """Return the character range of a segment that is given in bytes; a missing start is 0."""
+    """Convert the byte range of a segment to a character range; a missing start is 0."""
     end = _count(segment, "endIndex")
     if end is None:
         return None, None

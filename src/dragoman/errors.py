@@ -117,7 +117,7 @@ _SECRETS = re.compile(
 )
 _HIDDEN = "[hidden]"
 _INNER = ("innererror", "inner_error", "details", "metadata", "errors")
-_LEAST_PREFIX = 6  # a truncated secret at the end of a text is masked from this length on
+_LEAST_PREFIX = 6  # the minimum length at which a truncated secret at the end of a text is masked
 
 
 def cut(text: str, limit: int = MAX_QUOTE) -> str:
@@ -435,7 +435,7 @@ class TimedOutError(UnavailableError):
 
 
 class StreamInterruptedError(UnavailableError):
-    """The reply broke off before its end mark; ``response`` has the part that arrived."""
+    """The reply ended before its end mark; ``response`` has the part that arrived."""
 
     error_class = "network"
     kind = "stream_interrupted"

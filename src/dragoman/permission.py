@@ -236,7 +236,7 @@ class _Wildcards:
         return bool(places & self._last)
 
     def _close(self, places: int) -> int:
-        """Add the pattern positions that can be reached without consuming another character."""
+        """Return ``places`` and all positions reachable from there without another character."""
         while True:
             further = places | (places & self._skips) << 1 | (places & self._skips_two) << 3
             if further == places:
@@ -367,7 +367,7 @@ class Policy:
             default: deny
             rules:
               - {action: allow, side_effect: [none, read]}
-              - {action: ask, tool: edit_file, path: "src/**", reason: changes are looked at}
+              - {action: ask, tool: edit_file, path: "src/**", reason: changes are reviewed}
         """
         root = read_yaml(Path(path))
         root.allow("default", "rules")
@@ -408,8 +408,9 @@ def _read_rule(item: Section) -> Rule:
 # --- approvals, and the calls that they cover --------------------------------------------------
 
 Approver: TypeAlias = Callable[[Proposal, Verdict], "bool | Decision | Awaitable[bool | Decision]"]
-"""A callback that decides: it returns ``True`` or a ``Decision``. To wait for a person, use a
-coroutine function.
+"""A callback that decides about a proposal: it returns ``True``, ``False`` or a ``Decision``.
+
+To wait for a person, use a coroutine function.
 """
 
 
@@ -455,10 +456,10 @@ class _Grant(Struct, frozen=True):
 
 
 def find_prefix(given: Mapping[str, Any], prefix: str | None = None) -> str | None:
-    """Return the words at the start of a command that a permission covers.
+    """Return ``prefix``, by default the first word of the command, with single spaces.
 
-    By default, this is the first word. The result is ``None`` if the command does not begin with
-    these words, or contains a second command.
+    The result is ``None`` if the command does not begin with the words of ``prefix``, or contains
+    a second command.
     """
     command = given.get("command")
     words = command.split() if isinstance(command, str) else []

@@ -28,47 +28,47 @@ _WHERE = "config.reasoning"
 class ReasoningStyle(Struct, frozen=True, forbid_unknown_fields=True):
     """How a model family accepts an amount of reasoning.
 
-    Field names are dotted paths into the body.
+    Field names are dotted paths into the request body.
 
     A style without ``effort`` and ``budget`` is a switch: ``with_effort`` turns reasoning on and
     ``off`` turns it off.
     """
 
     effort: str | None = None
-    """The request field for an effort."""
+    """The request field that takes an effort, such as ``"low"``."""
 
     efforts: tuple[str, ...] = _PORTABLE
     """The efforts that the model family accepts."""
 
     words: dict[str, str] = field(default_factory=dict)
-    """The model family's names for efforts, where they differ from ours."""
+    """The model family's names for efforts, where they differ from Dragoman's."""
 
     budget: str | None = None
-    """The request field for a budget in tokens."""
+    """The request field that takes a reasoning budget in tokens."""
 
     least: int = 1
     most: int | None = None
-    """The smallest and the largest budget (``least`` and ``most``), in tokens."""
+    """The smallest and the largest reasoning budget (``least`` and ``most``), in tokens."""
 
     with_effort: dict[str, Any] = field(default_factory=dict)
-    """Fields that are sent with an effort; for a family with only a switch, those that turn
-    reasoning on."""
+    """Further fields to send together with an effort. For a model family that can only turn
+    reasoning on or off, the fields that turn it on."""
 
     with_budget: dict[str, Any] = field(default_factory=dict)
-    """Fields that are sent with a budget."""
+    """Further fields to send together with a budget."""
 
     off: dict[str, Any] | None = None
     """Fields that turn reasoning off; ``None`` for a model that always reasons."""
 
     reasons: bool = True
-    """False for a model that does not reason, or has no setting for it: nothing is sent."""
+    """Whether the model reasons and has a setting for it. If not, no reasoning field is sent."""
 
 
 NOT_REASONING = ReasoningStyle(reasons=False, off={})
 
 
 class _Family(Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of ``catalog/reasoning.json``: a model family's style on a wire.
+    """One row of ``catalog/reasoning.json``: the reasoning style of a model family on a wire.
 
     ``vendor`` is set if the family has different styles at different vendors.
     """

@@ -246,9 +246,10 @@ def read_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, st
 
 
 def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]:
-    """Return the line after the section that begins at line ``at``, and the section's entries.
+    """Read the docstring section that begins at line ``at``.
 
-    If no section begins there, return ``at`` and no entries.
+    Return the number of the line after the section, and the section's entries. If no section
+    begins there, return ``at`` and no entries.
     """
     line = lines[at]
     if re.match(_GOOGLE, line):
@@ -265,7 +266,7 @@ def _read_section(lines: list[str], at: int) -> tuple[int, dict[str, list[str]]]
 def _read_entries(
     lines: list[str], at: int, least: int, entry: re.Pattern[str], most: int | None = None
 ) -> tuple[int, dict[str, list[str]]]:
-    """Read entries until a less indented line or the next section.
+    """Read the entries of a docstring section, until a less indented line or the next section.
 
     More deeply indented lines below an entry belong to it.
     """

@@ -131,7 +131,7 @@ class NetworkForbiddenError(AssertionError):
 def forbid_network(*allowed: str) -> Iterator[None]:
     """Raise ``NetworkForbiddenError`` if any thread contacts or looks up another machine.
 
-    ``allowed`` are hosts that may be reached, as written in the address.
+    The host names and IP addresses in ``allowed`` may be contacted; they are compared as strings.
     """
     _watch()
     _guards.append(frozenset(allowed))

@@ -160,7 +160,8 @@ _PIECE = re.compile(
     rf"0{{1,3}}|[\t\n ]*\n|{'|'.join(f' ?{run}+' for run in _RUNS)}| ?[!-/:-@\[-`{{-~]+\n*|[\t ]+"
 )
 
-# thresholds for the number of extra tokens of a word, in eighths of a token
+# Words are grouped by how many tokens their letter pairs add. These are the lower limits of the
+# groups, in eighths of a token.
 _LEVELS = (1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 26, 32, 40)
 _HARDEST = _LEVELS[-1]
 _LEVEL = tuple(bisect_right(_LEVELS, score) for score in range(_HARDEST + 1))
@@ -318,7 +319,7 @@ def _measure_marks(piece: str, times: int, amounts: Counter[str]) -> None:
 
 
 def _read_pairs(digits: str) -> dict[tuple[str, str], int]:
-    """Return the extra tokens of each pair of adjacent letters, in eighths of a token."""
+    """Return what each pair of adjacent letters adds to a word, in eighths of a token."""
     symbols = " abcdefghijklmnopqrstuvwxyz"
     values = iter(digits)
     hardness = {(a, b): int(next(values), 36) for a in (*symbols, "~") for b in (*symbols, "~")}
@@ -332,8 +333,8 @@ FAMILIES = (
     "default", "claude", "claude-4.7", "o200k", "cl100k", "llama3", "qw152k", "ds129k", "tekken",
     "gemini", "glm", "km164k",
 )  # fmt: skip
-"""The vocabulary families for ``family=``; ``default`` has the median coefficients of the
-others."""
+"""The vocabulary families that ``family=`` accepts; the coefficients of ``default`` are the
+medians of the others."""
 
 
 class _Table(Struct, frozen=True):
@@ -353,7 +354,7 @@ def _table() -> _Table:
 
 @cache
 def _tables() -> tuple[_Classes, dict[tuple[str, str], int]]:
-    """Load the class of each character, and the extra tokens of each pair of adjacent letters."""
+    """Load the class of each character, and the tokens that a letter pair adds to a word."""
     return _classes(_table().common_han), _read_pairs(_table().hardness)
 
 
@@ -424,7 +425,7 @@ def _vocabulary(name: str) -> Any:
 
 
 class _Frame(Struct, frozen=True):
-    """The tokens that a request has in addition to its text, fitted to recorded usage."""
+    """How many tokens a request has in addition to its text, derived from recorded usage."""
 
     request: float
     message: float
@@ -496,7 +497,7 @@ def estimate_input_tokens(
     *,
     family: str = "default",
 ) -> int:
-    """Return the estimated number of input tokens, as the adapter contract requires."""
+    """Return the estimated input tokens as an integer, which the adapter contract requires."""
     return estimate_request(messages, tools, system_prompt, family=family).tokens
 
 
@@ -625,7 +626,8 @@ class Calibration(Struct, frozen=True):
     def correct(self, estimate: Estimate) -> Estimate:
         """Return the corrected estimate.
 
-        With five or more reports, ``error_band`` is their deviation from the median.
+        Once five or more token counts have been reported, ``error_band`` is computed from them:
+        nine in ten of these counts differ from their corrected estimates by at most this fraction.
         """
         if not self.ratios:
             return estimate

@@ -93,7 +93,7 @@ def check_log(
 
 
 def found_nowhere(detail: str) -> Break:
-    """Return a break for damaged data that does not belong to any session."""
+    """Return a ``Break`` that reports damaged data which does not belong to any session."""
     return _found("", 0, None, "unreadable", detail)
 
 

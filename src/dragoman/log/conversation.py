@@ -1,8 +1,8 @@
 """The conversation of a session: every recorded message, and which of them are sent to the model.
 
 Both are derived from the records alone. A ``context.projected`` record changes which messages are
-sent, and removes none; a ``session.resumed`` record with ``at`` returns to the conversation as it
-was after an earlier record.
+sent, but removes no message; a ``session.resumed`` record with ``at`` returns to the conversation
+as it was after the record ``at``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Sent(Struct):
     is_goal: bool = False
     is_note: bool = False
     instead: str | None = None
-    # the model whose tokens were estimated, and the estimate
+    # a model's name, and the estimated number of tokens of this message for that model
     measured: tuple[str, int] | None = None
 
     @property

@@ -47,11 +47,12 @@ _PAGE = 500
 _Log = TypeVar("_Log", bound="EventLog")
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""A callback for progress, with the number of records done and the total, possibly estimated."""
+"""A progress callback. It receives the number of records processed so far, and the total number,
+which may be an estimate."""
 
 
 class SessionEntry(Struct, frozen=True):
-    """A session in the log: its length, first and last time, and the last hash of its chain."""
+    """A session in the log: its length, the times of its first and last record, its last hash."""
 
     session: str
     records: int
@@ -70,7 +71,7 @@ class LogView(Protocol):
         ...
 
     def count(self) -> int:
-        """Return the number of records, counted without the index that other methods use."""
+        """Return the number of records; count them without the index, which may be damaged."""
         ...
 
     def length(self, session: str) -> int:
@@ -86,7 +87,7 @@ class LogView(Protocol):
         ...
 
     def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
-        """Return at most ``size`` rows after ``after`` whose payload contains a string.
+        """Return at most ``size`` rows after the record ``after`` whose payload contains a string.
 
         The rows are in order, and case is ignored. The string consists of ASCII letters, digits
         and spaces.
@@ -197,7 +198,7 @@ class EventLog(ABC):
         return True
 
     def retain(self, older_than: timedelta | datetime) -> tuple[LogPruned, ...]:
-        """Remove sessions whose last record is older than an age or a time; record the removal.
+        """Remove sessions whose last record is older than a given age or time; record the removal.
 
         The session ``"dragoman.log"`` gets one ``log.pruned`` record per removed session, with the
         last hash of its chain; that session itself is never removed.
@@ -255,7 +256,7 @@ class EventLog(ABC):
     # --- reading records ------------------------------------------------------------------------
 
     def read(self, session: str, after: int = 0) -> Iterator[LogRecord]:
-        """Yield a session's records in order after ``after``, up to the current end.
+        """Yield the records of a session that follow the record ``after``, up to the current end.
 
         To follow a session, call again with the last ``seq`` you received.
         """
@@ -380,23 +381,23 @@ class EventLog(ABC):
 
     @abstractmethod
     def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
-        """Link and store a group of drafts in one transaction, in the writer's thread.
+        """Add drafts to the hash chains of their sessions, and store them in one transaction.
 
-        A draft whose ``expected`` does not match is not stored and gets its error; the others are
-        stored.
+        This runs in the writer's thread. A draft whose ``expected`` does not match is not stored
+        and gets its error; the others are stored.
         """
 
     @abstractmethod
     def _restore(self, records: Sequence[LogRecord]) -> None:
-        """Store linked records after the last record of their session, atomically."""
+        """Store records that already have hashes, atomically, at the end of their session."""
 
     @abstractmethod
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        """Remove old sessions and record this, in one transaction, in the writer's thread."""
+        """Remove old sessions and record the removal, in one transaction of the writer thread."""
 
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:
-        """Open a snapshot of what is stored; several threads may do so at once."""
+        """Open a snapshot of the stored records; several threads may do so at once."""
 
 
 def _make_draft(session: str, payload: Payload, **facts: Any) -> Draft:
@@ -440,7 +441,7 @@ def find_texts(value: Any) -> Iterator[str]:
 
 
 def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
-    """Return how many records of a session both logs share; reject a session that diverges."""
+    """Return how many records of a session two logs share; raise an error if they diverge."""
     with log._view() as view:
         present = view.length(session)
         rows = view.page(session, present - 1, 1) if present else ()
@@ -550,7 +551,7 @@ def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPru
 
 
 def check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
-    """Reject linked records that do not follow the current end of the chain."""
+    """Reject imported records that do not follow the last record of the chain."""
     seq, previous = (head.seq, head.hash) if head is not None else (0, genesis(records[0].session))
     if (records[0].seq, records[0].previous) != (seq + 1, previous):
         raise LogLockedError(
@@ -559,7 +560,7 @@ def check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
 
 
 def _in_order(session: str, after: int, rows: Sequence[Row]) -> Iterator[LogRecord]:
-    """Yield the records of the rows after ``after``; raise an error if one is missing."""
+    """Yield the records of the rows that follow record ``after``; raise an error at a gap."""
     for expected, record in enumerate(map(read_row, rows), after + 1):
         if record.seq != expected:
             raise _missing(session, expected)

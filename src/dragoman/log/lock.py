@@ -41,8 +41,8 @@ class FileLock:
     def keep(self) -> None:
         """Check that the lock file still exists, and lock a new one if it was deleted.
 
-        Programs that clean up folders delete lock files. Another writer may have created and
-        locked a new file by then; if so, raise ``LogLockedError``.
+        Programs that clean up folders delete lock files. Raise ``LogLockedError`` if another
+        writer has created and locked a new file in the meantime.
         """
         if self._is_in_place(self._handle):
             return

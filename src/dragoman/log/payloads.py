@@ -284,9 +284,9 @@ class PermissionRequested(Struct, frozen=True, omit_defaults=True):
 class PermissionGranted(Struct, frozen=True, omit_defaults=True):
     """An intent may run; ``by`` is the user or the rule that allowed it.
 
-    Use ``actor="user"`` if a person allowed it. ``input`` is the input to run with, if the answer
-    changed the proposal. ``scope`` is what else the answer allows in the session: the tool, the
-    same paths, or commands that begin with ``prefix``.
+    Use ``actor="user"`` if a person allowed it. ``input`` is the input to run with, if the
+    decision changed it. ``scope`` is what else the decision allows in the session: all calls of
+    the tool, calls with the same paths, or commands that begin with ``prefix``.
     """
 
     intent_id: str

@@ -195,7 +195,7 @@ def genesis(session: str) -> str:
 
 
 def link_record(draft: Draft, head: Head | None) -> LogRecord:
-    """Give a draft its id, its time and its position after ``head``."""
+    """Return a draft as the record that follows ``head``, with its id, time and hash."""
     seq, previous = (head.seq + 1, head.hash) if head is not None else (1, genesis(draft.session))
     record = LogRecord(
         draft.actor, "", new_ulid(), draft.parent, Raw(draft.payload), previous, draft.sensitivity,

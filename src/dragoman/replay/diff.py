@@ -19,7 +19,8 @@ _ABSENT = object()
 class Difference(Struct, frozen=True):
     """A path at which two values differ.
 
-    ``held_a`` or ``held_b`` is false if that value has nothing at the path.
+    ``held_a`` is false if the path does not exist in the first value, and ``held_b`` if it does
+    not exist in the second.
     """
 
     path: str

@@ -86,7 +86,7 @@ class _Call:
 
     @property
     def sent(self) -> list[Message]:
-        """The messages of the conversation that were sent."""
+        """The messages that were sent to the model in this call."""
         return [entry.message for entry in self._entries[: self._sent]]
 
 

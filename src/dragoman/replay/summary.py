@@ -81,9 +81,9 @@ def make_headline(payload: Any) -> Headline | None:
 
 
 def _find_content(payload: Any) -> str | None:
-    """Return the goal of a session or the content of a tool result.
+    """Return the goal in a ``session.started`` record, or the content of a tool result.
 
-    The terminal shows these separately during a run.
+    Return ``None`` for other records. The terminal shows these texts separately during a run.
     """
     if isinstance(payload, SessionStarted):
         return payload.goal

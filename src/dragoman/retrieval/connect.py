@@ -51,8 +51,8 @@ def connect_embedder(
     """Return an embedding model. Nothing is sent before the first call.
 
     ``model`` is a name such as ``"openai:text-embedding-3-small"``, an alias in ``models.yaml``,
-    or ``"local"``, the embedded model; with ``base_url`` it is the model's name at that address,
-    whose ``wire`` is ``"openai"`` by default.
+    or ``"local"``, a small model that runs on this machine; with ``base_url`` it is the model's
+    name at that address, whose ``wire`` is ``"openai"`` by default.
 
     ``batch_size`` is how many texts go into one request, by default as many as the wire allows.
     ``prefixes`` maps an input type to a string that is put before each text, for models that were

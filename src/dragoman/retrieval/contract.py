@@ -60,7 +60,10 @@ class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
         """
 
     async def ready(self) -> None:
-        """Check that the next call is likely to succeed; raise the expected error if it is not."""
+        """Check whether the next call is likely to succeed.
+
+        If it is not, raise the error that the call would raise.
+        """
 
     async def close(self) -> None:
         """Release connections."""

@@ -33,8 +33,8 @@ from .wire.reading import show_raw
 log = logging.getLogger("dragoman")
 
 MAX_REPLY = 512 * 1024 * 1024
-"""The largest accepted reply, in bytes. 2,048 vectors of 4,096 numbers as text take a
-fifth of it.
+"""The largest accepted reply, in bytes: five times the size of 2,048 vectors of 4,096 numbers in
+decimal.
 """
 
 RequestT = TypeVar("RequestT", EmbedRequest, RerankRequest)
@@ -128,7 +128,7 @@ class Endpoint(Generic[RequestT]):
         if request is not None:
             error.request_id = error.request_id or request.request_id
         secrets = [secret.reveal() or "" for secret in (self._key, *self._credentials.values())]
-        # Infinity repeats all texts of a request that it rejects.
+        # The Infinity server repeats all texts of a request that it rejects.
         error.hide(secrets, [text for text in texts if text])
         if error.__cause__ is not None:
             error.__cause__ = without_frames(error.__cause__)

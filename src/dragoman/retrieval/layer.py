@@ -17,7 +17,7 @@ from .values import Embeddings, EmbedRequest, Ranking, RerankRequest
 
 
 class RetrievalPolicy(ABC):
-    """What a layer does before and after each request, for embedders and rerankers alike."""
+    """A policy that handles each request to an embedder or a reranker, such as a rate limit."""
 
     title: str = ""
     """The name of the layer in ``describe``."""
@@ -27,20 +27,23 @@ class RetrievalPolicy(ABC):
         """Answer a request, usually by calling ``inner.answer``."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings that ``describe`` shows; never a key or a URL."""
+        """Return the layer's settings for ``describe``, without keys and URLs."""
         return {}
 
     async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
-        """Check that the next call is likely to succeed; raise the expected error if it is not."""
+        """Check whether the next call is likely to succeed.
+
+        If it is not, raise the error that the call would raise.
+        """
         await inner.ready()
 
     async def close(self, inner: RetrievalModel[Any, Any]) -> None:
-        """Release the resources of the layer and the model."""
+        """Release the resources of this layer and of the model that it wraps."""
         await inner.close()
 
 
 class LayeredEmbedder(Embedder):
-    """An embedder wrapped by a policy; everything else is delegated to the inner model."""
+    """An embedder whose requests pass through a policy before they reach the wrapped model."""
 
     def __init__(self, inner: Embedder, policy: RetrievalPolicy) -> None:
         self.inner = inner
@@ -52,7 +55,7 @@ class LayeredEmbedder(Embedder):
         return answer
 
     def parts(self) -> tuple[RetrievalModel[Any, Any], ...]:
-        """Return the wrapped model, as a tuple."""
+        """Return a tuple with the wrapped model."""
         return (self.inner,)
 
     async def ready(self) -> None:
@@ -66,7 +69,7 @@ class LayeredEmbedder(Embedder):
 
 
 class LayeredReranker(Reranker):
-    """A reranker wrapped by a policy; everything else is delegated to the inner model."""
+    """A reranker whose requests pass through a policy before they reach the wrapped model."""
 
     def __init__(self, inner: Reranker, policy: RetrievalPolicy) -> None:
         self.inner = inner
@@ -78,7 +81,7 @@ class LayeredReranker(Reranker):
         return answer
 
     def parts(self) -> tuple[RetrievalModel[Any, Any], ...]:
-        """Return the wrapped model, as a tuple."""
+        """Return a tuple with the wrapped model."""
         return (self.inner,)
 
     async def ready(self) -> None:

@@ -13,7 +13,7 @@ from .values import Embeddings, EmbedRequest, Ranking, Replies, RerankRequest
 from .vectors import Vectors
 
 KEPT_BYTES = 16 * 1024 * 1024
-"""The number of bytes of replies that are kept as ``raw`` by default."""
+"""The maximum size of a reply that is kept as ``raw`` by default, in bytes."""
 
 
 def split_texts(request: EmbedRequest, size: int) -> Iterator[EmbedRequest]:
@@ -31,7 +31,7 @@ def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest
 
 
 def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
-    """Return the answer; raise an error if its vectors differ in length from earlier ones."""
+    """Return the answer; raise an error if its vectors and earlier ones differ in length."""
     if earlier and part.dimensions != earlier[0].dimensions:
         raise InvalidResponseError(
             f"the vectors of this request have {part.dimensions} numbers, those before it "
@@ -100,7 +100,7 @@ def join_rankings(parts: Sequence[Ranking], request: RerankRequest, size: int) -
 
 
 def add_usage(usages: Sequence[Usage]) -> Usage:
-    """Return the sums of the counts; a sum is unknown if one part did not report the count."""
+    """Return the total usage of several replies; a total is unknown if a reply lacks the count."""
     sums: dict[str, Any] = {}
     for name in ("input_tokens", "search_units"):
         counts = [getattr(usage, name) for usage in usages]

@@ -72,7 +72,7 @@ class Replies:
         return values if self.is_split or len(values) != 1 else values[0]
 
     def join(self, others: Sequence[Replies]) -> Replies:
-        """Return these replies followed by ``others``, as the replies to one split call."""
+        """Join these replies and ``others`` into the replies of one call that was split."""
         bodies = [body for each in (self, *others) for body in each._bodies]
         return Replies(bodies, self._decode, is_split=True)
 

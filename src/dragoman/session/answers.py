@@ -112,9 +112,9 @@ def name_answers(session: str) -> str:
 
 @contextmanager
 def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
-    """Open the log that stores answers.
+    """Open the log that stores the answers to the questions in ``log``.
 
-    Yield ``None`` if the log is opened for reading only and does not exist.
+    With ``readonly``, yield ``None`` if there is no such log yet.
     """
     path = find_answers_file(log)
     if path is None and isinstance(log, PostgresLog) and not readonly:

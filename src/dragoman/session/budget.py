@@ -98,7 +98,7 @@ class Budget(Struct, frozen=True, omit_defaults=True):
             )
 
     def find_excess(self, spent: Spending) -> BudgetExceeded | None:
-        """Return the event for the first limit that is reached, or ``None`` if there is none."""
+        """Return the event for the first limit that is reached; ``None`` if none is reached."""
         if self.steps is not None and spent.turns >= self.steps:
             return BudgetExceeded("turns", Decimal(self.steps), Decimal(spent.turns), "turns")
         if self.tokens is not None and spent.tokens >= self.tokens:
@@ -113,9 +113,9 @@ class Budget(Struct, frozen=True, omit_defaults=True):
         return None
 
     def time_exceeded(self) -> BudgetExceeded:
-        """Return the event for the time limit.
+        """Return the event for a reached time limit.
 
-        It can interrupt a turn; the other limits are checked between turns.
+        The time limit can interrupt a turn; the other limits are checked between turns.
         """
         limit = Decimal(str(self.seconds or 0))
         return BudgetExceeded("time", limit, limit, "seconds")

@@ -295,7 +295,10 @@ def _group(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _choose_groups(groups: list[list[Part]], view: ContextView, turns: int | None) -> list[Part]:
-    """Return the oldest messages to omit: enough to fit, and to keep at most ``turns`` turns."""
+    """Return the messages of the oldest turns, which are to be omitted.
+
+    Add turns until the rest fits and has at most ``turns`` turns; never add the last turn.
+    """
     gone: list[Part] = []
     for at, group in enumerate(groups[:-1]):
         is_enough = sum([part.tokens for part in gone]) >= view.excess

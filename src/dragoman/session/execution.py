@@ -42,7 +42,7 @@ class Pipeline:
         self._journal = journal
 
     async def process(self, intents: Sequence[ToolIntent], turn: str) -> None:
-        """Process every intent to its end.
+        """Validate every intent, get permission for it, and run it if it is allowed.
 
         Intents run concurrently if all their tools are read-only, otherwise in order.
         """

@@ -52,7 +52,7 @@ def hook(
 
     A program receives the proposal as JSON on standard input and prints the answer; an exit code
     other than 0 denies, with the first line of standard error as the reason. A function receives
-    the same as a dictionary and may be a coroutine function. Without an answer in ``timeout``
+    the proposal as a dictionary and may be a coroutine function. Without an answer in ``timeout``
     seconds, the proposal is denied.
     """
     if isinstance(target, str) or (not callable(target) and not target):

@@ -18,8 +18,8 @@ class ToolIds:
     def issue(self, provider: str, call_id: str, intent_id: str) -> None:
         """Register the id that a provider gave to an intent.
 
-        If the provider has already used this id for another intent, the id keeps its meaning, and
-        the new intent is sent under its own id.
+        If the provider has already used this id for another intent, the id still refers to that
+        intent, and the new intent is sent under the session's own id for it.
         """
         if self._inward.get((provider, call_id), intent_id) != intent_id:
             # Some servers start every reply with call_0, but other servers reject a conversation
@@ -37,5 +37,5 @@ class ToolIds:
         return known
 
     def to_intent(self, provider: str, call_id: str) -> str | None:
-        """Return the id of the intent for a provider's call id, or ``None`` if it is unknown."""
+        """Return the intent's id for a provider's call id; ``None`` if the call id is unknown."""
         return self._inward.get((provider, call_id))

@@ -64,7 +64,7 @@ class Projector:
     async def shrink(
         self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str
     ) -> bool:
-        """Shorten a conversation that the model rejected; return ``False`` if impossible."""
+        """Shorten a conversation that the model rejected; return whether it became shorter."""
         _, tokens = self._measure(provider, tools)
         window = self._find_window(provider)
         goal = tokens // 2 if window is None else min(tokens // 2, self._find_goal(window))
@@ -114,8 +114,9 @@ class Projector:
     def _find_goal(self, window: int) -> int:
         """Return the number of tokens to shorten to: the limit times ``target`` / ``share``.
 
-        If the goal were the limit itself, every turn would change what is sent, and the prompt
-        cache of the provider would never match.
+        If conversations were shortened to the limit itself, they would exceed it again at the next
+        turn. Every turn would then change the messages sent, and the provider's prompt cache would
+        never match.
         """
         policy = self.policies[0]
         return int(self._find_limit(window) * policy.target / policy.share)

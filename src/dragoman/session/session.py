@@ -234,7 +234,7 @@ class Session(Displayed, Generic[Parsed]):
         return step.outcome
 
     async def step(self, goal: str | User | None = None) -> Step:
-        """Run one turn: call the model once, and process every intent of its reply to its end."""
+        """Run one turn: call the model, and process every tool call in its reply."""
         return await self._supervise(goal, once=True)
 
     def follow_up(self, goal: str | User) -> None:

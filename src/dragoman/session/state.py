@@ -208,7 +208,7 @@ class State:
         return []
 
     def project(self, provider: str) -> list[Message]:
-        """Return the messages to send, with call ids as the provider knows them."""
+        """Return the messages to send, with the call ids that this provider expects."""
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
     def _rename(self, entry: Sent, provider: str) -> Message:
@@ -249,9 +249,9 @@ _STAGES: dict[type, Stage] = {
 
 
 def _provider_of(target: str) -> str:
-    """Return the provider of ``provider:model``.
+    """Return the provider's name in ``provider:model``.
 
-    A provider named after its host may include a port.
+    If the provider is named after its host, the name may include a port.
     """
     found = _PROVIDER.match(target)
     return found[0] if found else ""

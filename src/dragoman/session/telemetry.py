@@ -27,10 +27,10 @@ _COUNTS = ("input_tokens", "output_tokens")
 
 
 class SessionTelemetry:
-    """A callback for ``Session(on_record=...)``; one instance can serve many sessions.
+    """Report sessions as OpenTelemetry spans; pass an instance as ``Session(on_record=...)``.
 
-    ``agent`` is the name of the agent. Arguments and results of tools are in the spans only with
-    ``include_content``.
+    One instance can serve many sessions. ``agent`` is the name of the agent. Arguments and
+    results of tools are in the spans only with ``include_content``.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SessionTelemetry:
             self._finish(run, record, payload)
 
     def _start(self, record: LogRecord) -> _Run:
-        """Start the agent's span, as a child of the span that is current for the session."""
+        """Start the agent's span, as a child of OpenTelemetry's current span."""
         name = "invoke_agent" if self._agent is None else f"invoke_agent {self._agent}"
         facts = {"operation": "invoke_agent", "agent": self._agent, "session_id": record.session}
         span = self._telemetry.tracer.start_span(

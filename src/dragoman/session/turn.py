@@ -73,7 +73,7 @@ class TurnSettings(Struct, frozen=True):
 
 
 class Corrections:
-    """Count consecutive unusable replies: ``used`` so far, at most ``limit``."""
+    """A counter of consecutive unusable replies; more than ``limit`` are an error."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -246,8 +246,8 @@ class Turn:
         """Record the intent of a finished call.
 
         An intent id that was used before, as in a replay, is replaced. A provider that validates
-        calls itself may reject a readable call without an intent; the session then creates the
-        intent.
+        calls itself may report a readable call as invalid and create no intent for it; the session
+        then creates the intent.
         """
         if (
             end.intent is None

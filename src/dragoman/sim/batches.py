@@ -21,8 +21,8 @@ class BatchScript(Struct, frozen=True):
     """How simulated batches behave: how many polls a batch takes, and how it ends.
 
     After ``polls`` status requests the batch is complete. With ``expire_after`` only that many
-    rows are answered and the batch expires; with ``refuse`` it is rejected for that reason (if the
-    wire has such a state).
+    rows are answered and the batch expires; ``refuse`` is the reason why the server rejects every
+    batch, on wires that can report a rejected batch.
     """
 
     polls: int = 1

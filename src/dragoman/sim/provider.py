@@ -258,14 +258,14 @@ class ScriptedProvider(ReplyProvider):
 
 
 async def read_batches(batches: AsyncGenerator[list[Event], None]) -> AsyncIterator[Event]:
-    """Iterate over the events of a scene one by one."""
+    """Yield the events of a scripted call one by one, from batches of events."""
     async for batch in batches:
         for event in batch:
             yield event
 
 
 class _ScriptedReply(AssembledReply):
-    """The reply to one request. Its rule is chosen at the first read."""
+    """The reply to one request. The script chooses the rule for it when it is first read."""
 
     def __init__(self, provider: ScriptedProvider, request: Request) -> None:
         super().__init__(request, provider.name, provider.model)
@@ -328,7 +328,7 @@ Say = Callable[[Assembler], None]
 
 
 def _pieces(answer: Answer) -> Iterator[Say]:
-    """Yield the pieces of an answer, one at a time."""
+    """Yield the streamed pieces of an answer, each as a function that emits the piece."""
     for key, said in enumerate(answer.said):
         yield from _pieces_of(key, said, answer.piece)
 
@@ -381,7 +381,7 @@ def _text_of(said: Said) -> str:
 
 
 def _refusal(fault: Fault) -> ProviderError | None:
-    """Return the error for a fault that occurs before the reply begins; ``None`` for others."""
+    """Return the error of a fault that precedes the reply; ``None`` for any other fault."""
     if fault.status is not None or (
         fault.error is not None and not fault.after and fault.stall is None
     ):

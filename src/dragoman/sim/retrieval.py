@@ -51,7 +51,7 @@ RETRIEVAL_PATHS: dict[str, RetrievalServer] = {
     "/tei/embed": TeiEmbedServer(),
     "/tei/rerank": TeiRerankServer(),
 }
-"""The path of each wire; wires whose paths would collide have a prefix."""
+"""The paths that are served; wires whose paths would collide have a prefix."""
 
 RETRIEVAL_BASES = {
     "openai": "/v1",
@@ -62,7 +62,7 @@ RETRIEVAL_BASES = {
     "jina": "/jina/v1",
     "tei": "/tei",
 }
-"""The base URL for clients of each wire."""
+"""The path of the base URL that clients of each wire use."""
 
 _WORD = re.compile(r"\w+")
 

@@ -99,7 +99,7 @@ class Answer(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """A failure.
+    """A scripted failure.
 
     Faults of the reply: ``status`` rejects the call with ``message``, ``code`` and
     ``retry_after``; ``error`` names the error class to raise after ``after`` pieces; ``stall``

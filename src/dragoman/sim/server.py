@@ -86,7 +86,7 @@ class SimServer:
 
     @property
     def base_urls(self) -> dict[str, str]:
-        """The base URL for clients of each wire."""
+        """The base URL that clients of each wire use."""
         return {wire: self.url + _BASES[wire] for wire in sorted(SERVER_CODECS)}
 
     def connect(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Provider:
@@ -218,7 +218,7 @@ class SimServer:
         return _json_response(200, {"status": "ok"})
 
     async def _describe_tei(self, request: web.Request) -> web.Response:
-        """Describe both simulated models in one record; a real TEI server has only one model."""
+        """Describe both simulated models in one reply; a real TEI server has only one model."""
         kinds = {"embedding": {"pooling": "mean"}, "reranker": {"id2label": {}, "label2id": {}}}
         limit = self.embedder.batch_size or TeiEmbed.batch_limit
         return _json_response(
@@ -243,7 +243,7 @@ class SimServer:
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """Return a model's record with the fields that clients of all wires expect."""
+    """Return a model's description, with the fields that clients of all wires expect."""
     return {
         "id": name,
         "name": f"models/{name}",

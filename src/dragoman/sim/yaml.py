@@ -173,7 +173,7 @@ def _read_usage(section: Section) -> Usage | None:
 
 
 def _build(section: Section, kind: type[T], **values: Any) -> T:
-    """Build a value of type ``kind``; report an error at the line of the field that it names."""
+    """Build a value of type ``kind``; an error names the line of the invalid field."""
     try:
         return kind(**values)
     except ValueError as error:

@@ -107,7 +107,7 @@ class McpServer:
 
     @property
     def label(self) -> str:
-        """The program without its arguments, or the URL without user name and query string.
+        """The server's program without arguments, or its URL without user name and query string.
 
         The omitted parts may contain keys.
         """
@@ -251,7 +251,7 @@ class McpServer:
         return streamable_http_client(url, http_client=await stack.enter_async_context(http))
 
     async def _check_pins(self) -> None:
-        """Omit tools whose changed definition is not accepted; pin the others."""
+        """Remove new or changed tools that the caller does not accept; pin the others."""
         if self._pins is None:
             return
         left_out: set[str] = set()

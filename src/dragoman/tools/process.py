@@ -260,7 +260,7 @@ class _Pipe(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def open_pipe(kept: KeptOutput) -> AsyncIterator[_Pipe]:
-    """Open a pipe, and collect its output in ``kept``."""
+    """Open a pipe for the output of a program, and collect the output in ``kept``."""
     read_end, write_end = os.pipe()
     pipe = _Pipe(kept, write_end)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(

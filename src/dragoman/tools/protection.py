@@ -21,7 +21,10 @@ _INSTALL = "install bubblewrap (Debian and Ubuntu: apt install bubblewrap)"
 
 
 class Protection(Struct, frozen=True):
-    """A protection: whether it is active, what the test found, and how to enable it."""
+    """One protection against harmful commands: whether it is active, and how to enable it.
+
+    ``detail`` is what the test of the protection found.
+    """
 
     name: str
     active: bool
@@ -45,7 +48,7 @@ def hide_memory() -> bool:
 async def list_protections(workspace: Path, sandbox: Sandbox | None = None) -> list[Protection]:
     """Try every protection for commands in a workspace, and return the results.
 
-    As a side effect, the memory of this process is hidden and stays so.
+    As a side effect, the memory of this process is hidden from other processes, and stays so.
     """
     found = await asyncio.to_thread(_confinement, sandbox or find_sandbox(), workspace)
     return [*found, *await _process_protections(sandbox or find_sandbox())]

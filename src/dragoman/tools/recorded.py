@@ -32,7 +32,7 @@ class RecordedRun(Struct, frozen=True):
 
 
 class RecordedTool(ExecutableTool):
-    """Return the recorded observations of a tool, in order; reject calls without a recording."""
+    """A tool that returns recorded observations in order, and rejects unrecorded calls."""
 
     def __init__(self, description: Tool, runs: Iterable[RecordedRun] = ()) -> None:
         super().__init__(description, side_effect="none", timeout=None, output_limit=_UNLIMITED)

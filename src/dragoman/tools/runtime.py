@@ -151,7 +151,7 @@ class Toolbox:
             self._tools[tool.name] = tool
 
     def describe(self) -> tuple[Tool, ...]:
-        """Return what the model receives: names, descriptions and schemas."""
+        """Return the names, descriptions and schemas of the tools, which the model receives."""
         return tuple([tool.description for tool in self._tools.values()])
 
     def __iter__(self) -> Iterator[ExecutableTool]:
@@ -234,7 +234,7 @@ class Toolbox:
 
 
 def cut_text(text: str, limit: int) -> tuple[str, int]:
-    """Return a long string without its middle, which a mark replaces, and the omitted length."""
+    """Replace the middle of a long string by a mark; return the result and the omitted length."""
     if len(text) <= limit:
         return text, 0
     kept = max(limit - 100, 2)  # leave space for the mark that replaces the middle

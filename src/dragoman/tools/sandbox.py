@@ -69,7 +69,7 @@ class Sandbox(Struct, frozen=True):
 
         ``readable`` lists folders below the user's home that the command may read, although the
         rest of the home is hidden. ``seccomp_fd`` is an inherited descriptor from which bubblewrap
-        reads the filter; see ``open_filter``.
+        reads the system call filter; see ``open_filter``.
         """
         if self.program is None:
             return list(argv)
@@ -86,9 +86,9 @@ class Sandbox(Struct, frozen=True):
 
     @contextlib.contextmanager
     def open_filter(self) -> Iterator[int | None]:
-        """Open a descriptor from which bubblewrap reads the filter for one command.
+        """Open a descriptor from which bubblewrap reads the system call filter for one command.
 
-        The result is ``None`` if filters do not work.
+        The result is ``None`` if such filters do not work on this machine.
         """
         program = build_filter() if self.seccomp else None
         if program is None:

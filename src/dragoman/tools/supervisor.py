@@ -103,7 +103,10 @@ def _kill_descendants() -> None:
 
 
 def _children() -> list[int]:
-    """Return the direct children. The children of a killed child appear in the next call."""
+    """Return the ids of this process's direct children.
+
+    The children of a killed child become direct children, so the next call returns them.
+    """
     found: list[int] = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - without pathlib it starts faster
         if name.isdigit():

@@ -371,7 +371,7 @@ def _report(
 
 
 def _split_lines(text: str) -> list[str]:
-    """Split at line feeds only, as editors do; ``splitlines`` also splits at other characters."""
+    """Split a text at line feeds only, as editors do; ``splitlines`` splits at more characters."""
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -467,10 +467,10 @@ def workspace_tools(
     network: bool = False,
     readable: Iterable[str | Path] = (),
 ) -> list[ExecutableTool]:
-    """Return the five tools of a small agent, confined to a folder.
+    """Return five tools that read, list, search and edit files, and run commands, in a folder.
 
-    In the sandbox the home contains only the workspace, the interpreter and the ``readable``
-    folders.
+    In the sandbox the home folder contains only the workspace, the interpreter and the
+    ``readable`` folders.
     """
     workspace = Workspace(root)
     files = _Files(workspace)

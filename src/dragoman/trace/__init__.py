@@ -1,4 +1,4 @@
-"""The trace viewer: a log's sessions in a browser, with timeline, evidence, cost and chain.
+"""The trace viewer: a log's sessions in a browser, with timeline, evidence, cost and hash chain.
 
 It is served on the loopback address only, under an unguessable path, and is read-only unless
 decisions are enabled. ``export_html`` writes one session to a file.

@@ -15,7 +15,7 @@ from .server import NotOpenError
 
 
 class Answer(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of an answer: the question and the decision."""
+    """The body of an HTTP request that answers a question: which question, and the decision."""
 
     session: str
     intent: str
@@ -44,7 +44,7 @@ class Approvals:
         self.token = secrets.token_urlsafe(24)
 
     def list_questions(self) -> list[dict[str, Any]]:
-        """Return the open questions, each with the complete input that the user must see."""
+        """Return the open questions, each with the complete input of its tool call."""
         found: list[dict[str, Any]] = msgspec.to_builtins(find_questions(self._log))
         return found
 

@@ -67,7 +67,7 @@ def _read_all(reader: Reader, session: str) -> dict[str, Any]:
 
 
 def _encode(data: Any) -> str:
-    """Return data as JSON that cannot close the element it is embedded in."""
+    """Return data as JSON that cannot end the HTML element that contains it."""
     text = msgspec.json.encode(data).decode()
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")

@@ -51,7 +51,7 @@ class Wanted(Struct, frozen=True):
 
     @property
     def needs_all(self) -> bool:
-        """Whether every session must be summarised to find the first page."""
+        """Whether the first page can only be found by summarising every session."""
         return bool(self.kind or self.outcome or self.model) or self.sort in ("cost", "turns")
 
 
@@ -68,7 +68,10 @@ _SORTS: dict[str, Callable[[SessionEntry, Summary], Any]] = {
 
 
 class Reader:
-    """Read the data for the page from one log. Its methods block: call them in a thread."""
+    """Read the data for the trace viewer's page from a log.
+
+    The methods block: call them in a thread.
+    """
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -219,7 +222,7 @@ def _cut(text: str) -> dict[str, Any]:
 
 
 def trim(value: Any, longest: int = _TEXT, depth: int = 0) -> Any:
-    """Return the value with long strings and lists truncated, each with a mark."""
+    """Return the value with long strings and lists truncated; a note replaces the omitted part."""
     if isinstance(value, str):
         return (
             value

@@ -70,7 +70,7 @@ class Decisions(Protocol):
     token: str
 
     def list_questions(self) -> list[dict[str, Any]]:
-        """Return the open questions, each with its complete input."""
+        """Return the open questions, each with the complete input of its tool call."""
         ...
 
     def answer(self, body: bytes) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Decisions(Protocol):
 
 
 def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -> web.Application:
-    """Return the application that serves ``log`` below ``/token/``.
+    """Return the web application that serves ``log``; every path begins with ``token``.
 
     With ``decisions``, the user can answer open questions of sessions on the page.
     """
@@ -87,7 +87,7 @@ def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -
 
 
 class TraceServer:
-    """Serve a log at ``url`` while it is open: ``async with TraceServer(log) as server: ...``.
+    """Serve the trace viewer of a log at ``url``: ``async with TraceServer(log) as server: ...``.
 
     With ``decisions``, the user can answer open questions of sessions on the page.
     """
@@ -210,7 +210,10 @@ class _Site:
         return self.web.Response(body=body, content_type=kind, charset="utf-8")
 
     def _answer(self, read: _Read) -> _Handler:
-        """Return a handler that calls ``read`` in a thread and sends JSON, or 404 for ``None``."""
+        """Return a handler that calls ``read`` in a thread and sends its result as JSON.
+
+        If the result is ``None``, the handler sends status 404.
+        """
 
         async def handle(request: web.Request) -> web.Response:
             found = await asyncio.to_thread(read, self._reader, request.query)

@@ -36,7 +36,7 @@ EMBED_CODECS: Mapping[str, type[EmbedCodec[Any]]] = ByWire(
     lambda codec: codec,
     __name__,
 )
-"""The wires that embed, by name."""
+"""The codec of each wire that embeds texts."""
 
 RERANK_CODECS: Mapping[str, type[RerankCodec[Any]]] = ByWire(
     {
@@ -49,4 +49,4 @@ RERANK_CODECS: Mapping[str, type[RerankCodec[Any]]] = ByWire(
     lambda codec: codec,
     __name__,
 )
-"""The wires that rank, by name."""
+"""The codec of each wire that ranks documents."""

@@ -42,7 +42,8 @@ ROWS: tuple[Row, ...] = (
     *CHAT_ROWS,
     row("404", r"", InvalidModelError),
 )
-"""The error table of retrieval servers: their own rows, then the rows of chat servers."""
+"""The rules that choose an error class for an error response: first those of retrieval servers,
+then those of chat servers."""
 
 JSON = {"content-type": "application/json", "accept": "application/json"}
 
@@ -154,7 +155,7 @@ class EmbedCodec(RetrievalCodec[Q, EmbedRequest]):
 
 
 class RerankCodec(RetrievalCodec[Q, RerankRequest]):
-    """A codec for a wire that orders documents."""
+    """A codec for a wire that ranks documents by relevance."""
 
     @abstractmethod
     def decode(self, reply: HttpReply, request: RerankRequest) -> RankPart:

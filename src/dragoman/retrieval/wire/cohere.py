@@ -148,7 +148,7 @@ def _read_unit(value: Any) -> int | None:
 def _ask_model(
     codec: CohereEmbed | CohereRerank, endpoint: str
 ) -> Generator[HttpRequest, HttpReply, None]:
-    """Request the model's record and check that it lists the endpoint."""
+    """Request the model's description and check that it lists the endpoint."""
     reply = yield get_json(
         join_url(root_of(codec.base_url), f"/v1/models/{escape(codec.model, safe='')}")
     )

@@ -106,7 +106,7 @@ class GeminiEmbed(EmbedCodec[EmbedQuirks]):
         return self._chat.authorise(key)
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        """Check that the model exists, by a free request for its record."""
+        """Check that the model exists and can embed, by a free request for its description."""
         reply = yield get_json(self._chat.address(self.model, ""))
         if reply.status >= 300:
             raise self.error(reply.status, reply.headers, reply.body)

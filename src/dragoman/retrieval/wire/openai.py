@@ -1,9 +1,9 @@
 """The openai wire: ``/v1/embeddings``, and ``/v1/rerank`` as servers of this wire implement it.
 
 OpenAI, vLLM, llama.cpp, LM Studio, Infinity, TEI and most gateways answer ``/v1/embeddings``;
-vLLM, llama.cpp and Infinity also answer ``/v1/rerank``. ``encoding_format`` is sent only where a
-server is known to have it: LM Studio ignores it, others reject it, or answer with status 200 but
-without vectors.
+vLLM, llama.cpp and Infinity also answer ``/v1/rerank``. ``encoding_format`` is sent only to
+servers that are known to support it: LM Studio ignores it, and other servers reject it, or answer
+with status 200 but without vectors.
 """
 
 from __future__ import annotations

@@ -183,7 +183,10 @@ def _read_echo(value: Any) -> str | None:
 
 
 def read_usage(record: Any, *names: str) -> Usage:
-    """Return the usage in a reply; its input tokens are the first valid count in ``names``."""
+    """Return the usage in a reply.
+
+    The input tokens are the first valid count among the fields ``names``.
+    """
     if not isinstance(record, Mapping):
         return Usage()
     counts = [read_count(record.get(name)) for name in names]

@@ -198,7 +198,7 @@ class GeminiEmbedServer(RetrievalServer):
 
 
 class _GeminiItem:
-    """One text of the Gemini wire, with its settings."""
+    """One text of a client's Gemini request, with the settings for this text."""
 
     def __init__(self, fields: Fields) -> None:
         losses = Losses()

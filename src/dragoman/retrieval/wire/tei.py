@@ -87,7 +87,7 @@ class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 class TeiRerank(RerankCodec[RerankQuirks]):
     """Encode and decode ``/rerank`` for the only model of a server.
 
-    The endpoint has no ``top_n``, so the codec truncates the list.
+    The endpoint has no ``top_n``, so the codec itself truncates the list of results.
     """
 
     wire: ClassVar[str] = "tei"
