@@ -31,7 +31,7 @@ from .template import Template
 
 
 class StrictError(ValueError):
-    """A batch with ``strict`` has invalid rows and is not sent; ``rows`` lists the first few."""
+    """A batch with ``strict`` was not sent, since rows are invalid; ``rows`` has the first few."""
 
     def __init__(self, source: str, rows: list[Any]) -> None:
         shown = "\n".join(f"  {row}" for row in rows)

@@ -61,7 +61,7 @@ class Job(Struct, frozen=True, kw_only=True):
         return found
 
     def make_parser(self, model: str) -> Parser:
-        """Return the row parser for a model with this name."""
+        """Return the parser for this batch's rows, which creates requests to ``model``."""
         if isinstance(self.defaults, EmbedDefaults):
             return EmbedRowParser(self.defaults, model)
         return RowParser(self.defaults, model)
@@ -89,7 +89,8 @@ class Job(Struct, frozen=True, kw_only=True):
 class State(Struct):
     """The contents of ``OUT.state``, the file next to the output.
 
-    They identify the batch and list its jobs at a provider.
+    They identify the batch. If a provider's batch API is used, they also list the ids under which
+    rows were submitted.
     """
 
     version: int

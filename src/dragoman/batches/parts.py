@@ -54,7 +54,7 @@ _numbered = msgspec.json.Decoder(_Numbered)
 class FinishedLines:
     """The numbers of the finished lines; ``refresh`` reads new entries from the part files.
 
-    ``own`` is the part file of this worker. It is not read: the worker adds its own lines.
+    ``own`` is this worker's part file. It is not read; the worker adds the lines that it finishes.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -130,7 +130,7 @@ class RemoteRunner:
         return any(each.first <= line <= each.last for each in self._batches if not each.over)
 
     def _encode(self, row: Row) -> Asked | None:
-        """Return a row encoded for the wire; ``None`` if it cannot be sent."""
+        """Encode a row's request for the wire; return ``None`` if the request is invalid."""
         try:
             check_request(row.request)
             return Asked(f"line-{row.line}", self._api.provider.codec.encode(row.request))
@@ -263,7 +263,10 @@ class RemoteRunner:
 
 
 def _read_line(answer: Answered, order: list[int]) -> int | None:
-    """Return the line number of the row that an answer belongs to, by its key or position."""
+    """Return the line number of the row that an answer belongs to.
+
+    The row is found by the answer's key or position; ``None`` if no row has this position.
+    """
     if answer.key is None:
         return order[answer.place] if answer.place < len(order) else None
     number = answer.key.removeprefix("line-")

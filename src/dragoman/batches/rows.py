@@ -21,7 +21,7 @@ from .sources import Record, Source
 from .template import Template
 
 Shape: TypeAlias = Literal["own", "openai", "responses", "embeddings", "anthropic", "gemini"]
-"""The format of a row: ours, or a provider's batch format, named by its wire.
+"""The format of a row: ``own`` is Dragoman's; a provider's batch format is named by its wire.
 
 ``embeddings`` is the format of rows for ``/v1/embeddings``.
 """
@@ -102,7 +102,7 @@ class Parser(ABC):
 
     @abstractmethod
     def check(self, request: Any) -> None:
-        """Raise an error if the request is known to be invalid before it is sent."""
+        """Check a request without sending it; raise an error if it is invalid."""
 
 
 class RowParser(Parser):
@@ -234,7 +234,7 @@ def need_id(record: Record, name: str) -> str:
 
 
 def need_object(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a field of a record; raise ``ValueError`` if it is not an object."""
+    """Return a field of a record; raise ``ValueError`` if the field is not an object."""
     value = record.get(name)
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object, not {type(value).__name__}")

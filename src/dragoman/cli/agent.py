@@ -227,10 +227,10 @@ def command(
     Reading is allowed. Every other call asks for your approval, and is denied without a terminal.
     A RULE is a tool or a side effect (none, read, write, execute, network), optionally with a
     pattern for its command or its path: "write", "bash:pytest *", "edit_file:src/**". Every step
-    is recorded in the log before it runs; see dragoman log and dragoman replay. At a terminal it
-    asks for the next goal after an answer; an empty line or Ctrl-D ends the session. dragoman
-    agent doctor shows which sandbox confines commands on this machine. Exit codes: 0 the model
-    answered, 23 a budget is exhausted, 24 the session failed, 130 interrupted.
+    is recorded in the log before it runs; see dragoman log and dragoman replay. At a
+    terminal, the command asks for the next goal after an answer; an empty line or Ctrl-D ends the
+    session. dragoman agent doctor shows which sandbox confines commands on this machine. Exit
+    codes: 0 the model answered, 23 a budget is exhausted, 24 the session failed, 130 interrupted.
     """
     hide_memory()  # keep commands from reading the API keys of this process in /proc
     policy = _read_policy(
@@ -360,7 +360,7 @@ async def _open_session(
 def _add_approvers(
     log: EventLog, approver: Approver | None, options: dict[str, Any]
 ) -> Approver | None:
-    """Return the approver, extended as the command-line options request.
+    """Extend an approver as the command-line options request, and return the result.
 
     With ``--await-approval``, another process may also decide. With ``--hook``, the hook program
     decides first.
@@ -440,7 +440,7 @@ def _read_policy(
 
 
 def _read_rule(action: Any, text: str) -> Rule:
-    """Parse a rule such as ``write``, ``bash``, ``bash:pytest *`` or ``edit_file:src/**``."""
+    """Parse a permission rule such as ``write``, ``bash:pytest *`` or ``edit_file:src/**``."""
     name, colon, pattern = text.partition(":")
     facts: dict[str, Any] = {"side_effect": [name]} if name in _EFFECTS else {"tool": name}
     if pattern and name in ("bash", "execute"):

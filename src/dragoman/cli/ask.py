@@ -91,9 +91,9 @@ def command(
     cat report.txt | dragoman ask openai:gpt-5 "Summarise this."
     dragoman ask "What is in this picture?" -a photo.png
 
-    Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the embedded one.
-    PROMPT is optional when something is piped; - stands for the piped text. Proposed tool calls are
-    printed and never executed.
+    Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the
+    embedded model. PROMPT is optional when something is piped; - stands for the piped text.
+    Proposed tool calls are printed and never executed.
     """  # noqa: D301 - Click keeps the lines of a paragraph after a backspace
     # The library's warnings are printed by the command, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())

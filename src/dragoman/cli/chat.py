@@ -62,7 +62,7 @@ def command(
     """Talk with MODEL.
 
     Without MODEL, the model is $DRAGOMAN_MODEL, the default of models.yaml, or "local", the
-    embedded one, which needs no key. /help lists the commands, which begin with a slash. Enter
+    embedded model, which needs no key. /help lists the commands, which begin with a slash. Enter
     sends the text; Alt-Enter, or a backslash at the end of a line, begins another line. Tool calls
     are shown, never executed. Chats are logged unless you use --no-log or dragoman log off.
     """

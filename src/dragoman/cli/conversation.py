@@ -119,7 +119,7 @@ class Conversation:
         return said
 
     def add_usage(self, usage: Usage) -> None:
-        """Count the usage of a call, whether or not its reply was kept."""
+        """Add the usage of a call to that of the chat, whether or not its reply was kept."""
         if usage != Usage():
             self._used.append((self.name, usage, self.provider.provider.priced_as.cost(usage)))
 
@@ -275,7 +275,7 @@ def _accept(planned: SwapPlan) -> bool:
 
 
 def _agree(question: str) -> bool:
-    """Ask the user at a terminal to agree; without a terminal, return ``True``."""
+    """Ask the user a yes-or-no question; without a terminal, return ``True``."""
     if not sys.stdin.isatty():
         return True
     try:

@@ -120,7 +120,7 @@ def command(
 
 
 class _Names:
-    """Map the model names in files to the names in price tables."""
+    """Map the model names in the input files to the names in price tables."""
 
     def __init__(self, registry: Registry, model: str | None) -> None:
         self._registry = registry
@@ -224,7 +224,7 @@ def _name(item: dict[str, Any]) -> str:
 def _read_usage(usage: dict[str, Any]) -> Usage:
     """Read token counts in Dragoman's format or in a provider's format.
 
-    If the provider does not count cached tokens as input tokens, add them.
+    If the provider does not count cached tokens as input, add them to the input tokens.
     """
     if "prompt_tokens" in usage:
         details = usage.get("prompt_tokens_details") or {}

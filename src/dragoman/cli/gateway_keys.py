@@ -267,7 +267,7 @@ def audit(name: str | None, limit: int, place: str, *, as_json: bool) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @_auth_option
 def import_keys(file: str, place: str) -> None:
-    """Import keys and teams from FILE, a YAML file for --auth. The clients' keys stay valid."""
+    """Import keys and teams from FILE, a YAML key file. The clients' keys stay valid."""
     try:
         keys, teams = read_key_file(Path(file))
     except ConfigError as error:

@@ -132,7 +132,7 @@ def serve(
     *,
     as_json: bool,
 ) -> None:
-    """Run llama.cpp's server with MODEL for other programs of this machine, until Ctrl-C.
+    """Run llama.cpp's server with MODEL for other programs on this machine, until Ctrl-C.
 
     MODEL is a name or the path of a .gguf file. The server listens on 127.0.0.1 and serves chat
     completions at /v1/chat/completions. For keys, limits and access from other machines, put

@@ -68,7 +68,7 @@ def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLog]:
-    """Open the log that the option names; convert its errors to messages and exit codes."""
+    """Open the log at the value of ``--log``; convert its errors to messages and exit codes."""
     try:
         with report_errors(), _open_patiently(find_place(where), readonly=readonly) as log:
             yield log

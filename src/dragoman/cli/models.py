@@ -124,15 +124,15 @@ def list_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """List models: their capabilities, the source of each fact, and prices.
+    """List models with their capabilities and prices.
 
-    If NAME is a model or an alias, each of its facts is shown with its source; if it is a pattern
-    such as groq:* or llama, the matching models are listed. Prices are US dollars per million
-    tokens; "?" means unknown; it does not mean no. Local servers, such as Ollama, are queried for
-    their models. A long list is shown through $PAGER at a terminal.
+    If NAME is a model or an alias, each of its capabilities is shown with its source; if it is a
+    pattern such as groq:* or llama, the matching models are listed. Prices are US dollars per
+    million tokens; "?" means unknown; it does not mean no. Local servers, such as Ollama, are
+    queried for their models. A long list is shown through $PAGER at a terminal.
 
-    With --needs, --tier or a price, models that do not meet the condition, or for which it is
-    unknown, are omitted; --json then prints an object with models and excluded.
+    With --needs, --tier or a price limit, models that do not meet the condition, or for which it
+    is unknown, are omitted; --json then prints an object with "models" and "excluded".
     """
     with report_errors():
         registry = load_registry()

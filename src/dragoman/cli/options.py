@@ -121,7 +121,7 @@ def open_model(
     retries: int = 2,
     planning: bool = False,
 ) -> SyncProvider:
-    """Connect to the model that the options name: the embedded one, an address or a registry name.
+    """Connect to the model that the options name: an address, a registry name, or ``local``.
 
     Transient failures are retried, and each retry is printed.
     """

@@ -225,7 +225,7 @@ class Recording:
         kept: Assistant | None,
         count: int,
     ) -> None:
-        """Record how a call ended; a call without a response or an error was interrupted.
+        """Record how a call ended; with neither a response nor an error, it was interrupted.
 
         ``kept`` is the part of the reply that the conversation keeps. ``count`` is the number of
         messages that the conversation has now.

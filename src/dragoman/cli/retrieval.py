@@ -66,7 +66,10 @@ def read_lines(file: Any, *, or_stdin: bool) -> list[str]:
 
 
 def open_retrieval(side: Literal["embed", "rerank"], model: str, options: dict[str, Any]) -> Any:
-    """Return the blocking embedder or reranker that the options name; retry transient failures."""
+    """Return the embedder or reranker that the options name, for blocking calls.
+
+    It retries a call up to twice after a transient failure.
+    """
     settings: dict[str, Any] = {"keep_raw": False}
     if options["timeout"] is not None:
         settings["timeouts"] = options["timeout"]

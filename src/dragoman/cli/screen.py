@@ -48,7 +48,7 @@ def describe_call(event: ToolUseEnd) -> str:
 
 @contextlib.contextmanager
 def stop_on_interrupt(stream: SyncEventStream) -> Iterator[None]:
-    """Let Ctrl-C cancel the reply, which still ends with its closing events.
+    """Let Ctrl-C cancel the reply, whose last event then has the finish reason ``cancelled``.
 
     A second Ctrl-C interrupts the program.
     """

@@ -484,7 +484,10 @@ def _read_models(models: tuple[str, ...]) -> dict[str, str]:
 
 
 def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRing:
-    """Report mistakes before the server starts; later they would crash the worker processes."""
+    """Check the models and the keys before the server starts; return the keys.
+
+    Later, a mistake would crash the worker processes.
+    """
     try:
         registry = Registry.load(config)
         for name, target in named.items():

@@ -43,9 +43,9 @@ def update_command(source: str, *, dry_run: bool, force: bool, as_json: bool) ->
     """Update the catalogue from a public list of models, without a new release.
 
     FILE or URL is LiteLLM's model_prices_and_context_window.json, the api.json of models.dev, or
-    OpenRouter's /api/v1/models. Its facts override the bundled catalogue and are overridden by
-    what you declare; prices are added for models without one. Exit code 2 means that the list was
-    rejected and nothing was changed.
+    OpenRouter's /api/v1/models. The capabilities in the list override the bundled catalogue
+    and are overridden by what you declare; its prices are added for models without a price. Exit
+    code 2 means that the list was rejected and nothing was changed.
     """
     with report_errors():
         try:

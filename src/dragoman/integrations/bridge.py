@@ -153,7 +153,7 @@ class BridgeProvider(Provider):
 
 
 class _Reading:
-    """Read the pieces of one reply and pass them to its assembler."""
+    """Pass the pieces of one reply to an ``Assembler``, which converts them to events."""
 
     def __init__(self, out: Assembler) -> None:
         self._out = out

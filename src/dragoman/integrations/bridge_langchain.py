@@ -228,7 +228,7 @@ class _Reply:
         self._calls = 0
 
     def read(self, message: Any) -> Iterator[Piece]:
-        """Yield the pieces of a message or chunk."""
+        """Yield the text, the reasoning and the tool calls of a message or chunk."""
         if not isinstance(message, AIMessage):
             raise InvalidResponseError(
                 f"the LangChain model returned {type(message).__name__}, not an AIMessage"

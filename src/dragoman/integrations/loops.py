@@ -49,14 +49,14 @@ async def _close_at_the_end(model: Provider | Embedder) -> AsyncGenerator[None]:
 
 
 def open_blocking(provider: Provider) -> SyncProvider:
-    """Return a provider whose calls block, and that is closed when it is garbage-collected."""
+    """Wrap a provider for blocking calls; close it when the wrapper is garbage-collected."""
     blocking = SyncProvider(provider)
     weakref.finalize(blocking, close_soon, provider).atexit = False
     return blocking
 
 
 def open_blocking_embedder(embedder: Embedder) -> SyncEmbedder:
-    """Return an embedder whose calls block, and that is closed when it is garbage-collected."""
+    """Wrap an embedder for blocking calls; close it when the wrapper is garbage-collected."""
     blocking = SyncEmbedder(embedder)
     weakref.finalize(blocking, close_soon, embedder).atexit = False
     return blocking

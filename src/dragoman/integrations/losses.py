@@ -19,7 +19,7 @@ def warn_of_losses(losses: Iterable[LossWarning], stacklevel: int) -> None:
 
 
 def find_marks(request: Request) -> Iterator[LossWarning]:
-    """Yield a loss for each prompt-cache mark and document name, as bridges cannot send them."""
+    """Yield a loss for each prompt-cache setting and document name, which bridges cannot send."""
     if request.config.cache not in (None, "off"):
         yield LossWarning("cache_dropped", "config.cache", "it is not sent over a bridge")
     for number, message in enumerate(request.messages):

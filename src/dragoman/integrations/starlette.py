@@ -69,7 +69,7 @@ async def ui_message_stream_response(
 
 
 class _Lines(Protocol):
-    """Write the events and the end of a reply as bytes."""
+    """Encode the events and the end of a reply as bytes."""
 
     def write(self, event: Event) -> bytes: ...  # pragma: no cover - a protocol
     def write_end(self) -> bytes: ...  # pragma: no cover - a protocol

@@ -70,7 +70,7 @@ class UIMessageChunks:
         self._complete: MessageComplete | None = None
 
     def convert(self, event: Event) -> list[Chunk]:
-        """Return the chunks that an event is converted to."""
+        """Convert an event to chunks, and return them."""
         if isinstance(event, TextDelta):
             return self._add("text", event.content_block_index, event.text)
         if isinstance(event, ThinkingDelta):
@@ -186,7 +186,7 @@ def _write_media(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
 
 
 def _write_state(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
-    """Return the blocks and the state that only their provider understands, as data parts."""
+    """Return the blocks and the state that only the provider understands, as data parts."""
     chunks: list[Chunk] = []
     for index, block in enumerate(content):
         if isinstance(block, Opaque | RedactedThinking):

@@ -58,7 +58,7 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
-    """The catalogue: all models by name, the name of the default model, and the hubs by prefix."""
+    """The catalogue: models by name, the default model's name, hubs by prefix such as ``hf``."""
 
     default: str
     hubs: dict[str, Hub]

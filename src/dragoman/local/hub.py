@@ -111,7 +111,7 @@ def download(remote: Remote, hub: Hub, folder: Path, progress: Progress | None =
 
 
 def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) -> bool:
-    """Append the missing bytes to ``file``, and return whether it is complete now."""
+    """Download the missing bytes and append them to ``file``; return whether it is complete."""
     start = file.tell()
     if remote.size and start >= remote.size:
         file.seek(file.truncate(remote.size))
@@ -215,7 +215,8 @@ def _refusal(status: int, url: str, hub: Hub) -> str:
 def _check_address(url: str, after: str = "") -> None:
     """Raise an error unless ``url`` is http or https without credentials.
 
-    A redirect from https (``after``) to http is rejected.
+    ``after`` is the URL that redirected to ``url``, if any. A redirect from https to http is
+    rejected.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:

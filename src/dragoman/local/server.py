@@ -28,9 +28,9 @@ class LocalServer:
     """Serve one model on a loopback port.
 
     Clients must send ``key``, which is random by default; an empty ``key`` means that no key is
-    needed. ``threads`` is the number of compute threads. By default, llama.cpp would use all
-    cores. Its threads wait for each other in a busy loop: when another program needs a core, two
-    threads are ten times slower than one.
+    needed. ``threads`` is the number of compute threads. If it were not set, llama.cpp would use
+    all cores. Its threads wait for each other in a busy loop: when another program needs a core,
+    two threads are ten times slower than one.
     """
 
     def __init__(
@@ -48,7 +48,10 @@ class LocalServer:
     ) -> None:
         self.alias = alias
         self.calls: Literal["native", "schema"] = "schema"
-        """How tools are offered: ``native`` if the template supports them; set by ``start``."""
+        """How tools are offered to the model.
+
+        ``start`` sets this to ``native`` if the model's chat template supports tools.
+        """
         self.key = secrets.token_urlsafe(24) if key is None else key
         self._settings = {
             "model": str(model),

@@ -50,7 +50,7 @@ def join_wheels(model: CatalogModel, folder: Path, progress: Progress | None = N
 
 
 def discard_wheels(model: CatalogModel, folder: Path) -> None:
-    """Delete the wheels of a model that ``join_wheels`` kept."""
+    """Delete the wheels that ``join_wheels`` kept for a model."""
     for wheel in model.wheels:
         _kept(wheel, folder).unlink(missing_ok=True)
 

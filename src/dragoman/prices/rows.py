@@ -1,4 +1,4 @@
-"""Price rows: the rates of a model, the names it covers, and when the rates are valid."""
+"""Price rows: each has the names of models, their rates, and when the rates are valid."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PriceRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     which it no longer applies. ``hours`` limits the row to a part of the day, from the first time
     until the second. Days and hours are UTC. ``free`` must be explicit: a row of zeros without it
     is rejected, since zero often means "not known". ``unpriced`` is the reason why a model has no
-    price here. ``ignored`` names what the provider bills but ``Usage`` does not count;
+    price. ``ignored`` names what the provider bills but ``Usage`` does not count;
     ``disputed`` is the different price that another source gives. ``search`` is the rate of a
     reranker that bills searches instead of tokens, in US dollars per thousand search units.
     """

@@ -27,7 +27,7 @@ def find_seller(base_url: str, model: str) -> PricedAs:
 
 
 def name_host(base_url: str) -> str:
-    """Return the vendor that an address belongs to or, if unknown, its host and port."""
+    """Return the vendor that an address belongs to; if unknown, return the host and port."""
     parts = urlsplit(base_url)
     return _read_hosts().get(parts.hostname or "") or parts.netloc.rpartition("@")[2].lower()
 

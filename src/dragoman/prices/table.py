@@ -46,9 +46,9 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, path: str | Path) -> PriceTable:
-        """Read your own rows from a JSON or YAML file.
+        """Read a table of your own price rows from a JSON or YAML file.
 
-        Combine them with other rows by ``with_overrides``.
+        To combine its rows with another table, pass them to that table's ``with_overrides``.
         """
         path = Path(path)
         if path.suffix.lower() != ".json":
@@ -73,7 +73,7 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         return _read_over_bundled(path, changed)
 
     def with_overrides(self, rows: Iterable[PriceRow]) -> PriceTable:
-        """Return a table in which ``rows`` take precedence; their hash is added to its version."""
+        """Return a table in which ``rows`` take precedence; its version includes their hash."""
         rows = tuple(rows)
         return replace(self, rows=rows + self.rows, version=f"{self.version}+{digest_rows(rows)}")
 
@@ -118,7 +118,7 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @cached_property
     def _names(self) -> dict[str, _Names]:
-        """An index per provider: the rows of every exact name, and the rows with patterns."""
+        """An index for each provider: its rows by exact name, and its rows with patterns."""
         names: dict[str, _Names] = {}
         for place, row in enumerate(self.rows):
             exact, loose = names.setdefault(row.provider, ({}, []))

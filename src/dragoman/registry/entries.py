@@ -80,18 +80,18 @@ class Adapter(Struct, frozen=True):
         return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
 
     def key(self) -> str | None:
-        """Return the API key from the file, the environment or the key store, or ``None``."""
+        """Return the API key from ``models.yaml``, the environment or the key store, if any."""
         return next(iter(self.keys()), None)
 
     def keys(self) -> list[str]:
-        """Return every key that is set, in the order of the environment variables."""
+        """Return every API key that is set, in the order of the environment variables."""
         if self.api_key:
             return [self.api_key]
         found = [self._find_key(variable) for variable in self.key_envs]
         return [key for key in dict.fromkeys(found) if key]
 
     def has_key(self, variable: str) -> bool:
-        """Return whether an API key is in the environment or in the key store."""
+        """Return whether the environment or the key store has an API key for ``variable``."""
         return bool(self._find_key(variable))
 
     def _find_key(self, variable: str) -> str | None:
@@ -200,7 +200,7 @@ class Adapter(Struct, frozen=True):
         return is_loopback(host) or bool(self.vendor and self.vendor.local)
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of ``connect`` other than the model."""
+        """Return the adapter's arguments for ``connect``, except the model."""
         vendor = self.vendor
         headers = dict(self.extra_headers)
         settings: dict[str, Any] = {}
@@ -229,7 +229,7 @@ class Adapter(Struct, frozen=True):
         return replace(self.timeouts or Timeouts(total=self.timeout_seconds), **(own or {}))
 
     def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
-        """Return the arguments of ``connect_embedder`` or ``connect_reranker``."""
+        """Return the adapter's arguments for ``connect_embedder`` or ``connect_reranker``."""
         vendor = self.vendor
         own: Side = getattr(self, side)
         theirs: Side | None = getattr(vendor, side, None)
@@ -259,9 +259,9 @@ class ModelEntry(Struct, frozen=True):
     """One model by its canonical name, ``adapter:name``.
 
     ``status`` is ``configured`` or ``not_configured``. ``tokens`` is the tokenizer family for
-    estimates. ``priced_as`` is how its calls are priced, and ``sold_as`` is the price setting in
-    the file, if any. The entry of a ``group`` has the group's name as its id, and describes the
-    group's first candidate.
+    estimates. ``sold_as`` is the price setting of the model in ``models.yaml``, if any;
+    ``priced_as`` is how its calls are actually priced. The entry of a ``group`` has the group's
+    name as its id, and describes the group's first candidate.
     """
 
     id: str
@@ -306,7 +306,7 @@ def config_path() -> Path:
 
 
 def read_file(path: Path) -> File:
-    """Read a file and collect all problems; raise ``ConfigError`` only for invalid YAML."""
+    """Read ``models.yaml`` and collect its mistakes; only invalid YAML raises ``ConfigError``."""
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
     root.allow(
@@ -455,7 +455,7 @@ def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ad
 
 
 def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
-    """Read ``wire``: a wire that the vendor offers, or any wire if the file sets ``base_url``."""
+    """Read ``wire``: one that the vendor offers, or any wire if ``base_url`` is set too."""
     wire: str | None = section.get("wire", str)
     if wire is None:
         return None

@@ -35,7 +35,10 @@ class Group(Struct, frozen=True):
 
 
 def read_group(name: str, section: Section, find: Callable[[str], str | None]) -> Group | None:
-    """Read a group; ``find`` checks a model's name and returns the problem, or ``None``."""
+    """Read a group; return ``None`` if it has no valid candidate.
+
+    ``find`` checks the model name of a candidate, and returns the problem if there is one.
+    """
     section.allow("strategy", "candidates", "aliases", "max_retries", "half_life_seconds")
     strategy = section.choice("strategy", STRATEGIES) or "fallback"
     retries = read_retries(section) or 0
@@ -93,7 +96,10 @@ def _read_candidate(section: Section, place: str, given: Any, retries: int) -> C
 
 
 def check_names(groups: Collection[tuple[Group, Section]], taken: dict[str, str]) -> None:
-    """Report groups and aliases whose name is taken; ``taken`` maps a name to its owner."""
+    """Report each group name and each alias that is already in use.
+
+    ``taken`` maps the names in use to a description of what uses them.
+    """
     for group, section in groups:
         if group.name in taken:
             section.complain(f"the name belongs to {taken[group.name]} already")

@@ -113,7 +113,10 @@ def read_thresholds(root: Section) -> Thresholds:
 
 
 def read_connection(section: Section) -> Connection:
-    """Read ``proxy:``, ``ca:`` and ``client_cert:``; paths may be relative to the file."""
+    """Read ``proxy:``, ``ca:`` and ``client_cert:``.
+
+    Relative paths start at the folder of ``models.yaml``.
+    """
     proxy = section.get("proxy", str, "env")
     ca = _read_path(section, "ca")
     given = section.take("client_cert")
@@ -143,7 +146,7 @@ def _read_path(section: Section, name: str) -> str | None:
 
 
 def _try_connection(section: Section, connection: Connection) -> None:
-    """Report an unusable proxy or certificate when the file is read, not at the first call."""
+    """Report an unusable proxy or certificate when ``models.yaml`` is read, before any call."""
     if connection == Connection():
         return
     try:

@@ -56,7 +56,10 @@ Listed = dict[str, dict[str, ListedModel]]
 
 
 def read_list(data: bytes) -> tuple[str, Listed]:
-    """Return the format of a list and its models by vendor; raise ``ListError`` if invalid."""
+    """Read a public list of models; return the name of its format and its models by vendor.
+
+    Raise ``ListError`` if the list is invalid.
+    """
     if len(data) > MAX_BYTES:
         raise ListError(f"the list is larger than {MAX_BYTES // 1024 // 1024} MiB")
     try:

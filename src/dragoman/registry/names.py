@@ -116,7 +116,7 @@ class Names(Struct, frozen=True):
         return self._complete(entry)
 
     def _complete(self, entry: ModelEntry) -> ModelEntry:
-        """Return the entry, completed with catalogue data, observations, price and status."""
+        """Complete a model's entry with catalogue data, observations, price and status."""
         adapter = self.adapter(entry.adapter)
         vendor = adapter.vendor
         listed = vendor.facts_of(entry.wire_name) if vendor else None
@@ -177,7 +177,7 @@ class Names(Struct, frozen=True):
         return not is_own and name.partition(":")[0] in EMBED_SCHEMES
 
     def retries(self, entry: ModelEntry) -> int:
-        """Return an adapter's number of retries: 0 unless the file configures the adapter."""
+        """Return an adapter's number of retries: 0 unless ``models.yaml`` has the adapter."""
         configured = self.adapters.get(entry.adapter)
         return 0 if configured is None else configured.max_retries
 
@@ -240,7 +240,7 @@ def _price_by(source: str, as_of: str, changed: int) -> PriceTable:
 
 
 def _price_update(update: CatalogUpdate) -> PriceTable:
-    """Return a cached table: the bundled prices, plus the update's prices for other models."""
+    """Return a cached table: the bundled prices, plus the update's for models without a price."""
     return _price_by(update.source, update.as_of, id(update))
 
 
@@ -249,7 +249,7 @@ def _unnumbered(name: str) -> str:
 
 
 def _price(entry: ModelEntry, adapter: Adapter) -> PricedAs:
-    """Return how a model is priced: by the setting in the file, its vendor, or its host."""
+    """Return how a model is priced: by its setting in ``models.yaml``, its vendor or its host."""
     if entry.sold_as is not None:
         return PricedAs.of(entry.sold_as, entry.wire_name)
     if adapter.vendor is not None:

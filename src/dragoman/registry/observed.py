@@ -28,7 +28,7 @@ _MAX_ENDPOINTS = 1000
 
 
 def observed_path() -> Path | None:
-    """Return the path of the file with observed capabilities; ``None`` if they are turned off."""
+    """Return the path of the file with observed capabilities; ``None`` if they are disabled."""
     chosen = os.environ.get("DRAGOMAN_OBSERVED")
     if chosen == "off":
         return None
@@ -55,7 +55,7 @@ class ObservedFacts:
         return None if self.path is None else Watch(self, base_url, model, known)
 
     def add(self, base_url: str, model: str, facts: dict[str, bool]) -> None:
-        """Store capabilities in memory and in the file."""
+        """Store the observed capabilities of a model in memory and in the file."""
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         kept = self._load()
         key = _key(base_url, model)

@@ -34,7 +34,10 @@ class Connection(Struct, frozen=True):
         return f"Connection(ca={self.ca!r}, client_cert={self.client_cert!r})"
 
     def make_transport(self) -> Transport:
-        """Return a new transport; raise ``ValueError`` or ``OSError`` if a file is unusable."""
+        """Return a new transport.
+
+        Raise ``ValueError`` or ``OSError`` if the proxy, a certificate or a key is unusable.
+        """
         trusted: str | ssl.SSLContext | None = self.ca
         if self.client_cert is not None:
             trusted = ssl.create_default_context(cafile=self.ca)
@@ -107,7 +110,7 @@ class Lease(Transport):
 
 
 class Pools:
-    """The pools of a registry, by adapter."""
+    """The connection pools of a registry, one for each adapter."""
 
     def __init__(self) -> None:
         self._pools: dict[str, tuple[Connection, Pool]] = {}

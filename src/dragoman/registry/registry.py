@@ -78,7 +78,7 @@ class Registry:
 
     @property
     def default(self) -> str | None:
-        """The model that the file sets as ``default:``, for commands called without a model."""
+        """The ``default:`` model of ``models.yaml``, for commands called without a model."""
         return self._names().default
 
     def names(self) -> list[str]:
@@ -89,11 +89,11 @@ class Registry:
         return self._names().listed()
 
     def aliases(self) -> dict[str, str]:
-        """Return the aliases in the file, each with the name of its model."""
+        """Return the aliases in ``models.yaml``, each with the name of its model."""
         return dict(self._names().aliases)
 
     def groups(self) -> dict[str, Group]:
-        """Return the groups of the file, by name."""
+        """Return the groups in ``models.yaml``, by name."""
         return dict(self._names().groups)
 
     def find(self, name: str) -> ModelEntry:
@@ -178,7 +178,7 @@ class Registry:
 
         If the key is missing, raise ``AuthenticationError``, which names the environment variable.
         With ``planning`` the provider is used for planning only and needs no key. ``settings`` are
-        passed to ``connect`` and override the file.
+        passed to ``connect`` and override those in ``models.yaml``.
         """
         return self._open(name, Order(settings, planning=planning, bare=True))
 
@@ -192,8 +192,8 @@ class Registry:
     ) -> Provider:
         """Return the provider for a model or group; ``subscribers`` are called for every attempt.
 
-        A call is sent once unless ``retries`` is given or the file configures the adapter; the
-        file's ``max_retries`` defaults to 2. Each candidate of a group uses its own
+        A call is sent once unless ``retries`` is given or ``models.yaml`` configures the adapter,
+        whose ``max_retries`` defaults to 2. Each candidate of a group uses its own
         ``max_retries``. ``planning`` and ``settings`` work as in ``provider``.
         """
         return self._open(name, Order(settings, subscribers, retries, planning))
@@ -249,7 +249,7 @@ class Registry:
             log.warning("%s", warning)
 
     def _names(self) -> Names:
-        """Return the index of names; read the file again first if it has changed."""
+        """Return the index of names; first read ``models.yaml`` again if it has changed."""
         stamp = _stamp(self._path)
         if self._path is None or stamp == self._stamp:
             return self._read

@@ -5,7 +5,7 @@ a model        ``Retry`` / ``RateLimit`` / ``Observe`` / ``KeyRotation`` / ``Htt
 a group        ``Fallback`` over its candidates, each with the stack of a model
 =============  ===============================================================================
 
-A layer is added only if the file, the caller or a second key requires it.
+A layer is added only if ``models.yaml``, the caller or a second API key requires it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _naming_redis() -> Iterator[None]:
 class Order(Struct, frozen=True):
     """The options with which a caller opens a model.
 
-    ``retries`` is the number of retries, or ``None`` for the number in the file. With ``bare``,
-    the number in the file is ignored.
+    ``retries`` is the number of retries, or ``None`` for the number in ``models.yaml``. With
+    ``bare``, the number in ``models.yaml`` is ignored.
     """
 
     settings: dict[str, Any]
@@ -128,7 +128,7 @@ class Stacks:
         return _retry(model, names.retries(entry) if order.retries is None else order.retries)
 
     def forget(self) -> None:
-        """Drop the opened providers from the cache, because the file has changed."""
+        """Drop the opened providers from the cache, because ``models.yaml`` has changed."""
         self._opened.clear()
 
     async def close(self) -> None:
@@ -286,7 +286,7 @@ class Stacks:
     def _digest(self, names: Names, name: str, order: Order) -> str:
         """Return the cache key of a provider: a digest of its name, options and settings.
 
-        The settings include API keys, so the key must not contain them in plain text.
+        The settings include API keys, so the cache key must not contain them in plain text.
         """
         group = names.group(name)
         models = (

@@ -74,15 +74,15 @@ class Side(Struct, frozen=True):
 
 
 class Vendor(Struct, frozen=True):
-    """A vendor: its address, how it differs from its wire, and what its models can do.
+    """A vendor: its address, how its servers differ from the wire, and what its models can do.
 
     ``tokens`` is the tokenizer family of its models, ``families`` the exceptions by model.
     ``base_url_env`` is the environment variable in which users set the server's address, ``hint``
     the advice if no server responds there. ``not_chat`` lists the models that embed or transcribe;
     ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
-    ``embed`` and ``rerank`` describe how it embeds and ranks. ``auth`` is the type of credentials
-    that replaces an API key if one of the variables in ``auth_env`` is set. If a variable in
-    ``region_env`` is set, its value replaces ``region`` in the address.
+    ``embed`` and ``rerank`` describe how the vendor embeds and ranks. ``auth`` is the type of
+    credentials that replaces an API key if one of the variables in ``auth_env`` is set. If a
+    variable in ``region_env`` is set, its value replaces ``region`` in the address.
     """
 
     id: str
@@ -110,7 +110,7 @@ class Vendor(Struct, frozen=True):
     region_env: tuple[str, ...] = ()
 
     def address(self, wire: str | None = None) -> str | None:
-        """Return the base URL of a wire; ``base_url_env`` may replace its host and port."""
+        """Return a wire's base URL; the variable ``base_url_env`` may replace its host and port."""
         form = self.wires.get(wire or self.wire)
         base_url = form.base_url if form is not None else self.base_url
         region = next(
@@ -208,7 +208,7 @@ def _bundled() -> frozenset[str]:
 
 @cache
 def load_vendor(vendor: str) -> Vendor:
-    """Return the vendor described by its file."""
+    """Return a vendor, read from its file in the bundled catalogue or in a plugin."""
     if vendor not in _bundled():
         place = find_plugins("dragoman.vendors")[vendor].value
         return _build(vendor, parse_yaml(read_plugin_file("dragoman.vendors", vendor), place))
@@ -314,7 +314,11 @@ def _read_rule(section: Section) -> _Rule:
 
 
 def _read_origins(vendor: str, root: Section) -> dict[bool, tuple[str | None, str | None]]:
-    """Read the date and source of the file's own model rows, and of the rows marked ``listed``."""
+    """Return the date and the source of the model rows in a vendor's file.
+
+    The key ``False`` is for the file's own rows, ``True`` for the rows marked ``listed``, which
+    were copied from a public list of models.
+    """
     listed = root.section("listed")
     listed.allow("source", "as_of")
     return {

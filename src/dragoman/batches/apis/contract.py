@@ -62,7 +62,7 @@ class BatchApi(ABC):
     discount: ClassVar[Decimal] = Decimal("0.5")
     """The price of a call in a batch, as a fraction of its usual price.
 
-    All three providers document one half.
+    All three providers charge half the price, according to their documentation.
     """
 
     def __init__(self, provider: HttpProvider) -> None:
