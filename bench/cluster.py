@@ -108,7 +108,7 @@ class Meter(threading.Thread):
         return self._process.status() != psutil.STATUS_ZOMBIE
 
     def used_by(self, moment: float) -> float:
-        """Return the CPU seconds that were used up to a given time."""
+        """Return the CPU seconds that the process and its descendants had used at a given time."""
         return max([cpu for at, cpu in self.samples if at <= moment], default=0.0)
 
 

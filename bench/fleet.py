@@ -225,7 +225,7 @@ def _p99(took: list[float]) -> float:
 
 
 def find_missed(found: dict[str, Any]) -> list[str]:
-    """Return the names of the figures that miss their limit."""
+    """Return the names of the figures that exceed their maximum or are below their minimum."""
     bounds = [
         ("CPU of a request, 2 workers / 1", LINEAR, True),
         ("KiB a stream, gateway", KIB, True),

@@ -112,7 +112,7 @@ _events = msgspec.json.Decoder(AnthropicEvent)
 
 
 class Floor:
-    """Build requests and parse replies, for both clients written by hand."""
+    """Build the requests and parse the replies of both clients written by hand."""
 
     wires = ("openai", "anthropic")
 

@@ -89,8 +89,8 @@ def serve_ours(base: str, port: int) -> None:
 
 
 def start_proxy(python: str, base: str, port: int) -> subprocess.Popen[bytes]:
-    """Start LiteLLM's proxy without database, callbacks and logging, and with one worker, like the
-    others.
+    """Start LiteLLM's proxy with one worker, like the other servers, and without a database,
+    callbacks and logging.
     """
     entries = [
         {

@@ -53,7 +53,7 @@ def family(name: str) -> str | None:
 
 
 def read_lists(paths: list[Path]) -> Listed:
-    """Read lists and merge them; an earlier list takes precedence."""
+    """Read and merge model lists; if several lists have a value, the first list wins."""
     joined: Listed = {}
     for path in paths:
         data = path.read_bytes()

@@ -419,7 +419,7 @@ Dispute = tuple[str, list[PriceRow], dict[str, Decimal]]
 
 
 def rows_today(table: PriceTable, model: str, today: date) -> list[PriceRow]:
-    """Return the price rows of a model that are valid at any hour of today."""
+    """Return every price row of a model that is valid during some part of today."""
     found: list[PriceRow] = []
     for hour in range(24):
         row = table.find(model, datetime.combine(today, time(hour, 45), UTC))
@@ -576,7 +576,7 @@ def read_licence() -> str:
 def mark_disputes(
     rows: list[dict[str, Any]], table: PriceTable, disputes: Iterable[Dispute], by: str
 ) -> int:
-    """Add litellm's price to each disputed row; return the number of these rows."""
+    """Add litellm's price to each row with which it disagrees; return the number of these rows."""
     marked = set()
     for model, mine, other in disputes:
         provider, _, name = model.partition(":")

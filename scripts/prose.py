@@ -337,7 +337,7 @@ def _read_literals(text: str, docstrings: dict[int, Passage], messages: bool) ->
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Return as many underscores as the match has characters, with its line breaks."""
+    """Return the matched text with each character except line breaks replaced by an underscore."""
     return re.sub(r"[^\n]", "_", match.group())
 
 

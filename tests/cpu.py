@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 QUARTER_SECOND = 100.0
-"""Units that take a quarter of a second of CPU on an idle two-core machine of 2025."""
+"""How many units of work take a quarter of a second of CPU time on an idle two-core machine of
+2025."""
 
 _ROWS = [
     {"id": number, "name": f"row {number}", "tags": ["a", "b", {"c": None}]}

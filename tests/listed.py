@@ -40,8 +40,8 @@ class Listed(Provider):
     """Answers each call with the next entry of a list.
 
     An entry is text, an error, a list of events that may end with an error, or a function of the
-    request that returns any of these. An ``asyncio.Event`` in the list makes the provider wait for
-    it. With ``repeat`` the last entry answers all further calls.
+    request that returns any of these. An ``asyncio.Event`` in a list of events makes the provider
+    wait for it. With ``repeat`` the last entry answers all further calls.
     """
 
     def __init__(

@@ -332,7 +332,7 @@ def _run(
 
 
 def _run_tests(block: Block, file: Path, url: str) -> None:
-    """Run a block that defines tests with pytest."""
+    """Use pytest to run a code block that defines tests."""
     file.write_text(f"from dragoman import *\n{block.text}")
     file.with_name("conftest.py").write_text(
         f"import tests.pages\nchanged = tests.pages.redirected({url!r})\nchanged.__enter__()\n"

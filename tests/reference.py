@@ -199,7 +199,7 @@ def _first_line(kind: type) -> str:
 
 
 def write_modules() -> dict[str, str]:
-    """Return one page per module; the site build adds the docstrings."""
+    """Return one reference page per module; the site build adds the docstrings."""
     pages = {f"python/{name}.md": _module(name) for name in MODULES if _file(name) is not None}
     listed = [
         f"| [`dragoman.{name}`](python/{name}.md) | {_about(name)} |"

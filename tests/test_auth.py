@@ -335,9 +335,9 @@ def test_tokens_come_from_the_vendors_authentication_libraries(
 
     monkeypatch.setattr(azure.identity, "DefaultAzureCredential", Credential)
     monkeypatch.setattr(google.auth, "default", lambda scopes: (Google(), "project"))
-    # The private function calls the vendor's authentication library.
+    # Only this private function calls the vendor's authentication library.
     assert auth_module._ask_entra("scope") == Token("for scope", 2_000_000_000.0)  # noqa: SLF001
-    # The private function calls the vendor's authentication library.
+    # Only this private function calls the vendor's authentication library.
     assert auth_module._ask_google("a b").value == "g"  # noqa: SLF001
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -345,7 +345,7 @@ def test_tokens_come_from_the_vendors_authentication_libraries(
         "[work]\naws_access_key_id = AKFILE\naws_secret_access_key = s\n"
     )
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    # The private function calls the vendor's authentication library.
+    # Only this private function calls the vendor's authentication library.
     assert auth_module._find_access_keys("work").access_key == "AKFILE"  # noqa: SLF001
 
 

@@ -1,4 +1,4 @@
-"""Every field of the call records is written by some call."""
+"""For each field of a call record, at least one call writes the field."""
 
 from __future__ import annotations
 

@@ -337,13 +337,13 @@ async def test_partial_objects_of_a_stream_end_with_the_validated_instance() -> 
         assert list(blocking.partial()) == items
 
 
-async def test_partial_objects_of_an_invalid_answer_end_with_an_error() -> None:
+async def test_stream_of_partial_objects_of_an_invalid_answer_ends_with_an_error() -> None:
     stream = ScriptedProvider('{"number": 3}').stream("?", response_schema=Even)
     with pytest.raises(StructuredOutputError, match="must be even"):
         [item async for item in stream.partial()]
 
 
-async def test_partial_objects_of_a_cancelled_stream_end_without_an_instance() -> None:
+async def test_cancelled_stream_of_partial_objects_ends_without_an_instance() -> None:
     model = ScriptedProvider(Answer('{"number": 4, "name": "Rhine"}', piece=5))
     async with model.stream("?", response_schema=Even) as stream:
         items = []

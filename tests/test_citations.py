@@ -393,7 +393,7 @@ TWO: dict[str, dict[str, Any]] = {
 def test_unrequested_additional_choices_are_reported(wire: str) -> None:
     reply = reply_of(wire, TWO[wire])
     assert (reply.text, [warning.code for warning in reply.warnings]) == ("a", ["choices_dropped"])
-    # If the caller requests several choices, the warning is on the request and not on the reply.
+    # If the caller requests several choices, the encoder already warns that only one is read.
     asked = {"openai": {"n": 2}, "gemini": {"candidateCount": 2}}[wire]
     assert reply_of(wire, TWO[wire], config=RuntimeConfig(extras=asked)).warnings == ()
 

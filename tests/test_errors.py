@@ -164,7 +164,9 @@ def test_table_of_error_classes_is_complete() -> None:
 
 
 def drawn_tree() -> list[tuple[str, str]]:
-    """Return each error class of the tree in the docstring with its parent, in order."""
+    """Return the error classes in the tree that the docstring of ``dragoman.errors`` shows, each
+    with its parent.
+    """
     assert errors.__doc__ is not None
     pairs: list[tuple[str, str]] = []
     above: list[str] = []

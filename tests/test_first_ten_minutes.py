@@ -119,7 +119,7 @@ def test_readme_program_runs(install: Install) -> None:
 
 
 def test_commands_of_the_first_steps_page_run(install: Install, server: str) -> None:
-    """Run the code blocks of the page as one program, against a server for every wire."""
+    """Run the code blocks of "First steps" as one program; a test server answers every request."""
     blocks = [block.text for block in read_blocks(FIRST_STEPS) if block.language == "python"]
     assert len(blocks) >= 9
     printed = install.run_python("\n".join(blocks).replace("http://127.0.0.1:8080", server))

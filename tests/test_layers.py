@@ -133,7 +133,7 @@ class Module:
 
     @cached_property
     def statements(self) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
-        """Yield every import, and whether it is inside a function."""
+        """Return every import statement of the file, and whether it is inside a function."""
         found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
 
         def walk(node: ast.AST, inside: bool) -> None:
@@ -369,7 +369,7 @@ PRESENT = read_package(PACKAGE)
 
 @cache
 def check_present(check: Check) -> list[str]:
-    """Return the result of a check of the package itself; each result is cached."""
+    """Run a check on the package itself, and cache the result."""
     return check(PRESENT)
 
 

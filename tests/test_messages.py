@@ -393,7 +393,7 @@ def test_function_with_variable_arguments_cannot_be_a_tool(function: Any) -> Non
 
 
 class Place(msgspec.Struct):
-    """A place with its city and zip code."""
+    """A place: its city and its zip code."""
 
     city: str
     zip: int | None = None
@@ -401,7 +401,7 @@ class Place(msgspec.Struct):
 
 @dataclass
 class PlaceData:
-    """A place with its city and zip code."""
+    """A place: its city and its zip code."""
 
     city: str
     zip: int | None = None
@@ -412,7 +412,7 @@ class PlaceDict(TypedDict):
 
 
 class PlaceModel(BaseModel):
-    """A place with its city."""
+    """A place and the city it is in."""
 
     city: str = Field(description="its name")
 
@@ -446,13 +446,13 @@ PROPERTIES = {
 def test_tool_is_made_from_a_struct_or_dataclass(model: type) -> None:
     schema = {
         "title": model.__name__,
-        "description": "A place with its city and zip code.",
+        "description": "A place: its city and its zip code.",
         "type": "object",
         "properties": PROPERTIES,
         "required": ["city"],
     }
     assert Tool.from_model(model) == Tool(
-        model.__name__, "A place with its city and zip code.", schema
+        model.__name__, "A place: its city and its zip code.", schema
     )
 
 
@@ -471,7 +471,7 @@ def test_tool_is_made_from_a_typed_dict() -> None:
 
 def test_tool_is_made_from_a_pydantic_model() -> None:
     tool = Tool.from_model(PlaceModel)
-    assert (tool.name, tool.description) == ("PlaceModel", "A place with its city.")
+    assert (tool.name, tool.description) == ("PlaceModel", "A place and the city it is in.")
     assert tool.parameters == PlaceModel.model_json_schema()
     assert tool.parameters["properties"]["city"]["description"] == "its name"
 

@@ -969,7 +969,7 @@ def test_invalid_settings_of_connect_are_rejected(settings: Any, words: str) -> 
 
 
 async def test_error_response_is_parsed_if_the_conversation_has_turns_without_text() -> None:
-    """The prompt is removed from error texts, which must also work for turns without text."""
+    """The prompt is removed from error texts. This must also work for turns without text."""
     refusal = (400, {}, [b'{"error": {"message": "tools are not supported here"}}'])
     model = connect("m", base_url="http://x/v1", transport=FixtureTransport(refusal))
     talk = [User("go"), Assistant(tool_calls=[ToolCall("a", "f", {})]), ToolResult("a", "done")]

@@ -16,7 +16,7 @@ from dragoman.tools import FunctionTool
 
 
 class Place(BaseModel):
-    """A place with its city."""
+    """A place and the city it is in."""
 
     city: str
 

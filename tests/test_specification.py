@@ -361,7 +361,7 @@ async def test_null_tool_arguments_are_invalid_if_an_argument_is_required() -> N
 @pytest.mark.parametrize(
     ("pieces", "sound"), [(["null"], True), (["", "null"], True), (["null", '{"a": 1}'], False)]
 )
-async def test_streamed_null_tool_arguments_mean_no_arguments_only_if_complete(
+async def test_streamed_null_means_no_tool_arguments_unless_more_text_follows(
     pieces: list[str], sound: bool
 ) -> None:
     deltas: list[Any] = [{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}]

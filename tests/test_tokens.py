@@ -758,7 +758,7 @@ def test_calibration_returns_a_new_object() -> None:
     )
 
 
-def test_corrected_estimate_is_rejected_for_calibration() -> None:
+def test_corrected_estimate_cannot_be_used_for_calibration() -> None:
     corrected = _taught(1300).correct(GUESS)
     with pytest.raises(
         ValueError, match=r"^estimate: calibrate with the estimate as it was before correct\(\)"

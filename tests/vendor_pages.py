@@ -53,7 +53,7 @@ _FACTS = re.compile(r"(<!-- vendor: (\w+) -->\n).*?(<!-- /vendor -->)", re.DOTAL
 
 
 def write_tables(text: str) -> str:
-    """Return the text of the page with newly generated vendor tables."""
+    """Replace the vendor tables in the text of a page; return the new text."""
     text = re.sub(
         r"(<!-- vendors -->\n).*?(<!-- /vendors -->)",
         lambda m: m[1] + write_table() + m[2],

@@ -13,7 +13,7 @@ from .. import cpu
 T = TypeVar("T")
 
 MOST = cpu.QUARTER_SECOND
-"""Units of CPU time that one step of the event loop may take."""
+"""The maximum CPU time of one step of the event loop, in units of work (see ``tests/cpu.py``)."""
 
 
 class HeldError(AssertionError):

@@ -59,8 +59,8 @@ SETTLED = "settled:"  # each summary that the model writes begins with this
 
 
 class Tally(msgspec.Struct):
-    """The numbers of kills and other interruptions in all sessions, and of what their logs contain
-    afterwards.
+    """Count the interruptions of all sessions and what their logs contain afterwards, and list
+    every violation.
     """
 
     sessions: int = 0

@@ -25,8 +25,8 @@ _CALLS = _SEARCHING | {"match", "fullmatch", "compile"}
 
 
 class Found(NamedTuple):
-    """A regular expression, the place where it is defined, and whether it is searched for in
-    longer texts.
+    """A regular expression, the place where it is defined, and whether its match may begin
+    anywhere in a text.
     """
 
     place: str

@@ -116,7 +116,7 @@ def nest(depth: int) -> Any:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container inside a JSON value with each of its keys."""
+    """Yield a pair (container, key) for each item of every object and list in a JSON value."""
     items = (
         value.items()
         if isinstance(value, dict)
@@ -180,7 +180,7 @@ def relink(records: list[Any], draw: random.Random) -> bytes:
 
 
 def damage(records: list[Any], draw: random.Random) -> bytes:
-    """Mutate complete lines without recomputing the hashes."""
+    """Mutate lines and bytes of a log export without recomputing the hashes."""
     for _ in range(draw.choice([1, 1, 3])):
         at = draw.randrange(len(records))
         act = draw.randrange(4)
@@ -264,7 +264,8 @@ def test_log_verification_finds_a_payload_that_is_not_an_object(
     with open_log(path, readonly=True) as log:
         report = log.verify()
         assert report.first is not None
-        if b"\n" not in payload:  # a line break in the payload would end the line that is read
+        # The payload with a line break is an object: only its hash is wrong.
+        if b"\n" not in payload:
             assert report.first.problem == "unreadable"
             [found] = log.read(lines[0]["session"])
             for read in (lambda: found.payload, lambda: found.data, lambda: found.line):

@@ -32,8 +32,8 @@ from . import fuzzers
 from .fuzzers import CASES, CORPUS, Broken, Fuzzer
 from .hold import MOST, HeldError, check_held, run_watched, watching
 
-# The number of requests and of replies in a long run. It loads a twentieth as many files of each
-# kind.
+# How many requests and how many replies a long run tests. It also loads files, a twentieth of this
+# number for each kind of file.
 FUZZ = int(
     os.environ.get("DRAGOMAN_FUZZ", "100000" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "0")
 )

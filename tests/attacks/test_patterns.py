@@ -40,7 +40,7 @@ def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
         "registry/vendors.py:_read_rule",
         "registry/vendors.py:wire_of",  # patterns from data files of the package
         "sim/script.py:__post_init__",
-        "sim/script.py:fits",  # a pattern that the author of a script writes
+        "sim/script.py:fits",  # a pattern in a simulator script of the user
         # Patterns of the error tables; the search reads them from the tables.
         "wire/errors.py:compiled",
     }

@@ -112,7 +112,7 @@ def test_a_server_cannot_make_an_error_long_or_slow(name: str) -> None:
         with pytest.raises(ProviderError) as caught:
             asyncio.run(provider.complete("Hi", [tool]))
         text = str(caught.value)
-    # If the time of scrubbing were quadratic, it would take minutes.
+    # If scrubbing secrets from the error took quadratic time, this would take minutes.
     assert spent.units < 4 * cpu.QUARTER_SECOND
     assert len(text) < 3000
     assert "aaaaaaaaaa" * 30 not in text

@@ -34,7 +34,7 @@ HI: dict[str, Any] = {"role": "user", "content": "hi"}
 
 
 def bodies(**fields: Any) -> dict[str, bytes]:
-    """Return a request for each wire with the same invalid field."""
+    """Return one request for each wire; all requests have the same invalid field."""
     made: dict[str, dict[str, Any]] = {
         "openai": {"model": "fast", "messages": [HI]},
         "anthropic": {"model": "fast", "max_tokens": 9, "messages": [HI]},

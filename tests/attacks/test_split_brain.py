@@ -1,4 +1,4 @@
-"""If another process resumes a running session, the invoice is still paid only once."""
+"""If another process resumes a running session, an invoice is still paid only once."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> No
     called: list[int] = []
 
     def add(n: int) -> int:
-        """Return the number, and record the call."""
+        """Return the given number, and record the call."""
         called.append(n)
         return n
 

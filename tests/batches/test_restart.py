@@ -1,4 +1,5 @@
-"""kill -9 at random points: no row is lost, and no acknowledged row is requested again.
+"""If a batch is killed at random points, no row is lost, and no acknowledged row is requested
+again.
 
 A row is acknowledged if it is on disk: as a complete line of the output, or among the rows that
 finished ahead of their turn.

@@ -124,7 +124,7 @@ def test_invalid_server_address_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_no_vendor_has_variables_for_both_its_address_and_its_key() -> None:
-    """An environment variable with another address could redirect the vendor's key to any server."""
+    """A variable that changes the vendor's address could send the vendor's key to any server."""
     for vendor in map(load_vendor, vendor_names()):
         assert vendor.base_url_env is None or vendor.api_key_env is None
         assert bool(vendor.hint) == vendor.local, vendor.id

@@ -52,7 +52,7 @@ def record_outcomes(
 
 
 def write_section(results: Results) -> str:
-    """Return the section of the documentation page that lists the outcomes."""
+    """Return the section of the documentation page with the outcomes of all clients."""
     lines = [f"| client | feature | {' | '.join(WIRES)} |", "|---|---|" + "---|" * len(WIRES)]
     for client, features in results.items():
         for feature, wires in features.items():
@@ -62,7 +62,7 @@ def write_section(results: Results) -> str:
 
 
 def read_results() -> Results:
-    """Return the stored outcomes."""
+    """Return the stored outcomes of all clients."""
     found: Results = json.loads(FILE.read_text())
     return found
 

@@ -37,8 +37,8 @@ def find_program(*parts: str) -> str:
 
 @contextlib.asynccontextmanager
 async def gateway(script: ScriptedProvider, kept: Path, *aliases: str) -> AsyncIterator[str]:
-    """Serve a gateway that has a response store and one model per wire, named after the wire. For
-    each alias, the models are also served under the alias followed by the wire.
+    """Serve a gateway that has a response store and one model per wire, named after the wire.
+    Each alias adds a second name for each model: the alias followed by the wire.
     """
     with (
         SimServer(script, models=("sim",)) as upstream,
@@ -79,7 +79,7 @@ async def run_program(
 
 
 async def make_repository(folder: Path, files: Mapping[str, str]) -> Path:
-    """Create a git repository with these files in one commit; return its path."""
+    """Create a git repository with the given files in one commit; return its path."""
     repository = folder / "toy"
     repository.mkdir()
     for name, text in files.items():

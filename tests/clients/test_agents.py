@@ -30,7 +30,9 @@ PATCH = f"""*** Begin Patch
 
 
 def script(file: str) -> ScriptedProvider:
-    """Return a model that makes the edit with the tool that the agent offers, or in plain text."""
+    """Return a model that edits ``greet.py`` with a tool of the agent, or in plain text if the
+    agent offers no suitable tool.
+    """
     calls = {
         "apply_patch": {"input": PATCH},
         "exec_command": {"cmd": "sed -i s/world/moon/ greet.py"},
@@ -58,8 +60,8 @@ Agent = Callable[[str, str, Path], Awaitable[tuple[int, str]]]
 
 
 def codex(model: str) -> Agent:
-    """Return a function that runs the Codex agent against the gateway. If Codex knows the name
-    ``model``, it edits files with free-text patches.
+    """Return a function that runs the Codex agent against the gateway. Codex edits files with
+    free-text patches if ``model`` is a model name that it knows.
     """
 
     async def run(url: str, wire: str, where: Path) -> tuple[int, str]:

@@ -1,7 +1,7 @@
 """Test traces with Phoenix, a real OTLP collector, which also converts them for its own views.
 
-The program is started as on the documentation page, with ``opentelemetry-instrument`` and the same
-settings.
+The traced agent is started as the documentation page shows, with ``opentelemetry-instrument`` and
+the same settings.
 """
 
 from __future__ import annotations

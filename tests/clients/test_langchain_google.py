@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.exhaustive, in_full_run]
 
 SUITE = Path(__file__).parent / "lists" / "langchain_google_suite.py"
 MOST_SKIPPED = 10
-"""Tests of features that the client does not declare, such as audio, video and PDF input."""
+"""The maximum number of skipped tests. They test features that the client does not declare, such
+as audio, video, PDF files and caching."""
 
 
 async def run_suite(url: str, model: str, where: Path) -> dict[str, int]:

@@ -23,12 +23,12 @@ LIBRARIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "openai_agents": ("agents", ("chat", "responses")),
     "llm": ("agents", ("chat",)),
 }
-"""For each library, the name of its environment and the wires that it supports."""
+"""For each library, the name of its environment and the APIs that it is tested with."""
 ROUTES = [(name, side) for name, (_, sides) in LIBRARIES.items() for side in sides]
 
 
 async def run_list(url: str, name: str, side: str, wire: str, where: Path) -> dict[str, str]:
-    """Run the list of features with a client; return the outcome of each feature."""
+    """Test each listed feature with a client library; return the outcomes by feature."""
     python = find_program(LIBRARIES[name][0], "bin", "python")
     quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
     status, printed = await run_program(

@@ -21,7 +21,7 @@ LIST = Path(__file__).parent / "vercel.mjs"
 
 
 async def run_list(url: str, side: str, wire: str, where: Path) -> dict[str, str]:
-    """Run the list of features with the client; return the outcome of each feature."""
+    """Test each listed feature with the AI SDK; return the outcomes by feature."""
     find_program("node", "node_modules", "ai")
     node = shutil.which("node") or pytest.skip("node is not installed")
     command = [str(node), str(LIST), str(INSTALLED / "node"), url, side, wire]

@@ -439,7 +439,7 @@ def is_pair(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def test_every_rule_of_the_stream_check_has_a_failing_case() -> None:
-    """The rules of the stream check are found by their error texts in its source code."""
+    """Find the rules by their error texts in the source code of the stream check."""
     second = [
         node.args[1] for node in ast.walk(ast.parse(inspect.getsource(check))) if is_pair(node)
     ]

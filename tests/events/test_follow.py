@@ -180,7 +180,7 @@ def test_intent_can_be_made_from_a_call_that_its_provider_rejected() -> None:
     assert make_intent(start, "", end, "acme", "m1").assembled_from == AssembledFrom(0, 0, 0)
 
 
-def test_rebuilt_message_of_a_paused_turn_is_paused() -> None:
+def test_rebuilt_message_of_a_paused_turn_is_marked_as_paused() -> None:
     for paused in (True, False):
         out = RecordedAssembler(request_id="req", model="m1", provider="acme")
         out.begin("msg_1")

@@ -85,7 +85,8 @@ MODELS: dict[str, Any] = {
     "ProcessResponse": ollama.ProcessResponse,
     "ShowResponse": ollama.ShowResponse,
 }
-"""The strict models of replies. The model of a stream's event is found by the event's type."""
+"""Classes of the vendors' clients that validate replies in strict mode. Classes for events with a
+``type`` field are not listed, because they are found by that type."""
 
 
 DOCUMENTED: dict[str, tuple[str, str]] = {
@@ -108,8 +109,8 @@ DOCUMENTED: dict[str, tuple[str, str]] = {
     "content_block_delta": ("anthropic", "ContentBlockDeltaEvent"),
     "content_block_stop": ("anthropic", "ContentBlockStopEvent"),
 }
-"""The components of the OpenAPI documents. Those of Responses events have the event's type as
-their name."""
+"""The vendor and the OpenAPI component that describe each kind of reply or event. Events of the
+Responses API are not listed, because their components are named after the event's type."""
 
 
 NOT_SENT: dict[str, frozenset[str]] = {
@@ -118,7 +119,8 @@ NOT_SENT: dict[str, frozenset[str]] = {
         ("container", "inference_geo", "service_tier", "cache_creation", "caller")
     ),
 }
-"""Fields that a document requires and the vendor's own replies omit, as recordings show."""
+"""Fields that a vendor's OpenAPI document requires, although recorded replies of the vendor omit
+them."""
 
 
 class Form(NamedTuple):
@@ -303,8 +305,8 @@ def compile_schema(schemas: dict[str, Any], name: str, place: str) -> Any:
 
 @functools.cache
 def read_components(vendor: str) -> dict[str, Any]:
-    """Return the components of a vendor's document; fields that the vendor's replies omit become
-    optional.
+    """Return the components of a vendor's OpenAPI document; fields that the vendor's replies omit
+    become optional.
     """
 
     def relax(schema: Any) -> Any:

@@ -50,8 +50,8 @@ def priced(*answers: Any) -> Listed:
 
 
 def lock(path: Path) -> sqlite3.Connection:
-    """Lock the file as a backup program does; return the connection, whose rollback unlocks the
-    file.
+    """Lock the ledger file as a backup program does; return the connection, whose rollback unlocks
+    the file.
     """
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("begin immediate")
@@ -59,8 +59,8 @@ def lock(path: Path) -> sqlite3.Connection:
 
 
 def tables(path: Path) -> tuple[int, int, int]:
-    """Return what the file contains: the number of leases, the number of tokens, and the cost in
-    billionths of a dollar.
+    """Return what the ledger file contains: the number of leases, the number of tokens, and the
+    cost in billionths of a dollar.
     """
     base = sqlite3.connect(path)
     queries = (

@@ -491,7 +491,7 @@ class Ollama:
 
 CLIENTS: tuple[Any, ...] = (OpenaiChat(), OpenaiResponses(), Anthropic(), Gemini(), Ollama())
 UPSTREAMS = (*WIRES, "cohere", "bedrock")
-"""The wires of the models; the last two have no clients here."""
+"""The wires of the models; no client is tested for the last two."""
 FEATURES = (
     *(
         "lists",
@@ -637,7 +637,7 @@ each cell of the table over real sockets; `–` marks a feature that a client ca
 
 
 def write_page(cells: dict[str, dict[tuple[str, str], str]]) -> str:
-    """Return the text of the docs page for the outcome of a run."""
+    """Return the documentation page that shows the outcomes of a run as a table."""
     lines = [
         f"| client | feature | {' | '.join(UPSTREAMS)} |",
         "|---|---|" + "---|" * len(UPSTREAMS),

@@ -76,7 +76,7 @@ async def test_readiness_reply_names_no_models_without_a_key() -> None:
 
 @contextlib.asynccontextmanager
 async def serving_readiness(models: dict[str, Any], **options: Any) -> AsyncIterator[Ports]:
-    """Serve an application whose readiness has a port of its own; yields both addresses."""
+    """Serve an application whose readiness check has a separate port; yield both addresses."""
     app = create_app(models, keys=KEYS, **options)
     listener = bind_port("127.0.0.1", 0)
     port = listener.getsockname()[1]

@@ -291,8 +291,8 @@ MAPPED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 def holds(sent: Any, wanted: Any) -> bool:
-    """Return whether the body that was sent contains all expected values; a string may also
-    contain more text than expected.
+    """Return whether the body that the model's server received contains all expected values; a
+    string may also contain more text than expected.
     """
     if isinstance(wanted, dict):
         return isinstance(sent, dict) and all(

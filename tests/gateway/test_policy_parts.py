@@ -1,5 +1,5 @@
-"""If the model's wire lacks a part of a message, a tool or a setting, the gateway reports the path
-of this part.
+"""If the model's wire has no equivalent for a field inside a message, a tool or a setting, the
+gateway reports the path of the field.
 """
 
 from __future__ import annotations

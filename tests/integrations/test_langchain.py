@@ -60,8 +60,8 @@ class Standard(ChatModelIntegrationTests):
 
     @pytest.fixture(autouse=True)
     def _world(self, server: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Set the server's address, and replace pictures that the tests would download from the
-        internet.
+        """Make the tests use the server's address, and replace pictures that they would download
+        from the internet.
         """
         type(self).address = server.base_urls[self.wire]
         monkeypatch.setenv("LANGCHAIN_TESTS_USER_AGENT", "none: nothing is fetched")

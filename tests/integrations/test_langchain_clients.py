@@ -162,8 +162,8 @@ class Standard(ChatModelIntegrationTests):
 
     @pytest.fixture(autouse=True)
     def _world(self, addresses: Addresses, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Set the gateway's address, and replace pictures that the tests would download from the
-        internet.
+        """Make the tests use the gateway's address, and replace pictures that they would download
+        from the internet.
         """
         type(self).address = addresses.upstream if self.wire == "sim" else addresses.gateway
         monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PNG))

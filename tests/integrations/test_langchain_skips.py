@@ -28,7 +28,7 @@ def read_page() -> set[tuple[str, str]]:
         if where == "embedded model":
             continue
         wires = ("all",) if where == "all" else tuple(where.split(", "))
-        # After a semicolon, the page lists skipped parts of a test that runs otherwise.
+        # Text after a semicolon names a test that runs, but skips some of its parts.
         names = re.findall(r"`(test_\w+)`", tests.partition(";")[0])
         found |= {(name, wire) for name in names for wire in wires}
     return found

@@ -45,7 +45,7 @@ def config(server: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) -> None:
-    """Run ``llm`` in a separate process, as a user does; its log contains the usage."""
+    """Run ``llm`` in a separate process, as a user does; the log of ``llm`` contains the usage."""
     environment = {**os.environ, "LLM_USER_PATH": str(tmp_path / "llm")}
     # If the package is not installed, its entry point is not found; register the plugin in that
     # case.

@@ -57,7 +57,7 @@ def write_source(folder: Path, package: str, marker: Path) -> Wheel:
 
 
 def make_entry(content: bytes, *wheels: Wheel) -> CatalogModel:
-    """Return a catalogue entry for a model file with this content."""
+    """Return a catalogue entry for a model file with the given content."""
     digest = hashlib.sha256(content).hexdigest()
     return CatalogModel(
         "tiny-1m", "for tests", "MIT", "tiny-1m.gguf", len(content), digest, wheels

@@ -36,7 +36,9 @@ def find_binaries() -> Path:
 
 
 def find_user() -> str | None:
-    """Return the user to run PostgreSQL as, because PostgreSQL refuses to run as root."""
+    """If this process runs as root, return another user for PostgreSQL, which refuses to run as
+    root; otherwise return None.
+    """
     if os.getuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}

@@ -208,7 +208,7 @@ def test_sessions_with_exchanged_names_are_detected(path: Path) -> None:
 
 
 def test_record_that_is_missing_from_the_index_is_detected(path: Path) -> None:
-    """Remove the end of a chain from the index, but not from the table."""
+    """Verify the log as if one of its three sessions were missing from the index."""
     with (
         SqliteLog(path, readonly=True) as log,
         log._view() as view,  # noqa: SLF001

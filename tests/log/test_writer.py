@@ -19,7 +19,7 @@ def draft(size: int = 2) -> Draft:
 
 
 class Gate:
-    """Act as a store on a slow disk: writing waits until the test opens the gate."""
+    """Act as a store on a slow disk: writing waits until the test lets it continue."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()

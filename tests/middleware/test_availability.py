@@ -352,8 +352,8 @@ STEPS = st.lists(
 
 
 class Oracle:
-    """Implement the rules a second time in a simple way, with complete histories instead of
-    counters.
+    """Implement the rules of the circuit breaker a second time in a simple way, with complete
+    histories instead of counters.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Test all middleware layers together on a real socket, and that each of them leaves everything
-else unchanged.
+"""Test all middleware layers together on a real socket, and that each layer forwards everything
+that it does not change.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Ticking(Clock):
             await asyncio.sleep(0)
 
     async def run_to(self, when: float) -> None:
-        """Advance the clock to this time, and wake each sleeper when it is due."""
+        """Advance the clock to the given time, and wake each sleeper when it is due."""
         await self.settle()
         while True:
             self._sleepers = [each for each in self._sleepers if not each[1].done()]

@@ -156,7 +156,9 @@ async def test_wait_between_attempts_is_exactly_the_retry_after(
 
 
 @pytest.mark.parametrize("retry_after", [60.001, 3600.0, math.inf])
-async def test_retry_after_longer_than_the_limit_is_raised_at_once(retry_after: float) -> None:
+async def test_error_whose_retry_after_exceeds_the_limit_is_raised_at_once(
+    retry_after: float,
+) -> None:
     provider, clock = Listed(RateLimitError("slow", retry_after=retry_after)), Clock()
     with pytest.raises(RateLimitError) as caught:
         await retry(provider, clock).complete("hi")

@@ -38,8 +38,8 @@ def test_fixture_counts_calls():
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    """Run the inner tests with only two plugins: loading all installed plugins would
-    take seconds.
+    """Run pytest in a subprocess with only two plugins, because loading all installed plugins
+    would take seconds.
     """
     settings = ["-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"]
     settings += ["-p", "dragoman.testing", "-p", "pytest_asyncio.plugin"]
@@ -48,7 +48,9 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 @pytest.fixture(autouse=True)
 def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow the inner pytest run, in its own folder, to import ``dragoman`` and ``tests.listed``."""
+    """Allow the pytest subprocess, which runs in another folder, to import ``dragoman`` and
+    ``tests.listed``.
+    """
     places = [Path(dragoman.__file__).parents[1], Path(__file__).parents[2]]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place.resolve()) for place in places]))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -171,7 +171,9 @@ _turns = itertools.cycle(LAYERS)
 
 
 def layers() -> list[tuple[str, Around]]:
-    """Return all middleware layers in an exhaustive run, otherwise only the next one in turn."""
+    """In an exhaustive run, return all middleware layers; otherwise return one layer, a different
+    one at each call.
+    """
     names = list(LAYERS) if WHOLE else [next(_turns)]
     return [(name, LAYERS[name]) for name in names]
 

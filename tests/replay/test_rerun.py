@@ -44,14 +44,14 @@ def look(word: str) -> str:
 
 @tool(side_effect="write")
 def write(word: str) -> str:
-    """Write a word down."""
+    """Add a word to the notes."""
     ran.append(word)
     return f"written {len(ran)}"
 
 
 @tool(side_effect="execute")
 def erase(word: str) -> str:
-    """Erase a word."""
+    """Delete a word from the notes."""
     raise AssertionError("it was denied")
 
 
@@ -219,7 +219,7 @@ async def test_another_model_can_rerun_a_recorded_session(
     with SqliteLog(place) as log:
         await record(log)
     before = list(ran)
-    # Create a new provider, because a script counts which of its rules were used.
+    # Create a new provider, because a scripted provider remembers which of its rules were used.
     model = ScriptedProvider(*model.rules)
     with SimServer(model) as server:
         address = ["--base-url", server.base_urls["openai"]]

@@ -49,14 +49,14 @@ def look(word: str) -> str:
 
 @tool(side_effect="write")
 def write(word: str) -> str:
-    """Write a word down."""
+    """Add a word to the notes."""
     touch(word)
     return "written"
 
 
 @tool(side_effect="execute")
 def erase(word: str) -> str:
-    """Erase a word."""
+    """Delete a word from the notes."""
     touch(word)
     return "gone"
 

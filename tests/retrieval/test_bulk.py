@@ -67,7 +67,7 @@ async def test_embedding_takes_a_fifth_of_the_cpu_time_of_the_openai_client(url:
 
 
 class Wide(SimulatedEmbedder):
-    """Embed texts without keeping the requests, which would use memory."""
+    """Embed texts, and discard the requests, because keeping them would use memory."""
 
     async def answer(self, request: Any) -> Embeddings:
         found = await super().answer(request)

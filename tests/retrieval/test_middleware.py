@@ -35,7 +35,7 @@ from dragoman.retrieval import EmbedRequest, RerankRequest
 
 
 class Plain(Embedder):
-    """Raise the given errors first, and then embed each text as its length."""
+    """Raise the given errors first; then embed each text as a vector that contains its length."""
 
     batch_size = 2
 

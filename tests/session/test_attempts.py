@@ -192,8 +192,8 @@ class Billing(Named):
                 self.billed += cost(asked, f"anthropic:{self.model}").total or 0
                 self.waiting.set()
                 return [asyncio.Event()]
-            # The session is cancelled during the text: the estimated input and received text are
-            # billed.
+            # The session is cancelled while text arrives: the estimated input and the received
+            # text are billed.
             if kind == "hang":
                 written = estimate_input_tokens((Assistant((Text("Done."),)),))
                 begun = Usage(estimate_input_tokens(request.messages, request.tools), written)

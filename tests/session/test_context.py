@@ -1,5 +1,5 @@
-"""Test long conversations: a context policy shortens what is sent and records this, and the log
-keeps everything.
+"""Test long conversations: a context policy shortens what is sent, and the log keeps everything
+and records each shortening.
 """
 
 from __future__ import annotations

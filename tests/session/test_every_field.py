@@ -217,8 +217,8 @@ async def use_tools(log: EventLog, seen: list[Any]) -> None:
 
 
 async def approve(log: EventLog, seen: list[Any]) -> None:
-    """Run a session with approvals (an edit, a prefix, a reason), a denial, and answers from
-    another process.
+    """Run sessions whose tool calls are approved (with edited input, or for a command prefix),
+    denied, or decided by another process.
     """
     answers = [
         Decision(True, "ann", "faster", input={"command": "ls"}),
@@ -255,7 +255,9 @@ async def until_asked(log: EventLog, session: str) -> str:
 
 
 async def resume(log: EventLog, seen: list[Any]) -> None:
-    """Run a session that is killed in a tool, taken over, resumed at a record, and forked."""
+    """Run a session that is killed while a tool runs, taken over, resumed at a record, and
+    forked.
+    """
     began = asyncio.Event()
 
     @tool(side_effect="read")
@@ -392,9 +394,7 @@ async def observe(log: EventLog, seen: list[Any]) -> None:
 
 
 async def retrieve(log: EventLog, seen: list[Any]) -> None:
-    """Run observed embedding and reranking calls that are retried, succeed, and fail after a
-    partial answer.
-    """
+    """Run observed embedding and reranking calls: some succeed after a retry, and others fail."""
     clock = Clock()
     given: dict[str, Any] = {"session_id": "s", "metadata": {"dragoman.turn": "t1"}}
     price = PriceRow("sim", Match(equals=("sim",)), Decimal(1), Decimal(1), search=Decimal(2))
@@ -421,7 +421,7 @@ async def retrieve(log: EventLog, seen: list[Any]) -> None:
 
 
 async def serve(log: EventLog, seen: list[Any]) -> None:
-    """Run a gateway with a log; make calls that give records with a key, warnings, attempts, an
+    """Run a gateway with a log; make calls whose records contain a key, warnings, attempts, an
     error, content, embeddings and rankings.
     """
     found = {

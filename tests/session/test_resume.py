@@ -63,7 +63,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def cut(story: Story, length: int, path: Path) -> SqliteLog:
-    """Return a copy of the log in which the session stops after this many records."""
+    """Return a copy of the log in which the session stops after ``length`` records."""
     source = sqlite3.connect(story.path)
     target = sqlite3.connect(path)
     source.backup(target)

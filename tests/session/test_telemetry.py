@@ -31,7 +31,7 @@ def look(place: str) -> str:
 
 @tool(side_effect="execute")
 def remove(place: str) -> str:
-    """Remove a place."""
+    """Delete a place from the map."""
     return "gone"
 
 

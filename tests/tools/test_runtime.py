@@ -84,7 +84,7 @@ async def test_tool_made_from_a_partial_keeps_its_bound_arguments() -> None:
 
 async def test_callable_object_can_be_a_tool() -> None:
     class Counter:
-        """Count the calls."""
+        """Add the x coordinate of a point to a sum; return the sum."""
 
         seen = 0
 

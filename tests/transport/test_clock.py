@@ -53,7 +53,9 @@ class Loop:
 
 
 def start(loop: Any, alarm: Alarm, total: float, **settings: Any) -> tuple[Clock, list[float]]:
-    """Start the clock of a call; return it, and a list of the times at which it ended the call."""
+    """Start the clock of a call. Return the clock, and a list to which the clock adds the time at
+    which it ends the call.
+    """
     ended: list[float] = []
     clock = Clock(
         loop,

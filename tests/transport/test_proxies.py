@@ -69,7 +69,7 @@ async def _start(
 
 @contextlib.asynccontextmanager
 async def tinyproxy(folder: Path, *, password: str = "") -> AsyncIterator[str]:
-    """Run tinyproxy; yield its URL, which contains a user name and the password if one is set."""
+    """Run tinyproxy; yield its URL, with a user name and the password if a password is set."""
     program = shutil.which("tinyproxy")
     assert program is not None, "tinyproxy is missing; scripts/install_system.sh installs it"
     process, port = await _start(program, folder, password)

@@ -57,7 +57,7 @@ def pyright(*paths: Path) -> list[tuple[str, int, str]]:
 
 
 def numbered_lines() -> dict[int, int]:
-    """Return the number of the mistake on each line that contains one."""
+    """Map the line of each seeded mistake to the number of the mistake."""
     lines = MISTAKES.read_text().splitlines()
     return {
         at + 2: int(found[1]) for at, line in enumerate(lines) if (found := NUMBERED.match(line))

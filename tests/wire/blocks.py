@@ -399,7 +399,7 @@ def write_table() -> str:
 
 
 def with_table(page: str) -> str:
-    """Return the text of the page with a newly generated table."""
+    """Replace the table of blocks in the text of a page; return the new text."""
     before, _, rest = page.partition(START)
     return f"{before}{START}\n{write_table()}\n{END}{rest.partition(END)[2]}"
 

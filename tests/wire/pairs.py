@@ -286,7 +286,7 @@ def stop_extras(request: Request) -> Request:
 
 
 def known_settings(request: Request) -> Request:
-    """Return the request with settings that were given as extras moved to their own fields."""
+    """Return the request after moving settings from its extra fields to their own fields."""
     config, extras = request.config, dict(request.config.extras)
     limit = extras.pop("max_tokens", config.max_tokens)
     stops = [*(config.stop_sequences or ()), *extras.pop("stop_sequences", ())]
@@ -302,8 +302,8 @@ def known_settings(request: Request) -> Request:
 
 @dataclass(frozen=True)
 class Wire:
-    """Describe what a wire cannot represent, and what the client receives instead. The tests
-    explain each kind of loss where they use it.
+    """Describe what a wire cannot represent, and what the client receives instead. Comments in
+    this file explain each kind of loss where the code checks for it.
     """
 
     requests: dict[str, Rule]
@@ -520,7 +520,7 @@ def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: boo
         if last is not None:
             lines[last] = (*lines[last][:2], None, None)
     if "may_be_cut" in losses and _may_be_cut(heard):
-        # A body does not show if a token limit or a content filter truncated its last tool call.
+        # A body does not show whether a token limit or a content filter cut off its last call.
         last = max(at for at, line in enumerate(lines) if line[0] == "end")
         lines[last] = (*lines[last][:2], None, None)
         return lines
@@ -542,8 +542,8 @@ _ORDER = ["start", "thinking", "text", "tool", "input", "end", "complete"]
 
 
 def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
-    """Return whether a reply must end as an error, because the wire would make an invalid tool
-    call look valid or cannot represent it.
+    """Return whether the server side must end a reply as an error, because the wire cannot
+    represent an invalid tool call or would make it look valid.
     """
     ended = heard.events[-1]
     if not isinstance(heard.error, MalformedToolCallError) or not isinstance(

@@ -363,7 +363,7 @@ def plain_contents(body: Body) -> Body:
 
 
 def _merge_turns(contents: list[Any]) -> list[Any]:
-    """Merge consecutive contents of one role."""
+    """Merge consecutive contents that have the same role."""
     merged: list[Any] = []
     for content in contents:
         content.setdefault("role", "user")
@@ -647,9 +647,7 @@ class Share(NamedTuple):
 
 
 def report() -> dict[str, Share]:
-    """Return for each wire how many requests our classes represent, how many of them are equal,
-    and why others are not.
-    """
+    """Decode and encode every recorded request again; count the outcomes for each wire."""
     outcomes: dict[str, list[Outcome]] = {}
     for _, wire, body, path in recorded():
         outcomes.setdefault(wire, []).append(compare(wire, body, path))
@@ -689,7 +687,9 @@ START, END = "<!-- requests -->\n", "<!-- /requests -->\n"
 
 
 def total(shares: Mapping[str, Share]) -> tuple[int, int, int]:
-    """Sum over all wires; return the number of equal, represented and not represented requests."""
+    """Return three sums over all wires: requests that stay equal, requests that our classes
+    represent, and requests that they do not represent.
+    """
     found = shares.values()
     return (
         sum([one.same for one in found]),
@@ -699,7 +699,7 @@ def total(shares: Mapping[str, Share]) -> tuple[int, int, int]:
 
 
 def write_table(shares: Mapping[str, Share]) -> str:
-    """Return the Markdown table of the page: a row for each wire, and a row with the sum."""
+    """Return the counts as a Markdown table: a row for each wire, and a row with the sums."""
     same, expressed, lost = total(shares)
     rows = [(wire, shares[wire].same, shares[wire].expressed, shares[wire].lost) for wire in STEPS]
     lines = [f"{expressed + lost:,} requests were compared:", ""]
@@ -710,7 +710,7 @@ def write_table(shares: Mapping[str, Share]) -> str:
 
 
 def with_table(page: str, shares: Mapping[str, Share]) -> str:
-    """Return the text of the page with a newly generated table."""
+    """Replace the table of requests in the text of a page; return the new text."""
     before, _, rest = page.partition(START)
     return f"{before}{START}\n{write_table(shares)}\n{END}{rest.partition(END)[2]}"
 

@@ -259,8 +259,10 @@ def read_plainly(record: Record) -> dict[str, Any]:
 
 
 def end_of(words: list[str], *, called: bool) -> str:
-    """Return the finish reason that the decoder must report: the first one that is not ``stop``,
-    corrected if tools were called.
+    """Return the finish reason that the decoder must report for the recorded finish reasons.
+
+    The first recorded reason other than ``stop`` counts. A normal end becomes ``tool_calls`` if
+    tools were called, otherwise ``stop``; an unknown reason becomes ``error``.
     """
     word = next((word for word in words if word != "stop"), "stop")
     if word in ("length", "content_filter"):

@@ -157,7 +157,7 @@ def check_words(heard: DecodedReply, whole: DecodedReply, *, reread: bool) -> No
 
 @pytest.mark.parametrize("share", range(10 if EXHAUSTIVE else 1))
 @pytest.mark.parametrize("wire", sorted({case.wire for case in STREAMED}))
-def test_case_streams_truncated_at_any_byte_are_handled(
+def test_truncated_case_streams_give_only_content_that_arrived(
     wire: str, share: int, count: Callable[[str, int], None]
 ) -> None:
     cases = [case for case in STREAMED if case.wire == wire][share :: 10 if EXHAUSTIVE else 1]
@@ -217,7 +217,7 @@ needs_recordings = pytest.mark.skipif(
 
 @needs_recordings
 @pytest.mark.parametrize("share", SHARES)
-def test_recorded_streams_truncated_at_many_bytes_are_handled(
+def test_truncated_recorded_streams_give_only_content_that_arrived(
     share: int, count: Callable[[str, int], None]
 ) -> None:
     for record in recorded_streams(share):

@@ -1,5 +1,5 @@
-"""Every alternative of every error pattern is necessary for the error class of a case or example
-in the repository.
+"""Each alternative in an error pattern is needed: without it, a case or an example in the
+repository would get another error class.
 """
 
 from __future__ import annotations
@@ -257,7 +257,9 @@ def classes(
 
 
 def survivors(wire: str) -> list[str]:
-    """Return the alternatives that could be removed without changing any error class."""
+    """Return the alternatives in error patterns that could be removed without changing any error
+    class.
+    """
     rows, failures = rows_of(wire), failures_of(wire)
     expected, found = classes(rows, failures), []
     for at, row in enumerate(rows):

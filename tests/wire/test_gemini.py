@@ -222,7 +222,7 @@ def test_complete_chunks_of_a_truncated_json_array_are_read() -> None:
 
 
 def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
-    """Encode a decoded reply as a part of the next request; return the parts of its message."""
+    """Encode a decoded reply as a message of the next request; return the parts of the message."""
     message = heard.response.message if heard.response else Assistant()
     results = [
         ToolResult(call.id, "done") for call in message.tool_calls if call.arguments is not None
@@ -1398,7 +1398,7 @@ def chunks_of(reply: bytes) -> list[Any]:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container inside a JSON value with each of its keys."""
+    """Yield a pair (container, key) for each item of every object and list in a JSON value."""
     for key in (
         value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     ):

@@ -1,5 +1,5 @@
-"""If a server rejects a request, the provider remembers it: for the endpoint if the error names a
-request field, otherwise only for the schema of the request.
+"""If a server rejects a request, the provider remembers the rejection: for the endpoint if the
+error names a request field, otherwise only for the schema of the request.
 """
 
 from __future__ import annotations

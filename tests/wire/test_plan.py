@@ -44,7 +44,9 @@ PARTS = [
 
 
 class Codec:
-    """A codec that returns the given notes, or raises the given error."""
+    """A codec that returns the given notes on rewritten and dropped parts, or raises the given
+    error.
+    """
 
     def __init__(self, *notes: Note, error: Exception | None = None) -> None:
         self._notes = notes

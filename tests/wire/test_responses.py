@@ -1403,7 +1403,8 @@ HELD: dict[str, tuple[type[ProviderError], str]] = {
 
 def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
     """Parse a recording with the standard library; return its text, tool calls, item types and
-    usage. The items come from the final list if there is one, otherwise from the finished items.
+    usage. The items of a stream come from its final event, or, if that lists none, from the events
+    that end each item.
     """
     text = record.body.decode()
     if record.is_events:

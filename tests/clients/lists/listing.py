@@ -1,7 +1,7 @@
-"""Run a list of features and print the outcome of each feature as one JSON object.
+"""Test each feature in a list with a client, and print the outcomes as one JSON object.
 
 This module runs in the client's environment, where Dragoman is not installed: ``python CLIENT.py
-URL SIDE MODEL``.
+URL SIDE MODEL``. SIDE is the API that the client uses, such as ``responses``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PNG = "iVBORw0KGgo="
 
 
 def case(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add a function that tests one feature to the list."""
+    """Register a function that tests one feature."""
     CASES[function.__name__] = function
     return function
 
