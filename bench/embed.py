@@ -180,8 +180,8 @@ def write_table(found: dict[str, dict[str, Any]], texts: int, dimensions: int) -
     ours = found["ours"]["cpu_seconds"]
     vectors = texts * dimensions * 4 / 2**20
     lines = [
-        f"{texts:,} texts, vectors of {dimensions} numbers ({vectors:.0f} MiB as float32), in requests of "
-        f"{BATCH:,} texts, measured on {date.today().isoformat()}:",
+        f"The table was measured on {date.today().isoformat()} with {texts:,} texts in requests of {BATCH:,}"
+        f" texts, and with vectors of {dimensions} numbers ({vectors:.0f} MiB as float32):",
         "",
         "| client | CPU seconds | compared with ours | growth of memory, MiB |",
         "|---|---|---|---|",

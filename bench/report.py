@@ -31,8 +31,8 @@ MEMORY, STARTING = 0.5, 0.5
 def table(results: dict[str, Any]) -> str:
     lines = [
         (
-            f"{results['machine']}; {results['rounds']} rounds; CPU µs, and × the floor (aiohttp +"
-            " msgspec by hand)"
+            "The tables of this section show CPU µs, and multiples of the floor (aiohttp + msgspec by"
+            f" hand); they were measured on {results['machine']}, in {results['rounds']} rounds."
         ),
         "",
     ]

@@ -136,7 +136,7 @@ def write_markdown(report: Report) -> str:
         f"# Check of {report.model} over the {report.wire} wire",
         "",
         (
-            f"Written by `{report.by} check --markdown`. "
+            f"This report was written by `{report.by} check --markdown`. "
             f"{report.summary[0].upper()}{report.summary[1:]}."
         ),
         "",
