@@ -57,11 +57,14 @@ class Ended(Protocol):
     request: Request | None
     reply: Reply | None
     span: Any
-    id: str
     complete: MessageComplete | None
     error: ProviderError | None
     warnings: tuple[LossWarning, ...]
     charged: Charged | None
+
+    @property
+    def id(self) -> str:
+        """The id of the request."""
 
     @property
     def record(self) -> Callable[[float], list[CallEnd]] | None:

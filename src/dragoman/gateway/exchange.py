@@ -8,7 +8,6 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
@@ -42,7 +41,7 @@ from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
 from .ledger import Lease
 from .listings import show_ollama_model
-from .models import find_losses, fit_reasoning, issuer_of, refuses_losses, wires_of
+from .models import find_losses, fit_reasoning
 from .policy import (
     NAMES,
     Prepared,
@@ -132,6 +131,7 @@ class Exchange:
     """Process one request: admit it, send the reply, and record its usage."""
 
     __slots__ = (
+        "_id",
         "began",
         "charged",
         "codec",
@@ -142,7 +142,6 @@ class Exchange:
         "gone",
         "headers",
         "held",
-        "id",
         "is_native",
         "key",
         "lease",
@@ -178,7 +177,7 @@ class Exchange:
         self.scope = scope
         self.receive = receive
         self.send = send
-        self.id = new_ulid()
+        self._id: str | None = None
         self.rewrite: Rewrite | None = None
         # the stored responses that this request refers to; ``None`` if the gateway stores none
         self.memory: Memory | None = None
@@ -369,24 +368,19 @@ class Exchange:
         path = self.scope["path"].replace(_COUNT_TOKENS, ":generateContent")
         asked = self.codec.decode(prepared.body, path)
         messages, self.prepared = settle_shape(wire, asked.request.messages, prepared)
-        request = replace(asked.request, messages=messages, request_id=self.id)
+        self._id = self._id or asked.request.request_id
         asked = replace(
             asked,
-            request=request,
+            request=replace(asked.request, messages=messages, request_id=self._id),
             custom=prepared.custom,
             grouped=prepared.grouped,
-            echo=self._echo(prepared),
+            echo=_echo(wire, self.memory, prepared),
         )
         self.is_native = not holds_sealed(body)
         self.service.bounds.check_request(asked.request)
         self.request = asked.request
         self.warnings = asked.warnings
         return asked
-
-    def _echo(self, prepared: Prepared) -> dict[str, Any]:
-        if self.memory is None:
-            return write_echo(self.codec.wire, prepared.client)
-        return {**write_echo(self.codec.wire, self.memory.fields), **self.memory.echo()}
 
     async def _start_background(self, fields: Mapping[str, Any]) -> None:
         background = self.service.background
@@ -401,6 +395,13 @@ class Exchange:
         await self._reply(HttpReply(200, _JSON, msgspec.json.encode(made)))
 
     @property
+    def id(self) -> str:
+        """The id of the request; a request that was not decoded gets one when it is needed."""
+        if self._id is None:
+            self._id = new_ulid()
+        return self._id
+
+    @property
     def owner(self) -> str:
         """The id of the client's key, to which stored responses belong; empty without a key."""
         return "" if self.key is None else self.key.id
@@ -409,10 +410,7 @@ class Exchange:
 
     async def _admit(self, asked: Asked) -> Provider:
         provider = self.provider = self._find(asked.request.model)
-        await self._work(partial(check_request, asked.request, history=False))
-        request = await self._work(self._translate, asked.request, provider)
-        await self._work(provider.check, request)
-        self.request = request
+        self.request = await self._work(self._translate, asked.request, provider)
         return provider
 
     def _find(self, name: str) -> Provider:
@@ -424,15 +422,16 @@ class Exchange:
         return provider
 
     def _translate(self, request: Request, provider: Provider) -> Request:
-        """Translate a request to the provider's wire, with the provider's name for the model.
+        """Check a request, then translate it to the provider's wire and its name for the model.
 
         Raise ``UnsupportedFeatureError`` if a part of the request would be lost and the
         configuration forbids losses.
         """
         assert self.prepared is not None
-        wire, wires = self.codec.wire, wires_of(provider)
+        check_request(request, history=False)
+        wire, upstream = self.codec.wire, self.models.find_upstream(self.model)
         has_limit = provider.capabilities.known("max_output_tokens") is not None
-        target = Target(self.model, frozenset(wires), has_limit)
+        target = Target(self.model, upstream.wires, has_limit)
         made = translate(
             request, self.prepared, wire, target, NAMES[wire], is_native=self.is_native
         )
@@ -442,8 +441,9 @@ class Exchange:
             provider, replace(made.request, model=provider.model)
         )
         self.warnings += approximated
-        if refuses_losses(provider) or (self.key is not None and self.key.on_loss == "reject"):
+        if upstream.refuses_losses or (self.key is not None and self.key.on_loss == "reject"):
             refuse_losses((*self.warnings, *find_losses(provider, request)), self.model)
+        provider.check(request)
         return request
 
     async def _count(self, key: Key, provider: Provider) -> None:
@@ -466,7 +466,7 @@ class Exchange:
 
     async def _answer(self, provider: Provider, asked: Asked) -> None:
         assert self.request is not None
-        asked = replace(asked, issuer=issuer_of(provider))
+        asked = replace(asked, issuer=self.models.find_upstream(self.model).issuer)
         encoder = self.codec.encoder(asked, created=int(time.time()))
         if self.codec.wire == "gemini" and asked.request.stream and not is_sse(self.scope):
             encoder = ArrayEncoder(encoder)
@@ -626,6 +626,13 @@ def _is_json(headers: Mapping[str, str], wire: str) -> bool:
         name in headers for name in ("origin", "referer", "sec-fetch-site", "sec-fetch-mode")
     )
     return kind in ("", "application/x-www-form-urlencoded") and not is_page
+
+
+def _echo(wire: str, memory: Memory | None, prepared: Prepared) -> dict[str, Any]:
+    """Return the request fields that the reply repeats."""
+    if memory is None:
+        return write_echo(wire, prepared.client)
+    return {**write_echo(wire, memory.fields), **memory.echo()}
 
 
 def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:

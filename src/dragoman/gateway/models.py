@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import AuthenticationError, InvalidModelError, ProviderError, UnsupportedFeatureError
@@ -23,6 +24,33 @@ log = logging.getLogger("dragoman")
 
 Served: TypeAlias = Provider | RetrievalModel[Any, Any]
 """What a served name refers to: a model for chat, embedding or reranking."""
+
+
+class Upstream(Struct, frozen=True):
+    """The properties of a provider that translating a request depends on.
+
+    They do not change while the provider is open, so they are found only once.
+    """
+
+    wires: frozenset[str]
+    """The wires that the provider may use; empty if unknown."""
+    issuer: Issuer | None
+    """The issuer of the opaque state in the provider's replies; ``None`` if it varies."""
+    refuses_losses: bool
+    """Whether the provider, or one that it wraps, is configured with ``on_loss: reject``."""
+
+
+def describe_upstream(provider: Provider) -> Upstream:
+    """Return the properties of a provider that translating a request depends on."""
+    ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
+    # a set, because connections with different keys have the same issuer
+    issuers = {Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends}
+    return Upstream(
+        frozenset([end.codec.wire for end in ends]),
+        issuers.pop() if len(issuers) == 1 else None,
+        any(end.on_loss == "reject" for end in ends),
+    )
+
 
 _READY_FOR = 10.0  # how many seconds the result of a readiness check is cached
 
@@ -46,6 +74,7 @@ class Models:
             for name, each in given.items()
             if isinstance(each, RetrievalModel)
         }
+        self._upstreams: dict[str, Upstream] = {}
         self.users = 0  # number of requests in progress that use these models
         self.is_retired = False
         self._asked: float | None = None
@@ -79,6 +108,13 @@ class Models:
         if provider is None:
             raise InvalidModelError("no model of this name is served here")
         return provider
+
+    def find_upstream(self, name: str) -> Upstream:
+        """Return the properties of the provider with this name."""
+        found = self._upstreams.get(name)
+        if found is None:
+            found = self._upstreams[name] = describe_upstream(self.find(name))
+        return found
 
     def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel[Any, Any]:
         """Return an embedding or reranking model; raise ``InvalidModelError`` if it is unknown."""
@@ -170,24 +206,6 @@ async def _problem(provider: Served) -> str | None:
     return None
 
 
-def issuer_of(provider: Provider) -> Issuer | None:
-    """Return the issuer of the opaque state in a provider's replies.
-
-    Return ``None`` if the provider may send a request to models with different issuers.
-    """
-    ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    # connections that differ only in their key have the same issuer, so use a set
-    issuers = {Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends}
-    return issuers.pop() if len(issuers) == 1 else None
-
-
-def refuses_losses(provider: Provider) -> bool:
-    """Return whether a provider, or one that it wraps, is configured with ``on_loss: reject``."""
-    return any(
-        part.on_loss == "reject" for part in walk(provider) if isinstance(part, HttpProvider)
-    )
-
-
 def find_losses(provider: Provider, request: Request) -> list[LossWarning]:
     """Return a warning for each part of a request that is lost on one of the provider's wires."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
@@ -239,8 +257,3 @@ def _takes_reasoning(provider: Provider, request: Request) -> bool:
 
 
 _EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")
-
-
-def wires_of(provider: Provider) -> set[str]:
-    """Return the wires that a provider and its fallbacks may use; an empty set if unknown."""
-    return {part.codec.wire for part in walk(provider) if isinstance(part, HttpProvider)}
