@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ import pytest
 
 from dragoman import batch
 from dragoman.batches import OutputError
+from dragoman.batches.cluster import _take, read_spooled, write_spooled
 from dragoman.batches.parts import FinishedLines, hold, list_parts, merge, parts_of
+from dragoman.batches.results import Result
+from dragoman.batches.rows import BadRow, NamedRow
+from dragoman.batches.spending import SharedSpending, Spent
+from dragoman.events import Usage
 from tests.listed import Listed
 
 from ..middleware.conftest import redis_url as redis_url
@@ -97,7 +103,6 @@ async def test_part_files_in_use_are_not_merged(out: Path) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"on": "moon"}, "must be local or ray"),
     ({"via": "provider"}, "needs no cluster"),
-    ({"budget": "rows=1"}, "no budget"),
     ({"requests_per_minute": 5}, "limits_redis"),
     ({"workers": 0}, "workers"),
     ({}, "needs the name of a model"),
@@ -112,6 +117,72 @@ async def test_settings_that_a_cluster_does_not_support_are_rejected(
         await batch(
             [{"prompt": "a"}], tmp_path / "out.jsonl", Listed("x"), **{"on": "ray", **settings}
         )
+
+
+# --- the rows that the driver writes for the workers -------------------------------------------
+
+
+def nested(depth: int) -> Any:
+    found: Any = "x"
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def test_row_for_the_workers_is_one_line_whatever_it_contains() -> None:
+    ends = "a\x85b\u2028c\u2029d\r\ne\x00\x0b\x0c\x1c\x1d\x1e\U0001f98a"
+    row = NamedRow(7, f'"\\{ends}', "own", {"prompt": ends, ends: [ends]})
+    (line,) = write_spooled(row).decode().splitlines()
+    assert read_spooled(line) == row
+
+
+def test_rows_nested_too_deeply_for_the_workers_are_bad_rows() -> None:
+    bad: list[Result] = []
+    rows = [NamedRow(line, "x", "own", {"a": nested(line)}) for line in (3, 5_000, 4)]
+    assert len(_take(iter(rows), 10, bad)) == 2
+    assert [json.loads(each.data)["error"]["message"] for each in bad] == [
+        "line 5000: is nested too deeply"
+    ]
+    text = '[7,"a\\",{","own",{"a":' + "[" * 5_000 + "]" * 5_000 + "}]"
+    assert read_spooled(text) == BadRow(7, 'a",{', "own", "is nested too deeply")
+
+
+# --- one budget for several workers ------------------------------------------------------------
+
+
+def spent_by(line: int, cost: str = "1") -> Result:
+    return Result(line, b"", usage=Usage(3, 4), cost=Decimal(cost))
+
+
+async def test_workers_share_a_budget_and_the_first_call_runs_alone() -> None:
+    shared = SharedSpending({"usd": Decimal(3)}, Spent())
+    assert await shared.admit("a")
+    others = [asyncio.create_task(shared.admit(name)) for name in ("a", "b", "b")]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in others)
+    await shared.settle("a", spent_by(1))
+    await asyncio.sleep(0)
+    # two of the three are covered, each at the cost of the first
+    assert sorted(task.done() for task in others) == [False, True, True]
+    await shared.settle("a", spent_by(2))
+    await shared.settle("b", spent_by(3))
+    assert sorted(await asyncio.gather(*others)) == [False, True, True]
+    assert await shared.is_over()
+    assert not await shared.admit("c")
+
+
+async def test_calls_of_a_dead_worker_do_not_hold_the_budget() -> None:
+    shared = SharedSpending({"rows": Decimal(2)}, Spent())
+    assert await shared.admit("a")
+    assert await shared.admit("a")
+    waiting = asyncio.create_task(shared.admit("b"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await shared.begin("a")
+    assert await waiting
+    await shared.settle("a", spent_by(1))  # a late message of the process that died
+    await shared.settle("b", spent_by(2))
+    assert not await shared.admit("a")
 
 
 # --- a batch on a real cluster -----------------------------------------------------------------
@@ -192,7 +263,7 @@ def compare(out: Path, local: Path) -> None:
     """Assert that both outputs are equal row by row, except for the durations of calls."""
 
     def read(path: Path) -> list[Any]:
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [json.loads(line) for line in path.read_bytes().splitlines()]
         return [
             {name: value for name, value in row.items() if name != "latency_ms"} for row in rows
         ]
@@ -264,6 +335,126 @@ async def test_workers_on_ray_share_a_rate_limit_over_redis(
                 await asyncio.sleep(0.1)
     # If each of the two workers had its own rate limit, twice as many requests would be sent.
     assert 50 <= asked <= 60 + seconds + 2, (asked, seconds)
+
+
+class Short(Counting):
+    """Replies with the length of the prompt and its first characters."""
+
+    async def __call__(self, connection: Connection) -> None:
+        prompt = connection.seen.json["messages"][-1]["content"]
+        connection.reply(200, completion(f"{len(prompt)} {prompt[:20]}"))
+
+
+HOSTILE: list[tuple[bytes, str | None]] = [
+    (b'{"id": "x", "prompt": "first"}', None),
+    (b"not json", "is not JSON"),
+    (b'{"prompt": "\x00"}', "is not JSON"),
+    (b"\x00\x00\x00", "is not JSON"),
+    (b'{"prompt": "\xff\xfe"}', "is not JSON"),
+    (b'["prompt"]', "must be a JSON object"),
+    (b'{"prompt": 5}', "prompt must be a string"),
+    (b'{"promt": "wrong field"}', "'promt' is not a field"),
+    (b'{"id": "x", "prompt": "again"}', "id 'x' is already used in line 1"),
+    (b'{"custom_id": "c", "method": "POST", "url": "/no", "body": {}}', "url must be one of"),
+    (b'{"prompt": "' + b"x" * 10_000_000 + b'"}', None),
+    (b'{"prompt": "' + b"x" * 12_000_000 + b'"}', "has more than 11,000,000 bytes"),
+    (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "is not JSON"),
+    ('{"prompt": "a\u2028b\x85c\u2029d"}'.encode(), None),
+    (b'{"prompt": "nul \\u0000 and \\r\\n"}', None),
+    (b'{"prompt": "x", "max_tokens": 123456789012345678901234567890}', None),
+    (b'{"prompt": "last"}', None),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
+async def test_bad_rows_on_ray_are_reported_as_in_a_local_run(tmp_path: Path) -> None:
+    source, out, local = [tmp_path / name for name in ("in.jsonl", "out.jsonl", "local.jsonl")]
+    # nested as deeply as JSON can be decoded, or nearly so
+    deep = [b'{"other": ' + b"[" * depth + b"]" * depth + b"}" for depth in range(900, 1000, 3)]
+    source.write_bytes(b"\n".join([*[line for line, _ in HOSTILE], *deep]) + b"\n")
+    options = ("--max-row-bytes", "11000000")
+    async with serve(Short()) as server, asyncio.timeout(400):
+        first = await end(await start(server, source, local, *options))
+        report = await end(await start(server, source, out, *options, "--on", "ray"))
+    bad = sum(problem is not None for _, problem in HOSTILE) + len(deep)
+    for each in (first, report):
+        assert (each["rows"], each["failed"], each["bad"]) == (len(HOSTILE) + len(deep), bad, bad)
+    rows = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [row["line"] for row in rows] == list(range(1, len(rows) + 1))
+    for row, (_, problem) in zip(rows, HOSTILE, strict=False):
+        told = row.get("error", {}).get("message", "")
+        assert told.startswith(f"line {row['line']}: ") == (problem is not None)
+        assert (problem or "") in told
+    assert all(row["error"]["category"] == "batch_invalid_row" for row in rows[len(HOSTILE) :])
+    for path in (out, local):
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: len(HOSTILE)]))
+    compare(out, local)
+    lines = [f"line {line}" for line, (_, problem) in enumerate(HOSTILE, 1) if problem is not None]
+    for each in (first, report):
+        told = [problem.partition(":")[0] for problem in each["problems"]]
+        assert told[: len(lines)] == lines
+
+
+class Priced(Counting):
+    """Replies with 1,000 to 5,000 output tokens, so that rows have different costs.
+
+    After some replies, it waits for ``both``: both workers have begun.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = asyncio.Event()
+
+    async def __call__(self, connection: Connection) -> None:
+        prompt = connection.seen.json["messages"][-1]["content"]
+        self.asked.append(prompt)
+        if prompt in self.acknowledged:
+            self.asked_again.append(prompt)
+        if len(self.asked) > 20:
+            await self.both.wait()
+        await asyncio.sleep(0.02)
+        tokens = 1_000 * (1 + int(prompt[1:]) % 5)
+        used = {"prompt_tokens": 0, "completion_tokens": tokens, "total_tokens": tokens}
+        connection.reply(200, completion(f"{prompt}!", usage=used))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not WHOLE, reason="starting Ray takes half a minute")
+@pytest.mark.parametrize("victim", ["nobody", "worker"])
+@pytest.mark.parametrize(("kind", "limit"), [("rows", "300"), ("usd", "1.5")])
+async def test_budget_stops_all_workers_on_ray(
+    tmp_path: Path, kind: str, limit: str, victim: str
+) -> None:
+    source, out, model = write_rows(tmp_path), tmp_path / "out.jsonl", Priced()
+    options = ("--on", "ray", "--workers", "2", "--priced-as", "openai:gpt-5-mini", "--budget")
+    async with serve(model) as server, asyncio.timeout(900):
+        process = await start(server, source, out, *options, f"{kind}={limit}")
+        while len(workers := await find_workers(process, out)) < 2:
+            await asyncio.sleep(0.05)
+        if victim == "worker":  # with calls in flight
+            await kill(workers[0])
+        model.both.set()
+        printed, problems = await process.communicate()
+        assert process.returncode == 23, (printed, problems)
+        first = json.loads(printed)
+        assert first["stopped"] == "budget"
+        most = Decimal(5_000) * 2 / 1_000_000  # the most expensive row
+        used = Decimal(first["rows"] if kind == "rows" else first["cost_usd"])
+        one = 1 if kind == "rows" else most
+        # results of the killed worker may have been counted without being on disk
+        lost = 12 if victim == "worker" else 0
+        assert Decimal(limit) - (lost + 1) * one < used <= Decimal(limit)
+        assert len(model.asked) - len(set(model.asked)) <= lost
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        assert len(rows) == first["rows"] < ROWS
+        assert not parts_of(out).exists()
+        model.acknowledged = {f"p{row['line'] - 1}" for row in rows}
+        report = await end(await start(server, source, out, *options, f"{kind}=1000000"))
+    assert model.asked_again == []
+    assert (report["rows"], report["failed"], report["bad"]) == (ROWS, 2, 2)
+    assert report["stopped"] is None
+    assert len(model.asked) - len(set(model.asked)) <= lost
 
 
 # --- workers killed by SIGKILL at random points ------------------------------------------------

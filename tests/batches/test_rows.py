@@ -122,6 +122,15 @@ def test_invalid_row_is_reported_and_does_not_stop_the_others(record: Any, reaso
     assert good.line == 2
 
 
+def test_row_nested_too_deeply_does_not_stop_the_others() -> None:
+    deep: Any = []
+    for _ in range(5_000):
+        deep = [deep]
+    bad, good = parse({"prompt": "x", "response_schema": deep}, {"prompt": "x"})
+    assert str(bad) == "line 1: is nested too deeply"
+    assert isinstance(good, Row)
+
+
 def test_duplicate_row_ids_are_rejected() -> None:
     first, again, number, same = parse(
         *[{"id": name, "prompt": "x"} for name in ("a", "a", 7, "7")]

@@ -5,6 +5,10 @@ passes the rows in blocks to a pool of asynchronous actors, which grows and shri
 An actor syncs the results of a block to disk before it returns the block. When an actor dies, Ray
 gives its block to another actor, which finds the finished rows in the part files. When the driver
 dies, the next run merges the part files first.
+
+If the batch has a budget, one more actor counts for all workers. A worker requests permission from
+this actor before each call, and reports the cost before it writes the result: what is on disk has
+been counted.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..events import Usage
 from ..messages import new_ulid
@@ -27,18 +34,45 @@ from .job import Job
 from .output import Lines, Output, Recovered, replace_file
 from .parts import FinishedLines, hold, merge, parts_of
 from .results import Result, write_bad
-from .rows import BadRow, NamedRow, Parser, Skipped, name_rows, parse_row
+from .rows import TOO_DEEP, BadRow, NamedRow, Parser, Skipped, name_rows, parse_row
 from .runner import MAX_PROBLEMS, Caller
 from .sources import Source
-from .spending import Spending
+from .spending import SharedSpending, Spending
 
 _SHARD = 1_000  # number of rows in each file that the driver writes
 # the columns of the rows that an actor returns
-_COLUMNS = ("failed", "bad", "cached", "tokens", "cost", "unpriced")
+_COLUMNS = ("failed", "problem", "cached", "tokens", "cost", "unpriced")
 _BLOCK = 200  # number of rows that an actor processes at a time
 
 
 _spooled = msgspec.json.Decoder(NamedRow)
+# Ray reads lines with ``str.splitlines``, which also splits at these characters. JSON contains
+# them only in strings, where they can be escaped.
+_LINE_ENDS = {
+    character.encode(): f"\\u{ord(character):04x}".encode()
+    for character in ("\x85", "\u2028", "\u2029")
+}
+_NAMES = re.compile(r'\[(\d+),(null|"(?:[^"\\]|\\.)*"),("\w+"),')
+
+
+def write_spooled(row: NamedRow) -> bytes:
+    """Encode a row as one line of the files that the actors read."""
+    data = msgspec.json.encode(row)
+    if not data.isascii():
+        for character, escaped in _LINE_ENDS.items():
+            data = data.replace(character, escaped)
+    return data + b"\n"
+
+
+def read_spooled(text: str) -> NamedRow | BadRow:
+    """Decode a line of the files that the actors read."""
+    try:
+        return _spooled.decode(text)
+    except RecursionError:  # an actor has less of its stack left than the driver had
+        names = _NAMES.match(text)
+        assert names is not None
+        line, name, shape = [msgspec.json.decode(each) for each in names.groups()]
+        return BadRow(line, name, shape, TOO_DEEP)
 
 
 class ClusterRunner:
@@ -96,6 +130,7 @@ class ClusterRunner:
                 # stays clean.
                 with contextlib.redirect_stdout(sys.stderr):
                     self._ask_all()
+        self.problems.sort(key=_line_of)
         self.found = merge(self._out, ordered=self._ordered)
 
     def _spool(self, done: Lines) -> list[Result]:
@@ -110,13 +145,15 @@ class ClusterRunner:
         while shard := _take(rows, _SHARD, found):
             count += 1
             with replace_file(self._folder / f"rows-{count:08}.jsonl") as file:
-                file.write(b"".join([msgspec.json.encode(row) + b"\n" for row in shard]))
+                file.write(b"".join(shard))
         for result in found:
-            self.problems += [msgspec.json.decode(result.data)["error"]["message"]][
-                : MAX_PROBLEMS - len(self.problems)
-            ]
+            self._report(_find_problem(result))
             self._add(result)
         return found
+
+    def _report(self, problem: str) -> None:
+        if problem and len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(problem)
 
     def _ask_all(self) -> None:
         ray, data = _load_ray()
@@ -128,29 +165,41 @@ class ClusterRunner:
             context.enable_progress_bars = False
             pool = data.ActorPoolStrategy(min_size=1, max_size=self._workers)
             shards = [str(path) for path in sorted(self._folder.glob("rows-*.jsonl"))]
+            budget = self._start_budget(ray)
             dataset = data.read_text(shards).map_batches(
                 Asker,
-                fn_constructor_args=(self._job, str(self._folder)),
+                fn_constructor_args=(self._job, str(self._folder), budget),
                 batch_size=_BLOCK,
                 compute=pool,
             )
             for block in dataset.iter_batches(batch_size=None, prefetch_batches=0):
                 self._count(block)
+            if budget is not None and ray.get(budget.shared.is_over.remote()):
+                self.stopped = "budget"
         finally:
             if is_ours:
                 ray.shutdown()
 
+    def _start_budget(self, ray: Any) -> _Budget | None:
+        limits, spent = self._spending.limits, self._spending.spent
+        if not limits:
+            return None
+        waiting = self._workers * self._job.concurrency + 10  # calls of the actor at a time
+        actor = ray.remote(SharedSpending).options(num_cpus=0, max_concurrency=waiting)
+        return _Budget(actor.remote(limits, spent), needs_price="usd" in limits)
+
     def _count(self, block: Any) -> None:
-        for failed, bad, cached, tokens, cost, unpriced in zip(
+        for failed, problem, cached, tokens, cost, unpriced in zip(
             *[block[name] for name in _COLUMNS], strict=True
         ):
+            self._report(str(problem))
             price, reason = Decimal(str(cost)) if cost else None, str(unpriced) or None
             self._add(
                 Result(
                     0,
                     b"",
                     bool(failed),
-                    bool(bad),
+                    bool(problem),
                     bool(cached),
                     Usage(int(tokens), 0),
                     price,
@@ -166,17 +215,29 @@ class ClusterRunner:
 
 def _take(
     rows: Iterator[NamedRow | BadRow | Skipped], count: int, bad: list[Result]
-) -> list[NamedRow]:
-    """Return up to ``count`` unparsed rows; add the results of invalid rows to ``bad``."""
-    found: list[NamedRow] = []
+) -> list[bytes]:
+    """Return up to ``count`` encoded rows; add the results of invalid rows to ``bad``."""
+    found: list[bytes] = []
     for row in rows:
         if isinstance(row, BadRow):
             bad.append(write_bad(row))
         elif isinstance(row, NamedRow):
-            found.append(row)
+            try:
+                found.append(write_spooled(row))
+            except RecursionError:
+                bad.append(write_bad(BadRow(row.line, row.id, row.shape, TOO_DEEP)))
             if len(found) >= count:
                 break
     return found
+
+
+def _line_of(problem: str) -> int:
+    return int(problem.removeprefix("line ").partition(":")[0])
+
+
+def _find_problem(result: Result) -> str:
+    """Return what is wrong with an invalid row, and the empty string for other rows."""
+    return str(msgspec.json.decode(result.data)["error"]["message"]) if result.bad else ""
 
 
 def _load_ray() -> tuple[Any, Any]:
@@ -200,33 +261,47 @@ def _start(ray: Any, address: str | None, workers: int) -> None:
         ray.init(address=address, **settings)
 
 
+class _Budget(Struct):
+    """The handle of the actor that counts for all workers, and whether replies need a price."""
+
+    shared: Any
+    needs_price: bool
+
+
 class Asker:
     """A Ray actor that calls the model for the rows of a block and writes the results to disk."""
 
-    def __init__(self, job: Job, folder: str) -> None:
+    def __init__(self, job: Job, folder: str, budget: _Budget | None = None) -> None:
         self._job = job
+        self._budget = budget
+        self._id = "" if budget is None else _load_ray()[0].get_runtime_context().get_actor_id()
+        self._is_over = False  # whether the budget is used up
         self._folder = Path(folder)
         self._finished = FinishedLines(self._folder)
         self._begun: asyncio.Task[None] | None = None
         self._caller: Caller
         self._parser: Parser
         self._output: Output
+        self._announced: Any = None  # to be awaited before the first call
         self._slots: asyncio.Semaphore
 
     async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         if self._begun is None:
             self._begin()
+        if self._announced is not None:
+            await self._announced
         done = self._finished.refresh()
-        rows = [_spooled.decode(text) for text in block["text"]]
-        results = await asyncio.gather(
+        rows = [read_spooled(text) for text in block["text"]]
+        answered = await asyncio.gather(
             *[self._answer(row) for row in rows if row.line not in done]
         )
+        results = [result for result in answered if result is not None]
         await self._sync()
         for result in results:
             self._finished.lines.add(result.line)
         yield {
             "failed": [result.failed for result in results],
-            "bad": [result.bad for result in results],
+            "problem": [_find_problem(result) for result in results],
             "cached": [result.cached for result in results],
             "tokens": [
                 (result.usage.input_tokens or 0) + (result.usage.output_tokens or 0)
@@ -239,23 +314,43 @@ class Asker:
     def _begin(self) -> None:
         """Open the model and the part file, in the event loop that the calls run in."""
         model = self._job.open()
-        self._caller, self._parser = Caller(model), self._job.make_parser(model.model)
+        needs_price = self._budget is not None and self._budget.needs_price
+        self._caller = Caller(model, needs_price=needs_price)
+        self._parser = self._job.make_parser(model.model)
         self._slots = asyncio.Semaphore(self._job.concurrency)
         path = self._folder / f"part-{os.getpid()}-{new_ulid()}.jsonl"
         self._output = Output(path, ordered=False, concurrency=self._job.concurrency)
         self._output.open()
         self._finished.own = path
+        if self._budget is not None:
+            self._announced = self._budget.shared.begin.remote(self._id)
         self._begun = asyncio.create_task(self._output.run(lambda: None))
 
-    async def _answer(self, named: NamedRow) -> Result:
-        row = parse_row(named, self._parser)
+    async def _answer(self, read: NamedRow | BadRow) -> Result | None:
+        """Return the result of a row; ``None`` if the budget does not cover the call."""
+        if self._is_over:
+            return None
+        row = parse_row(read, self._parser) if isinstance(read, NamedRow) else read
         if isinstance(row, BadRow):
             result = write_bad(row)
+            if self._budget is not None:
+                await self._budget.shared.add.remote(replace(result, data=b""))
         else:
             async with self._slots:
+                if not await self._is_admitted():
+                    return None
                 result = await self._caller.ask(row)
+                if self._budget is not None:
+                    await self._budget.shared.settle.remote(self._id, replace(result, data=b""))
         self._output.put(result.line, result.data)
         return result
+
+    async def _is_admitted(self) -> bool:
+        if self._budget is None:
+            return True
+        if not self._is_over:
+            self._is_over = not await self._budget.shared.admit.remote(self._id)
+        return not self._is_over
 
     async def _sync(self) -> None:
         """Wait until all results are on disk; raise the error if writing has failed."""

@@ -161,8 +161,6 @@ def _check_runner(options: Options) -> None:
         raise ValueError(
             "on: a provider's batch API needs no cluster; leave out one of on and via"
         )
-    if options.budget is not None:
-        raise ValueError("on: a batch on Ray has no budget yet; leave it out")
     if isinstance(options.cache, Store):
         raise ValueError("on: a cache on Ray is a redis:// URL, which every process can open")
     has_limits = options.requests_per_minute is not None or options.tokens_per_minute is not None

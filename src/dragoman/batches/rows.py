@@ -27,6 +27,9 @@ Shape: TypeAlias = Literal["own", "openai", "responses", "embeddings", "anthropi
 """
 
 
+TOO_DEEP = "is nested too deeply"
+
+
 class Row(Struct, frozen=True):
     """A valid row: its line number, its id if it has one, and its request.
 
@@ -294,10 +297,13 @@ class NamedRow(Struct, array_like=True):
     record: dict[str, Any]
 
 
-_INVALID = (ValueError, TypeError, ProviderError)  # the errors with which a parser rejects a row
+# the errors with which a parser rejects a row
+_INVALID = (ValueError, TypeError, ProviderError, RecursionError)
 
 
 def _reason_of(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return TOO_DEEP
     return error.message if isinstance(error, ProviderError) else str(error)
 
 

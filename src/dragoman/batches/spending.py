@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -114,3 +116,54 @@ class Spending:
             if expected > limit or used[name] >= limit:
                 return False
         return True
+
+
+class SharedSpending:
+    """Admit calls of several workers until their common budget is used up.
+
+    On Ray this object is an actor. A worker has the id of its actor, which stays the same when Ray
+    restarts the actor after its process has died.
+    """
+
+    def __init__(self, limits: Mapping[str, Decimal], spent: Spent) -> None:
+        self._spending = Spending(limits, spent)
+        self._in_flight: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+        self._is_over = False
+
+    async def begin(self, worker: str) -> None:
+        """Drop the calls that a worker had in flight when its process died."""
+        for _ in range(self._in_flight.pop(worker, 0)):
+            self._spending.settle(None)
+        self._changed.set()
+
+    async def admit(self, worker: str) -> bool:
+        """Wait until the budget covers another call; return false if it is used up."""
+        while not self._is_over:
+            if self._spending.admit():
+                self._in_flight[worker] += 1
+                return True
+            if self._spending.in_flight == 0:
+                self._is_over = True
+                self._changed.set()
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+        return False
+
+    async def settle(self, worker: str, result: Result) -> None:
+        """Count an admitted call as ended, and add its result to the totals."""
+        if self._in_flight[worker]:
+            self._in_flight[worker] -= 1
+            self._spending.settle(result)
+        else:  # the message of a process that died arrived after that of its successor
+            self._spending.add(result)
+        self._changed.set()
+
+    async def add(self, result: Result) -> None:
+        """Add the result of a row that needed no call."""
+        self._spending.add(result)
+
+    async def is_over(self) -> bool:
+        """Return whether a row was not sent because the budget is used up."""
+        return self._is_over
