@@ -123,7 +123,7 @@ def start_proxy(python: str, base: str, port: int) -> subprocess.Popen[bytes]:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_MASTER_KEY": KEY,
     }
-    # The upstream repeats one token, which LiteLLM would treat as a failure.
+    # The upstream repeats one token. LiteLLM would treat this as a failure, so raise its limit.
     quiet["REPEATED_STREAMING_CHUNK_LIMIT"] = "1000000"
     return subprocess.Popen(
         command,

@@ -208,10 +208,10 @@ _VERBS = ["tool", "more", "more", "more", "text", "thinking", "whole", "attach",
 
 @st.composite
 def verbs(draw: st.DrawFn) -> list[Verb]:
-    """Draw the calls that a codec may make between ``start`` and the end of a message.
+    """Draw the assembler methods that a codec may call between ``start`` and the message's end.
 
     The fragments of several tool calls may be interleaved with each other and with other content.
-    The keys of tool calls are numbers, in the order in which the calls begin.
+    The keys of tool calls are numbers, in the order in which the tool calls begin.
     """
     said: list[Verb] = []
     waiting: dict[int, list[str]] = {}  # the fragments of each tool call that are not sent yet

@@ -57,7 +57,7 @@ MATCHES = [
         )
     ],
     (Rule("deny", arguments={"command": "pytest*"}), bash("pytest; ls"), True),
-    # A regular expression in an allow rule does not match a second command either.
+    # A regular expression in an allow rule does not allow a second command after the first.
     *[
         (Rule("allow", arguments={"command": "re:pytest.*"}), bash(f"pytest{more}"), False)
         for more in (

@@ -105,8 +105,8 @@ def ends(events: Iterable[Event]) -> list[ToolUseEnd]:
 
 
 def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
-    """Return the blocks in the form in which events contain them: without opaque state and empty
-    blocks, and with ``{}`` for unreadable arguments.
+    """Return the blocks as events contain them: no opaque state, no empty blocks, and ``{}`` in
+    place of unreadable arguments.
     """
     spoken: list[AssistantBlock] = []
     for block in blocks:

@@ -192,7 +192,7 @@ async def test_full_disk_rejects_new_calls_and_loses_no_usage(tmp_path: Path) ->
     pages = ledger._base.run("pragma page_count")[0][0]
     writer = LedgerWriter(ledger)
     lease = await writer.admit(LIMITED, 60)
-    # SQLite reports the same error as for a full disk
+    # if a database reaches its page limit, SQLite reports the same error as on a full disk
     ledger._base.run(f"pragma max_page_count = {pages}")
     wide = Key("w" * 50_000, "h", requests_per_minute=5)
     with pytest.raises(OverloadedError, match="cannot count"):

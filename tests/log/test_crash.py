@@ -2,7 +2,7 @@
 keep the chain intact.
 """
 
-# ruff: noqa: SLF001 - SQLite reports a full disk once the log's own connection has a page limit
+# ruff: noqa: SLF001 - a page limit on the log's private SQLite connection simulates a full disk
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ async def test_rerank_works_over_a_socket(server: SimServer, wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", sorted(EMBED_CODECS))
-async def test_simulated_errors_are_raised_with_the_same_class(wire: str) -> None:
+async def test_simulated_error_arrives_as_an_error_of_the_same_class(wire: str) -> None:
     errors = (
         RateLimitError("slow", retry_after=2),
         OverloadedError("the model is overloaded"),

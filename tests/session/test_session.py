@@ -460,7 +460,7 @@ async def test_model_swap_is_recorded_and_keeps_call_ids_unique(log: SqliteLog) 
         [c.id for m in r.messages if isinstance(m, Assistant) for c in m.tool_calls]
         for r in two.requests
     ]
-    # A call of another provider is sent with the id that the session assigned.
+    # A tool call that another provider proposed is sent with the id that the session assigned.
     assert ids == [[first]]
     last = one.requests[-1].messages
     assert [c.id for m in last if isinstance(m, Assistant) for c in m.tool_calls] == [

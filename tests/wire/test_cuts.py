@@ -157,7 +157,7 @@ def check_words(heard: DecodedReply, whole: DecodedReply, *, reread: bool) -> No
 
 @pytest.mark.parametrize("share", range(10 if EXHAUSTIVE else 1))
 @pytest.mark.parametrize("wire", sorted({case.wire for case in STREAMED}))
-def test_truncated_case_streams_give_only_content_that_arrived(
+def test_truncated_streams_of_cases_give_only_content_that_arrived(
     wire: str, share: int, count: Callable[[str, int], None]
 ) -> None:
     cases = [case for case in STREAMED if case.wire == wire][share :: 10 if EXHAUSTIVE else 1]
@@ -242,7 +242,7 @@ def cut_record(record: Record, offsets: Sequence[int]) -> None:
     done, last = 0, None
     for offset, heard in hear_cuts(codec, request, data, offsets):
         try:
-            # The same object means the same result, which was checked at the previous offset.
+            # a result that is the same object as at the previous offset was checked there
             if heard is not last:
                 check_events(heard.events)
                 check_cut(record.wire, data[:offset], whole, heard, stream=True, reread=False)

@@ -954,7 +954,7 @@ def test_missing_and_repeated_tool_call_ids_are_replaced() -> None:
     assert as_parts(heard)[1:] == [{"functionCall": {"name": "clock", "args": {}}}] * 2
 
 
-def test_tool_call_without_a_name_is_reported_and_an_empty_one_is_ignored() -> None:
+def test_tool_call_without_a_name_is_reported_and_an_empty_tool_call_is_ignored() -> None:
     heard = listen(
         reply_of(
             {"functionCall": {}},

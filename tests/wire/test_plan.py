@@ -84,7 +84,7 @@ def test_plan_without_a_codec_lists_everything_as_kept() -> None:
     assert make_plan(None, Request(TALK), "there:m") == plan()
 
 
-def test_notes_of_the_codec_replace_the_entries_marked_as_kept() -> None:
+def test_codec_notes_replace_entries_of_the_swap_plan() -> None:
     notes = noted(
         lambda notes: (
             notes.drop("messages[3].content[0]", "thinking_dropped", "no place"),
@@ -123,7 +123,7 @@ def test_notes_of_the_codec_replace_the_entries_marked_as_kept() -> None:
     assert made.losses == (dropped, lost, made.items[10])
 
 
-def test_note_on_a_block_does_not_change_the_entry_of_its_message() -> None:
+def test_note_on_a_block_does_not_change_the_plan_entry_of_its_message() -> None:
     note = Note("dropped", "c", "messages[1].content[0]", "d", loss=True)
     assert PlanItem("messages[1]", "user", "kept") in plan(note).items
     assert plan(note).items[-1] == PlanItem(

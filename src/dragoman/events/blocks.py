@@ -181,7 +181,7 @@ class Blocks:
         self.request_id = request_id
         self.out: list[Event] = []
         self.all: list[Block] = []
-        self.current: Block | None = None  # the open block that emits its events at once
+        self.current: Block | None = None  # the open block whose events are emitted immediately
         self.last: Block | None = None  # the block that the wire opened last
         self._next = 0  # index of the first block that is not closed yet
 

@@ -18,7 +18,7 @@ __all__ = ["create_app"]
 
 def __getattr__(name: str) -> Any:
     # The application is imported on first use, so that keys and ledgers can be used without the
-    # packages of the extra.
+    # packages of the extra ``gateway``.
     if name == "create_app":
         return importlib.import_module(".app", __name__).create_app
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

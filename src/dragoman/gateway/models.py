@@ -43,7 +43,7 @@ class Upstream(Struct, frozen=True):
 def describe_upstream(provider: Provider) -> Upstream:
     """Return the properties of a provider that translating a request depends on."""
     ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    # a set, because connections with different keys have the same issuer
+    # connections that differ only in their keys have the same issuer, so equal issuers are merged
     issuers = {Issuer(end.codec.wire, end.codec.issuer_vendor, end.model) for end in ends}
     return Upstream(
         frozenset([end.codec.wire for end in ends]),

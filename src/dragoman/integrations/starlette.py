@@ -147,7 +147,7 @@ async def _respond(
 
 
 def _choose_status(error: ProviderError) -> int:
-    # Keep the status 429 of servers that report an overload with it, instead of 503.
+    # Some servers report an overload with 429. Keep this status; do not replace it with 503.
     status = 429 if error.status == 429 else status_of(error)
     if status in _KEPT:
         return status
@@ -180,8 +180,8 @@ class _StreamedReply(StreamingResponse):
                 yield lines.write(event)
         except ProviderError as error:
             yield lines.write_error(error)
-            # after an exception the server closes the connection without the end of the body, and
-            # logs the error
+            # after an exception, the server logs the error and closes the connection before the
+            # body is complete
             raise
         yield lines.write_end()
 

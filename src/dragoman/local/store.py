@@ -79,7 +79,7 @@ def is_intact(
 ) -> bool:
     """Return whether the file at ``path`` has this digest.
 
-    The file is hashed only if its receipt does not match.
+    If the file has not changed since its receipt was written, it is not hashed again.
     """
     if not path.is_file():
         return False

@@ -541,7 +541,7 @@ def _entry(first: LogRecord, last: LogRecord) -> SessionEntry:
 
 
 def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPruned]:
-    """Return the sessions that ended before a time, as the ``log.pruned`` records to write."""
+    """Return a ``log.pruned`` record for each session that ended before a time."""
     entries = [_entry(read_row(first), read_row(last)) for first, last in ends]
     return [
         LogPruned(entry.session, entry.records, entry.first_id, entry.last_id, entry.head, before)

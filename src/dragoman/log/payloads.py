@@ -300,7 +300,7 @@ class PermissionGranted(Struct, frozen=True, omit_defaults=True):
 
 
 class PermissionDenied(Struct, frozen=True, omit_defaults=True):
-    """An intent may not run. This is a decision, not an error."""
+    """An intent was denied permission to run. This is a decision, not an error."""
 
     intent_id: str
     tool_name: str

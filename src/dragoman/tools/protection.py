@@ -138,9 +138,9 @@ def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
 
 
 def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
-    """Return the entries of the home folders that are visible in the sandbox.
+    """Return the files and folders in home folders that a command in the sandbox can see.
 
-    The paths to the workspace and the interpreter are left out.
+    Folders that contain the workspace or the interpreter are left out.
     """
     kept = [workspace, Path(sys.prefix), Path(sys.base_prefix)]
     return [

@@ -364,8 +364,8 @@ class _Exchange(HttpStream):
         loop = self._clock.loop
         if self._response is None or loop.is_closed() or self._clock.is_in_loop():
             self._close()
-        else:  # another thread dropped the stream, as with dragoman.sync
-            with suppress(RuntimeError):  # the event loop may be closed in the meantime
+        else:  # the stream was dropped in another thread, which happens with dragoman.sync
+            with suppress(RuntimeError):  # the event loop may have been closed by now
                 loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:

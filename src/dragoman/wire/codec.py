@@ -226,7 +226,7 @@ class Endpoint(Generic[Q]):
         return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
 
     def quirks_for(self, request: Request) -> Q:
-        """Return the endpoint's quirks, with changes learned for the request's response schema."""
+        """Return the endpoint's quirks, as changed by rejections of the request's response schema."""
         changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
         return replace(self.quirks, **changes) if changes else self.quirks
 

@@ -35,7 +35,7 @@ def digest_of(schema: Mapping[str, Any]) -> str:
 
 
 def changes_for(lessons: Iterable[Lesson], schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the changed quirks that apply to requests with a given response schema."""
+    """Return the quirks that rejected requests with this response schema have changed."""
     about = [lesson for lesson in lessons if lesson.schema is not None]
     if schema is None or not about:
         return {}

@@ -37,7 +37,7 @@ TASKS = {
 
 
 class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings for a server of the gemini wire that embeds.
+    """Settings for an embedding server that uses the gemini wire.
 
     ``batch_limit`` is the maximum number of texts in a request; the default is 100.
     """

@@ -241,10 +241,10 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
 
 
 def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a reply has a call whose input is not an object, which a body cannot express.
+    """Return whether a reply has a tool call that cannot be sent: its input is not an object.
 
-    A call that the token limit truncated is sent with ``{}``; clients recognise it by the stop
-    reason.
+    A call that the token limit truncated does not count: it is sent with ``{}``, and clients
+    recognise it by the stop reason.
     """
     blocks = complete.final_content
     return has_unreadable_call(blocks[:-1] if complete.finish_reason == "length" else blocks)

@@ -235,8 +235,8 @@ class Output:
         whole = _BETWEEN.join([text for part in parts if (text := text_of(part))])
         rest = rest_of(item.received, whole)
         if item.received or whole or record.get("encrypted_content"):
-            # An item without text and encrypted content refers to state that the server has not
-            # stored, so it is dropped.
+            # An item with neither text nor encrypted content refers to state that the server has
+            # not stored. Such an item is dropped.
             self._switch_to((item.key, "thinking"))
             if rest:
                 self._out.thinking(rest)
