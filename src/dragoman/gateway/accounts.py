@@ -65,6 +65,7 @@ class Ended(Protocol):
     @property
     def id(self) -> str:
         """The id of the request."""
+        ...
 
     @property
     def record(self) -> Callable[[float], list[CallEnd]] | None:
