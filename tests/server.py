@@ -129,6 +129,12 @@ async def serve(handler: Handler) -> AsyncIterator[Server]:
         yield server
     finally:
         server.stopped = True
+        # Stop accepting before closing the listener: Python 3.11 leaks the socket of a connection
+        # that was accepted and has no transport yet when the listener is closed.
+        for accepting in listener.sockets:
+            asyncio.get_running_loop().remove_reader(accepting.fileno())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         listener.close()
         for task in list(tasks):
             task.cancel()
