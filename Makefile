@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test test-covered test-exhaustive clients lint bench bench-quick lock sbom clean docs
+.PHONY: chat test test-covered test-exhaustive clients lint bench bench-quick bench-scale lock sbom clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
@@ -72,6 +72,11 @@ bench: .venv/dev ## CPU of a call and a chunk, beside floors written by hand and
 
 bench-quick: .venv/dev ## the same without the peers, in under two minutes
 	$(BIN)/python -m bench --quick
+
+bench-scale: .venv/dev ## batches, batches on Ray and the gateway under load; renews docs/concepts/scale.md
+	@missed=; for part in batch cluster fleet; do \
+	  $(BIN)/python -m bench.$$part --docs || missed="$$missed bench.$$part"; done; \
+	test -z "$$missed" || { echo "failed, or missed a limit:$$missed" >&2; exit 1; }
 
 docs: .venv/dev ## build the documentation into site/
 	$(BIN)/python -m tests.test_docs

@@ -1,6 +1,6 @@
 """Measure how many rows a batch processes per CPU second, and how much memory it needs.
 
-    python -m bench.batch [--rows N ...] [--order input|completed] [--rounds N]
+    python -m bench.batch [--rows N ...] [--order input|completed] [--rounds N] [--docs]
 
 The batch and the server of ``bench.server`` run in two child processes. The server answers with
 500 characters of precomputed text. CPU time is that of the batch's process, including
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import server
+from . import report, server
 
 FEWEST = 3_000  # the required number of rows per CPU second
 FLAT = 1.15  # how much more memory a hundred times as many rows may take
@@ -90,22 +90,31 @@ def main() -> None:
     parser.add_argument("--order", default="input", choices=["input", "completed"])
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3, help="Of the smallest number of rows.")
+    parser.add_argument("--docs", action="store_true", help="renew docs/concepts/scale.md")
     given = parser.parse_args()
+    found = report.describe_machine()
     with tempfile.TemporaryDirectory() as folder, server.running() as base:
         taken = []
         for rows in given.rows:
             rounds = given.rounds if rows == min(given.rows) else 1
-            found = [
+            runs = [
                 measure(base, Path(folder), rows, given.order, given.concurrency)
                 for _ in range(rounds)
             ]
-            taken.append(max(found, key=lambda each: each["per_cpu_second"]))
+            taken.append(max(runs, key=lambda each: each["per_cpu_second"]))
             taken[-1]["per_cpu_second"] = statistics.median(
-                [each["per_cpu_second"] for each in found]
+                [each["per_cpu_second"] for each in runs]
             )
             print(json.dumps(taken[-1]), flush=True)
     growth = taken[-1]["mib"] / taken[0]["mib"]
     speed = statistics.median([each["per_cpu_second"] for each in taken])
+    if given.docs:
+        for each in taken:
+            name = f"{each['rows']:,} rows"
+            found[f"{name}, rows per CPU second"] = round(each["per_cpu_second"])
+            found[f"{name}, memory in MiB, the imports included"] = each["mib"]
+        page = Path(__file__).parents[1] / "docs" / "concepts" / "scale.md"
+        report.renew(page, report.list_figures(found), "bench.batch")
     kept = speed >= FEWEST and growth <= FLAT
     print(
         f"{speed:,.0f} rows per CPU second (promised {FEWEST:,}); memory ×{growth:.2f} (promised "

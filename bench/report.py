@@ -76,6 +76,8 @@ def renew(page: Path, written: str, command: str = "make bench") -> None:
     """
     opening, closing = [f"<!-- what {command} found: {mark} -->" for mark in ("begin", "end")]
     text = page.read_text()
+    if text.count(opening) != 1 or text.count(closing) != 1:
+        raise ValueError(f"{page} must have {opening} and {closing} once")
     begin, _, rest = text.partition(opening)
     _, _, end = rest.partition(closing)
     page.write_text(f"{begin}{opening}\n\n{written}\n\n{closing}{end}")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import pytest
+from bench import report
 
 import dragoman
 from dragoman.cli import main
@@ -96,6 +97,23 @@ def test_every_case_that_a_page_cites_exists() -> None:
 def _figure(text: str) -> float:
     number, unit = re.fullmatch(r"([\d.,]+) (ms|µs)", text.strip()).groups()  # type: ignore[union-attr]
     return float(number.replace(",", "")) * (1000 if unit == "ms" else 1)
+
+
+@pytest.mark.parametrize("command", ["bench.batch", "bench.cluster", "bench.fleet"])
+def test_each_benchmark_of_make_bench_scale_has_a_table_on_the_page(
+    command: str, tmp_path: Path
+) -> None:
+    before = (ROOT / "docs/concepts/scale.md").read_text()
+    assert command.removeprefix("bench.") in (ROOT / "Makefile").read_text()
+    page = tmp_path / "scale.md"
+    page.write_text(before)
+    report.renew(page, "| new |", command)
+    after = page.read_text().splitlines()
+    kept = [line for line in after if line in before]
+    assert set(after) - set(kept) == {"| new |"}
+    assert len(before.splitlines()) - len(kept) < 40
+    with pytest.raises(ValueError, match="must have"):
+        report.renew(page, "| new |", "bench.other")
 
 
 def test_figures_on_the_comparison_page_match_the_benchmark() -> None:
