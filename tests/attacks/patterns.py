@@ -17,6 +17,7 @@ import dragoman
 from dragoman.config import _loader
 from dragoman.prices import PriceTable
 from dragoman.reasoning import _read_catalogue
+from dragoman.transport.http import _kept_lines
 from dragoman.wire.errors import Row
 
 ROOT = Path(dragoman.__file__).parent
@@ -133,6 +134,7 @@ def _data() -> Iterator[tuple[str, str]]:
             yield "prices", re.sub(r"\^.*-\\d", r"^m-\\d", pattern)
     for family in _read_catalogue().families:
         yield "reasoning", family.models
+    yield "transport, kept headers", f"(?i){_kept_lines().pattern}"
     for resolvers in _loader().yaml_implicit_resolvers.values():
         for tag, pattern in resolvers:
             yield f"config, {tag}", pattern.pattern
