@@ -2,7 +2,7 @@
 [BASE_URL [MODEL]]`.
 
 The timeouts limit how long the transport waits for the next bytes. The settings of the httpx
-client, such as a proxy, decide where requests go. Every transport needs the rest of the code.
+client, such as a proxy, decide where requests go. The other code is what every transport needs.
 """
 
 import asyncio

@@ -160,7 +160,7 @@ def test_asking_for_the_last_session_of_an_empty_log_is_an_error(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "sessions"),
     [
-        ("RM -rf", ["fix"]),  # matches the command of a tool call
+        ("RM -rf", ["fix"]),  # this text occurs in the command of a tool call
         ("only look", ["look"]),
         ("claude-sonnet", ["look", "fix"]),
         ("private", []),  # the name of a database column does not match

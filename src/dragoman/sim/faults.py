@@ -120,8 +120,8 @@ def _in_turns(run: dict[Any, list[bytes]]) -> list[bytes]:
 def _call_of(frame: bytes, tools: set[Any]) -> Any:
     """Return a key for the tool call that a frame belongs to.
 
-    The result is ``None`` if the frame belongs to no tool call. ``tools`` collects the keys of
-    call blocks.
+    The result is ``None`` if the frame belongs to no tool call. The key of each tool call that
+    begins is added to ``tools``, so that its later frames are recognised.
     """
     lines = [line[5:].strip() for line in frame.split(b"\n") if line.startswith(b"data:")]
     try:

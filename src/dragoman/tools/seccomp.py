@@ -23,7 +23,7 @@ BLOCKED: dict[str, tuple[int, int]] = {
     # access to memory and descriptors of other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "kcmp": (312, 272), "pidfd_getfd": (438, 438), "perf_event_open": (298, 241),
-    # changing mounts, of which the sandbox consists, and opening files by handle instead of path
+    # changing mounts, from which the sandbox is built, and opening files by handle, not by path
     "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "move_mount": (429, 429),
     "open_tree": (428, 428), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
     "fspick": (433, 433), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),

@@ -35,7 +35,7 @@ class UserRecord(TypedDict):
 
 
 class AssistantRecord(TypedDict, total=False):
-    """A model's message as a plain record."""
+    """An assistant message as a dictionary."""
 
     role: Required[Literal["assistant"]]
     content: _Content | None

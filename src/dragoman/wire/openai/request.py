@@ -106,8 +106,8 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
     """Return how the response schema is requested: in the wire's own field, or in the prompt."""
     if request.response_schema is None:
         return None
-    # If tool calls are requested through a schema, that schema occupies the field, so the response
-    # schema is put into the prompt.
+    # If tool calls are requested through a schema, that schema occupies ``response_format``, so
+    # the caller's response schema is put into the prompt.
     return "prompt" if quirks.structured == "prompt" or coerces(request, quirks) else "native"
 
 
