@@ -23,7 +23,7 @@ PARTS := test-rest test-gateway test-top test-attacks test-commands
 test: .venv/dev ## every check
 	@sh scripts/install_system.sh
 	@echo "lint and the parts of the tests run in parallel; each prints its output when it ends"
-	@$(MAKE) --no-print-directory -j5 -Otarget lint test-covered $(PARTS)
+	@$(MAKE) --no-print-directory -j6 -Otarget lint test-covered $(PARTS)
 	$(BIN)/python -m bench.guard
 
 test-covered: .venv/dev # in one process: worker processes would be traced twice
@@ -32,7 +32,7 @@ test-covered: .venv/dev # in one process: worker processes would be traced twice
 
 # The tests that are not covered run in parts (PARTS) of about equal length, each in one process:
 # every worker of pytest-xdist would import all tests, which takes half a minute of CPU. The part
-# test-rest has what no other part names. Five parts run at once, because tests often wait;
+# test-rest has what no other part names. Six targets run at once, because tests often wait;
 # `nice` leaves the processors to lint and the covered tests, which take longest.
 ATTACKS := $(addprefix tests/,attacks log transport)
 GATEWAY := $(addprefix tests/,clients conformance gateway integrations)
