@@ -11,9 +11,15 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dragoman import connect
 from dragoman.gateway import create_app
+from dragoman.gateway.models import Upstream, describe_upstream
 from dragoman.log import MemoryLog
+from dragoman.messages import Issuer
+from dragoman.middleware import Fallback, Retry
+from dragoman.provider import Provider
 from dragoman.registry import Registry
+from tests.listed import Listed
 from tests.server import Connection, serve
 
 from .serving import serving
@@ -113,3 +119,33 @@ async def test_model_group_keeps_answering_when_an_upstream_dies_under_load(
     assert "RoutingSwitched(from_='up0:m', to='up1:m'" in caplog.text
     assert listed["data"][0]["id"] == "fast"
     assert "routing.switched" in records
+
+
+def connect_to(model: str, wire: str, **settings: Any) -> Provider:
+    return connect(model, base_url="http://127.0.0.1:1/v1", wire=wire, **settings)
+
+
+ONE = connect_to("m", "anthropic", api_key="a")
+OTHER_KEY = connect_to("m", "anthropic", api_key="b", name="other")
+STRICT = connect_to("m", "openai", on_loss="reject", name="strict")
+ISSUER = Issuer("anthropic", ONE.codec.issuer_vendor, "m")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("provider", "found"),
+    [
+        (Retry(ONE), Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False)),
+        (
+            Fallback([ONE, OTHER_KEY]),
+            Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False),
+        ),
+        (
+            Fallback([ONE, STRICT]),
+            Upstream(frozenset({"anthropic", "openai"}), None, refuses_losses=True),
+        ),
+        (Listed("Hi"), Upstream(frozenset(), None, refuses_losses=False)),
+    ],
+    ids=["one provider", "two keys", "two wires", "no wire"],
+)
+def test_group_is_described_by_all_its_providers(provider: Provider, found: Upstream) -> None:
+    assert describe_upstream(provider) == found
