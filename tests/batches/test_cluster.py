@@ -194,11 +194,16 @@ class Counting:
         self.acknowledged: set[str] = set()
         self.asked_again: list[str] = []
 
-    async def __call__(self, connection: Connection) -> None:
-        prompt = connection.seen.json["messages"][-1]["content"]
+    def note(self, connection: Connection) -> str:
+        """Record a request and return its prompt."""
+        prompt = str(connection.seen.json["messages"][-1]["content"])
         self.asked.append(prompt)
         if prompt in self.acknowledged:
             self.asked_again.append(prompt)
+        return prompt
+
+    async def __call__(self, connection: Connection) -> None:
+        prompt = self.note(connection)
         await asyncio.sleep(0.02)
         connection.reply(200, completion(f"{prompt}!"))
 
@@ -407,10 +412,7 @@ class Priced(Counting):
         self.both = asyncio.Event()
 
     async def __call__(self, connection: Connection) -> None:
-        prompt = connection.seen.json["messages"][-1]["content"]
-        self.asked.append(prompt)
-        if prompt in self.acknowledged:
-            self.asked_again.append(prompt)
+        prompt = self.note(connection)
         if len(self.asked) > 20:
             await self.both.wait()
         await asyncio.sleep(0.02)
@@ -472,10 +474,7 @@ class Gate(Counting):
         self.changed = asyncio.Condition()
 
     async def __call__(self, connection: Connection) -> None:
-        prompt = connection.seen.json["messages"][-1]["content"]
-        self.asked.append(prompt)
-        if prompt in self.acknowledged:
-            self.asked_again.append(prompt)
+        prompt = self.note(connection)
         async with self.changed:
             await self.changed.wait_for(lambda: self.answered < self.allowed)
             self.answered += 1

@@ -65,17 +65,20 @@ class GatewayCall(Struct, kw_only=True):
 
     def record(self) -> list[CallEnd]:
         """Return one record for each attempt of the call, in order."""
-        earlier = [each for each in self.reply.history if isinstance(each, CallFailed)]
-        return [*[replace(each, inbound=self.inbound) for each in earlier], self._record_end()]
+        earlier = [replace(each, inbound=self.inbound) for each in self._find_failed()]
+        return [*earlier, self._record_end()]
 
     def count_tokens(self) -> Usage:
         """Return the total tokens of all attempts, without computing their price."""
-        usage = self._find_usage()
-        failed = [each for each in self.reply.history if isinstance(each, CallFailed)]
+        usage, failed = self._find_usage(), self._find_failed()
         return Usage(
             sum([each.input_tokens or 0 for each in failed], usage.input_tokens or 0),
             sum([each.output_tokens or 0 for each in failed], usage.output_tokens or 0),
         )
+
+    def _find_failed(self) -> list[CallFailed]:
+        """Return the records of the attempts that failed before the last one."""
+        return [each for each in self.reply.history if isinstance(each, CallFailed)]
 
     def _record_end(self) -> CallEnd:
         complete, reply, request = self.complete, self.reply, self.request
