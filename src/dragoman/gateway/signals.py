@@ -22,8 +22,8 @@ def handle_signals(service: Service) -> None:
 
     After SIGTERM, ``/ready`` reports 503 for ``drain_delay`` seconds while requests are still
     served, so that load balancers stop sending requests. Then the HTTP server's own handler runs,
-    which drains the server. SIGINT drains the server without that delay. SIGHUP replaces the models for new requests; running requests finish
-    with the earlier models.
+    which drains the server. SIGINT drains the server without that delay. SIGHUP replaces the
+    models for new requests; running requests finish with the earlier models.
     """
     previous: dict[int, Any] = {
         number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)

@@ -91,7 +91,7 @@ def describe_proposal(proposal: Proposal, verdict: Verdict) -> dict[str, Any]:
 
 
 async def ask(approve: Approver | None, proposal: Proposal, verdict: Verdict) -> Decision:
-    """Ask an approver and return its answer as a decision; deny if there is no approver."""
+    """Ask an approver and return its answer as a decision. Without an approver, deny."""
     if approve is None:
         return Decision(False, "nobody", "there is no approver to ask", verdict.rule)
     answer: Any = approve(proposal, verdict)

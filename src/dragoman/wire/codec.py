@@ -313,7 +313,10 @@ class Codec(Protocol):
         ...
 
     def learn(self, error: ProviderError, request: Request) -> Codec | None:
-        """Return a codec that avoids the rejected field; ``None`` if there is no alternative."""
+        """Return a codec that avoids the field that the error names.
+
+        Return ``None`` if the error names no field that the codec can avoid.
+        """
 
 
 class Decoder(ABC):

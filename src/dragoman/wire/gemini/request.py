@@ -200,7 +200,7 @@ def _write_reasoning(
 
 
 def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:
-    """Return the fields for the tools and the tool choice; none if there are no tools."""
+    """Return the fields for the tools and the tool choice. Without tools, return no fields."""
     if not request.tools:
         if request.tool_choice is not None:
             # The server rejects a tool choice without tools.

@@ -88,7 +88,7 @@ class OtherParts:
 
 
 def read_reference(part: dict[str, Any], out: Assembler) -> bool:
-    """Attach a reference to the text before it; return false if there is no such text.
+    """Attach a reference to the text before it; return false if no text precedes it.
 
     Mistral puts references between the parts of a text. A reference belongs to the text since the
     previous reference. Two references in a row belong to the same text (case: openai/references).
