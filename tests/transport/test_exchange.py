@@ -303,9 +303,10 @@ async def test_compressed_comments_neither_extend_a_timeout_nor_block_the_event_
             await asyncio.sleep(0)
             turns += 1
 
+    # 1.3 GB take longer than the timeout, which is long enough for a busy machine to connect
     async with (
-        serve(exploding(bomb)) as server,
-        connect("m", base_url=server.base_url, timeouts=0.05) as model,
+        serve(exploding(bomb * 20)) as server,
+        connect("m", base_url=server.base_url, timeouts=0.5) as model,
     ):
         counting = asyncio.create_task(count_turns())
         with pytest.raises(TimedOutError):
