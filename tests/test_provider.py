@@ -32,6 +32,7 @@ from dragoman import (
     ProviderError,
     Request,
     RuntimeConfig,
+    ServerTool,
     StreamInterruptedError,
     StructuredOutputError,
     System,
@@ -53,6 +54,7 @@ from dragoman import (
 from dragoman.events import Assembler
 from dragoman.transport import FixtureTransport
 
+from .listed import Listed
 from .server import DONE, Connection, answering, chunk, completion, serve, stream_of
 
 CITY = Tool(
@@ -115,6 +117,19 @@ async def test_call_neither_checks_readiness_nor_retries() -> None:
         with pytest.raises(dragoman.UnavailableError):
             _ = [event async for event in model.stream("Hi")]
     assert [seen.path for seen in server.requests] == ["/v1/chat/completions"] * 2
+
+
+async def test_request_that_was_built_before_is_sent_whole() -> None:
+    search = ServerTool("web_search")
+    asked = Request((User("Hi"),), stream=True, metadata={"a": "b"}, server_tools=(search,))
+    model = Listed("Hello", "Hello")
+    reply = await model.send(asked)
+    (sent,) = model.requests
+    assert (reply.text, reply.request_id) == ("Hello", asked.request_id)
+    assert sent == msgspec.structs.replace(asked, stream=False, model="m")
+    with pytest.raises(InvalidRequestError, match="messages is empty") as caught:
+        await model.send(Request(()))
+    assert (caught.value.provider, len(model.requests)) == ("listed", 1)
 
 
 async def test_two_hundred_concurrent_calls_succeed() -> None:

@@ -26,7 +26,8 @@ from dragoman.errors import (
     StreamInterruptedError,
 )
 from dragoman.events import Event, Response, Usage
-from dragoman.messages import Assistant, Request
+from dragoman.messages import Assistant, Request, ServerTool
+from dragoman.middleware import LimiterUnavailableError
 from dragoman.provider import Provider
 from tests.listed import Listed
 
@@ -231,6 +232,71 @@ async def test_structured_output_is_parsed_for_each_row(out: Path) -> None:
         "structured_output_invalid",
         '{"n": "x"}',
     )
+
+
+SEARCH = ServerTool("web_search", {"max_uses": 2})
+
+
+@pytest.mark.parametrize(
+    ("row", "settings"),
+    [
+        ({"prompt": "x", "tools": [{"type": "server_tool", "name": "web_search",
+                                    "options": {"max_uses": 2}}]}, {}),
+        ({"prompt": "x"}, {"tools": [SEARCH]}),
+        ({"custom_id": "a", "url": "/v1/chat/completions",
+          "body": {"model": "m", "messages": [{"role": "user", "content": "x"}]}},
+         {"tools": [SEARCH]}),
+    ],
+    ids=["row", "batch", "batch, row in another format"],
+)  # fmt: skip
+async def test_server_tools_reach_the_model(
+    row: dict[str, Any], settings: dict[str, Any], out: Path
+) -> None:
+    model = Listed("found")
+    report = await run([row], out, model, **settings)
+    assert report.failed == 0
+    assert [request.server_tools for request in model.requests] == [(SEARCH,)]
+
+
+async def test_dropped_fields_of_a_row_are_reported_in_its_result(out: Path) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x", "name": "Ada"}]}
+    row = {"custom_id": "a", "url": "/v1/chat/completions", "body": body}
+    await run([row], out, Listed("ok"))
+    (result,) = results(out)
+    assert len(result["warnings"]) == 1
+    assert "messages[0].name" in result["warnings"][0]
+
+
+class Stopping(Listed):
+    """Answers the first prompt after eight turns of the event loop; the second stops the batch
+    after another number of turns.
+    """
+
+    def __init__(self, turns: int) -> None:
+        super().__init__("first")
+        self.turns = turns
+        self.has_answered = False
+
+    async def events(self, request: Request) -> Any:
+        is_first = request.messages[-1].text == "p0"  # type: ignore[union-attr]
+        for _ in range(8 if is_first else self.turns):
+            await asyncio.sleep(0)
+        if not is_first:
+            raise LimiterUnavailableError("the limiter is down")
+        async for event in super().events(request):
+            yield event
+        self.has_answered = True
+
+
+async def test_reply_that_arrives_before_the_batch_stops_is_saved(out: Path) -> None:
+    saved = []
+    for turns in range(16):
+        model = Stopping(turns)
+        with pytest.raises(BatchError, match="the limiter is down"):
+            await run(prompts(2), out, model, concurrency=2, order="completed", fresh=True)
+        saved.append(bool(results(out)))
+        assert saved[-1] == model.has_answered
+    assert set(saved) == {True, False}
 
 
 async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> None:

@@ -285,6 +285,7 @@ def _make_defaults(given: Options) -> Defaults:
     return Defaults(
         system=system,
         tools=tuple(request.tools),
+        server_tools=request.server_tools,
         tool_choice=request.tool_choice,
         response_schema=request.response_schema,
         config=request.config,

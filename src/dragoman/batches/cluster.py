@@ -339,7 +339,10 @@ class Asker:
             async with self._slots:
                 if not await self._is_admitted():
                     return None
-                result = await self._caller.ask(row)
+                await asyncio.sleep(0)
+                outcome = await self._caller.send(row)
+                await asyncio.sleep(0)
+                result = self._caller.write(row, outcome)
                 if self._budget is not None:
                     await self._budget.shared.settle.remote(self._id, replace(result, data=b""))
         self._output.put(result.line, result.data)

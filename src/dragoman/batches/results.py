@@ -47,6 +47,8 @@ def write_reply(row: Row, response: Response[Any] | Embeddings, bill: Cost | Unp
     if row.shape != "own" and response.usage != Usage():
         # written in every format, since a restart adds up the tokens of all rows
         facts["usage"] = response.usage
+    if row.asked is not None and (warnings := (*row.asked.warnings, *response.warnings)):
+        facts["warnings"] = [str(warning) for warning in warnings]
     if isinstance(response, Embeddings):
         record = _vectors(row, response)
     else:
@@ -187,7 +189,8 @@ def _events(request: Request, response: Response[Any]) -> list[Event]:
 
 
 def _foreign_reply(row: Row, response: Response[Any]) -> dict[str, Any]:
-    encoder = SERVER_CODECS[row.shape].encoder(Asked(row.request), created=int(time.time()))
+    asked = row.asked or Asked(row.request)
+    encoder = SERVER_CODECS[row.shape].encoder(asked, created=int(time.time()))
     for event in _events(row.request, response):
         encoder.feed(event)
     try:

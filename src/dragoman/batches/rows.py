@@ -14,9 +14,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import ProviderError
-from ..messages import NO_CONFIG, Request, RuntimeConfig, System, Tool, ToolChoice
+from ..messages import (
+    NO_CONFIG,
+    Request,
+    RuntimeConfig,
+    ServerTool,
+    System,
+    Tool,
+    ToolChoice,
+)
 from ..validate import build_request, check_request
-from ..wire import SERVER_CODECS
+from ..wire import SERVER_CODECS, Asked
 from .sources import Record, Source
 from .template import Template
 
@@ -33,13 +41,15 @@ TOO_DEEP = "is nested too deeply"
 class Row(Struct, frozen=True):
     """A valid row: its line number, its id if it has one, and its request.
 
-    The request is a ``Request``; in a batch of embeddings it is an ``AskedRetrieval``.
+    The request is a ``Request``; in a batch of embeddings it is an ``AskedRetrieval``. ``asked``
+    is set if the row is in a provider's batch format: its result is written in the same format.
     """
 
     line: int
     id: str | None
     shape: Shape
     request: Any
+    asked: Asked | None = None
 
 
 class BadRow(Struct, frozen=True):
@@ -59,6 +69,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
 
     system: str | None = None
     tools: tuple[Tool, ...] = ()
+    server_tools: tuple[ServerTool, ...] = ()
     tool_choice: ToolChoice | None = None
     response_schema: dict[str, Any] | None = None
     config: RuntimeConfig = NO_CONFIG
@@ -98,7 +109,7 @@ class Parser(ABC):
 
     @abstractmethod
     def parse(self, record: Record, shape: Shape) -> Any:
-        """Return the request that a record describes.
+        """Return the request that a record describes; an ``Asked`` if it is in another format.
 
         Raise ``ValueError`` or ``ProviderError`` if the record is invalid.
         """
@@ -130,7 +141,7 @@ class RowParser(Parser):
     def check(self, request: Request) -> None:
         check_request(request)
 
-    def parse(self, record: Record, shape: Shape) -> Request:
+    def parse(self, record: Record, shape: Shape) -> Request | Asked:
         if shape != "own":
             return self._read_foreign(record, shape)
         if self._template is not None:
@@ -166,7 +177,7 @@ class RowParser(Parser):
             settings["system"] = system
         return build_request(
             prompt if messages is None else messages,
-            record.get("tools") or given.tools,
+            record.get("tools") or (*given.tools, *given.server_tools),
             given.config,
             record.get("response_schema") or given.response_schema,
             record.get("tool_choice") or given.tool_choice,
@@ -176,7 +187,7 @@ class RowParser(Parser):
             metadata=read_metadata(record),
         )
 
-    def _read_foreign(self, record: Record, shape: Shape) -> Request:
+    def _read_foreign(self, record: Record, shape: Shape) -> Asked:
         """Read a row in a provider's batch format; the batch's model replaces the row's model."""
         given = self._defaults
         name = {"anthropic": "params", "gemini": "request"}.get(shape, "body")
@@ -190,20 +201,24 @@ class RowParser(Parser):
         if shape != "gemini":
             body["model"] = self._model or "model"
         codec: Any = SERVER_CODECS[shape]
-        request: Request = codec.decode(body, "/v1beta/models/model:generateContent").request
+        asked: Asked = codec.decode(body, "/v1beta/models/model:generateContent")
+        request = asked.request
         messages = request.messages
         if given.system is not None and not any(isinstance(each, System) for each in messages):
             messages = (System(given.system), *messages)
-        return replace(
+        has_tools = bool(request.tools or request.server_tools)
+        request = replace(
             request,
             messages=messages,
             model=self._model,
             stream=False,
-            tools=request.tools or given.tools,
+            tools=request.tools if has_tools else given.tools,
+            server_tools=request.server_tools if has_tools else given.server_tools,
             tool_choice=request.tool_choice or given.tool_choice,
             response_schema=request.response_schema or given.response_schema,
             config=_overlay(given.config, request.config),
         )
+        return replace(asked, request=request)
 
 
 def _overlay(given: RuntimeConfig, own: RuntimeConfig) -> RuntimeConfig:
@@ -339,6 +354,8 @@ def parse_row(row: NamedRow, parser: Parser) -> Row | BadRow:
         request = parser.parse(row.record, row.shape)
     except _INVALID as error:
         return BadRow(row.line, row.id, row.shape, _reason_of(error))
+    if isinstance(request, Asked):
+        return Row(row.line, row.id, row.shape, request.request, request)
     return Row(row.line, row.id, row.shape, request)
 
 

@@ -133,6 +133,20 @@ class Provider(ABC):
             continues=continues,
             request_id=request_id, session_id=session_id, metadata=metadata, settings=settings,
         )  # fmt: skip
+        return await self._complete(request)
+
+    async def send(self, request: Request) -> Response[Any]:
+        """Check a request that was built before, send it, and return its complete reply.
+
+        ``complete`` builds the request from its arguments. Use this method if you have a
+        ``Request``; none of its fields is lost.
+        """
+        if request.stream or not request.model:
+            request = replace(request, stream=False, model=request.model or self.model)
+        self._check_request(request)
+        return await self._complete(request)
+
+    async def _complete(self, request: Request) -> Response[Any]:
         began = time.perf_counter()
         reply, first, last = self.open(request), None, None
         waiting = WaitingCall()
@@ -269,11 +283,17 @@ class Provider(ABC):
 
     def _request(self, *arguments: Any, request_id: str | None, **more: Any) -> Request:
         request = build_request(*arguments, model=self.model, request_id=request_id, **more)
+        self._check_request(request)
+        return request
+
+    def _check_request(self, request: Request) -> None:
         try:
             check_request(request)
             self.check(request)
-            if request_id is not None and request_id in self._calls:
-                raise InvalidRequestError(f"request_id {quote(request_id)} is already in flight")
+            if request.request_id in self._calls:
+                raise InvalidRequestError(
+                    f"request_id {quote(request.request_id)} is already in flight"
+                )
         except ProviderError as error:
             error.provider, error.model, error.request_id = (
                 self.name or None,
@@ -281,7 +301,6 @@ class Provider(ABC):
                 request.request_id,
             )
             raise
-        return request
 
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
         # Some wires require ``max_tokens``; without a value, making the plan would fail.
