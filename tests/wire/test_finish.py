@@ -192,4 +192,5 @@ def test_finish_reason_of_each_wire_is_read(wire: str, word: str) -> None:
 @pytest.mark.parametrize("wire", sorted(CODECS))
 def test_tested_finish_reasons_equal_those_of_the_codec(wire: str) -> None:
     reply = importlib.import_module(f"dragoman.wire.{wire}.reply")
-    assert {**reply.FINISH, **getattr(reply, "_READ", {})} == ENDS[wire]
+    read = reply.READ if wire == "openai" else {**reply.FINISH, **getattr(reply, "_READ", {})}
+    assert read == ENDS[wire]

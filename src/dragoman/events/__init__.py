@@ -54,6 +54,7 @@ from .values import (
     decode_event,
     encode_event,
     fold,
+    make_response,
     read_json,
     read_object,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "encode_event",
     "fold",
     "make_intent",
+    "make_response",
     "read_json",
     "read_object",
     "to_model_events",

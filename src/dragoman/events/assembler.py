@@ -36,6 +36,7 @@ from .values import (
     read_object,
 )
 
+_NO_USAGE = Usage()
 Interruption = Literal["cancelled", "interrupted"]
 
 
@@ -113,7 +114,7 @@ class Assembler:
         self.provider = provider
         self.issuer = issuer
         self.warnings = tuple(warnings)
-        self.reported = Usage()  # the latest token counts
+        self.reported = _NO_USAGE  # the latest token counts
         self.kept: Raw | None = None
         self.error: ProviderError | None = None
         self.opening: MessageStart | None = None
@@ -123,8 +124,7 @@ class Assembler:
         self._new_id = new_id
         self._blocks = Blocks(request_id)
         self._tools: dict[Any, Block] = {}
-        self._call_ids: set[str] = set()
-        self._nulls: list[Block] = []  # calls whose arguments consist only of ``null`` so far
+        self._call_ids: set[str] | None = None  # created by the first call
 
     @property
     def response(self) -> Response | None:
@@ -218,8 +218,9 @@ class Assembler:
         """
         if key in self._tools:
             raise AssemblerError(f"tool_start called twice for {key!r}")
-        unique = call_id if call_id and call_id not in self._call_ids else "call_" + self._new_id()
-        self._call_ids.add(unique)
+        known = self._call_ids = self._call_ids or set()
+        unique = call_id if call_id and call_id not in known else "call_" + self._new_id()
+        known.add(unique)
         block = self._tools[key] = self._open(ToolCall)
         block.name, block.call_id, block.provider_id = name, unique, call_id or unique
         self._close_ended()
@@ -230,12 +231,12 @@ class Assembler:
         if block is None:
             raise AssemblerError(f"tool_input for {key!r}, which was not started")
         if block.ended:
-            self._refuse_late("tool_input")
+            _refuse_late(self, "tool_input")
             if fragment.strip():
                 block.problem = ("malformed", "more arguments arrived after the call was complete")
             return
-        if fragment == "null" or block in self._nulls:
-            fragment = _hold_null(block, fragment, self._nulls, self._expected)
+        if fragment == "null" or block.is_null:
+            fragment = _hold_null(block, fragment, self._expected)
         if fragment:
             self._blocks.add(block, fragment, self.offset)
             if block is self._blocks.current and block is not self._blocks.last:
@@ -251,7 +252,7 @@ class Assembler:
         text that they support. In this case ``opaque`` may be a function of the text and its
         existing state. If the message has no text, the state is ignored.
         """
-        self._refuse_late("attach")
+        _refuse_late(self, "attach")
         if key is LAST:
             self._blocks.cite(opaque, self.issuer)
             return
@@ -294,10 +295,23 @@ class Assembler:
 
     def usage(self, usage: Usage) -> None:
         """Replace the token counts of the message; a wire merges partial counts itself."""
-        self._refuse_late("usage")
+        _refuse_late(self, "usage")
         self.reported = usage
 
     # --- methods that end the message
+
+    def finish_text(
+        self, text: str, usage: Usage | None, reason: FinishReason, raw: str | None
+    ) -> None:
+        """Create all events of a reply that is one text, after ``start``.
+
+        The events are those of ``text``, ``usage`` and ``finish``, made in fewer steps. If the
+        text must match a schema, these methods must be called instead.
+        """
+        if usage is not None:
+            self.reported = usage
+        self._blocks.add_whole(text, self.offset)
+        self._complete(reason, raw)
 
     def finish(
         self, reason: FinishReason, raw: str | None = None, stop_sequence: str | None = None
@@ -344,14 +358,10 @@ class Assembler:
     # --- private methods
 
     def _open(self, kind: type) -> Block:
-        self._refuse_late("a block")
+        _refuse_late(self, "a block")
         if self.opening is None:
             raise AssemblerError("a block before start")
         return self._blocks.open(kind, self.offset)
-
-    def _refuse_late(self, verb: str) -> None:
-        if self.complete is not None:
-            raise AssemblerError(f"{verb} after the end")
 
     def _close_ended(self) -> None:
         """Close the blocks that have ended, in order, up to the first block that is still open."""
@@ -428,18 +438,23 @@ class Assembler:
             self.error.response = self.response
 
 
-def _hold_null(block: Block, fragment: str, nulls: list[Block], expected: Expected | None) -> str:
+def _refuse_late(out: Assembler, verb: str) -> None:
+    if out.complete is not None:
+        raise AssemblerError(f"{verb} after the end")
+
+
+def _hold_null(block: Block, fragment: str, expected: Expected | None) -> str:
     """Hold back the arguments of a call if they are ``null``; return the text to emit now.
 
     Groq sends ``null`` as the arguments of a tool without parameters. If the tool accepts ``{}``,
     ``null`` is treated as empty arguments and not emitted. If more text follows, ``null`` is
     emitted before it, and the arguments are malformed.
     """
-    if block in nulls:
-        nulls.remove(block)
+    if block.is_null:
+        block.is_null = False
         return "null" + fragment
     if not block.text and expected is not None and expected.tool_problem(block.name, {}) is None:
-        nulls.append(block)
+        block.is_null = True
         return ""
     return fragment
 

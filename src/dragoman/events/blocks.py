@@ -80,35 +80,39 @@ class GrowingText:
 
     def read(self) -> str:
         """Return the text received so far, and join the chunks into one string."""
-        text = "".join(self._chunks) + "".join(self._fragments)
-        self._chunks = [text]
-        self._fragments.clear()
-        return text
+        if self._fragments or len(self._chunks) > 1:
+            self._chunks = ["".join(self._chunks) + "".join(self._fragments)]
+            self._fragments.clear()
+        return self._chunks[0]
 
 
 class Block:
     """A text, a thought or a tool call of a message whose fragments are still arriving."""
 
     __slots__ = (
-        "call_id", "complete", "content", "continuity", "count", "ended", "first", "index", "kind",
-        "last", "name",
+        "call_id", "complete", "content", "continuity", "count", "ended", "first", "index",
+        "is_null", "kind", "last", "name",
         "problem", "provider_id", "signatures", "tail", "value", "waiting",
     )  # fmt: skip
 
-    def __init__(self, kind: type, index: int, offset: int = 0) -> None:
+    def __init__(
+        self, kind: type, index: int, offset: int = 0, text: str = "", *, is_current: bool = False
+    ) -> None:
         self.kind = kind
         self.index = index
-        self.content = GrowingText()  # the text of all emitted fragments
+        self.content = GrowingText(text)  # the text of all emitted fragments
         # fragments received before the block became current; None afterwards
-        self.waiting: list[str] | None = []
+        self.waiting: list[str] | None = None if is_current else []
         self.tail = ""  # the last fragment that is not only white space
         self.count = 0  # number of fragments received
         self.ended = False  # whether the wire, or the next block, has closed this block
         self.first = self.last = offset
         self.continuity: Continuity | None = None
-        self.signatures: list[str] = []  # the signatures that were emitted
+        self.signatures: tuple[str, ...] = ()  # the signatures that were emitted
         # the complete block, if it did not arrive in fragments
         self.complete: AssistantBlock | None = None
+        # whether ``null`` was received and is held back, as the arguments of a tool call
+        self.is_null = False
         self.name = self.call_id = self.provider_id = ""
         self.value: dict[str, Any] | None = None
         self.problem: tuple[Problem, str] | None = None
@@ -129,7 +133,7 @@ class Block:
             elif isinstance(event, TextDelta | ThinkingDelta):
                 hidden += len(event.text)
                 if isinstance(event, ThinkingDelta) and event.signature is not None:
-                    self.signatures.pop()
+                    self.signatures = self.signatures[:-1]
         text = self.content.read()
         text = text[: len(text) - hidden]
         self.content = GrowingText(text)
@@ -193,6 +197,13 @@ class Blocks:
         self.all.append(block)
         return block
 
+    def add_whole(self, text: str, offset: int) -> None:
+        """Add the only block of a message: a text that has arrived completely."""
+        block = self.last = Block(Text, 0, offset, text, is_current=True)
+        block.ended = True
+        self.all.append(block)
+        self.out.append(TextDelta(self.message_id, self.request_id, 0, text))
+
     def follow(self, kind: type, index: int) -> Block:
         """Return the block at ``index``; add it if it is new, and mark earlier blocks as ended.
 
@@ -201,8 +212,7 @@ class Blocks:
         block = self.all[-1] if self.all else None
         if block is None or block.index != index:
             self.skip()
-            block = Block(kind, index)
-            block.waiting = None
+            block = Block(kind, index, is_current=True)
             self.all.append(block)
         return block
 
@@ -282,7 +292,7 @@ class Blocks:
         """Emit the signature of a thinking block, if it has one."""
         if block.continuity is not None and block.continuity.signature is not None:
             signature = block.continuity.signature
-            block.signatures.append(signature)
+            block.signatures += (signature,)
             self.out.append(
                 ThinkingDelta(self.message_id, self.request_id, block.index, "", signature)
             )

@@ -533,6 +533,16 @@ def fold(
         raise ValueError(
             "these events have no message.complete: the stream was not read to its end"
         )
+    return make_response(start, complete, latency_ms, sale)
+
+
+def make_response(
+    start: MessageStart | None,
+    complete: MessageComplete,
+    latency_ms: float | None = None,
+    sale: Sale | None = None,
+) -> Response:
+    """Build the response from the first and the last event of a message."""
     return Response(
         Assistant(complete.final_content),
         complete.finish_reason,

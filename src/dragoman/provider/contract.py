@@ -25,7 +25,15 @@ from ..errors import (
     UnsupportedFeatureError,
     quote,
 )
-from ..events import Event, MessageComplete, Parsed, Response, Sale, fold
+from ..events import (
+    Event,
+    MessageComplete,
+    MessageStart,
+    Parsed,
+    Response,
+    Sale,
+    make_response,
+)
 from ..messages import Request, RuntimeConfig
 from ..prices import PricedAs, PriceRow
 from ..tokens import estimate_input_tokens
@@ -167,7 +175,9 @@ class Provider(ABC):
         if first is None or type(last) is not MessageComplete:
             raise StreamInterruptedError("the provider's events ended before the message did")
         sale = Sale(partial(self.find_sold, reply.provider, reply.model))
-        response: Response[Any] = fold((first, last), (time.perf_counter() - began) * 1000, sale)
+        latency = (time.perf_counter() - began) * 1000
+        start = first if type(first) is MessageStart else None
+        response: Response[Any] = make_response(start, last, latency, sale)
         if request.response_type is None:
             return response
         return replace(response, parsed=to_instance(response, request))

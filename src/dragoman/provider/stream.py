@@ -21,19 +21,23 @@ from .reply import Reply
 class CallsInFlight:
     """Calls in flight by request id.
 
-    The references are weak: when a caller drops its stream, the call is removed.
+    References to streams are weak: when a caller drops its stream, the call is removed.
     """
 
     def __init__(self) -> None:
-        self._calls: dict[str, ref[EventStream[Any] | WaitingCall]] = {}
+        self._calls: dict[str, WaitingCall | ref[EventStream[Any]]] = {}
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._calls
 
-    def add(self, request_id: str, call: EventStream[Any] | WaitingCall) -> None:
-        """Register a call as in flight."""
+    def add(self, request_id: str, call: WaitingCall) -> None:
+        """Register a call of ``complete()`` as in flight."""
+        self._calls[request_id] = call
+
+    def add_stream(self, request_id: str, stream: EventStream[Any]) -> None:
+        """Register a stream as in flight."""
         calls = self._calls
-        calls[request_id] = ref(call, lambda _: calls.pop(request_id, None))
+        calls[request_id] = ref(stream, lambda _: calls.pop(request_id, None))
 
     def remove(self, request_id: str) -> None:
         """Remove a call that has ended."""
@@ -42,7 +46,7 @@ class CallsInFlight:
     async def cancel(self, request_id: str) -> bool:
         """Cancel the call with this request id; return ``False`` if it is not in flight."""
         known = self._calls.get(request_id)
-        call = known() if known is not None else None
+        call = known() if isinstance(known, ref) else known
         return await call.cancel() if call is not None else False
 
 
@@ -124,7 +128,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self._unfit: StructuredOutputError | None = None
         self._began = time.perf_counter()
         self._calls = calls if calls is not None else CallsInFlight()
-        self._calls.add(self.request_id, self)
+        self._calls.add_stream(self.request_id, self)
 
     @property
     def ended(self) -> bool:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from decimal import Decimal
 from typing import Any
-
-import msgspec
-from msgspec import Struct
 
 from ...errors import InvalidResponseError
 from ...events import Assembler, FinishReason, Usage, read_json, read_object
@@ -16,101 +11,13 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..json import json_text, sorted_json
+from .chunks import Call, Choice, Chunk, Function, Part, read_chunk
 from .errors import inband_error
+from .finish import CUT, READ
 from .other_parts import OtherParts, read_reference
+from .plain import read_plain
 from .quirks import Quirks
-
-
-class _Function(Struct, gc=False):
-    name: Any = None
-    arguments: Any = None
-
-
-class _Call(Struct, gc=False):
-    index: Any = None
-    id: Any = None
-    function: _Function | None = None
-
-
-class _Part(Struct, gc=False):
-    """A ``delta`` of a stream or the ``message`` of a body, which have the same fields."""
-
-    content: Any = None
-    reasoning_content: Any = None
-    reasoning: Any = None
-    reasoning_details: Any = None
-    refusal: Any = None
-    annotations: Any = None
-    images: Any = None
-    audio: Any = None
-    executed_tools: Any = None
-    tool_calls: list[_Call] | None = None
-    function_call: _Function | None = None
-
-
-class _Choice(Struct, gc=False):
-    index: Any = None
-    delta: _Part | None = None
-    message: _Part | None = None
-    finish_reason: Any = None
-    native_finish_reason: Any = None
-    usage: Any = None
-    error: Any = None
-
-
-class _Chunk(Struct, gc=False):
-    """A streamed chunk or a complete body, with only the fields that the decoder uses."""
-
-    model: Any = None
-    choices: list[_Choice] | None = None
-    usage: Any = None
-    error: Any = None
-    citations: Any = None
-    search_results: Any = None
-    images: Any = None
-    related_questions: Any = None
-
-
-_chunks = msgspec.json.Decoder(_Chunk)
-
-
-def _read_chunk(data: bytes) -> _Chunk:
-    try:
-        return _chunks.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        record = read_json(data)
-    try:
-        return msgspec.convert(record, _Chunk)
-    except msgspec.ValidationError:
-        if not _mend_calls(record):
-            raise
-        return msgspec.convert(record, _Chunk)
-
-
-def _mend_calls(record: Any) -> bool:
-    """Drop invalid ``tool_calls`` of failed choices; return whether there were failed choices.
-
-    The readable parts of a failed reply are still decoded. ``raw`` contains the complete reply.
-    """
-    mended = False
-    choices = record.get("choices") if isinstance(record, dict) else None
-    for choice in choices if isinstance(choices, list) else ():
-        part = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(part, dict) or not isinstance(
-            finish := choice.get("finish_reason"), str
-        ):
-            continue
-        if _READ.get(finish, "error") != "error":
-            continue
-        calls = part.get("tool_calls")
-        part["tool_calls"] = (
-            [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else None
-        )
-        for call in part["tool_calls"] or ():
-            if not isinstance(call.get("function"), dict):
-                call["function"] = None
-        mended = True
-    return mended
+from .usage import read_usage
 
 
 class _OpenCall:
@@ -127,21 +34,26 @@ class _OpenCall:
         self.fragments: list[tuple[int, str]] = []
 
 
-FINISH: dict[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
-}
-"""Finish reasons of this wire. If two have the same meaning, this library's server side sends the
-first.
-"""
+class _OpenCalls:
+    """The tool calls of a reply: in order, and by the index or id of their fragments."""
 
-# Finish reasons that are decoded, but that this library's server side never sends. DeepSeek on
-# Azure sends ``tool_call`` (case: openai/finish-word-in-the-singular).
-_READ: dict[str, FinishReason] = {**FINISH, "error": "error", "tool_call": "tool_calls"}
-_CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
+    __slots__ = ("by_id", "by_index", "last", "ordered")
+
+    def __init__(self) -> None:
+        self.ordered: list[_OpenCall] = []
+        self.by_index: dict[int | str, _OpenCall] = {}
+        self.by_id: dict[str, _OpenCall] = {}
+        self.last: _OpenCall | None = None
+
+    def open(self, index: int | str | None, call_id: str) -> _OpenCall:
+        """Add a call."""
+        opened = _OpenCall(len(self.ordered), call_id)
+        self.ordered.append(opened)
+        if index is not None:
+            self.by_index[index] = opened
+        if call_id:
+            self.by_id[call_id] = opened
+        return opened
 
 
 class OpenAIDecoder(Decoder):
@@ -170,10 +82,7 @@ class OpenAIDecoder(Decoder):
         self._refused = False
         self._whole = False  # whether the reply is one body, not a stream
         self._streamed = False
-        self._calls: list[_OpenCall] = []
-        self._by_index: dict[int | str, _OpenCall] = {}
-        self._by_id: dict[str, _OpenCall] = {}
-        self._last: _OpenCall | None = None
+        self._calls: _OpenCalls | None = None  # created by the first call
         # reasoning details that are not attached to a block yet
         self._details: list[Any] | None = [] if quirks.reasoning_details else None
         self._answering = False  # whether the last part was something other than thinking
@@ -195,11 +104,11 @@ class OpenAIDecoder(Decoder):
             return
         if frame.event == b"error":
             if data.startswith(b"{"):
-                self._fail_with(_read_chunk(data), data)
+                self._fail_with(read_chunk(data), data)
             else:
                 self._fail(data)
             return
-        chunk = _read_chunk(data)
+        chunk = read_chunk(data)
         if chunk.error or (chunk.choices is None and chunk.usage is None and is_failure(data)):
             self._fail_with(chunk, data)
             return
@@ -207,9 +116,11 @@ class OpenAIDecoder(Decoder):
 
     def body(self, data: bytes) -> None:
         self._whole = True
-        chunk = _read_chunk(data)
+        chunk = read_chunk(data)
         if chunk.error or (chunk.choices is None and is_failure(data)):
             self._fail_with(chunk, data)
+            return
+        if self._coerced is None and read_plain(chunk, self._request, self._quirks, self.out):
             return
         if not chunk.choices:
             raise InvalidResponseError("the reply has no choices")
@@ -238,7 +149,7 @@ class OpenAIDecoder(Decoder):
 
     # --- private methods of the openai decoder
 
-    def _fail_with(self, chunk: _Chunk, data: bytes) -> None:
+    def _fail_with(self, chunk: Chunk, data: bytes) -> None:
         """Decode the text and calls of a chunk or body with an error; then fail with this error.
 
         Case: ``openai/error-beside-choices-unary``.
@@ -252,7 +163,7 @@ class OpenAIDecoder(Decoder):
             inband_error(read_failure({"error": error} if not isinstance(error, bytes) else error))
         )
 
-    def _read(self, chunk: _Chunk, data: bytes) -> None:
+    def _read(self, chunk: Chunk, data: bytes) -> None:
         out = self.out
         if not out.started:
             out.start(chunk.model if isinstance(chunk.model, str) else None)
@@ -285,13 +196,13 @@ class OpenAIDecoder(Decoder):
         if error:
             self._fail(error)
 
-    def _note_sources(self, chunk: _Chunk) -> None:
+    def _note_sources(self, chunk: Chunk) -> None:
         self._other_parts = self._other_parts or OtherParts(self._request)
         self._other_parts.note(
             chunk.citations, chunk.search_results, chunk.images, chunk.related_questions
         )
 
-    def _message_of(self, choice: _Choice) -> _Part | None:
+    def _message_of(self, choice: Choice) -> Part | None:
         # Perplexity sends the complete message so far next to each delta, and an empty delta next
         # to the message of a body. A stream uses only the deltas, a body only the message (cases:
         # openai/message-beside-delta, openai/delta-beside-message-unary).
@@ -299,7 +210,7 @@ class OpenAIDecoder(Decoder):
             return choice.delta if choice.message is None else choice.message
         return None if self._streamed else choice.message
 
-    def _read_part(self, part: _Part) -> None:
+    def _read_part(self, part: Part) -> None:
         # The reasoning field has two names. Baseten and vLLM send both with the same text, so only
         # one is read (case: openai/both-reasoning-fields).
         thought = part.reasoning_content or part.reasoning
@@ -322,12 +233,12 @@ class OpenAIDecoder(Decoder):
             for call in part.tool_calls:
                 self._read_call(call)
         elif part.function_call is not None:
-            self._read_call(_Call("function_call", None, part.function_call))
+            self._read_call(Call("function_call", None, part.function_call))
         if part.annotations or part.images or part.audio or part.executed_tools:
             self._other_parts = self._other_parts or OtherParts(self._request)
             self._other_parts.read(part.annotations, part.images, part.audio, part.executed_tools)
 
-    def _note_details(self, part: _Part, details: list[Any]) -> None:
+    def _note_details(self, part: Part, details: list[Any]) -> None:
         """Collect reasoning details; attach them to the thinking when the answer begins."""
         if part.reasoning_content or part.reasoning:
             self._answering = False
@@ -397,21 +308,22 @@ class OpenAIDecoder(Decoder):
 
     # --- tool calls: a new index, id or name begins a new call; in a body, each entry does
 
-    def _read_call(self, call: _Call) -> None:
-        function = call.function or _Function()
+    def _read_call(self, call: Call) -> None:
+        function = call.function or Function()
         call_id = call.id if isinstance(call.id, str) else ""
         name = function.name if isinstance(function.name, str) else ""
         arguments = function.arguments
         index = call.index if isinstance(call.index, int | str) else None
         brings = bool(arguments.strip() if type(arguments) is str else arguments is not None)
-        held = None if self._whole else self._find_call(index, call_id, name, brings)
+        calls = self._calls = self._calls or _OpenCalls()
+        held = None if self._whole else self._find_call(calls, index, call_id, name, brings)
         if held is None:
             # Snowflake sends an empty function_call next to plain text (case:
             # openai/empty-function-call).
             if not (call_id or name or arguments):
                 return
-            held = self._open_call(index, call_id)
-        self._last = held
+            held = calls.open(index, call_id)
+        calls.last = held
         if name and not held.started:
             held.name = name
             self._start_call(held)
@@ -423,14 +335,14 @@ class OpenAIDecoder(Decoder):
                 held.fragments.append((self.out.offset, fragment))
 
     def _find_call(
-        self, index: int | str | None, call_id: str, name: str, brings: bool
+        self, calls: _OpenCalls, index: int | str | None, call_id: str, name: str, brings: bool
     ) -> _OpenCall | None:
         """Return the call that a fragment continues, or ``None`` if it begins a new call."""
-        held = self._last if index is None else self._by_index.get(index)
+        held = calls.last if index is None else calls.by_index.get(index)
         if held is None:
             return None
         if call_id and held.id:
-            held = held if call_id == held.id else self._by_id.get(call_id)
+            held = held if call_id == held.id else calls.by_id.get(call_id)
             # Some servers reuse one id for every call; then a new name means a new call (case:
             # openai/repeated-ids).
             return (
@@ -447,15 +359,6 @@ class OpenAIDecoder(Decoder):
             return None
         return held
 
-    def _open_call(self, index: int | str | None, call_id: str) -> _OpenCall:
-        opened = _OpenCall(len(self._calls), call_id)
-        self._calls.append(opened)
-        if index is not None:
-            self._by_index[index] = opened
-        if call_id:
-            self._by_id[call_id] = opened
-        return opened
-
     def _start_call(self, call: _OpenCall) -> None:
         call.started = True
         now = self.out.offset
@@ -468,7 +371,7 @@ class OpenAIDecoder(Decoder):
 
     # --- the end of the reply
 
-    def _note_end(self, choice: _Choice) -> None:
+    def _note_end(self, choice: Choice) -> None:
         """Store the usage and the finish reason of a choice."""
         if choice.usage is not None:
             self._note_usage(choice.usage)
@@ -476,13 +379,13 @@ class OpenAIDecoder(Decoder):
             return
         # OpenRouter may send two different finish reasons. The first one that is not "stop" is
         # kept (case: openai/finish-repeated-and-different).
-        if _READ.get(self._finish_raw or "", "stop") == "stop":
+        if READ.get(self._finish_raw or "", "stop") == "stop":
             self._finish_raw = str(choice.finish_reason)
         if isinstance(choice.native_finish_reason, str):
             self._native = choice.native_finish_reason.lower()
 
     def _note_usage(self, record: Any) -> None:
-        usage = _read_usage(record)
+        usage = read_usage(record)
         if usage is None:
             return
         # Cloudflare sends a second usage record with only zeros, which is ignored (case:
@@ -494,7 +397,7 @@ class OpenAIDecoder(Decoder):
     def _finish(self) -> None:
         if not self.out.started:
             raise InvalidResponseError("the stream ended without a message")
-        for call in self._calls:
+        for call in self._calls.ordered if self._calls is not None else ():
             # A call whose name never arrived is emitted without a name, and fails validation
             # (case: openai/name-never).
             if not call.started:
@@ -512,12 +415,12 @@ class OpenAIDecoder(Decoder):
         started = self._finish_raw
         reason: FinishReason = "stop"
         if started is not None:
-            reason = self._quirks.finish_words.get(started) or _READ.get(started, "error")
+            reason = self._quirks.finish_words.get(started) or READ.get(started, "error")
         if reason not in ("stop", "tool_calls"):
             return reason
         if not self.out.has_calls:
             return "stop"
-        if self._native in _CUT and not self.out.calls_are_complete():
+        if self._native in CUT and not self.out.calls_are_complete():
             return "length"
         return "tool_calls"
 
@@ -573,81 +476,23 @@ def _join_details(fragments: list[Any]) -> list[Any]:
 _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
-def _has_content(choice: _Choice) -> bool:
+def _has_content(choice: Choice) -> bool:
     part = choice.message or choice.delta
     return part is not None and bool(
         part.content or part.tool_calls or part.reasoning_content or part.reasoning
     )
 
 
-def _is_answer(choice: _Choice) -> bool:
+def _is_answer(choice: Choice) -> bool:
     """Return whether a choice has a message or was blocked by a content filter.
 
     Azure sends a blocked choice without a message.
     """
     has_part = choice.message is not None or choice.delta is not None
-    return has_part or _READ.get(str(choice.finish_reason)) == "content_filter"
+    return has_part or READ.get(str(choice.finish_reason)) == "content_filter"
 
 
 def _dig(value: Any, path: str) -> Any:
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
-
-
-def _counts(record: Any) -> dict[str, int]:
-    """Return the entries of a usage record that are valid token counts."""
-    if not record or type(record) is not dict:
-        return _NONE
-    return {name: value for name, value in record.items() if type(value) is int and value >= 0}
-
-
-def _read_usage(record: Any) -> Usage | None:
-    if type(record) is not dict:
-        return None
-    counts, asked, made = _counts(record), _NONE, _NONE
-    if len(counts) < len(record):
-        asked, made = (
-            _counts(record.get("prompt_tokens_details")),
-            _counts(record.get("completion_tokens_details")),
-        )
-    prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    total = counts.get("total_tokens")
-    reasoning = made.get("reasoning_tokens", counts.get("reasoning_tokens"))
-    if (
-        reasoning
-        and prompt is not None
-        and completion is not None
-        and total == prompt + completion + reasoning
-    ):
-        # xAI does not include the reasoning tokens in the completion tokens.
-        completion += reasoning
-    cached = asked.get("cached_tokens")
-    if cached is None and len(counts) > 3:  # the record has counts besides the three standard ones
-        cached = next((counts[name] for name in _CACHED if name in counts), None)
-    written = asked.get("cache_write_tokens", counts.get("cache_creation_input_tokens"))
-    return Usage(
-        prompt, completion, cached, written, reasoning, total, stated_cost_usd=_read_cost(record)
-    )
-
-
-def _read_cost(record: dict[str, Any]) -> Decimal | None:
-    """Return the cost in US dollars that OpenRouter reports, with exactly the digits sent."""
-    stated: Any = record.get("cost")
-    if type(stated) not in (int, float) or not 0 <= stated < math.inf:
-        return None
-    return Decimal(str(stated))
-
-
-_NONE: dict[str, int] = {}
-_CACHED = (
-    # DeepSeek's name for cached tokens (case: openai/006-usage-accounting-cache-hit-field).
-    "prompt_cache_hit_tokens",
-    # The name of Together and Mistral for cached tokens (case:
-    # openai/006-usage-accounting-cached-at-the-top).
-    "cached_tokens",
-    "num_cached_tokens",
-    # Databricks' name for cached tokens (case:
-    # openai/006-usage-accounting-cache-read-and-creation)
-    "cache_read_input_tokens",
-)

@@ -61,8 +61,8 @@ from ..server import (
     total_tokens,
 )
 from ..server_errors import find_class, headers_of, message_with, status_of
+from .finish import FINISH
 from .other_parts import write_other_parts
-from .reply import FINISH
 
 
 class OpenAIServer:

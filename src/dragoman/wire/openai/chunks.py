@@ -1,0 +1,110 @@
+"""The JSON of a chunk or a body of this wire, with only the fields that the decoder uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...events import read_json
+from .finish import READ
+
+
+class Function(Struct, gc=False):
+    """The name and the arguments of a tool call, or fragments of them."""
+
+    name: Any = None
+    arguments: Any = None
+
+
+class Call(Struct, gc=False):
+    """A tool call, or a fragment of one."""
+
+    index: Any = None
+    id: Any = None
+    function: Function | None = None
+
+
+class Part(Struct, gc=False):
+    """A ``delta`` of a stream or the ``message`` of a body, which have the same fields."""
+
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    reasoning_details: Any = None
+    refusal: Any = None
+    annotations: Any = None
+    images: Any = None
+    audio: Any = None
+    executed_tools: Any = None
+    tool_calls: list[Call] | None = None
+    function_call: Function | None = None
+
+
+class Choice(Struct, gc=False):
+    """One of the answers that a reply contains; nearly every reply contains only one."""
+
+    index: Any = None
+    delta: Part | None = None
+    message: Part | None = None
+    finish_reason: Any = None
+    native_finish_reason: Any = None
+    usage: Any = None
+    error: Any = None
+
+
+class Chunk(Struct, gc=False):
+    """A streamed chunk or a complete body, with only the fields that the decoder uses."""
+
+    model: Any = None
+    choices: list[Choice] | None = None
+    usage: Any = None
+    error: Any = None
+    citations: Any = None
+    search_results: Any = None
+    images: Any = None
+    related_questions: Any = None
+
+
+_chunks = msgspec.json.Decoder(Chunk)
+
+
+def read_chunk(data: bytes) -> Chunk:
+    """Parse a chunk or a body; raise an error if it is not JSON or its fields are invalid."""
+    try:
+        return _chunks.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        record = read_json(data)
+    try:
+        return msgspec.convert(record, Chunk)
+    except msgspec.ValidationError:
+        if not _mend_calls(record):
+            raise
+        return msgspec.convert(record, Chunk)
+
+
+def _mend_calls(record: Any) -> bool:
+    """Drop invalid ``tool_calls`` of failed choices; return whether there were failed choices.
+
+    The readable parts of a failed reply are still decoded. ``raw`` contains the complete reply.
+    """
+    mended = False
+    choices = record.get("choices") if isinstance(record, dict) else None
+    for choice in choices if isinstance(choices, list) else ():
+        part = choice.get("message") if isinstance(choice, dict) else None
+        if not isinstance(part, dict) or not isinstance(
+            finish := choice.get("finish_reason"), str
+        ):
+            continue
+        if READ.get(finish, "error") != "error":
+            continue
+        calls = part.get("tool_calls")
+        part["tool_calls"] = (
+            [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else None
+        )
+        for call in part["tool_calls"] or ():
+            if not isinstance(call.get("function"), dict):
+                call["function"] = None
+        mended = True
+    return mended
