@@ -173,3 +173,8 @@ class Prepared(Struct, frozen=True):
     """Instructions to add to the prompt if the model uses another wire."""
     grouped: Mapping[str, tuple[str, str]] = {}
     """For each function that replaces a namespaced tool: the namespace, and the tool's name."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether anything in the client's body is missing in ``body``."""
+        return bool(self.left or self.wishes or self.own or self.directives)

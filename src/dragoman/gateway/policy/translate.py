@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import UnsupportedFeatureError
-from ...messages import LossWarning, Request, System
+from ...messages import NO_CONFIG, LossWarning, Request, RuntimeConfig, System
 from .concepts import write_concept
 from .hosted import fit_hosted
 from .rules import Leftover, Prepared, Rule
@@ -67,11 +67,12 @@ def translate(
     have another meaning.
     """
     work = _Translation(request, prepared, wire if is_native else "", target, names)
-    work.carry_own()
-    if work.others:
-        work.report_left()
-    work.give_directives()
-    work.express_wishes()
+    if prepared.has_more:
+        work.carry_own()
+        if work.others:
+            work.report_left()
+        work.give_directives()
+        work.express_wishes()
     work.fit_settings()
     return work.done()
 
@@ -158,6 +159,22 @@ class _Translation:
     def fit_settings(self) -> None:
         """Drop settings that the model's wire lacks; add a token limit if the wire needs one."""
         config = self.request.config
+        if config is not NO_CONFIG:
+            self._drop_lacking(config)
+        if (
+            "anthropic" in self.target.wires
+            and config.max_tokens is None
+            and not self.target.has_limit
+        ):
+            budget = config.reasoning if type(config.reasoning) is int else 0
+            self._set(max_tokens=DEFAULT_MAX_TOKENS + budget)
+            why = (
+                "the model's wire requires a limit, and the model's own is not known: "
+                f"{DEFAULT_MAX_TOKENS} is used"
+            )
+            self._warn("max_tokens_added", self.names.get("max_tokens", "max_tokens"), why)
+
+    def _drop_lacking(self, config: RuntimeConfig) -> None:
         lacking = {name for wire in self.others for name in _LACKING.get(wire, ())}
         for name in sorted(lacking):
             value = getattr(config, name)
@@ -172,23 +189,12 @@ class _Translation:
         if config.stop_sequences and self.target.wires & _WITHOUT_STOP:
             self.stops = tuple([stop for stop in config.stop_sequences if stop])
             self._set(stop_sequences=None)
-        if (
-            "anthropic" in self.target.wires
-            and config.max_tokens is None
-            and not self.target.has_limit
-        ):
-            budget = config.reasoning if type(config.reasoning) is int else 0
-            self._set(max_tokens=DEFAULT_MAX_TOKENS + budget)
-            why = (
-                "the model's wire requires a limit, and the model's own is not known: "
-                f"{DEFAULT_MAX_TOKENS} is used"
-            )
-            self._warn("max_tokens_added", self.names.get("max_tokens", "max_tokens"), why)
 
     def done(self) -> Translated:
         """Return the translated request, with its warnings."""
         native = {wire: fields for wire, fields in self.native.items() if fields}
-        return Translated(replace(self.request, native=native), tuple(self.warnings), self.stops)
+        request = replace(self.request, native=native) if native else self.request
+        return Translated(request, tuple(self.warnings), self.stops)
 
     # --- private methods
 

@@ -34,6 +34,7 @@ from ...events import (
 )
 from ...messages import (
     EFFORTS,
+    NO_CONFIG,
     Effort,
     Image,
     Message,
@@ -86,7 +87,7 @@ class OpenAIServer:
         schema = _read_format(fields, losses)
         tools = fields.items("tools")
         choice = parse_tool_choice(fields.take("tool_choice"))
-        config = _read_config(fields)
+        config = _read_config(fields) if fields.rest() else NO_CONFIG
         request = Request(
             messages, parse_tools(tools), config, schema, choice, model, stream=stream
         )
