@@ -23,7 +23,8 @@ import pytest
 
 from dragoman import batch
 from dragoman.batches import OutputError
-from dragoman.batches.cluster import _take, read_spooled, write_spooled
+from dragoman.batches.cluster import Asker, _take, read_spooled, write_spooled
+from dragoman.batches.job import Job
 from dragoman.batches.parts import FinishedLines, hold, list_parts, merge, parts_of
 from dragoman.batches.results import Result
 from dragoman.batches.rows import BadRow, NamedRow
@@ -206,6 +207,23 @@ class Counting:
         prompt = self.note(connection)
         await asyncio.sleep(0.02)
         connection.reply(200, completion(f"{prompt}!"))
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 16])
+async def test_worker_processes_one_block_after_another(concurrency: int, tmp_path: Path) -> None:
+    model, blocks = Counting(), [[1, 2], [3], [], [4, 5, 6]]
+    async with serve(model) as server, asyncio.timeout(20):
+        worker = Asker(
+            Job(model="m", connection={"base_url": server.base_url}, concurrency=concurrency),
+            str(tmp_path),
+        )
+        worker.begin()
+        for lines in blocks:
+            rows = [NamedRow(line, None, "own", {"prompt": f"p{line}"}) for line in lines]
+            results = await worker.answer_all([*rows])
+            assert sorted([result.line for result in results]) == lines
+        await worker.close()
+    assert sorted(model.asked) == [f"p{line}" for lines in blocks for line in lines]
 
 
 def write_rows(folder: Path) -> Path:

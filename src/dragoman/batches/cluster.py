@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -34,7 +35,7 @@ from .job import Job
 from .output import Lines, Output, Recovered, replace_file
 from .parts import FinishedLines, hold, merge, parts_of
 from .results import Result, write_bad
-from .rows import TOO_DEEP, BadRow, NamedRow, Parser, Skipped, name_rows, parse_row
+from .rows import TOO_DEEP, BadRow, NamedRow, Parser, Row, Skipped, name_rows, parse_row
 from .runner import MAX_PROBLEMS, Caller
 from .sources import Source
 from .spending import SharedSpending, Spending
@@ -268,6 +269,30 @@ class _Budget(Struct):
     needs_price: bool
 
 
+class _Block:
+    """A block of rows that an actor processes; ``done`` is set when every row has an outcome."""
+
+    def __init__(self, rows: int) -> None:
+        self.results: list[Result] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = rows
+        if not rows:
+            self.done.set_result(None)
+
+    def add(self, result: Result | None) -> None:
+        """Add the result of a row; ``None`` if the row was not sent."""
+        if result is not None:
+            self.results.append(result)
+        self._left -= 1
+        if not self._left and not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """End the block with an error."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
 class Asker:
     """A Ray actor that calls the model for the rows of a block and writes the results to disk."""
 
@@ -283,19 +308,18 @@ class Asker:
         self._parser: Parser
         self._output: Output
         self._announced: Any = None  # to be awaited before the first call
-        self._slots: asyncio.Semaphore
+        # Ray may pass several blocks at a time; their rows are processed by the same tasks
+        self._waiting: deque[tuple[Row | BadRow, _Block]] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
 
     async def __call__(self, block: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         if self._begun is None:
-            self._begin()
+            self.begin()
         if self._announced is not None:
             await self._announced
         done = self._finished.refresh()
         rows = [read_spooled(text) for text in block["text"]]
-        answered = await asyncio.gather(
-            *[self._answer(row) for row in rows if row.line not in done]
-        )
-        results = [result for result in answered if result is not None]
+        results = await self.answer_all([row for row in rows if row.line not in done])
         await self._sync()
         for result in results:
             self._finished.lines.add(result.line)
@@ -311,13 +335,12 @@ class Asker:
             "unpriced": [result.unpriced or "" for result in results],
         }
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Open the model and the part file, in the event loop that the calls run in."""
         model = self._job.open()
         needs_price = self._budget is not None and self._budget.needs_price
         self._caller = Caller(model, needs_price=needs_price)
         self._parser = self._job.make_parser(model.model)
-        self._slots = asyncio.Semaphore(self._job.concurrency)
         path = self._folder / f"part-{os.getpid()}-{new_ulid()}.jsonl"
         self._output = Output(path, ordered=False, concurrency=self._job.concurrency)
         self._output.open()
@@ -326,25 +349,56 @@ class Asker:
             self._announced = self._budget.shared.begin.remote(self._id)
         self._begun = asyncio.create_task(self._output.run(lambda: None))
 
-    async def _answer(self, read: NamedRow | BadRow) -> Result | None:
+    async def close(self) -> None:
+        """Close the part file and the model; on Ray, the end of the process does this."""
+        self._output.close()
+        if self._begun is not None:
+            await self._begun
+        self._output.release()
+        await self._caller.model.close()
+
+    async def answer_all(self, rows: list[NamedRow | BadRow]) -> list[Result]:
+        """Return the results of a block of rows, without those that the budget does not cover."""
+        block = _Block(len(rows))
+        for row in rows:
+            read = parse_row(row, self._parser) if isinstance(row, NamedRow) else row
+            self._waiting.append((read, block))
+        missing = min(self._job.concurrency - len(self._workers), len(rows))
+        for _ in range(missing):
+            self._workers.add(asyncio.create_task(self._work()))
+        await block.done
+        return block.results
+
+    async def _work(self) -> None:
+        while self._waiting:
+            row, block = self._waiting.popleft()
+            try:
+                block.add(await self._answer(row))
+            except Exception as error:
+                block.fail(error)
+        # A worker that takes no more rows must not count when the next block arrives: a callback
+        # of the task would run too late.
+        worker = asyncio.current_task()
+        assert worker is not None
+        self._workers.discard(worker)
+
+    async def _answer(self, row: Row | BadRow) -> Result | None:
         """Return the result of a row; ``None`` if the budget does not cover the call."""
         if self._is_over:
             return None
-        row = parse_row(read, self._parser) if isinstance(read, NamedRow) else read
         if isinstance(row, BadRow):
             result = write_bad(row)
             if self._budget is not None:
                 await self._budget.shared.add.remote(replace(result, data=b""))
         else:
-            async with self._slots:
-                if not await self._is_admitted():
-                    return None
-                await asyncio.sleep(0)
-                outcome = await self._caller.send(row)
-                await asyncio.sleep(0)
-                result = self._caller.write(row, outcome)
-                if self._budget is not None:
-                    await self._budget.shared.settle.remote(self._id, replace(result, data=b""))
+            await asyncio.sleep(0)
+            if not await self._is_admitted():
+                return None
+            outcome = await self._caller.send(row)
+            await asyncio.sleep(0)
+            result = self._caller.write(row, outcome)
+            if self._budget is not None:
+                await self._budget.shared.settle.remote(self._id, replace(result, data=b""))
         self._output.put(result.line, result.data)
         return result
 
