@@ -108,7 +108,7 @@ class Block:
         self.ended = False  # whether the wire, or the next block, has closed this block
         self.first = self.last = offset
         self.continuity: Continuity | None = None
-        self.signatures: tuple[str, ...] = ()  # the signatures that were emitted
+        self.signatures: list[str] = []  # the signatures that were emitted
         # the complete block, if it did not arrive in fragments
         self.complete: AssistantBlock | None = None
         # whether ``null`` was received and is held back, as the arguments of a tool call
@@ -133,7 +133,7 @@ class Block:
             elif isinstance(event, TextDelta | ThinkingDelta):
                 hidden += len(event.text)
                 if isinstance(event, ThinkingDelta) and event.signature is not None:
-                    self.signatures = self.signatures[:-1]
+                    self.signatures.pop()
         text = self.content.read()
         text = text[: len(text) - hidden]
         self.content = GrowingText(text)
@@ -292,7 +292,7 @@ class Blocks:
         """Emit the signature of a thinking block, if it has one."""
         if block.continuity is not None and block.continuity.signature is not None:
             signature = block.continuity.signature
-            block.signatures += (signature,)
+            block.signatures.append(signature)
             self.out.append(
                 ThinkingDelta(self.message_id, self.request_id, block.index, "", signature)
             )

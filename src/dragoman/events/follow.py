@@ -54,7 +54,7 @@ class Follower(Assembler):
             block = self._blocks.follow(Thinking, event.content_block_index)
             block.content.append(event.text)
             if event.signature is not None:
-                block.signatures += (event.signature,)
+                block.signatures.append(event.signature)
                 block.continuity = Continuity(event.signature)
         elif isinstance(event, ToolUseStart):
             block = self._blocks.follow(ToolCall, event.content_block_index)
