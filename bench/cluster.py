@@ -8,7 +8,7 @@ child and of all processes it starts, which include those of Ray; the cost of a 
 difference between a run of MANY rows and a run of FEW rows, so starting Ray does not count.
 
 The rate is measured with rows that keep a worker busy and the server idle: conversations of 200
-messages, with a short reply. It counts the rows between the first and the last fifth of a run,
+messages whose content is a list, with a short reply. It counts the rows between the first and the last fifth of a run,
 when all workers are up. Runs of one and of two workers alternate, and the best of each counts,
 because another process on the machine can only slow a run down. ``busy`` is the number of cores
 that all processes used in that time. If it is below the number of workers, the machine had too few
@@ -42,8 +42,12 @@ Marks = list[tuple[int, float]]  # pairs of (number of rows done, time)
 
 
 def write_rows(path: Path, rows: int, messages: int) -> None:
+    # Content in the form of lists takes a worker longer to read, and the server gets the same bytes.
     turns = [
-        {"role": ("user", "assistant")[at % 2], "content": f"Line {at} of a long conversation."}
+        {
+            "role": ("user", "assistant")[at % 2],
+            "content": [{"type": "text", "text": f"Line {at} of a long conversation."}],
+        }
         for at in range(messages - 1)
     ]
     with path.open("w") as file:
