@@ -8,11 +8,11 @@ child and of all processes it starts, which include those of Ray; the cost of a 
 difference between a run of MANY rows and a run of FEW rows, so starting Ray does not count.
 
 The rate is measured with rows that keep a worker busy and the server idle: conversations of 200
-messages whose content is a list, with a short reply. It counts the rows between the first and the last fifth of a run,
-when all workers are up. Runs of one and of two workers alternate, and the best of each counts,
-because another process on the machine can only slow a run down. ``busy`` is the number of cores
-that all processes used in that time. If it is below the number of workers, the machine had too few
-free cores.
+messages whose content is a list, with a short reply. It counts the rows between the first and the
+last fifth of a run, when all workers are up. Runs of one and of two workers alternate, and the
+best of each counts, because another process on the machine can only slow a run down. ``busy`` is
+the number of cores that all processes used in that time. If it is below the number of workers, the
+machine had too few free cores.
 """
 
 from __future__ import annotations
