@@ -31,8 +31,10 @@ from dragoman.middleware import Fallback, Observe, Retry
 from dragoman.prices import cost
 from dragoman.sim import Answer, Fault, RequestMatch, ScriptedProvider, ScriptRule, SimServer
 from dragoman.tokens import estimate_input_tokens
+from dragoman.transport import FixtureTransport
 
 from ..listed import Listed, speak
+from ..server import completion
 from ..session.test_attempts import STACKS, Billing
 from .serving import serving
 from .test_app import ANN, BODY, KEYS, bearer, post
@@ -244,6 +246,63 @@ async def test_ledger_log_and_observer_agree_on_the_cost_of_abandoned_calls(
         ]
     )
     assert a.billed + b.billed == ledger.spent("ann") == logged == seen > 0
+
+
+async def leave_after(app: Any, turns: int) -> bool:
+    """Send a request directly to the application, and disconnect after some turns of the event
+    loop; return whether a reply was sent.
+    """
+    path, is_asked, is_sent = "/v1/chat/completions", False, False
+    headers = {"host": "localhost", "content-type": "application/json", **bearer(ANN)}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "http_version": "1.1",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+    }
+
+    async def receive() -> Any:
+        nonlocal is_asked
+        if not is_asked:
+            is_asked = True
+            return {"type": "http.request", "body": json.dumps(BODY).encode(), "more_body": False}
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        nonlocal is_sent
+        is_sent = True
+
+    async with asyncio.timeout(60):
+        await app(scope, receive, send)
+    return is_sent
+
+
+async def test_client_that_leaves_at_any_moment_pays_for_what_the_model_answered() -> None:
+    usage = {"prompt_tokens": 1_000, "completion_tokens": 200, "total_tokens": 1_200}
+    body = completion("Done.", usage=usage)
+    price = cost(Usage(1_000, 200), f"anthropic:{SONNET}").total
+    spent, replied = [], []
+    for turns in range(25):
+        transport = FixtureTransport((200, {}, [body]))
+        model = connect("m", base_url="http://x.test/v1", transport=transport)
+        model.priced_as = f"anthropic:{SONNET}"
+        ledger, log = Ledger(), MemoryLog()
+        keys = KeyRing([Key("ann", hash_key(ANN), budget_usd=Decimal(10**6))])
+        app = create_app({"fast": model}, keys=keys, ledger=ledger, log=log)
+        replied.append(await leave_after(app, turns))
+        await app.state.service.calls.close()
+        spent.append(ledger.spent("ann"))
+        assert spent[-1] == sum([use.old or 0 for use in read_uses(log)])
+    # once the price is that of the whole reply, it stays so
+    whole = spent.index(price)
+    assert spent[whole:] == [price] * (25 - whole)
+    assert 0 < whole < 20
+    assert replied.index(True) > whole  # the reply was paid, and the client left before it
 
 
 # --- charges for replies that are requested again ----------------------------------------------
