@@ -32,7 +32,7 @@ from .values import (
     Response,
     TextDelta,
     Usage,
-    fold,
+    make_response,
     read_object,
 )
 
@@ -129,7 +129,9 @@ class Assembler:
     @property
     def response(self) -> Response | None:
         """The complete reply, or ``None`` while the message is still open."""
-        return fold([self.opening, self.complete]) if self.opening and self.complete else None
+        if self.opening is None or self.complete is None:
+            return None
+        return make_response(self.opening, self.complete)
 
     @property
     def has_calls(self) -> bool:

@@ -12,7 +12,16 @@ from weakref import ref
 from msgspec.structs import replace
 
 from ..errors import StreamInterruptedError, StructuredOutputError
-from ..events import Event, MessageComplete, MessageStart, Parsed, Response, Sale, TextDelta, fold
+from ..events import (
+    Event,
+    MessageComplete,
+    MessageStart,
+    Parsed,
+    Response,
+    Sale,
+    TextDelta,
+    make_response,
+)
 from ..messages import Request
 from ..validate import PartialValue, to_instance
 from .reply import Reply
@@ -244,9 +253,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
             if self._find_sold
             else None
         )
-        response: Response[Any] = fold(
-            [complete] if self._start is None else [self._start, complete], latency, sale
-        )
+        response: Response[Any] = make_response(self._start, complete, latency, sale)
         if self.request.response_type is not None:
             try:
                 response = replace(response, parsed=to_instance(response, self.request))

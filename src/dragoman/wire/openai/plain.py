@@ -12,8 +12,7 @@ from .usage import read_usage
 def read_plain(chunk: Chunk, request: Request, quirks: Quirks, out: Assembler) -> bool:
     """Decode a body with one choice that is one text; return ``False`` if it has other parts.
 
-    The events are those of ``OpenAIDecoder``, made in a third of the instructions; a test compares
-    them.
+    The events are those of ``OpenAIDecoder``, made in fewer steps; a test compares them.
     """
     choice = chunk.choices[0] if chunk.choices else None
     part = choice.message if choice is not None else None
