@@ -14,6 +14,8 @@ import google.genai.types
 import ollama
 import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from dragoman.errors import AuthenticationError, UnavailableError
 from dragoman.gateway.app import create_app
@@ -281,3 +283,41 @@ async def test_http_1_0_and_half_closed_clients_are_answered() -> None:
         async with asyncio.timeout(20):
             assert b"[DONE]" in await reader.read()
         writer.close()
+
+
+class AddHeader:
+    """An ASGI middleware that adds a header to every reply."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_header(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-seen", b"yes")]
+            await send(message)
+
+        await self._app(scope, receive, send_with_header)
+
+
+async def test_middleware_of_the_application_handles_chat_requests_too() -> None:
+    """Chat paths skip Starlette's routing, but not a middleware that was added."""
+    app = create_app({"m": Listed(reply("Hi"))})
+    app.add_middleware(AddHeader)
+    asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    async with serving(app) as url, aiohttp.ClientSession() as http:
+        async with http.post(f"{url}/v1/chat/completions", json=asked) as answer:
+            assert (answer.status, answer.headers.get("x-seen")) == (200, "yes")
+
+
+async def test_gateway_can_be_mounted_in_another_application() -> None:
+    """The paths of the gateway then begin with the path at which it is mounted."""
+    gateway = create_app({"m": Listed(reply("Hi"), reply("Hi"))})
+    app = Starlette(routes=[Mount("/models", gateway)])
+    asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    async with serving(app) as url, aiohttp.ClientSession() as http:
+        found = []
+        for path in ("/models/v1/chat/completions", "/v1/chat/completions"):
+            async with http.post(f"{url}{path}", json=asked) as answer:
+                found.append(answer.status)
+        assert found == [200, 404]
