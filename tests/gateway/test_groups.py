@@ -137,11 +137,11 @@ ISSUER = Issuer("anthropic", ONE.codec.issuer_vendor, "m")  # type: ignore[attr-
         (Retry(ONE), Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False)),
         (
             Fallback([ONE, OTHER_KEY]),
-            Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False),
+            Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False, is_group=True),
         ),
         (
             Fallback([ONE, STRICT]),
-            Upstream(frozenset({"anthropic", "openai"}), None, refuses_losses=True),
+            Upstream(frozenset({"anthropic", "openai"}), None, refuses_losses=True, is_group=True),
         ),
         (Listed("Hi"), Upstream(frozenset(), None, refuses_losses=False)),
     ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator
 from decimal import Decimal
@@ -18,6 +20,7 @@ import openai
 import pytest
 
 from dragoman import InvalidRequestError, RateLimitError, connect_embedder, connect_reranker
+from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.log import SqliteLog
@@ -235,3 +238,36 @@ async def test_gateway_serves_embedders_of_a_model_registry(
                 f"{url}/v1/rerank", json={"model": "vectors", "query": "a", "documents": ["a"]}
             )
             assert (await reply.json())["results"][0]["index"] == 0
+
+
+async def test_slow_embedding_ends_at_the_timeout_or_when_the_client_leaves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A server accepts the request of the embedder and never replies."""
+    caplog.set_level(logging.INFO, "dragoman.access")
+    ended = asyncio.Event()
+
+    async def never_reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1000):
+            pass
+        writer.close()
+        ended.set()
+
+    server = await asyncio.start_server(never_reply, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    embedder = connect_embedder("m", base_url=f"http://127.0.0.1:{port}/v1", retries=0)
+    app = create_app({"vectors": embedder}, bounds=Bounds(reply_seconds=0.3))
+    asked = {"model": "vectors", "input": "a red fox"}
+    async with server, serving(app) as url, aiohttp.ClientSession() as http:
+        async with http.post(f"{url}/v1/embeddings", json=asked) as answer:
+            assert answer.status == 504
+            assert "longer than this gateway allows" in await answer.text()
+        await asyncio.wait_for(ended.wait(), 5)
+        ended.clear()
+        with pytest.raises(asyncio.TimeoutError):
+            await http.post(
+                f"{url}/v1/embeddings", json=asked, timeout=aiohttp.ClientTimeout(0.05)
+            )
+        await asyncio.wait_for(ended.wait(), 5)
+    statuses = [json.loads(record.message)["inbound"]["status"] for record in caplog.records]
+    assert statuses == [504, 499]

@@ -305,9 +305,12 @@ async def test_middleware_of_the_application_handles_chat_requests_too() -> None
     app = create_app({"m": Listed(reply("Hi"))})
     app.add_middleware(AddHeader)
     asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-    async with serving(app) as url, aiohttp.ClientSession() as http:
-        async with http.post(f"{url}/v1/chat/completions", json=asked) as answer:
-            assert (answer.status, answer.headers.get("x-seen")) == (200, "yes")
+    async with (
+        serving(app) as url,
+        aiohttp.ClientSession() as http,
+        http.post(f"{url}/v1/chat/completions", json=asked) as answer,
+    ):
+        assert (answer.status, answer.headers.get("x-seen")) == (200, "yes")
 
 
 async def test_gateway_can_be_mounted_in_another_application() -> None:

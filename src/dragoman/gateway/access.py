@@ -70,17 +70,13 @@ class Bounds(Struct, frozen=True):
 
     def check_request(self, request: Request) -> None:
         """Reject a request with too many messages, blocks or tools, or forbidden media URLs."""
-        for name, count, limit in (
-            ("messages", len(request.messages), self.messages),
-            ("tools", len(request.tools), self.tools),
-            (
-                "blocks",
-                sum([len(each.content) for each in request.messages if not _is_text(each)]),
-                self.blocks,
-            ),
-        ):
-            if count > limit:
-                raise InvalidRequestError(f"the request has more than {limit} {name}", status=413)
+        blocks = sum([len(each.content) for each in request.messages if not _is_text(each)])
+        if len(request.messages) > self.messages:
+            raise _too_many(self.messages, "messages")
+        if len(request.tools) > self.tools:
+            raise _too_many(self.tools, "tools")
+        if blocks > self.blocks:
+            raise _too_many(self.blocks, "blocks")
         if not self.media_urls:
             self._check_media(request)
 
@@ -93,6 +89,10 @@ class Bounds(Struct, frozen=True):
                     raise UnsupportedContentError(
                         f"{path}: this gateway accepts media inline, not as a URL"
                     )
+
+
+def _too_many(limit: int, what: str) -> InvalidRequestError:
+    return InvalidRequestError(f"the request has more than {limit} {what}", status=413)
 
 
 def _is_text(message: Message) -> bool:

@@ -48,6 +48,7 @@ class Ended(Protocol):
     began: float
     first: float | None
     key: Key | None
+    limited: Key | None
     lease: Lease | None
     model: str
     status: int
@@ -78,7 +79,7 @@ async def charge(exchange: Ended) -> None:
     If the cost were written later, a client could send its next request as soon as the reply ends,
     and another worker would admit that request although the budget is exhausted.
     """
-    key = exchange.key
+    key = exchange.limited
     if key is None or not key.has_budget or exchange.charged is not None:
         return
     records, _ = _describe_call(exchange, time.perf_counter() - exchange.began)
@@ -91,19 +92,20 @@ async def charge(exchange: Ended) -> None:
 def account(exchange: Ended) -> None:
     """Count a finished request and write its log records."""
     service, seconds = exchange.service, time.perf_counter() - exchange.began
-    service.metrics.count(exchange.codec.wire, exchange.model, exchange.status)
-    service.metrics.warn(exchange.codec.wire, exchange.warnings)
-    service.metrics.time("request", seconds)
+    metrics, reply = service.metrics, exchange.reply
+    metrics.count(exchange.codec.wire, exchange.model, exchange.status)
+    metrics.warn(exchange.codec.wire, exchange.warnings)
+    metrics.time("request", seconds)
     if exchange.first is not None:
-        service.metrics.time("first_event", exchange.first)
-    service.metrics.switch(exchange.model, find_switches(exchange.reply))
+        metrics.time("first_event", exchange.first)
+    if reply is not None and reply.history:
+        metrics.switch(exchange.model, find_switches(reply))
     if exchange.record is not None or _needs_records(exchange):
         usage = _record(exchange, seconds)
     else:
-        call = _make_call(exchange, seconds)
-        usage = Usage(0, 0) if call is None else call.count_tokens()
+        usage = _find_usage(exchange, seconds)
     if _count_tokens(usage):
-        service.metrics.use(exchange.model, usage)
+        metrics.use(exchange.model, usage)
 
 
 def _needs_records(exchange: Ended) -> bool:
@@ -112,12 +114,12 @@ def _needs_records(exchange: Ended) -> bool:
     Most gateways need neither for most requests, and building the records takes a tenth of a
     request's CPU time.
     """
-    service, key = exchange.service, exchange.key
+    service = exchange.service
     return (
         service.calls is not None
         or service.tracing is not None
         or service.usage is not None
-        or (key is not None and key.is_limited)
+        or exchange.limited is not None
         or access.isEnabledFor(logging.INFO)
     )
 
@@ -132,8 +134,8 @@ def _record(exchange: Ended, seconds: float) -> Usage:
         service.calls.put_records(records, exchange.id)
     usage, money = add_up(records)
     tokens = _count_tokens(usage)
-    if exchange.key is not None and exchange.key.is_limited and (exchange.lease or tokens):
-        _settle(exchange, exchange.key, tokens, money)
+    if exchange.limited is not None and (exchange.lease or tokens):
+        _settle(exchange, exchange.limited, tokens, money)
     if service.tracing is not None and exchange.span is not None:
         owner = None if exchange.key is None else exchange.key.id
         facts = {
@@ -186,6 +188,18 @@ def _describe_call(exchange: Ended, seconds: float) -> tuple[list[CallEnd], Gate
     # Reuse the records that were charged: computing the prices again would be slow.
     records = [replace(each, inbound=call.inbound) for each in charged.records]
     return [*records[:-1], replace(records[-1], latency_ms=round(seconds * 1000, 3))], call
+
+
+def _find_usage(exchange: Ended, seconds: float) -> Usage:
+    """Return the tokens of all attempts of a call, with estimates of those not reported."""
+    reply = exchange.reply
+    if reply is None:
+        return Usage(0, 0)
+    usage = reply.usage
+    if usage.input_tokens is not None and usage.output_tokens is not None and not reply.history:
+        return usage
+    call = _make_call(exchange, seconds)
+    return usage if call is None else call.count_tokens()
 
 
 def _make_call(exchange: Ended, seconds: float) -> GatewayCall | None:

@@ -37,6 +37,7 @@ from .accounts import Charged, account, charge
 from .arrays import ArrayEncoder, is_sse
 from .counting import count_input, write_count
 from .evidence import LARGE, CallEnd
+from .interruption import Interruption
 from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
 from .ledger import Lease
@@ -119,11 +120,13 @@ class RouteHandler:
 
 def read_headers(scope: Scope) -> dict[str, str]:
     """Return the headers by lower-case name; reject a request that repeats a critical header."""
-    headers: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        if name in _SINGLE and name.decode("latin-1") in headers:
-            raise InvalidRequestError(f"the header {name.decode('latin-1')} is there twice")
-        headers[name.decode("latin-1")] = value.decode("latin-1")
+    pairs = scope["headers"]
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+    if len(headers) < len(pairs):
+        names = [name for name, _ in pairs if name in _SINGLE]
+        for name in set(names):
+            if names.count(name) > 1:
+                raise InvalidRequestError(f"the header {name.decode('latin-1')} is there twice")
     return headers
 
 
@@ -139,13 +142,14 @@ class Exchange:
         "encoder",
         "error",
         "first",
-        "gone",
         "headers",
         "held",
+        "interruption",
         "is_native",
         "key",
         "lease",
         "length",
+        "limited",
         "memory",
         "model",
         "models",
@@ -165,7 +169,6 @@ class Exchange:
         "started",
         "status",
         "stops",
-        "task",
         "warnings",
     )  # fmt: skip
 
@@ -188,6 +191,7 @@ class Exchange:
         self.headers: Mapping[str, str] = {}
         self.span: Any = None  # the request's OpenTelemetry span
         self.key: Key | None = None
+        self.limited: Key | None = None  # the same key, if it has limits
         self.lease: Lease | None = None
         self.charged: Charged | None = None
         self.model = ""
@@ -211,14 +215,13 @@ class Exchange:
         self.status = 0
         self.error: ProviderError | None = None
         self.started = False
-        self.gone = False
-        self.task: asyncio.Task[Any] | None = None
 
     async def run(self, action: Action = "answer") -> None:
         """Process the request from start to end; if that fails, reply with an error.
 
         The only exception that can leave this method is a cancellation by the server.
         """
+        self.interruption = Interruption()
         self.service.metrics.in_flight += 1
         self.service.live.add(self)
         # use the same models for the complete request, even if the configuration is reloaded
@@ -229,10 +232,9 @@ class Exchange:
         except GoneError:
             self.status = self.status or 499
         except asyncio.CancelledError:
-            if not self.gone or self.task is None:
+            # the client disconnected just as the reply ended
+            if not self.interruption.undo():
                 raise
-            # the client disconnected just as the reply ended: undo the cancellation
-            self.task.uncancel()
             self.status = self.status or 499
         except ProviderError as error:
             await self._refuse(error)
@@ -288,8 +290,8 @@ class Exchange:
         self.service.release(self.held)
         self.held = 0
         provider = await self._admit(asked)
-        if self.key is not None and self.key.is_limited:
-            await self._count(self.key, provider)
+        if self.limited is not None:
+            await self._count(self.limited, provider)
         if action == "count":
             assert self.request is not None
             count, estimated = await count_input(provider, self.request)
@@ -322,6 +324,8 @@ class Exchange:
         self.key = service.identify(
             self.headers, service.find_key(self.scope, self.headers, self.codec)
         )
+        if self.key is not None and self.key.is_limited:
+            self.limited = self.key
         if service.draining:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         if service.metrics.in_flight > service.bounds.in_flight:
@@ -343,29 +347,32 @@ class Exchange:
             raise InvalidRequestError(
                 f"the body is longer than {bounds.body_bytes} bytes", status=413
             )
-        pieces: list[bytes] = []
-        size = 0
+        self.interruption.set_timeout(bounds.body_seconds)
         try:
-            async with asyncio.timeout(bounds.body_seconds):
-                while True:
-                    message = await self.receive()
-                    if message["type"] == "http.disconnect":
-                        raise GoneError
-                    piece = message.get("body", b"")
-                    size += len(piece)
-                    if size > bounds.body_bytes:
-                        raise InvalidRequestError(
-                            f"the body is longer than {bounds.body_bytes} bytes", status=413
-                        )
-                    self.service.hold(len(piece))
-                    self.held += len(piece)
-                    pieces.append(piece)
-                    if not message.get("more_body"):
-                        return b"".join(pieces)
-        except TimeoutError:
+            return await self._receive_body(bounds.body_bytes)
+        except asyncio.CancelledError:
+            if not self.interruption.undo():
+                raise
             raise InvalidRequestError(
                 f"no complete body within {bounds.body_seconds:g} seconds", status=408
             ) from None
+        finally:
+            self.interruption.stop()
+
+    async def _receive_body(self, limit: int) -> bytes:
+        pieces: list[bytes] = []
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise GoneError
+            piece = message.get("body", b"")
+            if self.held + len(piece) > limit:
+                raise InvalidRequestError(f"the body is longer than {limit} bytes", status=413)
+            self.service.hold(len(piece))
+            self.held += len(piece)
+            pieces.append(piece)
+            if not message.get("more_body"):
+                return b"".join(pieces)
 
     def _read(self, body: bytes, fields: Mapping[str, Any]) -> Asked:
         wire = self.codec.wire
@@ -478,19 +485,12 @@ class Exchange:
         if self.memory is not None:
             encoder = KeepingEncoder(encoder)
         self.encoder = encoder
-        self.task = asyncio.current_task()
         reply = self.reply = provider.open(self.request)
-        watcher = asyncio.ensure_future(self._watch())
+        self.interruption.watch(self.receive)
+        self.interruption.set_timeout(self.service.bounds.reply_seconds)
         try:
-            async with asyncio.timeout(self.service.bounds.reply_seconds):
-                await self._pass_all(encoder, reply)
+            await self._pass_all(encoder, reply)
             last = encoder.end()
-        except TimeoutError:
-            await self._work(reply.cancel)
-            last = self._fail(
-                encoder,
-                TimedOutError("the reply took longer than this gateway allows", which="total"),
-            )
         except ProviderError as error:
             last = self._fail(encoder, error)
         except asyncio.CancelledError:
@@ -498,7 +498,7 @@ class Exchange:
             await self._work(reply.cancel)
             last = self._cancelled(encoder)
         finally:
-            watcher.cancel()
+            self.interruption.stop()
             await reply.aclose()
         await charge(self)
         if isinstance(encoder, KeepingEncoder) and self.memory is not None:
@@ -554,10 +554,10 @@ class Exchange:
         raise error
 
     def _cancelled(self, encoder: ReplyEncoder) -> bytes:
-        task = asyncio.current_task()
-        if self.gone and task is not None:
-            task.uncancel()
-            raise GoneError
+        if self.interruption.undo():
+            if self.interruption.is_gone:
+                raise GoneError
+            return self._fail(encoder, too_slow())
         if not self.started:
             raise OverloadedError("the gateway is shutting down", retry_after=1)
         return self._fail(encoder, OverloadedError("the gateway is shutting down"))
@@ -568,14 +568,6 @@ class Exchange:
             return
         self.length += len(last)
         await self.send({"type": "http.response.body", "body": last, "more_body": False})
-
-    async def _watch(self) -> None:
-        """Wait until the client disconnects, then cancel the request's task."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        if self.task is not None:
-            self.task.cancel()
 
     # --- receiving and sending bytes
 
@@ -602,11 +594,12 @@ class Exchange:
         own = {"x-request-id": self.id}
         if self.codec.wire == "anthropic":
             own["request-id"] = self.id
-        if self.key is not None and self.key.is_limited:
-            own |= self.service.ledger.describe_limits(self.key)
+        if self.limited is not None:
+            own |= self.service.ledger.describe_limits(self.limited)
         if self.warnings:
             own["x-dragoman-warnings"] = _shown(self.warnings)
-        own |= show_route(self.provider, self.reply)
+        if self.reply is not None and self.models.find_upstream(self.model).is_group:
+            own |= show_route(self.reply)
         pairs = [
             (name.encode("latin-1"), value.encode("latin-1"))
             for name, value in {**headers, **own}.items()
@@ -615,6 +608,11 @@ class Exchange:
 
 
 _JSON = {"content-type": "application/json"}
+
+
+def too_slow() -> TimedOutError:
+    """Return the error for a reply that takes longer than ``Bounds.reply_seconds``."""
+    return TimedOutError("the reply took longer than this gateway allows", which="total")
 
 
 def _is_json(headers: Mapping[str, str], wire: str) -> bool:

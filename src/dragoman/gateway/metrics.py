@@ -65,7 +65,9 @@ class Metrics:
 
     def time(self, name: str, seconds: float) -> None:
         """Add a duration to the histogram with the given name."""
-        held = self._seconds.setdefault(name, [0.0] * (len(_BUCKETS) + 2))
+        held = self._seconds.get(name)
+        if held is None:
+            held = self._seconds[name] = [0.0] * (len(_BUCKETS) + 2)
         # durations that are longer than the last bucket are counted in the entry after it
         held[bisect_left(_BUCKETS, seconds)] += 1
         held[-1] += seconds

@@ -38,6 +38,8 @@ class Upstream(Struct, frozen=True):
     """The issuer of the opaque state in the provider's replies; ``None`` if it varies."""
     refuses_losses: bool
     """Whether the provider, or one that it wraps, is configured with ``on_loss: reject``."""
+    is_group: bool = False
+    """Whether a call may be answered by one of several models."""
 
 
 def describe_upstream(provider: Provider) -> Upstream:
@@ -49,6 +51,7 @@ def describe_upstream(provider: Provider) -> Upstream:
         frozenset([end.codec.wire for end in ends]),
         issuers.pop() if len(issuers) == 1 else None,
         any(end.on_loss == "reject" for end in ends),
+        any(isinstance(part, Fallback) for part in walk(provider)),
     )
 
 

@@ -14,7 +14,6 @@ from ..errors import (
     OverloadedError,
     ProviderError,
     QuotaExceededError,
-    TimedOutError,
 )
 from ..middleware.answers import describe_request, record_answer, record_failed_request
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
@@ -22,7 +21,8 @@ from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from .access import Service
 from .accounts import charge, describe_inbound
 from .evidence import CallEnd
-from .exchange import Action, Exchange, GoneError, Receive, Scope, Send
+from .exchange import Action, Exchange, GoneError, Receive, Scope, Send, too_slow
+from .keys import Key
 
 MAX_TEXTS = 10_000
 """The maximum number of texts or documents in one client request."""
@@ -68,8 +68,8 @@ class RetrievalExchange(Exchange):
         self.service.release(self.held)
         self.held = 0
         model = self._find_model(asked.request.model)
-        if self.key is not None and self.key.is_limited:
-            await self._admit_key(model)
+        if self.limited is not None:
+            await self._admit_key(self.limited, model)
         self.asked = replace(asked.request, model=model.model, request_id=self.id)
         self.found = model
         answer = self.answer = await self._ask(model, self.asked)
@@ -96,38 +96,31 @@ class RetrievalExchange(Exchange):
         self.model = name
         return model
 
-    async def _admit_key(self, model: RetrievalModel[Any, Any]) -> None:
-        assert self.key is not None
-        if not self.service.can_count(self.key):
+    async def _admit_key(self, key: Key, model: RetrievalModel[Any, Any]) -> None:
+        if not self.service.can_count(key):
             raise QuotaExceededError(
                 "this key has limits, and the gateway's workers have no shared ledger to count "
                 "them in"
             )
-        if self.key.has_budget and model.priced_as.find_problem() is not None:
+        if key.has_budget and model.priced_as.find_problem() is not None:
             raise QuotaExceededError(
                 "this model has no known price, so this key's budget cannot be kept"
             )
         self.lease = await self.service.ledger.admit(
-            self.key, self.service.bounds.reply_seconds + _SPARE
+            key, self.service.bounds.reply_seconds + _SPARE
         )
 
     async def _ask(self, model: Any, request: Any) -> Any:
-        self.task = asyncio.current_task()
-        watcher = asyncio.ensure_future(self._watch())
+        self.interruption.watch(self.receive)
+        self.interruption.set_timeout(self.service.bounds.reply_seconds)
         try:
-            async with asyncio.timeout(self.service.bounds.reply_seconds):
-                return await model.send(request)
-        except TimeoutError:
-            raise TimedOutError(
-                "the reply took longer than this gateway allows", which="total"
-            ) from None
+            return await model.send(request)
         except asyncio.CancelledError:
-            if self.gone and self.task is not None:
-                self.task.uncancel()
-                raise GoneError from None
-            raise OverloadedError("the gateway is shutting down", retry_after=1) from None
+            if not self.interruption.undo():
+                raise OverloadedError("the gateway is shutting down", retry_after=1) from None
+            raise GoneError if self.interruption.is_gone else too_slow() from None
         finally:
-            watcher.cancel()
+            self.interruption.stop()
 
     async def _write(self, answer: Embeddings | Ranking, asked: AskedRetrieval) -> Any:
         """Encode a reply; use a thread if the reply is large enough to block the event loop."""

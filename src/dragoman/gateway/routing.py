@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ..calls import RoutingSwitched
-from ..middleware import Fallback
-from ..middleware.layer import walk
-from ..provider import Provider, Reply
+from ..provider import Reply
 
 _MAX = 1000  # maximum length of a header in characters
 
@@ -19,14 +17,8 @@ def find_switches(reply: Reply | None) -> list[RoutingSwitched]:
     )
 
 
-def show_route(provider: Provider | None, reply: Reply | None) -> dict[str, str]:
+def show_route(reply: Reply) -> dict[str, str]:
     """Return response headers that name the model that served a call, and those tried before."""
-    if (
-        provider is None
-        or reply is None
-        or not any(isinstance(part, Fallback) for part in walk(provider))
-    ):
-        return {}
     headers = {"x-dragoman-served-by": _plain(f"{reply.provider}:{reply.model}")}
     if switches := find_switches(reply):
         headers["x-dragoman-switched"] = _plain(

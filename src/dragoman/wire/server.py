@@ -20,6 +20,7 @@ from ..events import (
     FinishReason,
     MessageComplete,
     MessageStart,
+    TextDelta,
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
@@ -136,16 +137,18 @@ class ReplyEncoder(ABC):
 
     def note(self, event: Event) -> None:
         """Record the parts of an event that later events or the end of the reply need."""
-        if isinstance(event, ToolUseInputDelta):
+        if type(event) is TextDelta:
+            return
+        if isinstance(event, MessageStart):
+            self.start = event
+        elif isinstance(event, MessageComplete):
+            self.complete = event
+        elif isinstance(event, ToolUseInputDelta):
             self._input.append(event.partial_json)
         elif isinstance(event, ToolUseStart):
             self._input = []
         elif isinstance(event, ToolUseEnd):
             self.calls.append(CallFacts(event, "".join(self._input)))
-        elif isinstance(event, MessageStart):
-            self.start = event
-        elif isinstance(event, MessageComplete):
-            self.complete = event
 
     @property
     def model(self) -> str:

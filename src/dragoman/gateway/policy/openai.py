@@ -77,6 +77,7 @@ _ROLES: dict[str, tuple[str, ...]] = {
     "tool": ("role", "content", "tool_call_id"),
 }
 _CACHE = {"cache_control": Rule("hint", "each endpoint sets its own marks for the prompt cache")}
+_MESSAGE = _NAME | _CACHE
 _PARTS: dict[str, tuple[str, ...]] = {
     "text": ("type", "text"),
     "image_url": ("type", "image_url"),
@@ -90,11 +91,12 @@ _PART = Rule("refused", "send text, images or files")
 def prepare(body: Mapping[str, Any]) -> Prepared:
     """Return the request body in a form that the server codec of this wire can decode."""
     sorter = Sorter(FIELDS, TOGETHER)
-    made = sorter.sort_root(
-        {name: value for name, value in body.items() if name != "web_search_options"}
-    )
-    if body.get("web_search_options") is not None:
-        hosted = read_hosted("openai", "web_search_options", body["web_search_options"])
+    search = body.get("web_search_options")
+    if search is None:
+        made = sorter.sort_root(body)
+    else:
+        made = sorter.sort_root({**body, "web_search_options": None})
+        hosted = read_hosted("openai", "web_search_options", search)
         sorter.leave("web_search_options", _SEARCH, hosted=hosted)
     _sort_reasoning(made, body, sorter)
     if isinstance(made.get("messages"), list):
@@ -117,7 +119,7 @@ def _sort_reasoning(made: dict[str, Any], body: Mapping[str, Any], sorter: Sorte
         del made["reasoning_effort"]
         sorter.own["reasoning_effort"] = effort
         sorter.wish("reasoning", "xhigh" if effort == "max" else None)
-    wanted = _read_reasoning(body)
+    wanted = None if _SPELLINGS.isdisjoint(body) else _read_reasoning(body)
     if wanted is None:
         return
     sorter.left = [left for left in sorter.left if left.path not in _SPELLINGS]
@@ -126,7 +128,7 @@ def _sort_reasoning(made: dict[str, Any], body: Mapping[str, Any], sorter: Sorte
         sorter.wish("reasoning", wanted)
 
 
-_SPELLINGS = ("reasoning", "thinking", "enable_thinking", "chat_template_kwargs")
+_SPELLINGS = frozenset({"reasoning", "thinking", "enable_thinking", "chat_template_kwargs"})
 
 
 def _read_reasoning(body: Mapping[str, Any]) -> str | int | None:
@@ -156,7 +158,7 @@ def _sort_message(message: Any, path: str, sorter: Sorter) -> Any:
     if not isinstance(role, str) or role not in _ROLES:
         # leave an invalid message unchanged: the server codec rejects it with an error
         return message
-    made = sorter.keep(message, path, _ROLES[role], _NAME | _CACHE)
+    made = sorter.keep(message, path, _ROLES[role], _MESSAGE)
     if isinstance(made.get("content"), list):
         parts = enumerate(made["content"])
         made["content"] = [

@@ -121,14 +121,16 @@ class Sorter:
 
         A field that is empty or has its default value is dropped without a record.
         """
-        rules = rules or {}
-        kept = {}
+        kept = {name: value for name, value in record.items() if name in names}
+        if len(kept) == len(record):
+            return kept
         for name, value in record.items():
-            if name in names:
-                kept[name] = value
-                continue
-            rule = rules.get(name, UNKNOWN)
-            if not is_among(value, NOTHING) and not is_among(value, rule.default):
+            rule = (rules or {}).get(name, UNKNOWN)
+            if (
+                name not in kept
+                and not is_among(value, NOTHING)
+                and not is_among(value, rule.default)
+            ):
                 self.leave(f"{path}.{name}" if path else name, rule)
         return kept
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from ...events import (
 from ...messages import (
     EFFORTS,
     NO_CONFIG,
+    AssistantBlock,
     Effort,
     Image,
     Message,
@@ -296,8 +297,11 @@ class _StreamEncoder(ReplyEncoder):
         return data_frame({**self._head, "choices": [choice]})
 
 
-def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> bytes:
-    blocks = complete.final_content
+def _write_message(reply: BodyEncoder, blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
+    """Return the message of a reply that is one body."""
+    first = blocks[0] if len(blocks) == 1 else None
+    if type(first) is Text and first.continuity is None:  # as in most replies
+        return {"role": "assistant", "content": first.text}
     names = [block.name for block in blocks if isinstance(block, ToolCall)]
     calls = [
         {
@@ -313,7 +317,11 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> 
         message["reasoning_content"] = thoughts
     if calls:
         message["tool_calls"] = calls
-    message |= write_other_parts(blocks)
+    return message | write_other_parts(blocks)
+
+
+def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> bytes:
+    message = _write_message(reply, complete.final_content)
     finish = reply.finish_word(complete, FINISH)
     usage = _write_usage(complete.usage)
     body = {

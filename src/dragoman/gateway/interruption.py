@@ -1,0 +1,58 @@
+"""Cancel the task of a request when its client disconnects or a timeout passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+
+class Interruption:
+    """What may interrupt the current task: a client that disconnects, or a timeout.
+
+    The task receives a ``CancelledError``, and ``undo`` reports whether it came from here.
+    ``asyncio.timeout`` does the same for a timeout, but takes 2 % of the CPU time of a request.
+    """
+
+    __slots__ = ("_is_late", "_task", "_timer", "_watcher", "is_gone")
+
+    def __init__(self) -> None:
+        self.is_gone = False  # whether the client has disconnected
+        self._is_late = False  # whether the timeout has passed
+        self._task = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+        self._watcher: asyncio.Future[None] | None = None
+
+    def set_timeout(self, seconds: float) -> None:
+        """Interrupt the task after some seconds."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def watch(self, receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
+        """Interrupt the task when the client disconnects."""
+        self._watcher = asyncio.ensure_future(self._wait(receive))
+
+    def stop(self) -> None:
+        """Stop the timer, and stop waiting for the client to disconnect."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    def undo(self) -> bool:
+        """Undo the cancellation of the task; return ``False`` if the server cancelled the task."""
+        if self._task is None or not (self.is_gone or self._is_late):
+            return False
+        self._task.uncancel()
+        return True
+
+    async def _wait(self, receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _expire(self) -> None:
+        self._is_late = True
+        if self._task is not None:
+            self._task.cancel()
