@@ -22,7 +22,7 @@ STREAM = [
 ]
 
 
-STREAM_ONLY = ("sse.py",)
+STREAM_ONLY = ("sse.py", "wire/openai/repeat.py")
 BODY_ONLY = ("wire/openai/plain.py", "wire/openai/usage.py")
 
 

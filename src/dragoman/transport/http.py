@@ -330,7 +330,8 @@ class _Exchange(HttpStream):
                 await connection.wait()
         finally:
             clock.reading = False
-        received = self._take(connection)
+        is_here = connection.pieces and clock.expired is None
+        received = connection.take() if is_here else self._take(connection)
         self.over = connection.state == "done"
         return received
 

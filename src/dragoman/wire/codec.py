@@ -415,24 +415,23 @@ class Decoder(ABC):
         self.out.fail(StreamInterruptedError("the reply ended before it was finished"))
 
     def _take(self, chunk: bytes) -> None:
-        if self._keep_raw or self._sse is None:
-            if self._kept and len(self._kept[-1]) + len(chunk) <= _PAGE:
-                self._kept[-1] += chunk
-            else:
-                self._kept.append(chunk)
-        self._size += len(chunk)
-        limit = MAX_BODY if self._sse is None else MAX_STREAM
-        if self._size > limit:
-            raise InvalidResponseError(f"the reply is longer than {limit} bytes")
+        sse = self._sse
+        if self._keep_raw or sse is None:
+            self._keep(chunk)
+        size = self._size = self._size + len(chunk)
         if len(self._head) < 12 and not self._is_body:
             self._head = (self._head + chunk).lstrip()[:12]
-        if self._sse is None:
+        limit = MAX_BODY if sse is None else MAX_STREAM
+        if size > limit:
+            raise InvalidResponseError(f"the reply is longer than {limit} bytes")
+        if sse is None:
             chunk = self._start_stream()
-        if self._sse is None:
-            return
+            sse = self._sse
+            if sse is None:
+                return
         # Each object has at least one byte, so a shorter stream cannot have too many objects.
-        may_be_crowded = self._size > MAX_CONTAINERS
-        out, frames = self.out, self._sse.feed(chunk)
+        may_be_crowded = size > MAX_CONTAINERS
+        out, frames = self.out, sse.feed(chunk)
         self._frames += len(frames)
         for frame in frames:
             if frame.event in _WITHOUT_CONTENT and _lacks_content(frame):
@@ -444,9 +443,16 @@ class Decoder(ABC):
             if self.done or out.complete is not None or out.error is not None:
                 self.done = True
                 return
-        if self._frames > MAX_EVENTS or self._sse.lines > MAX_LINES:
+        if self._frames > MAX_EVENTS or sse.lines > MAX_LINES:
             what = f"{MAX_EVENTS} events" if self._frames > MAX_EVENTS else f"{MAX_LINES} lines"
             raise InvalidResponseError(f"the stream has more than {what}")
+
+    def _keep(self, chunk: bytes) -> None:
+        kept = self._kept
+        if kept and len(kept[-1]) + len(chunk) <= _PAGE:
+            kept[-1] += chunk
+        else:
+            kept.append(chunk)
 
     def _start_stream(self) -> bytes:
         """Return the bytes received so far if they are known to be a stream, otherwise ``b""``."""

@@ -67,13 +67,16 @@ class Chunk(Struct, gc=False):
     related_questions: Any = None
 
 
-_chunks = msgspec.json.Decoder(Chunk)
+decode_chunk = msgspec.json.Decoder(Chunk).decode
 
 
 def read_chunk(data: bytes) -> Chunk:
-    """Parse a chunk or a body; raise an error if it is not JSON or its fields are invalid."""
+    """Parse a chunk or a body; raise an error if it is not JSON or its fields are invalid.
+
+    If ``decode_chunk`` fails, repair what some servers send.
+    """
     try:
-        return _chunks.decode(data)
+        return decode_chunk(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         record = read_json(data)
     try:

@@ -17,6 +17,7 @@ from .finish import CUT, READ
 from .other_parts import OtherParts, read_reference
 from .plain import read_plain
 from .quirks import Quirks
+from .repeat import RepeatedChunk
 from .usage import read_usage
 
 
@@ -75,6 +76,7 @@ class OpenAIDecoder(Decoder):
         self._usage_key = (
             quirks.usage_path.partition(".")[0].encode() if quirks.usage_path else None
         )
+        self._repeated: RepeatedChunk | None = None  # created by the first chunk
         self._usage: Usage | None = None
         self._usage_raw: Any = None
         self._finish_raw: str | None = None
@@ -98,6 +100,12 @@ class OpenAIDecoder(Decoder):
         data = frame.data.strip()
         if not data:
             return
+        repeated = self._repeated
+        if repeated is not None and frame.event == b"message":
+            text = repeated.read(data)
+            if text is not None:
+                self.out.text(text)
+                return
         if data == b"[DONE]":
             self.done = True
             self._finish()
@@ -113,6 +121,10 @@ class OpenAIDecoder(Decoder):
             self._fail_with(chunk, data)
             return
         self._read(chunk, data)
+        if self._coerced is None:
+            if repeated is None:
+                repeated = self._repeated = RepeatedChunk()
+            repeated.learn(chunk, data, self._chosen)
 
     def body(self, data: bytes) -> None:
         self._whole = True
