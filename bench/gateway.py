@@ -4,7 +4,8 @@ proxy; memory per stream.
     python -m bench.gateway [--rounds N] [--streams N] [--litellm PYTHON] [--out FILE]
 
 Each server is a separate process in front of the same upstream; its CPU time is measured,
-including kernel time. Every round measures all servers in a random order; a ratio is the median
+including kernel time. The gateway runs with the HTTP protocol and the settings of ``dragoman
+serve``, the relay with uvicorn's own protocol. Every round measures all servers in a random order; a ratio is the median
 over the rounds of the ratios within a round. ``--litellm`` is the interpreter of an environment
 that has ``litellm[proxy]``.
 """
@@ -78,6 +79,7 @@ def serve_ours(base: str, port: int) -> None:
 
     from dragoman import connect
     from dragoman.gateway.app import create_app
+    from dragoman.gateway.http_protocol import BoundedHttpProtocol
     from dragoman.gateway.keys import Key, KeyRing, hash_key
 
     kinds = ("text", "burst", "paced", "held")
@@ -85,7 +87,16 @@ def serve_ours(base: str, port: int) -> None:
         kind: connect("bench-1", base_url=f"{base}/{kind}/v1", keep_raw=False) for kind in kinds
     }
     app = create_app(models, keys=KeyRing([Key("bench", hash_key(KEY))]))
-    uvicorn.run(app, port=port, log_level="error", access_log=False, ws="none", backlog=4096)
+    uvicorn.run(
+        app,
+        port=port,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        http=BoundedHttpProtocol,
+        backlog=4096,
+    )
 
 
 def start_proxy(python: str, base: str, port: int) -> subprocess.Popen[bytes]:

@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
-from dragoman.gateway.http_protocol import _network_of
+from dragoman.gateway.http_connection import _network_of
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from tests.listed import Listed, reply
 
@@ -76,9 +76,22 @@ async def test_oversized_request_head_gets_status_431(name: str, sent: bytes) ->
         assert statuses(await raw(url, fits + b"connection: close\r\n\r\n")) == [200]
 
 
+async def test_every_request_head_of_one_packet_is_limited() -> None:
+    """The first request is answered; the connection ends with the large head that follows it."""
+    async with serving(app()) as url:
+        for name, sent in TOO_LARGE:
+            answer = await raw(url, GET + sent + GET)
+            assert statuses(answer) in ([200], [200, 431]), name
+            assert b"connection: close" in answer
+
+
 CHUNKED = POST + OURS + b"transfer-encoding: chunked\r\n\r\n"
 TRAILERS: list[tuple[str, bytes]] = [
     ("many trailers", b"0\r\n" + b"".join(b"t%d: v\r\n" % n for n in range(2000))),
+    (
+        "many trailers, complete",
+        b"0\r\n" + b"".join(b"t%d: v\r\n" % n for n in range(2000)) + b"\r\n",
+    ),
     ("one endless trailer", b"0\r\nt: " + b"a" * 400_000),
     ("an endless extension", b"5;" + b"a" * 400_000),
 ]
@@ -184,7 +197,7 @@ async def test_connection_without_a_complete_request_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A connection without a complete request is closed after the configured number of seconds."""
-    monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.3)
+    monkeypatch.setattr("dragoman.gateway.http_connection._LINGER_SECONDS", 0.3)
     settings = {"head_seconds": 0.4, "body_seconds": 0.4, "body_bytes": 10_000}
     async with serving(app(**settings), timeout_keep_alive=1) as url:
         found = await asyncio.gather(*[_hold(url, first, drip) for _, first, drip, _ in HOLDS])
@@ -273,7 +286,7 @@ async def test_long_reply_is_sent_completely_before_the_connection_closes(
     """Invalid bytes after the request make the server close the connection after the reply, which
     the client reads slowly.
     """
-    monkeypatch.setattr("dragoman.gateway.http_protocol._LINGER_SECONDS", 0.2)
+    monkeypatch.setattr("dragoman.gateway.http_connection._LINGER_SECONDS", 0.2)
     model = Listed("x" * 5_000_000, repeat=True)
     async with serving(app(model)) as url:
         with socket.socket() as client:
