@@ -43,7 +43,7 @@ _CLOSE = b"connection: close\r\n"
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _FAILED = b"Internal Server Error"
 _FAILURE = b"content-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n" + _CLOSE + b"\r\n"
-_COPIED = 64 * 1024  # the largest part of a body that is copied, to be written with the head
+_COPIED = 64 * 1024  # the largest part of a body that is copied, to be sent with the head
 
 
 class Server(Protocol):
@@ -87,6 +87,7 @@ class Cycle:
     _is_read = False  # whether the application has received the end of the body
     _is_written = False  # whether a part of the reply is written
     _is_chunked = False
+    _head = b""  # the head of the reply, until it is written
     _has_body = True  # false for the reply to a HEAD request
     _is_closing = False  # whether the application sends the header ``connection: close``
     _left: int | None = None  # number of bytes that the body of the reply still needs
@@ -97,7 +98,6 @@ class Cycle:
         self.scope = scope
         self.pieces: list[bytes] = []
         self.waiters: list[asyncio.Future[None]] = []
-        self._pending: list[bytes] = []  # parts of the reply that are written with the next one
 
     async def run(self) -> None:
         """Run the application; if it fails before it replies, reply with status 500."""
@@ -185,7 +185,7 @@ class Cycle:
             raise RuntimeError("a header value of the reply contains control characters")
         ends = b"\r\n"
         if self.scope["method"] == "HEAD":
-            self._has_body = False
+            self._has_body = self._is_chunked = False
         elif self._left is None and not self._is_chunked:
             if status in (204, 304):
                 self._left = 0
@@ -194,7 +194,8 @@ class Cycle:
                 ends = _CHUNKED + ends
         if not self.keep_alive and not self._is_closing:
             ends = _CLOSE + ends
-        self._pending = [_STATUS_LINES[status], self.connection.server.common_lines(), block, ends]
+        common = self.connection.server.common_lines()
+        self._head = b"".join([_STATUS_LINES[status], common, block, ends])
         self.is_started = True
         self.expects_continue = False
 
@@ -210,36 +211,38 @@ class Cycle:
 
     def _write(self, body: bytes, more_body: bool) -> None:
         """Write a part of the body, after the head if it is still pending."""
-        parts = self._pending
-        if not self._has_body:
-            pass
-        elif self._is_chunked:
-            if body:
-                parts += (b"%x\r\n" % len(body), body, b"\r\n")
+        if self._is_chunked:
+            data = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             if not more_body:
-                parts.append(b"0\r\n\r\n")
-        else:
+                data += b"0\r\n\r\n"
+        elif self._has_body:
             if self._left is not None:
                 self._left -= len(body)
                 if self._left < 0 or (self._left and not more_body):
                     raise RuntimeError("the body of the reply differs from its content-length")
-            parts.append(body)
+            data = body
+        else:
+            data = b""
         if not self._is_written:
-            self._is_written = True
-            if more_body or len(body) > _COPIED:
-                self.connection.limit_send_buffer()
-        if len(body) <= _COPIED:
-            self.connection.transport.write(b"".join(parts))
-        else:
-            self.connection.transport.writelines(parts)
-        if more_body:
-            self._pending = []
-        else:
+            data = self._add_head(data, more_body)
+        self.connection.transport.write(data)
+        if not more_body:
             self._complete()
+
+    def _add_head(self, data: bytes, more_body: bool) -> bytes:
+        """Return the head with the first data; write the head first if the data is long."""
+        self._is_written = True
+        head, self._head = self._head, b""
+        is_long = len(data) > _COPIED
+        if is_long or more_body:
+            self.connection.limit_send_buffer()
+        if is_long:
+            self.connection.transport.write(head)
+            return data
+        return head + data
 
     def _complete(self) -> None:
         self.is_complete = True
-        self._pending = []
         self.wake()
         self.connection.finish(self)
 
