@@ -77,9 +77,9 @@ def prepare(wire: str, body: Any) -> Prepared:
     """
     if not isinstance(body, dict):
         raise InvalidRequestError("the body must be an object")
-    for name in NEVER:
-        if name in body:
-            raise InvalidRequestError(f"{name} is not allowed in a request")
+    if not body.keys().isdisjoint(NEVER):
+        name = next(name for name in NEVER if name in body)
+        raise InvalidRequestError(f"{name} is not allowed in a request")
     return _PREPARE[wire](body)
 
 

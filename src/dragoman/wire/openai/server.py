@@ -82,6 +82,9 @@ class OpenAIServer:
             for at, record in enumerate(records)
         ]
         messages = tuple([_inline_media(message) for message in parse_messages(joined)])
+        if not fields.rest():  # as in many requests
+            request = Request(messages, model=model, stream=stream)
+            return Asked(request, losses.warnings, stream_usage=False)
         if (fields.take("n") or 1) != 1:
             fields.refuse("n", "must be 1: a reply has one choice here")
         usage = _read_stream_options(fields, stream)
