@@ -19,7 +19,7 @@ from .official import ReplyChecker
 async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
     """Serve an application with uvicorn in this event loop; yield its address.
 
-    Every reply of a gateway is checked against the vendors' descriptions.
+    The protocol is the gateway's, unless ``settings`` names another. Every reply of a gateway is checked against the vendors' descriptions.
     """
     checker = ReplyChecker(app) if hasattr(getattr(app, "state", None), "service") else None
     listener = socket.socket()
@@ -31,8 +31,7 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=5,
-        http=BoundedHttpProtocol,
-        **settings,
+        **{"http": BoundedHttpProtocol, **settings},
     )
     # Do what ``Server.serve`` does, but without its loop, which checks for shutdown only ten times
     # a second.

@@ -90,6 +90,7 @@ class Cycle:
     _head = b""  # the head of the reply, until it is written
     _has_body = True  # false for the reply to a HEAD request
     _is_closing = False  # whether the application sends the header ``connection: close``
+    _on_disconnect: Callable[[], None] | None = None
     _left: int | None = None  # number of bytes that the body of the reply still needs
 
     def __init__(self, connection: Connection, app: App, scope: dict[str, Any]) -> None:
@@ -147,9 +148,27 @@ class Cycle:
                 waiter.set_result(None)
 
     def disconnect(self) -> None:
-        if not self.is_complete:
-            self.is_disconnected = True
-            self.wake()
+        """Mark the client as disconnected, unless the reply is complete."""
+        if self.is_complete:
+            return
+        self.is_disconnected = True
+        self.wake()
+        if self._on_disconnect is not None:
+            self._on_disconnect()
+
+    def call_on_disconnect(self, call: Callable[[], None] | None) -> None:
+        """Call a function when the client disconnects; with ``None``, call none.
+
+        If the client has already disconnected, the function is called in the next iteration of
+        the event loop.
+        """
+        self._on_disconnect = call
+        if call is None:
+            return
+        if self.is_disconnected:
+            self.connection.loop.call_soon(call)
+        elif self.connection.is_reading_paused:
+            self.connection.resume_reading()  # a disconnection is noticed only while reading
 
     # --- the reply
 

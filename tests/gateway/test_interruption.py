@@ -1,0 +1,112 @@
+"""Test that a client that disconnects ends its request, on the gateway's own server and others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from dragoman.gateway.app import create_app
+from dragoman.gateway.http_cycle import Cycle
+from dragoman.gateway.http_protocol import BoundedHttpProtocol
+from dragoman.gateway.interruption import Interruption
+from tests.listed import Listed, reply
+
+from .serving import serving
+
+BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}).encode()
+ASKED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(BODY), BODY)
+)
+
+
+class Wrapped:
+    """An ASGI middleware that replaces ``receive``, as many do."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def receive_too() -> Any:
+            return await receive()
+
+        await self._app(scope, receive_too, send)
+
+
+@pytest.mark.parametrize(
+    ("server", "requests"),
+    [
+        ("own server", 1),
+        ("own server", 2),  # the second request waits for the reply to the first one
+        ("middleware", 1),
+        ("middleware", 2),
+        # uvicorn does not notice that the client of the first of two requests has disconnected
+        ("uvicorn's server", 1),
+    ],
+)
+async def test_request_ends_when_its_client_disconnects(server: str, requests: int) -> None:
+    forever = asyncio.Event()
+    model = Listed(lambda request: [*reply("Hello")(request)[:2], forever], repeat=True)
+    app = create_app({"m": model})
+    if server == "middleware":
+        app.add_middleware(Wrapped)
+    http = "httptools" if server == "uvicorn's server" else BoundedHttpProtocol
+    async with serving(app, http=http) as url:
+        port = int(url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as link:
+            link.sendall(ASKED * requests)
+            async with asyncio.timeout(10):
+                while not model.running:
+                    await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            while model.running:
+                await asyncio.sleep(0.001)
+        assert len(model.requests) == 1
+        counted = app.state.service.metrics.text()
+    assert 'dragoman_requests_total{wire="openai",model="m",status="499"} 1' in counted
+
+
+class Connection:
+    """What a cycle uses of its connection."""
+
+    def __init__(self, *, is_reading_paused: bool = False) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.is_reading_paused = is_reading_paused
+
+    def resume_reading(self) -> None:
+        self.is_reading_paused = False
+
+
+async def test_disconnection_before_the_call_is_reported_too() -> None:
+    connection: Any = Connection()
+    called: list[str] = []
+    cycle = Cycle(connection, create_app({}), {})
+    cycle.call_on_disconnect(lambda: called.append("first"))
+    cycle.call_on_disconnect(None)
+    cycle.disconnect()
+    cycle.call_on_disconnect(lambda: called.append("second"))
+    assert called == []
+    await asyncio.sleep(0)
+    assert called == ["second"]
+
+
+async def test_connection_is_read_while_its_disconnection_matters() -> None:
+    """The event loop does not notice a disconnection while reading is paused."""
+    connection: Any = Connection(is_reading_paused=True)
+    Cycle(connection, create_app({}), {}).call_on_disconnect(print)
+    assert not connection.is_reading_paused
+
+
+async def test_disconnection_after_the_reply_does_not_interrupt_its_records() -> None:
+    connection: Any = Connection()
+    cycle = Cycle(connection, create_app({}), {})
+    interruption = Interruption()
+    interruption.watch(cycle.receive)
+    interruption.stop()
+    cycle.disconnect()
+    await asyncio.sleep(0)
+    assert not interruption.is_gone
