@@ -109,13 +109,13 @@ class RouteHandler:
         self._action: Action = action
         self._rewrite = rewrite
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         exchange = Exchange(self._service, self._codec, scope, receive, send)
         exchange.rewrite = self._rewrite
         action = self._action
         if self._codec.wire == "gemini" and scope["path"].endswith(_COUNT_TOKENS):
             action, exchange.rewrite = "count", unwrap_count
-        await exchange.run(action)
+        return exchange.run(action)
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
@@ -379,11 +379,15 @@ class Exchange:
         prepared = prepare(wire, dict(fields if self.rewrite is None else self.rewrite(fields)))
         path = self.scope["path"].replace(_COUNT_TOKENS, ":generateContent")
         asked = self.codec.decode(prepared.body, path)
-        messages, self.prepared = settle_shape(wire, asked.request.messages, prepared)
-        self._id = self._id or asked.request.request_id
+        request = asked.request
+        messages, self.prepared = settle_shape(wire, request.messages, prepared)
+        if self._id is None:
+            self._id = request.request_id
+        if messages is not request.messages or self._id != request.request_id:
+            request = replace(request, messages=messages, request_id=self._id)
         asked = replace(
             asked,
-            request=replace(asked.request, messages=messages, request_id=self._id),
+            request=request,
             custom=prepared.custom,
             grouped=prepared.grouped,
             echo=_echo(wire, self.memory, prepared),

@@ -350,16 +350,21 @@ def _reply_id(message_id: str) -> str:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    return known(
-        prompt_tokens=usage.input_tokens,
-        completion_tokens=usage.output_tokens,
-        total_tokens=total_tokens(usage),
-        prompt_tokens_details=known(
+    counts: dict[str, Any] = {}
+    if usage.input_tokens is not None:
+        counts["prompt_tokens"] = usage.input_tokens
+    if usage.output_tokens is not None:
+        counts["completion_tokens"] = usage.output_tokens
+    if (total := total_tokens(usage)) is not None:
+        counts["total_tokens"] = total
+    if usage.cached_input_tokens is not None or usage.cache_creation_input_tokens is not None:
+        counts["prompt_tokens_details"] = known(
             cached_tokens=usage.cached_input_tokens,
             cache_write_tokens=usage.cache_creation_input_tokens,
-        ),
-        completion_tokens_details=known(reasoning_tokens=usage.reasoning_tokens),
-    )
+        )
+    if usage.reasoning_tokens is not None:
+        counts["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return counts
 
 
 # --- writing errors for clients ----------------------------------------------------------------
