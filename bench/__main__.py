@@ -205,12 +205,12 @@ def measure_memory(base: str, streams: int, modes: tuple[str, ...]) -> dict[str,
     return found
 
 
-def measure_gateway() -> str:
-    """Run the gateway's benchmark, which prints its own results."""
-    if not Path(__file__).with_name("gateway.py").exists():
-        return "not there"
+def measure_gateway(litellm: str | None) -> str:
+    """Run the gateway's benchmark, which prints its own results; ``litellm`` is the interpreter of
+    LiteLLM's proxy.
+    """
     try:
-        done = _run("bench.gateway")
+        done = _run("bench.gateway", *(["--litellm", litellm] if litellm else []))
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         return f"failed: {str(getattr(error, 'stderr', '') or error)[-300:]}"
     return done.stdout
@@ -292,7 +292,10 @@ def main() -> None:
     results["micro"] = micro.measure()
     if not options.quick:
         results["starting"] = imports.measure(5)
-        results["gateway"] = measure_gateway()
+        proxy, why = environments.prepare("litellm-proxy")
+        if proxy is None:
+            skipped["LiteLLM's proxy"] = why or ""
+        results["gateway"] = measure_gateway(proxy)
     results["skipped"] = skipped
     options.out.write_text(json.dumps(results, indent=2) + "\n")
     print(report.table(results))

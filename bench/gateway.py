@@ -277,7 +277,7 @@ def _summary(costs: dict[str, list[float]]) -> dict[str, Any]:
     for name, each in costs.items():
         if name != "gateway":
             ratios = [ours / theirs for ours, theirs in zip(costs["gateway"], each, strict=True)]
-            told[f"gateway / {name}"] = round(statistics.median(ratios), 3)
+            told[f"gateway / {name}"] = round(statistics.median(ratios), 4)
     return told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
@@ -26,6 +27,11 @@ PROMISES = [
 # The maximum ratios of our figures to those of the minimal client: the memory of an open stream,
 # and the CPU time of the import and of the first call.
 MEMORY, STARTING = 0.5, 0.5
+# The maximum ratios of the CPU time of a complete call through the gateway.
+GATEWAY = [
+    ("gateway / relay", "hand-written relay", 1.3),
+    ("gateway / litellm", "LiteLLM's proxy", 1 / 40),
+]
 
 
 def table(results: dict[str, Any]) -> str:
@@ -148,7 +154,20 @@ def _promises(results: dict[str, Any]) -> list[str]:
             lines.append(
                 f"| `import dragoman` | {client} | {_share(most)} | {_share(now)} | {kept} |"
             )
+    found = read_gateway(results)
+    for name, other, most in GATEWAY:
+        if name in found:
+            kept = "yes" if found[name] <= most else "**no**"
+            lines.append(
+                f"| gateway, complete | {other} | {_share(most)} | {_share(found[name])} | {kept} |"
+            )
     return lines
+
+
+def read_gateway(results: dict[str, Any]) -> dict[str, Any]:
+    """Return what the gateway's benchmark found about complete calls; nothing if it failed."""
+    text = results.get("gateway", "")
+    return dict(json.loads(text)["complete"]) if text.startswith("{") else {}
 
 
 _HELD = {
