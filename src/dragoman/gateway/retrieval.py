@@ -20,7 +20,7 @@ from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, Retrie
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from .access import Service
 from .accounts import charge, describe_inbound
-from .evidence import CallEnd
+from .evidence import LARGE, CallEnd
 from .exchange import Action, Exchange, GoneError, Receive, Scope, Send, too_slow
 from .keys import Key
 
@@ -63,7 +63,8 @@ class RetrievalExchange(Exchange):
         self._identify()
         body = await self._read_body()
         self.size = len(body)
-        asked = await self._work(self._decode, body)
+        is_large = self.size > LARGE  # large enough to block the event loop
+        asked = await asyncio.to_thread(self._decode, body) if is_large else self._decode(body)
         del body
         self.service.release(self.held)
         self.held = 0
