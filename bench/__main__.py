@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from . import environments, imports, micro, report, server
+from .worker import SECURE, TLS
 
 ROOT = Path(__file__).parents[1]
 OURS = ("floor", "raw", "dragoman")
@@ -115,6 +116,8 @@ def measure(
         for case in cases:
             for worker in random.sample(others, len(others)):
                 if f"{worker.name}: {case}" in skipped or worker.name in skipped:
+                    continue
+                if case == SECURE and worker.name not in TLS:
                     continue
                 before, cost, after = [
                     one.measure(case, seconds) for one in (floor, worker, floor)

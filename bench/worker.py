@@ -32,6 +32,7 @@ CLIENTS = {
     "langchain": "bench.peers:LangChain",
 }
 CHUNKS = 500
+SECURE = "complete over TLS"
 TLS = ("floor", "dragoman")  # the clients that are measured with TLS too
 
 
@@ -101,7 +102,7 @@ def cases(client: Any, secure: Any = None) -> dict[str, Case]:
         ),
     }
     if secure is not None:
-        known["complete over TLS"] = Case(lambda _: secure.complete("text", short))
+        known[SECURE] = Case(lambda _: secure.complete("text", short))
     return known
 
 
