@@ -16,6 +16,7 @@ from dragoman.errors import ProviderError
 from dragoman.gateway.policy import (
     NAMES,
     Target,
+    openai,
     prepare,
     settle_shape,
     translate,
@@ -303,3 +304,41 @@ def test_mutated_request_bodies_are_parsed_or_rejected(wire: str) -> None:
                 continue
         check_held(time.thread_time() - began, f"{wire}, round {number}")
     assert read > ROUNDS // 20
+
+
+SETTINGS = {"model": "m", "stream": True, "temperature": 0, "max_tokens": 5, "stop": "x"}
+PLAIN = {**SETTINGS, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def find_bodies() -> list[Any]:
+    """Return plain bodies, bodies with one more field, and random changes of them."""
+    others = [None, "", "high", True, 1, [], ["a"], {}, {"type": "json_object"}]
+    made: list[Any] = [{**PLAIN, name: value} for name in openai.FIELDS for value in others]
+    for name in ("name", "cache_control", "tool_calls", "refusal"):
+        made += [
+            {**PLAIN, "messages": [{"role": role, "content": "Hi", name: value}]}
+            for role in ("user", "assistant", "robot")
+            for value in others
+        ]
+    made += [{**PLAIN, "messages": [{"role": "system", "content": value}]} for value in others]
+    dice = random.Random(11)
+    return [PLAIN, SETTINGS, *made, *[mutate(PLAIN, dice) for _ in range(500)]]
+
+
+def test_plain_body_is_prepared_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of texts and simple settings is prepared in fewer steps, with the same result."""
+    is_plain, plain = openai._is_plain, 0  # noqa: SLF001 - the result is the same on both ways
+
+    def prepare_or_reject(body: Any) -> Any:
+        try:
+            return prepare("openai", body)
+        except ProviderError as error:
+            return str(error)
+
+    for body in find_bodies():
+        plain += isinstance(body, dict) and is_plain(body)
+        shorter = prepare_or_reject(body)
+        with monkeypatch.context() as patch:
+            patch.setattr(openai, "_is_plain", lambda body: False)
+            assert shorter == prepare_or_reject(body)
+    assert plain > 100
