@@ -38,8 +38,13 @@ ROOT = Path(__file__).parents[1]
 # a key that is valid only for the servers of this benchmark
 KEY = "sk-bench-0123456789abcdef0123456789abcdef"
 ASKED = {"model": "text", "messages": [{"role": "user", "content": "Hi"}]}
-CASES = ("complete", "stream, coalesced", "stream, a chunk at a time")
-KINDS = {"complete": "text", "stream, coalesced": "burst", "stream, a chunk at a time": "paced"}
+# For each case, the reply of the upstream server and the number of requests at a time.
+CASES = {
+    "complete": ("text", 4),
+    "complete, 32 at a time": ("text", 32),
+    "stream, coalesced": ("burst", 4),
+    "stream, a chunk at a time": ("paced", 4),
+}
 
 
 # --- the measured servers, each in a child process ---------------------------------------------
@@ -224,12 +229,12 @@ async def measure(
     """Return the CPU seconds and wall-clock seconds of one request, or of one chunk if the case
     streams.
     """
-    kind = KINDS[case]
+    kind, at_a_time = CASES[case]
     await ask(url, kind)
     began, used, count = time.perf_counter(), cpu_of(process), 0
     while time.perf_counter() - began < seconds:
-        await asyncio.gather(*[ask(url, kind) for _ in range(4)])
-        count += 4
+        await asyncio.gather(*[ask(url, kind) for _ in range(at_a_time)])
+        count += at_a_time
     cpu, wall = cpu_of(process) - used, time.perf_counter() - began
     units = count * (1 if kind == "text" else CHUNKS)
     return cpu / units, wall / units
