@@ -156,7 +156,7 @@ def _promises(results: dict[str, Any]) -> list[str]:
                 f"| `import dragoman` | {client} | {_share(most)} | {_share(now)} | {kept} |"
             )
     text = results.get("gateway", "")
-    found = json.loads(text) if text.startswith("{") else {}  # otherwise it says what failed
+    found = json.loads(text) if text.startswith("{") else {}  # otherwise the reason of a failure
     for name, other, most in GATEWAY:
         for case, clients in AT_A_TIME.items():
             now = found.get(case, {}).get(name)

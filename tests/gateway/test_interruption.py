@@ -104,8 +104,8 @@ async def test_connection_is_read_while_its_disconnection_matters() -> None:
 async def test_disconnection_after_the_reply_does_not_interrupt_its_records() -> None:
     connection: Any = Connection()
     cycle = Cycle(connection, create_app({}), {})
-    interruption = Interruption()
-    interruption.watch(cycle.receive)
+    interruption = Interruption(cycle.receive)
+    interruption.watch()
     interruption.stop()
     cycle.disconnect()
     await asyncio.sleep(0)

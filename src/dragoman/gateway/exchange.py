@@ -38,7 +38,7 @@ from .accounts import Charged, account, charge
 from .arrays import ArrayEncoder, is_sse
 from .counting import count_input, write_count
 from .evidence import LARGE, CallEnd
-from .interruption import Interruption
+from .interruption import Interruption, Receive
 from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
 from .ledger import Lease
@@ -64,7 +64,6 @@ from .tracing import begin_trace
 log = logging.getLogger("dragoman")
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _COUNT_TOKENS = ":countTokens"
@@ -221,7 +220,7 @@ class Exchange:
 
         The only exception that can leave this method is a cancellation by the server.
         """
-        self.interruption = Interruption()
+        self.interruption = Interruption(self.receive)
         self.service.metrics.in_flight += 1
         self.service.live.add(self)
         # use the same models for the complete request, even if the configuration is reloaded
@@ -349,7 +348,8 @@ class Exchange:
             raise InvalidRequestError(
                 f"the body is longer than {bounds.body_bytes} bytes", status=413
             )
-        self.interruption.set_timeout(bounds.body_seconds)
+        if not self.interruption.has_body:
+            self.interruption.set_timeout(bounds.body_seconds)
         try:
             return await self._receive_body(bounds.body_bytes)
         except asyncio.CancelledError:
@@ -488,7 +488,7 @@ class Exchange:
             encoder = KeepingEncoder(encoder)
         self.encoder = encoder
         reply = self.reply = provider.open(self.request)
-        self.interruption.watch(self.receive)
+        self.interruption.watch()
         self.interruption.set_timeout(self.service.bounds.reply_seconds)
         try:
             await self._pass_all(encoder, reply)
@@ -629,7 +629,10 @@ def _is_json(headers: Mapping[str, str], wire: str) -> bool:
     and Ollama accepts their requests. The gateway accepts them on the Ollama wire too, unless the
     headers show that a browser sent the request.
     """
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    given = headers.get("content-type", "")
+    if given == "application/json":
+        return True
+    kind = given.partition(";")[0].strip().lower()
     if kind == "application/json" or wire != "ollama":
         return kind == "application/json"
     is_page = any(

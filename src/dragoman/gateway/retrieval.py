@@ -21,7 +21,8 @@ from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from .access import Service
 from .accounts import charge, describe_inbound
 from .evidence import LARGE, CallEnd
-from .exchange import Action, Exchange, GoneError, Receive, Scope, Send, too_slow
+from .exchange import Action, Exchange, GoneError, Scope, Send, too_slow
+from .interruption import Receive
 from .keys import Key
 
 MAX_TEXTS = 10_000
@@ -112,7 +113,7 @@ class RetrievalExchange(Exchange):
         )
 
     async def _ask(self, model: Any, request: Any) -> Any:
-        self.interruption.watch(self.receive)
+        self.interruption.watch()
         self.interruption.set_timeout(self.service.bounds.reply_seconds)
         try:
             return await model.send(request)
