@@ -5,7 +5,7 @@ reasons. uvicorn's protocol lacks most of the limits of ``Bounds``, which restri
 without a key can cost the gateway: the size of the headers and the time to send them, the size of
 trailers, the requests queued on one connection, the number of connections, and the time to read
 the reply. And it is slow: with these limits in a subclass, a request on a new connection took about
-2,900 Python instructions in the protocol, a quarter of all that the gateway executes for it. This
+2,800 Python instructions in the protocol, a quarter of all that the gateway executes for it. This
 protocol takes about 1,200.
 
 If a client exceeds a limit, the connection is closed, after a reply with status 431, 408 or 503 if
