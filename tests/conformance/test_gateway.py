@@ -20,7 +20,7 @@ from .test_live import GOOD
 @contextlib.contextmanager
 def gateway() -> Iterator[str]:
     app = create_app({"m": ScriptedProvider(*GOOD.rules, model="m")})
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", loop="asyncio"))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, loop="asyncio"))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

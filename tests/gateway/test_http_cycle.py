@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -21,6 +22,14 @@ GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 LAST = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
 START = {"type": "http.response.start", "status": 200}
+
+
+@pytest.fixture(autouse=True)
+def _log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Capture the server's log, even if another test has configured uvicorn's logging."""
+    caplog.set_level(logging.INFO, "uvicorn.error")
+    for name in ("uvicorn", "uvicorn.error"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
 
 
 def hosted(app: App, **bounds: Any) -> App:
