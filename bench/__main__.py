@@ -49,7 +49,7 @@ class Worker:
             cwd=ROOT,
             # Pass only the environment variables that Python needs: no proxy, no key, no tracing.
             env={name: os.environ.get(name, "/") for name in ("PATH", "HOME", "BENCH_TLS")}
-            | {"PYTHONPATH": path},
+            | {"PYTHONPATH": path, "BENCH_UVLOOP": os.environ.get("BENCH_UVLOOP", "")},
         )
         self.broken = "" if self._answer() else "it did not start"
 
@@ -237,10 +237,16 @@ def main() -> None:
         action="store_true",
         help="renew the table and the picture of docs/performance.md",
     )
+    parser.add_argument(
+        "--uvloop", action="store_true", help="with the event loop of uvloop; not for --docs"
+    )
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--clients", help="only these, with commas between")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
+    if options.uvloop and options.docs:
+        parser.error("the tables of the page are measured without uvloop")
+    os.environ["BENCH_UVLOOP"] = "1" if options.uvloop else ""
     rounds = options.rounds or (7 if options.quick else 5)
     seconds = 0.1 if options.quick else 0.2
     skipped: dict[str, str] = {}
