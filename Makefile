@@ -15,7 +15,7 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
 
 # What is covered to the last branch, by its own tests alone; tracing the others would double their time.
-COVERED := $(addprefix tests/,test_errors.py test_messages.py test_signatures.py test_calls_api.py test_capabilities.py test_sse.py test_reasoning.py test_citations.py events validate wire)
+COVERED := $(addprefix tests/,test_errors.py test_messages.py test_ulid.py test_signatures.py test_calls_api.py test_capabilities.py test_sse.py test_reasoning.py test_citations.py events validate wire)
 
 PARTS := test-rest test-gateway test-top test-attacks test-commands
 .PHONY: $(PARTS)

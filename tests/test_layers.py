@@ -25,6 +25,7 @@ FLOORS = {
     "signatures": "types and functions as JSON Schemas",
     "citations": "the sources that a provider names",
     "summaries": "a provider's own blocks in a line",
+    "ulid": "unique ids that sort by time",
     "messages": "messages, blocks, requests and settings",
     "capabilities": "what a model can do, and how we know",
     "reasoning": "amounts of reasoning as the fields of a model family",

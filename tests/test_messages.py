@@ -7,8 +7,6 @@ from __future__ import annotations
 import base64
 import copy
 import pickle
-import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,7 +52,6 @@ from dragoman.messages import (
     User,
     UserBlock,
     join_system,
-    new_ulid,
 )
 from dragoman.signatures import schema_of
 from tests import strategies as some
@@ -608,104 +605,3 @@ class Odd:
 
 def test_schema_with_a_single_definition_is_inlined() -> None:
     assert "$defs" not in schema_of(Odd)
-
-
-# --- generating unique ids (ULIDs) -------------------------------------------------------------
-
-ALPHABET = set("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
-
-
-def milliseconds(ulid: str) -> int:
-    number = 0
-    for letter in ulid[:10]:
-        number = number * 32 + "0123456789ABCDEFGHJKMNPQRSTVWXYZ".index(letter)
-    return number
-
-
-def test_ulids_have_26_characters_and_sort_by_time() -> None:
-    ids = [new_ulid() for _ in range(5000)]
-    assert {len(each) for each in ids} == {26}
-    assert set("".join(ids)) <= ALPHABET
-    assert ids == sorted(set(ids))
-
-
-STEM = "0000000005" + "Z" * 14  # the first letters of an id of millisecond 5
-
-
-def set_time(
-    patch: pytest.MonkeyPatch, now: float, *, moment: int = 5, stem: str = STEM, pair: int = 0
-) -> None:
-    """Set the clock to a millisecond, and the parts of the id that was generated last."""
-    patch.setattr(messages.time, "time_ns", lambda: int(now * 1_000_000))
-    patch.setattr(messages, "_moment", moment)
-    patch.setattr(messages, "_stem", stem)
-    patch.setattr(messages, "_pair", pair)
-
-
-def test_ulid_begins_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_time(monkeypatch, 1_469_918_176_385)
-    assert new_ulid().startswith("01ARYZ6S41")  # the example from the ULID specification
-
-
-def test_ulids_grow_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = new_ulid()
-    monkeypatch.setattr(messages.time, "time_ns", lambda: 1)
-    after = [new_ulid(), new_ulid()]
-    assert before < after[0] < after[1]
-    assert milliseconds(after[1]) >= milliseconds(before)
-
-
-@pytest.mark.parametrize("now", [5, 4])  # the same millisecond, and a clock that was set back
-@pytest.mark.parametrize(("pair", "following"), [(7, "08"), (31, "10"), (1022, "ZZ")])
-def test_next_ulid_of_the_same_millisecond_is_greater_by_one(
-    now: int, pair: int, following: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_time(monkeypatch, now, pair=pair)
-    assert new_ulid() == STEM + following
-
-
-@pytest.mark.parametrize(
-    ("now", "moment"), [(5, 6), (4, 6), (6, 6), (9, 9)], ids=["same", "back", "next", "later"]
-)
-def test_ulid_that_cannot_be_incremented_continues_in_a_later_millisecond(
-    now: int, moment: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_time(monkeypatch, now, pair=1023)
-    following = [new_ulid() for _ in range(3)]
-    assert milliseconds(following[0]) == moment
-    assert STEM + "ZZ" < following[0] < following[1] < following[2]
-
-
-def test_new_millisecond_starts_a_new_random_ulid(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = set()
-    for moment in range(6, 11):
-        set_time(monkeypatch, moment)
-        new = new_ulid()
-        assert milliseconds(new) == moment
-        ends.add(new[10:24])
-    assert len(ends) == 5
-    assert STEM[10:] not in ends
-
-
-def test_random_letters_of_ulids_use_the_alphabet_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    letters: Counter[str] = Counter()
-    for moment in range(6, 1006):
-        set_time(monkeypatch, moment)
-        letters.update(new_ulid()[10:24])
-    assert set(letters) == ALPHABET
-    assert max(letters.values()) < 2 * min(letters.values())
-
-
-def test_ulids_are_unique_across_threads() -> None:
-    made: list[list[str]] = []
-
-    def mint() -> None:
-        made.append([new_ulid() for _ in range(2000)])
-
-    threads = [threading.Thread(target=mint) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(ids == sorted(ids) for ids in made)
-    assert len({each for ids in made for each in ids}) == 8000

@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import base64
 import mimetypes
-import random
-import threading
-import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -24,6 +20,7 @@ from msgspec.structs import force_setattr
 from .citations import Citation, read_citations
 from .signatures import describe_function, schema_of
 from .summaries import summarise_block
+from .ulid import new_ulid
 
 __all__ = [
     "DETAILS",
@@ -623,7 +620,7 @@ class Request(Struct, frozen=True):
     response_schema: dict[str, Any] | None = None
     tool_choice: ToolChoice | None = None
     model: str = ""
-    request_id: str = field(default_factory=lambda: new_ulid())
+    request_id: str = field(default_factory=new_ulid)
     stream: bool = False
     session_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
@@ -638,42 +635,3 @@ class Request(Struct, frozen=True):
             _freeze(self, "messages")
         if type(self.tools) is list:
             _freeze(self, "tools")
-
-
-# --- generating unique ids (ULIDs) -------------------------------------------------------------
-
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford base 32, as in the ULID specification
-_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
-# Maps a byte to a letter: the 256 values of a byte are 8 times the 32 letters.
-_LETTERS = (_ALPHABET * 8).encode()
-_lock = threading.Lock()
-_moment = 0  # the millisecond of the last id
-_stem = ""  # the first 24 letters of the last id
-_pair = 0  # the number of its last two letters
-
-
-def new_ulid() -> str:
-    """Generate a ULID: sortable by time, and strictly increasing within this process."""
-    global _moment, _stem, _pair
-    now = time.time_ns() // 1_000_000
-    with _lock:
-        if now <= _moment and _pair < 1023:
-            # Within the same millisecond, or after the clock was set back, increment the last id.
-            _pair += 1
-        else:
-            # If the last two letters cannot be incremented, continue in the next millisecond.
-            _moment = max(now, _moment + 1)
-            _stem = _write_second(_moment >> 10) + _PAIRS[_moment & 1023] + _random_letters()
-            _pair = random.getrandbits(9)  # at least 512 ids can follow
-        return _stem + _PAIRS[_pair]
-
-
-@lru_cache(maxsize=2)
-def _write_second(number: int) -> str:
-    """Return the first 8 letters of an id, which change every 1,024 milliseconds."""
-    return "".join([_PAIRS[number >> shift & 1023] for shift in (30, 20, 10, 0)])
-
-
-def _random_letters() -> str:
-    """Return the 14 random letters of an id."""
-    return random.getrandbits(14 * 8).to_bytes(14).translate(_LETTERS).decode()
