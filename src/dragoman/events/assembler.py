@@ -302,19 +302,6 @@ class Assembler:
 
     # --- methods that end the message
 
-    def finish_text(
-        self, text: str, usage: Usage | None, reason: FinishReason, raw: str | None
-    ) -> None:
-        """Create all events of a reply that is one text, after ``start``.
-
-        The events are those of ``text``, ``usage`` and ``finish``, made in fewer steps. If the
-        text must match a schema, these methods must be called instead.
-        """
-        if usage is not None:
-            self.reported = usage
-        self._blocks.add_whole(text, self.offset)
-        self._complete(reason, raw)
-
     def finish(
         self, reason: FinishReason, raw: str | None = None, stop_sequence: str | None = None
     ) -> None:

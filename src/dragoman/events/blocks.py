@@ -96,11 +96,11 @@ class Block:
     )  # fmt: skip
 
     def __init__(
-        self, kind: type, index: int, offset: int = 0, text: str = "", *, is_current: bool = False
+        self, kind: type, index: int, offset: int = 0, *, is_current: bool = False
     ) -> None:
         self.kind = kind
         self.index = index
-        self.content = GrowingText(text)  # the text of all emitted fragments
+        self.content = GrowingText()  # the text of all emitted fragments
         # fragments received before the block became current; None afterwards
         self.waiting: list[str] | None = None if is_current else []
         self.tail = ""  # the last fragment that is not only white space
@@ -196,13 +196,6 @@ class Blocks:
         block = self.last = Block(kind, len(self.all), offset)
         self.all.append(block)
         return block
-
-    def add_whole(self, text: str, offset: int) -> None:
-        """Add the only block of a message: a text that has arrived completely."""
-        block = self.last = Block(Text, 0, offset, text, is_current=True)
-        block.ended = True
-        self.all.append(block)
-        self.out.append(TextDelta(self.message_id, self.request_id, 0, text))
 
     def follow(self, kind: type, index: int) -> Block:
         """Return the block at ``index``; add it if it is new, and mark earlier blocks as ended.

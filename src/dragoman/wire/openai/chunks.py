@@ -67,16 +67,16 @@ class Chunk(Struct, gc=False):
     related_questions: Any = None
 
 
-decode_chunk = msgspec.json.Decoder(Chunk).decode
+_decode = msgspec.json.Decoder(Chunk).decode
 
 
 def read_chunk(data: bytes) -> Chunk:
     """Parse a chunk or a body; raise an error if it is not JSON or its fields are invalid.
 
-    If ``decode_chunk`` fails, repair what some servers send.
+    If the decoder fails, repair what some servers send.
     """
     try:
-        return decode_chunk(data)
+        return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         record = read_json(data)
     try:

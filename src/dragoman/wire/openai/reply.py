@@ -15,9 +15,7 @@ from .chunks import Call, Choice, Chunk, Function, Part, read_chunk
 from .errors import inband_error
 from .finish import CUT, READ
 from .other_parts import OtherParts, read_reference
-from .plain import read_plain
 from .quirks import Quirks
-from .repeat import RepeatedChunk
 from .usage import read_usage
 
 
@@ -76,7 +74,6 @@ class OpenAIDecoder(Decoder):
         self._usage_key = (
             quirks.usage_path.partition(".")[0].encode() if quirks.usage_path else None
         )
-        self._repeated: RepeatedChunk | None = None  # created by the first chunk
         self._usage: Usage | None = None
         self._usage_raw: Any = None
         self._finish_raw: str | None = None
@@ -100,12 +97,6 @@ class OpenAIDecoder(Decoder):
         data = frame.data.strip()
         if not data:
             return
-        repeated = self._repeated
-        if repeated is not None and frame.event == b"message":
-            text = repeated.read(data)
-            if text is not None:
-                self.out.text(text)
-                return
         if data == b"[DONE]":
             self.done = True
             self._finish()
@@ -121,18 +112,12 @@ class OpenAIDecoder(Decoder):
             self._fail_with(chunk, data)
             return
         self._read(chunk, data)
-        if self._coerced is None:
-            if repeated is None:
-                repeated = self._repeated = RepeatedChunk()
-            repeated.learn(chunk, data, self._chosen)
 
     def body(self, data: bytes) -> None:
         self._whole = True
         chunk = read_chunk(data)
         if chunk.error or (chunk.choices is None and is_failure(data)):
             self._fail_with(chunk, data)
-            return
-        if self._coerced is None and read_plain(chunk, self._request, self._quirks, self.out):
             return
         if not chunk.choices:
             raise InvalidResponseError("the reply has no choices")
