@@ -799,27 +799,3 @@ def test_type_that_has_no_json_schema_is_rejected(kind: Any) -> None:
         match="response_schema must be a JSON Schema or a type that has one, not",
     ):
         build_request("hi", response_schema=kind)
-
-
-ROLES = ["system", "developer", "user", "assistant", "tool", "robot", None, 1, ["user"]]
-CONTENTS = ["Hi", "", None, 1, [], [{"type": "text", "text": "Hi"}], {"text": "Hi"}]
-
-
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("content", CONTENTS)
-@pytest.mark.parametrize("more", [{}, {"name": "ann"}, {"cache": True}], ids=str)
-def test_dict_is_parsed_like_any_other_mapping(role: Any, content: Any, more: Any) -> None:
-    """A dict of a role and a text is parsed in fewer steps; other mappings never are."""
-
-    def parse(record: Any) -> Any:
-        try:
-            return parse_messages([record])
-        except ProviderError as error:
-            return type(error), str(error)
-
-    for record in (
-        {"role": role, "content": content, **more},
-        {"role": role, **more},
-        {"content": content, **more},
-    ):
-        assert parse(record) == parse(MappingProxyType(record))

@@ -7,7 +7,7 @@ is ``None`` or an empty list (SDKs dump every field they have).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -150,23 +150,14 @@ def parse_messages(messages: Any) -> Sequence[Message]:
             raise InvalidRequestError(
                 f"messages must be text or a list of messages, not {type(messages).__name__}"
             )
-    if _MESSAGES.issuperset(map(type, messages)):
-        return tuple(messages)
-    return tuple([_parse_message(message, at) for at, message in enumerate(messages)])
-
-
-def _parse_message(message: Any, at: int) -> Message:
-    if type(message) in _MESSAGES:
-        return cast("Message", message)
-    if type(message) is dict and len(message) == 2:
-        # Most records have a role and a text, and nothing else to check.
-        role, text = message.get("role"), message.get("content")
-        if type(text) is str:
-            if role == "user":
-                return User(text)
-            if role == "system":
-                return System(text)
-    return _read_message(Fields(message, f"messages[{at}]"))
+    return tuple(
+        [
+            message
+            if type(message) in _MESSAGES
+            else _read_message(Fields(message, f"messages[{at}]"))
+            for at, message in enumerate(messages)
+        ]
+    )
 
 
 def parse_tools(tools: Any) -> tuple[Tool, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from operator import length_hint
 from typing import Any
 
 from ..capabilities import Capabilities, Refusal
@@ -79,31 +78,18 @@ def _check_last(messages: Sequence[Message], *, continues: bool) -> None:
 def _check_messages(messages: Sequence[Message]) -> None:
     leading = _check_opening(messages)
     open_calls: dict[str, int] = {}
-    walk = iter(messages[leading:] if leading else messages)
-    for message in walk:
-        # Nearly every message is one text, which is checked here without a loop or a call. Each
-        # branch reads ``content`` of one type, so that the interpreter specialises the access.
+    for at, message in enumerate(messages[leading:], leading):
         if type(message) is User:
-            content = message.content
-            if type(content) is str and content:
-                continue
+            if type(message.content) is not str or not message.content:
+                _check_user(message, f"messages[{at}]")
         elif type(message) is Assistant:
-            blocks = message.content
-            if len(blocks) == 1 and type(block := blocks[0]) is Text and block.continuity is None:
-                text = block.text
-                if type(text) is str and text:
-                    continue
-        # The index is computed only for messages that need further checks, which is cheaper than
-        # enumerate.
-        path = f"messages[{len(messages) - length_hint(walk) - 1}]"
-        if type(message) is User:
-            _check_user(message, path)
-        elif type(message) is Assistant:
-            _check_assistant(message, path, open_calls)
+            _check_assistant(message, at, open_calls)
         elif type(message) is System:
-            raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
+            raise InvalidRequestError(
+                f"messages[{at}]: a system message may only lead the conversation"
+            )
         else:
-            _check_result(message, path, open_calls)  # type: ignore[arg-type]
+            _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
 
 
 def _check_opening(messages: Sequence[Message]) -> int:
@@ -126,25 +112,26 @@ def _check_user(message: User, path: str) -> None:
     check_blocks(message.content, path)
 
 
-def _check_assistant(message: Assistant, path: str, open_calls: dict[str, int]) -> None:
-    if not any(_holds_something(block) for block in message.content):
-        raise InvalidRequestError(f"{path}: an assistant message needs text or tool calls")
+def _check_assistant(message: Assistant, number: int, open_calls: dict[str, int]) -> None:
+    holds_something = False
     seen: set[str] = set()
     for at, block in enumerate(message.content):
-        check_assistant_block(block, f"{path}.content[{at}]")
+        # An empty text with a signature counts as content: its issuer needs the signature back.
+        if type(block) is Text and block.continuity is None and type(block.text) is str:
+            holds_something = holds_something or block.text != ""
+            continue
+        holds_something = True
+        path = f"messages[{number}].content[{at}]"
+        check_assistant_block(block, path)
         if type(block) is ToolCall:
             if block.id in seen:
-                raise InvalidRequestError(f"{path}.content[{at}].id is used twice in this message")
+                raise InvalidRequestError(f"{path}.id is used twice in this message")
             seen.add(block.id)
             open_calls[block.id] = open_calls.get(block.id, 0) + 1
-
-
-def _holds_something(block: Any) -> bool:
-    """Return whether a block has content.
-
-    A signature counts as content: its issuer needs it back.
-    """
-    return type(block) is not Text or block.text != "" or block.continuity is not None
+    if not holds_something:
+        raise InvalidRequestError(
+            f"messages[{number}]: an assistant message needs text or tool calls"
+        )
 
 
 def _check_result(message: ToolResult, path: str, open_calls: dict[str, int]) -> None:
