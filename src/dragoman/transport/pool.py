@@ -40,8 +40,7 @@ class Pool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int | None = None) -> None:
         self.loop = loop
-        self.exchanges = 0  # number of calls in flight
-        self.streams = 0  # how many of them are streams
+        self.streams = 0  # number of open streams
         self.is_closed = False
         self._limit = limit
         self._buffer = memoryview(bytearray(_READ))
