@@ -1,4 +1,4 @@
-"""Size limits of classes, functions and files, and a ban on nested conditional expressions."""
+"""Limits of size and complexity, and a ban on nested conditional expressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ PACKAGE = Path(dragoman.__file__).parent
 METHODS = 25
 FUNCTION_LINES = 60
 FILE_LINES = 700
+COMPLEXITY = 20
 COLUMNS = 99
+BRANCHES = (
+    ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.Assert,
+    ast.match_case,
+)  # fmt: skip
 PRAGMA = re.compile(r"  # (noqa|type:|pyright:).*")
 
 
@@ -35,6 +40,22 @@ def find_long_lines(source: str, tree: ast.AST) -> Iterator[str]:
         columns = len(PRAGMA.sub("", line))
         if columns > COLUMNS and number not in inside:
             yield f"{number}: the line has {columns} columns, {COLUMNS} are allowed"
+
+
+def count_branches(function: ast.AST) -> int:
+    """Return the cyclomatic complexity of a function, with the functions inside it.
+
+    Each operand of ``and`` and ``or`` after the first counts as a branch, too.
+    """
+    count = 1
+    for node in ast.walk(function):
+        if isinstance(node, BRANCHES):
+            count += 1
+        elif isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+        elif isinstance(node, ast.comprehension):
+            count += 1 + len(node.ifs)
+    return count
 
 
 def find_violations(source: str) -> Iterator[str]:
@@ -66,6 +87,12 @@ def find_violations(source: str) -> Iterator[str]:
                 yield (
                     f"{node.lineno}: {node.name}() has {lines} lines, {FUNCTION_LINES} are allowed"
                 )
+            branches = count_branches(node)
+            if branches > COMPLEXITY:
+                yield (
+                    f"{node.lineno}: {node.name}() has a cyclomatic complexity of {branches}, "
+                    f"{COMPLEXITY} is allowed"
+                )
         elif (
             isinstance(node, ast.IfExp)
             and sum(isinstance(each, ast.IfExp) for each in ast.walk(node)) > 1
@@ -79,6 +106,18 @@ def _class(methods: int) -> str:
 
 def _function(lines: int, start: str = "def f():\n") -> str:
     return start + "    pass\n" * (lines - 1)
+
+
+def _branches(branches: int, statement: str) -> str:
+    """Return a function with this many branches, the last of which is a statement."""
+    return "async def f():\n" + "    if a: pass\n" * (branches - 2) + f"    {statement}\n"
+
+
+STATEMENTS = [
+    "if a: pass", "b = c if a else d", "for a in b: pass", "async for a in b: pass",
+    "while a: pass", "try: a\n    except b: pass", "assert a", "match a:\n        case b: pass",
+    "a and b", "a or b", "[a for a in b]", "{a: a for a in b}",
+]  # fmt: skip
 
 
 PLANTED = {
@@ -121,6 +160,20 @@ def test_size_checks_find_deliberate_violations(name: str) -> None:
     allowed, violating, message = PLANTED[name]
     assert list(find_violations(allowed)) == []
     assert list(find_violations(violating)) == [message]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_each_kind_of_branch_counts(statement: str) -> None:
+    assert list(find_violations(_branches(COMPLEXITY, statement))) == []
+    assert list(find_violations(_branches(COMPLEXITY + 1, statement))) == [
+        "1: f() has a cyclomatic complexity of 21, 20 is allowed"
+    ]
+
+
+@pytest.mark.parametrize("statement", ["a and b and c", "a or b or c", "[a for a in b if c]"])
+def test_branches_of_one_expression_count_each(statement: str) -> None:
+    assert list(find_violations(_branches(COMPLEXITY - 1, statement))) == []
+    assert len(list(find_violations(_branches(COMPLEXITY, statement)))) == 1
 
 
 def test_package_keeps_to_the_size_limits() -> None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from ..capabilities import Capabilities
 from ..errors import InvalidModelError
 from ..local import is_installed, list_models
-from ..prices import PricedAs, PriceRow, PriceTable, Unpriced
+from ..prices import PricedAs, PriceRow, PriceTable, Tier, Unpriced
 from ..registry import (
     NEEDS,
     Choice,
@@ -451,17 +451,20 @@ def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
         for name, fact in known
     ]
     show_table(["FACT", "VALUE", "SOURCE", "BY", "AT"], rows)
-    price = catalogue.price(entry)
+    _show_price(catalogue.price(entry), catalogue.prices.version)
+
+
+def _show_price(price: PriceRow | Unpriced, version: str) -> None:
     if isinstance(price, Unpriced):
         click.echo(f"price unknown: {price.reason}")
         return
-    rates = [
-        f"{rate} {getattr(price, rate)}" for rate in _RATES if getattr(price, rate) is not None
-    ]
-    text = "free" if price.free else ", ".join(rates)
-    click.echo(f"$ for a million tokens: {text} (table {catalogue.prices.version})")
+    text = "free" if price.free else _write_rates(price)
+    click.echo(f"$ for a million tokens: {text} (table {version})")
     for tier in price.tiers:
-        higher = [
-            f"{rate} {getattr(tier, rate)}" for rate in _RATES if getattr(tier, rate) is not None
-        ]
-        click.echo(f"  with more than {tier.above:,} input tokens: {', '.join(higher)}")
+        click.echo(f"  with more than {tier.above:,} input tokens: {_write_rates(tier)}")
+
+
+def _write_rates(priced: PriceRow | Tier) -> str:
+    return ", ".join(
+        [f"{rate} {getattr(priced, rate)}" for rate in _RATES if getattr(priced, rate) is not None]
+    )

@@ -113,7 +113,6 @@ def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) ->
     empty = [Path(place) for place in _EMPTY]
     hidden = [place for place in empty if place.is_dir() and not place.is_symlink()]
     hidden += [home for home in homes if home not in covered]
-    private = [home / name for home in covered for name in _PRIVATE]
     # Name resolution needs a file that is often below /run; on NixOS every program is found
     # through a link there.
     kept = [*readable, Path("/run/current-system")]
@@ -128,11 +127,19 @@ def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) ->
         *[("--ro-bind", str(place), str(place)) for place in kept
           if place.exists() and any(place.is_relative_to(each) for each in hidden)],
         ("--bind", str(workspace), str(workspace)),
-        *[("--tmpfs", str(place)) if place.is_dir() else ("--ro-bind", "/dev/null", str(place))
-          for place in private if place.exists() and not place.is_symlink()
-          and not workspace.is_relative_to(place)],
+        *_hide_private(covered, workspace),
         *[("--ro-bind", str(place), str(place)) for place in find_version_control(workspace)],
     ]  # fmt: skip
+
+
+def _hide_private(homes: Sequence[Path], workspace: Path) -> list[_Mount]:
+    """Return the mounts that hide the private files and folders of homes in the workspace."""
+    private = [home / name for home in homes for name in _PRIVATE]
+    return [
+        ("--tmpfs", str(place)) if place.is_dir() else ("--ro-bind", "/dev/null", str(place))
+        for place in private
+        if place.exists() and not place.is_symlink() and not workspace.is_relative_to(place)
+    ]
 
 
 def list_homes() -> list[Path]:

@@ -174,15 +174,7 @@ class OpenAIDecoder(Decoder):
                 # Only one choice is read (case: openai/n-greater-than-1).
                 self.lose_choice(f"choices[{place}]")
                 continue
-            part = choice.delta
-            if part is None or self._whole:
-                part = self._message_of(choice)
-            else:
-                self._streamed = True
-            if part is not None:
-                self._read_part(part)
-            if choice.finish_reason or choice.usage is not None:
-                self._note_end(choice)
+            self._read_choice(choice)
             error = error or choice.error
         if chunk.usage is not None:
             self._note_usage(chunk.usage)
@@ -198,6 +190,17 @@ class OpenAIDecoder(Decoder):
         self._other_parts.note(
             chunk.citations, chunk.search_results, chunk.images, chunk.related_questions
         )
+
+    def _read_choice(self, choice: Choice) -> None:
+        part = choice.delta
+        if part is None or self._whole:
+            part = self._message_of(choice)
+        else:
+            self._streamed = True
+        if part is not None:
+            self._read_part(part)
+        if choice.finish_reason or choice.usage is not None:
+            self._note_end(choice)
 
     def _message_of(self, choice: Choice) -> Part | None:
         # Perplexity sends the complete message so far next to each delta, and an empty delta next
