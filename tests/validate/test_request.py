@@ -88,6 +88,7 @@ SOUND: list[Request] = [
             [Text("u"), PNG, Image(Url("https://x")), Document(Url("u")), Document(Inline("aGk="))]
         )
     ),
+    req(U, Assistant([Text("a"), Text("")]), U),
     req(U, Assistant([Text(""), ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
     req(U, GOOD_CALL, R, tools=[Tool("f", "", NUMBER)]),
     # The request does not offer this tool any more.
@@ -131,6 +132,7 @@ REFUSED: list[tuple[Request, str]] = [
     (req(U, A), LAST),
     (req({"role": "user"}), LAST),
     (req(U, S, U), "messages[1]: a system message may only lead the conversation"),
+    (req(S, U, S, U), "messages[2]: a system message may only lead the conversation"),
     (req(System(""), U), "messages[0].content must be non-empty text"),
     (req(System([Text("s")]), U), "messages[0].content must be non-empty text"),
     (req(A, U), "messages[0]: the conversation must begin with the user"),

@@ -118,7 +118,8 @@ def _check_assistant(message: Assistant, number: int, open_calls: dict[str, int]
     for at, block in enumerate(message.content):
         # An empty text with a signature counts as content: its issuer needs the signature back.
         if type(block) is Text and block.continuity is None and type(block.text) is str:
-            holds_something = holds_something or block.text != ""
+            if block.text:
+                holds_something = True
             continue
         holds_something = True
         path = f"messages[{number}].content[{at}]"
