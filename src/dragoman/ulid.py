@@ -10,6 +10,8 @@ import random
 import threading
 import time
 
+__all__ = ["new_ulid"]
+
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford base 32, as in the ULID specification
 _SHIFTS = range(125, -5, -5)  # the positions of the letters in the number, 5 bits each
 _RANDOM_BITS = 80
