@@ -72,8 +72,15 @@ def snapshot() -> None:
     """Replace the fixture of syrupy: LangChain's suites request it for skipped tests."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Exclude the exhaustive tests from coverage, because they cover no additional lines."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of recordings if there are none.
+
+    Exclude the exhaustive tests from coverage, because they cover no additional lines.
+    """
+    if "DRAGOMAN_RECORDINGS" not in os.environ:
+        recorded = [item for item in items if item.get_closest_marker("recordings")]
+        config.hook.pytest_deselected(items=recorded)
+        items[:] = [item for item in items if not item.get_closest_marker("recordings")]
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.no_cover)

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from ..wire.cases import RECORDED
 from .official import DOCUMENTED, NOT_SENT, Form, check_reply, find_component, find_form
 from .serving import serving
-from .upstream import EXHAUSTIVE, write_reply
+from .upstream import write_reply
 
 CHAT: dict[str, Any] = {
     "id": "c",
@@ -113,9 +113,7 @@ def test_each_event_of_the_openapi_document_has_a_schema() -> None:
     assert all(find_component(name) is not None for name in DOCUMENTED)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not EXHAUSTIVE, reason="reads all recordings")
-@pytest.mark.skipif(not RECORDED.is_file(), reason="the recordings are not there")
+@pytest.mark.recordings
 @pytest.mark.parametrize("name", sorted(NOT_SENT["anthropic"]))
 def test_each_field_treated_as_optional_is_missing_in_recorded_replies(name: str) -> None:
     holder = {"container": "message", "caller": "tool_use"}.get(name, "usage")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -44,7 +45,7 @@ from dragoman.messages import Request
 from dragoman.wire import CODECS, Codec
 
 __all__ = [
-    "BASE_URL", "CASES", "COMMENT", "MODEL", "PINGS", "RECORDED", "REPLIES", "SHARED", "Case",
+    "BASE_URL", "CASES", "COMMENT", "MODEL", "PINGS", "RECORDED", "REPLIES", "SERVERS", "Case",
     "DecodedReply", "Record",
     "ask_ready", "bytewise", "check_case", "cut_at_random", "decode", "find_cases",
     "find_exchanges", "find_records",
@@ -53,12 +54,14 @@ __all__ = [
 ]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
-SHARED = ROOT / "../shared"
 
 # --- recorded exchanges -------------------------------------------------------------------------
 
-RECORDED = SHARED / "corpus/recorded.jsonl.gz"
-SERVERS = SHARED / "corpus/servers.jsonl.gz"
+# The folder with the recordings. Only `make test-recordings` sets the variable, so no other run
+# depends on them; tests that read recordings have the marker ``recordings``.
+_FOLDER = Path(os.environ.get("DRAGOMAN_RECORDINGS", os.devnull))
+RECORDED = _FOLDER / "recorded.jsonl.gz"
+SERVERS = _FOLDER / "servers.jsonl.gz"
 
 # The wire of each server whose exchanges are recorded.
 WIRES = {

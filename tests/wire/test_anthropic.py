@@ -59,7 +59,8 @@ from dragoman.wire.plan import make_plan
 from tests.wire.cases import (
     BASE_URL,
     MODEL,
-    SHARED,
+    RECORDED,
+    SERVERS,
     Case,
     DecodedReply,
     bytewise,
@@ -1025,12 +1026,6 @@ def test_plan_reports_the_same_losses_as_encoding() -> None:
 
 # --- recorded replies --------------------------------------------------------------------------
 
-RECORDED = SHARED / "corpus/recorded.jsonl.gz"
-SERVERS = SHARED / "corpus/servers.jsonl.gz"
-needs_corpus = pytest.mark.skipif(
-    not RECORDED.exists(), reason="the recorded exchanges are not beside the repository"
-)
-
 
 @cache
 def recorded() -> list[dict[str, Any]]:
@@ -1067,8 +1062,7 @@ def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> Dec
     return DecodedReply(events, decoder.error)
 
 
-@pytest.mark.no_cover
-@needs_corpus
+@pytest.mark.recordings
 def test_every_recorded_reply_can_be_parsed() -> None:
     replies = [record for record in recorded() if record["status"] == 200]
     assert len(replies) > 1000
@@ -1094,7 +1088,7 @@ def without_defaults(block: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in block.items() if value not in silent.get(name, ())}
 
 
-@needs_corpus
+@pytest.mark.recordings
 def test_every_recorded_reply_is_sent_back_unchanged() -> None:
     count = 0
     for record in recorded():
@@ -1130,7 +1124,7 @@ def test_every_recorded_reply_is_sent_back_unchanged() -> None:
     assert count > 700
 
 
-@needs_corpus
+@pytest.mark.recordings
 def test_every_recorded_error_maps_to_the_right_class() -> None:
     seen: set[tuple[int, str]] = set()
     for record in recorded():
@@ -1154,7 +1148,7 @@ def test_every_recorded_error_maps_to_the_right_class() -> None:
     } <= seen
 
 
-@needs_corpus
+@pytest.mark.recordings
 def test_replies_of_every_compatible_server_are_parsed() -> None:
     assert len(served()) > 100
     for record in served():

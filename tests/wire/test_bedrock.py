@@ -694,8 +694,7 @@ def check_recording(record: Record) -> None:
         )
 
 
-@pytest.mark.no_cover
-@pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
+@pytest.mark.recordings
 def test_every_recorded_exchange_is_read(count: Any) -> None:
     for record in RECORDS:
         if record.status >= 300:
@@ -778,8 +777,7 @@ def text_of(payloads: list[Any]) -> str:
     return found
 
 
-@pytest.mark.no_cover
-@pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
+@pytest.mark.recordings
 def test_recorded_native_bodies_are_read_by_the_matching_wire(count: Any) -> None:
     found: Counter[str] = Counter()
     with gzip.open(RECORDED, "rb") as lines:

@@ -622,8 +622,7 @@ def add_event(said: dict[str, Any], event: dict[str, Any]) -> None:
         said["usage"], said["end"] = delta["usage"], delta["finish_reason"]
 
 
-@pytest.mark.no_cover
-@pytest.mark.skipif(not RECORDS, reason="no recordings beside this repository")
+@pytest.mark.recordings
 def test_every_recorded_exchange_is_read(count: Any) -> None:
     priced = 0
     for record in RECORDS:

@@ -1,7 +1,7 @@
 """Every recorded reply is decoded and agrees with an independent parser.
 
-These tests use the recordings next to the repository if they exist. ``DRAGOMAN_EXHAUSTIVE=1``
-decodes all of them byte by byte; the default run uses a sample.
+``make test-recordings`` runs these tests. ``DRAGOMAN_EXHAUSTIVE=1`` decodes all recordings byte by
+byte; the default run uses a sample.
 """
 
 from __future__ import annotations
@@ -56,12 +56,7 @@ TREE = tuple(
     getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error")
 )
 
-pytestmark = [
-    pytest.mark.skipif(not find_records(), reason="no recordings beside this repository"),
-    # Coverage must not depend on the recordings, and measuring it makes these tests three times
-    # slower.
-    pytest.mark.no_cover,
-]
+pytestmark = pytest.mark.recordings
 
 GOOD = [record for record in find_records().values() if record.status < 300]
 BAD = [record for record in find_records().values() if record.status >= 300]

@@ -64,7 +64,7 @@ from dragoman.wire.gemini.schema import project_schema
 from dragoman.wire.ids import IdRule
 from dragoman.wire.plan import make_plan
 from tests import strategies as some
-from tests.wire.cases import SHARED, Case, DecodedReply, bytewise, check_case, decode, find_cases
+from tests.wire.cases import RECORDED, Case, DecodedReply, bytewise, check_case, decode, find_cases
 
 MODEL = "gemini-3-flash"
 BASE = "https://models.example"
@@ -1685,11 +1685,6 @@ def test_retry_after_header_takes_precedence_over_the_body() -> None:
 
 # --- recorded replies --------------------------------------------------------------------------
 
-CORPUS = SHARED / "corpus/recorded.jsonl.gz"
-needs_corpus = pytest.mark.skipif(
-    not CORPUS.exists(), reason="the recorded exchanges are not beside the repository"
-)
-
 # Recordings of streams without an end; other projects wrote them as test fixtures.
 ENDLESS = {"fc8f7735-e2d65ddb", "38b00d21-bfaef39f", "5adeac1a-5e1c75b6"}
 # The server cancelled this reply after it had sent the finish reason.
@@ -1698,7 +1693,7 @@ CANCELLED = {"6681045c-f405b842"}
 
 @lru_cache(maxsize=1)
 def recorded() -> list[dict[str, Any]]:
-    with gzip.open(CORPUS, "rt", encoding="utf-8") as lines:
+    with gzip.open(RECORDED, "rt", encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines if '"gemini"' in line]
     return [
         record for record in records if record["provider"] == "gemini" and record["op"] == "create"
@@ -1725,7 +1720,7 @@ def hear_recorded(record: dict[str, Any], pieces: Sequence[bytes] | None = None)
     return DecodedReply(events, decoder.error)
 
 
-@needs_corpus
+@pytest.mark.recordings
 def test_every_recorded_reply_is_read() -> None:
     replies = [record for record in recorded() if record["status"] == 200]
     assert len(replies) > 1000
@@ -1743,7 +1738,7 @@ def test_every_recorded_reply_is_read() -> None:
         assert heard.response.text == "".join(texts), record["id"]
 
 
-@needs_corpus
+@pytest.mark.recordings
 def test_recorded_input_and_output_tokens_add_up_to_the_total() -> None:
     counted = 0
     for record in recorded():
@@ -1761,8 +1756,7 @@ def test_recorded_input_and_output_tokens_add_up_to_the_total() -> None:
     assert counted > 850
 
 
-@pytest.mark.no_cover
-@needs_corpus
+@pytest.mark.recordings
 def test_reading_recorded_streams_byte_by_byte_gives_the_same_reply() -> None:
     streams = [record for record in recorded() if record["status"] == 200 and record["stream"]]
     for record in streams[::6]:
@@ -1773,7 +1767,7 @@ def test_reading_recorded_streams_byte_by_byte_gives_the_same_reply() -> None:
         ), record["id"]
 
 
-@needs_corpus
+@pytest.mark.recordings
 def test_recorded_replies_are_sent_back_unchanged() -> None:
     count = 0
     for record in recorded():
@@ -1795,7 +1789,7 @@ def test_recorded_replies_are_sent_back_unchanged() -> None:
     assert count > 900
 
 
-@needs_corpus
+@pytest.mark.recordings
 def test_recorded_errors_are_read() -> None:
     kinds: dict[str, set[str]] = {}
     for record in recorded():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,9 +49,8 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpReply
 from dragoman.wire.ollama import OllamaCodec, Quirks
 
-from .cases import Case, check_case, cut_at_random, decode, find_cases, with_crlf
+from .cases import RECORDED, Case, check_case, cut_at_random, decode, find_cases, with_crlf
 
-CORPUS = Path(__file__).parents[2] / "../shared/corpus/recorded.jsonl.gz"
 TOOL = Tool(
     "weather",
     "W",
@@ -336,11 +334,10 @@ def test_length_of_a_line_is_limited() -> None:
         decoder.feed(b"678901")
 
 
-@pytest.mark.no_cover
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded exchanges are not here")
+@pytest.mark.recordings
 def test_recorded_exchanges_are_read(count: Callable[[str, int], None]) -> None:
     done = 0
-    with gzip.open(CORPUS, "rt") as file:
+    with gzip.open(RECORDED, "rt") as file:
         for text in file:
             record = json.loads(text)
             if (

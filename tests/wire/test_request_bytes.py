@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from .cases import RECORDED
 from .requests import PAGE, compare, normalise, reason_of, report, with_table
 
 TOOL = {
@@ -217,8 +216,7 @@ LEAST = {
 }
 
 
-@pytest.mark.no_cover
-@pytest.mark.skipif(not RECORDED.exists(), reason="no recordings beside this repository")
+@pytest.mark.recordings
 def test_re_encoded_recorded_requests_differ_only_where_explained() -> None:
     found = report()
     assert set(found) == set(LEAST)

@@ -59,7 +59,6 @@ from dragoman.wire.responses import Quirks, ResponsesCodec
 from .cases import (
     BASE_URL,
     MODEL,
-    RECORDED,
     Case,
     DecodedReply,
     Record,
@@ -870,8 +869,6 @@ WORDED: list[tuple[str, type[ProviderError]]] = [
     ("unsupported_value", UnsupportedFeatureError),
     ("unsupported_parameter", UnsupportedFeatureError),
 ]
-NO_RECORDS = "no recordings beside this repository; the cases hold the accidents"
-recorded = pytest.mark.skipif(not RECORDED.exists(), reason=NO_RECORDS)
 
 
 def records(*, good: bool) -> list[Record]:
@@ -879,7 +876,7 @@ def records(*, good: bool) -> list[Record]:
     return [record for record in found if (record.status < 300) is good]
 
 
-@recorded
+@pytest.mark.recordings
 def test_recorded_errors_are_read() -> None:
     for record in records(good=False):
         error = make_codec().error(record.status, record.headers, record.body)
@@ -1439,8 +1436,7 @@ def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
 SHORTENED = {"e04932f6-e76438a6"}
 
 
-@pytest.mark.no_cover
-@recorded
+@pytest.mark.recordings
 def test_every_recorded_exchange_is_read(count: Callable[[str, int], None]) -> None:
     ends: Counter[str] = Counter()
     for record in records(good=True):
@@ -1485,8 +1481,7 @@ def test_every_recorded_exchange_is_read(count: Callable[[str, int], None]) -> N
     count("recorded replies of responses read", len(found))
 
 
-@pytest.mark.no_cover
-@recorded
+@pytest.mark.recordings
 def test_recorded_conversations_are_sent_back_unchanged() -> None:
     """Every recorded reply is sent back to its issuer: reasoning and native items verbatim, and
     everything else without a loss.
@@ -1521,8 +1516,7 @@ def test_recorded_conversations_are_sent_back_unchanged() -> None:
         ), record
 
 
-@pytest.mark.no_cover
-@recorded
+@pytest.mark.recordings
 def test_reading_recordings_byte_by_byte_gives_the_same_reply() -> None:
     short = [
         record
@@ -1537,8 +1531,7 @@ def test_reading_recordings_byte_by_byte_gives_the_same_reply() -> None:
         ), record
 
 
-@pytest.mark.no_cover
-@recorded
+@pytest.mark.recordings
 def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], None]) -> None:
     ends: Counter[str] = Counter()
     for exchange in find_exchanges():
