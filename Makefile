@@ -6,52 +6,30 @@ PROMPT ?=
 override PROMPT := $(value PROMPT)
 export PROMPT
 BIN := .venv/bin
+RECORDINGS ?= ../shared/corpus
 # Compiled modules are kept: the suite starts hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: chat test test-covered test-exhaustive clients lint bench bench-quick bench-scale lock sbom clean docs
+.PHONY: chat test check test-hard test-recordings test-exhaustive clients lint bench bench-quick bench-scale lock sbom clean docs
 
 chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 	@$(BIN)/dragoman chat $(if $(PROMPT),--prompt="$$PROMPT")
 
-# What is covered to the last branch, by its own tests alone; tracing the others would double their time.
-COVERED := $(addprefix tests/,test_errors.py test_messages.py test_ulid.py test_signatures.py test_calls_api.py test_capabilities.py test_sse.py test_reasoning.py test_citations.py events validate wire)
-
-PARTS := test-rest test-gateway test-top test-attacks test-commands
-.PHONY: $(PARTS)
-
-test: .venv/dev ## every check
+test: .venv/dev ## every check: lint, types, all tests, coverage, speed
 	@sh scripts/install_system.sh
-	@echo "lint and the parts of the tests run in parallel; each prints its output when it ends"
-	@$(MAKE) --no-print-directory -j6 -Otarget lint test-covered $(PARTS)
-	$(BIN)/python -m bench.guard
+	@$(BIN)/python scripts/run_tests.py
 
-test-covered: .venv/dev # in one process: worker processes would be traced twice
-	$(BIN)/python -m pytest -q --cov --cov-report= $(COVERED)
-	$(BIN)/coverage report --fail-under=100
+check: .venv/dev ## before a commit: lint of the changed files, types, and the fast half of the tests
+	@$(BIN)/python scripts/run_tests.py check
 
-# The tests that are not covered run in parts (PARTS) of about equal length, each in one process:
-# every worker of pytest-xdist would import all tests, which takes half a minute of CPU. The part
-# test-rest has what no other part names. Six targets run at once, because tests often wait;
-# `nice` leaves the processors to lint and the covered tests, which take longest.
-ATTACKS := $(addprefix tests/,attacks log transport)
-GATEWAY := $(addprefix tests/,clients conformance gateway integrations)
-COMMANDS := $(addprefix tests/,cli session local tools typing)
+test-hard: .venv/dev ## all tests on a busy machine, on one core, shuffled, and each file alone; ONLY=pinned chooses
+	@sh scripts/install_system.sh
+	@$(BIN)/python scripts/run_hard.py $(ONLY)
 
-test-top: .venv/dev
-	nice -n 3 $(BIN)/python -m pytest -q $(filter-out $(COVERED),$(wildcard tests/test_*.py))
-
-test-attacks: .venv/dev
-	nice -n 3 $(BIN)/python -m pytest -q $(ATTACKS)
-
-test-gateway: .venv/dev
-	nice -n 3 $(BIN)/python -m pytest -q $(GATEWAY)
-
-test-commands: .venv/dev
-	nice -n 3 $(BIN)/python -m pytest -q $(COMMANDS)
-
-test-rest: .venv/dev
-	nice -n 3 $(BIN)/python -m pytest -q $(addprefix --ignore=,$(COVERED) $(ATTACKS) $(COMMANDS) $(GATEWAY)) --ignore-glob='tests/test_*.py'
+test-recordings: .venv/dev ## the tests of recorded exchanges, which are not in the repository; RECORDINGS=FOLDER
+	@if test -f $(RECORDINGS)/recorded.jsonl.gz; then \
+	  DRAGOMAN_RECORDINGS=$(abspath $(RECORDINGS)) $(BIN)/python -m pytest -q -m recordings tests/gateway/test_official.py tests/wire; \
+	else echo "there are no recordings in $(RECORDINGS); no test was run"; fi
 
 # Some of its tests take minutes, and a look at the stack of a running thread can crash Python 3.11.
 test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample; half an hour on two cores

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +75,7 @@ def snapshot() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of recordings if there are none.
+    """Deselect the tests of recordings if there are none; shuffle the tests if a seed is set.
 
     Exclude the exhaustive tests from coverage, because they cover no additional lines.
     """
@@ -81,9 +83,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         recorded = [item for item in items if item.get_closest_marker("recordings")]
         config.hook.pytest_deselected(items=recorded)
         items[:] = [item for item in items if not item.get_closest_marker("recordings")]
+    if "DRAGOMAN_SHUFFLE" in os.environ:
+        _shuffle(items, random.Random(os.environ["DRAGOMAN_SHUFFLE"]))
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.no_cover)
+
+
+def _shuffle(items: list[pytest.Item], draw: random.Random) -> None:
+    """Shuffle the files, and the tests in each; a file stays together, as its fixtures require."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    shuffled = draw.sample(list(files.values()), len(files))
+    items[:] = [item for tests in shuffled for item in draw.sample(tests, len(tests))]
 
 
 def pytest_collection_finish() -> None:

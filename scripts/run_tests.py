@@ -1,0 +1,290 @@
+"""Run lint and the tests as parallel processes; show their progress and one table of the results.
+
+    python scripts/run_tests.py          lint, all tests, coverage and speed: ``make test``
+    python scripts/run_tests.py check    lint of changed files, types and fast tests: ``make check``
+
+Each pytest process loads ``scripts/pytest_report.py`` as a plugin, which appends one line of JSON
+for each test to a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+AT_ONCE = 6  # more than there are processors, because tests often wait
+EVERY_SECONDS = 30  # how often a log gets a line about each running part
+
+# What is covered to the last branch, by its own tests alone; tracing the others would double their
+# time. These tests run in one process: worker processes would be traced twice.
+COVERED = [
+    *("events", "validate", "wire", "test_calls_api.py", "test_capabilities.py"),
+    *("test_citations.py", "test_errors.py", "test_messages.py", "test_reasoning.py"),
+    *("test_signatures.py", "test_sse.py", "test_ulid.py"),
+]
+# The other tests run in parts of about equal length, each in one process: every worker of
+# pytest-xdist would import all tests, which takes half a minute of CPU. What no part names is in
+# the part "rest".
+PARTS = {
+    "commands": ["cli", "local", "tools", "typing"],
+    "attacks": ["attacks", "log", "session", "transport"],
+    "gateway": ["batches", "clients", "conformance", "gateway", "integrations", "replay"],
+}
+
+
+class Part:
+    """A process that runs a part of the tests, or one step of lint."""
+
+    def __init__(self, name: str, *command: str | Path, accept: tuple[int, ...] = (0,)) -> None:
+        self.name, self.command, self._accept = name, list(map(str, command)), accept
+        self.total = self.passed = self.failed = 0
+        self.skips: Counter[str] = Counter()
+        self.failures: list[tuple[str, str]] = []
+        self.seconds = 0.0
+        self.is_done = False
+
+    def start(self, folder: Path, environment: dict[str, str]) -> None:
+        file = self.name.replace("/", "-")
+        self._output = folder / f"{file}.log"
+        self._began = time.monotonic()
+        report = folder / f"{file}.jsonl"
+        report.touch()
+        self._report: IO[str] = report.open(encoding="utf-8")
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=ROOT,
+                env={**os.environ, **environment, "DRAGOMAN_TEST_REPORT": str(report)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a group of its own, so that stop() reaches all of it
+            )
+
+    def update(self) -> None:
+        """Read what the process has reported, and check whether it has ended."""
+        ended = self.process.poll() is not None
+        while line := self._report.readline():
+            if not line.endswith("\n"):  # the rest of the line is not written yet
+                self._report.seek(self._report.tell() - len(line.encode()))
+                break
+            self._read(json.loads(line))
+        self.seconds = time.monotonic() - self._began
+        if ended and not self.is_done:
+            self.is_done = True
+            self._report.close()
+            if self.process.returncode not in self._accept and not self.failures:
+                self.failed += 1
+                text = self._output.read_text(errors="replace")
+                name = f"{self.name}: exit code {self.process.returncode}"
+                self.failures.append((name, "\n".join(text.splitlines()[-100:])))
+
+    def _read(self, event: dict[str, Any]) -> None:
+        self.total += event.get("collected", 0)
+        if event.get("outcome") == "passed":
+            self.passed += 1
+        elif event.get("outcome") == "skipped":
+            self.skips[event["reason"]] += 1
+        elif event.get("outcome") == "failed":
+            self.failed += 1
+            self.failures.append((event["name"], event["text"]))
+
+    def stop(self, number: int) -> None:
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def __str__(self) -> str:
+        done = self.passed + self.failed + self.skips.total()
+        counts = f"{done} of {self.total} tests" if self.total else "running"
+        if self.is_done:
+            counts = f"{self.passed} passed" if self.total else "failed" if self.failed else "ok"
+        failed = f", {self.failed} failed" if self.failed and self.total else ""
+        return f"{self.name:<14} {counts}{failed}, {self.seconds:.0f} s"
+
+
+def run_parts(
+    parts: Sequence[Part], at_once: int = AT_ONCE, environment: dict[str, str] | None = None
+) -> None:
+    """Run the parts, at most ``at_once`` at a time; stop all of them on an interrupt."""
+    waiting, running = list(parts), list[Part]()
+    screen = Screen()
+    with tempfile.TemporaryDirectory(prefix="dragoman-run-") as folder:
+        try:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    running.append(waiting.pop(0))
+                    running[-1].start(Path(folder), environment or {})
+                    screen.note(f"{running[-1].name:<14} started")
+                time.sleep(0.2)
+                for part in running:
+                    part.update()
+                screen.show(running)
+                running = [part for part in running if not part.is_done]
+        finally:
+            for number in (signal.SIGINT, signal.SIGKILL):
+                for part in running:
+                    part.stop(number)
+                until = time.monotonic() + 10
+                while time.monotonic() < until and None in [p.process.poll() for p in running]:
+                    time.sleep(0.1)
+
+
+class Screen:
+    """Show one line for each part: updated in place on a terminal, now and then in a log."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stdout.isatty()
+        self._lines = 0  # how many lines of running parts stand at the end of the terminal
+        self._next = time.monotonic() + EVERY_SECONDS
+
+    def note(self, text: str) -> None:
+        if not self._is_terminal:
+            print(text, flush=True)
+
+    def show(self, running: list[Part]) -> None:
+        shown = sorted(running, key=lambda part: not part.is_done)  # lines that stay come first
+        if not self._is_terminal:
+            is_due = time.monotonic() >= self._next
+            self._next += EVERY_SECONDS if is_due else 0
+            shown = [part for part in shown if part.is_done or is_due]
+            print("".join([f"{part}\n" for part in shown]), end="", flush=True)
+            return
+        width = shutil.get_terminal_size().columns - 1
+        up = f"\x1b[{self._lines}A" if self._lines else ""
+        text = "".join([f"{str(part)[:width]}\x1b[K\n" for part in shown])
+        print(f"{up}\r{text}\x1b[J", end="", flush=True)
+        self._lines = len([part for part in shown if not part.is_done])
+
+
+def print_results(parts: Sequence[Part]) -> int:
+    """Print the table, the skipped tests, the failures and the sums; return the exit code."""
+    print(f"\n{'part':<14} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}")
+    for part in parts:
+        result = str(part.passed) if part.total else "no" if part.failed else "ok"
+        skipped = part.skips.total() or ""
+        row = f"{part.name:<14} {result:>7} {part.failed or '':>7} {skipped:>8}"
+        print(f"{row} {part.seconds:>8.0f}")
+    skips = sum([part.skips for part in parts], Counter[str]())
+    if skips:
+        print(f"\nskipped, {skips.total()} tests:")
+        for reason, number in skips.most_common():
+            print(f"{number:>7}  {reason}")
+    failures = [failure for part in parts for failure in part.failures]
+    for name, text in failures:
+        print(f"\n--- {name} ---\n{text}")
+    if failures:
+        print("\nfailed:")
+        for name, _ in failures:
+            print(f"  {name}")
+    passed, failed = sum([part.passed for part in parts]), sum([part.failed for part in parts])
+    code = 1 if failed else 0
+    print(f"\nexit code {code}")
+    print(f"{passed} passed, {failed} failed" + (f", {skips.total()} skipped" if skips else ""))
+    return code
+
+
+# --- the parts ---------------------------------------------------------------------------------
+
+
+def pytest_part(name: str, *arguments: str | Path, accept: tuple[int, ...] = (0,)) -> Part:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "scripts.pytest_report"]
+    # Leave the processors to lint and the covered tests, which take longest.
+    nice = [] if name == "covered" else ["nice", "-n", "3"]
+    return Part(name, *nice, *command, *arguments, accept=accept)
+
+
+def list_tests() -> dict[str, list[Path]]:
+    """Return the folders and files under ``tests`` for each part."""
+    tests = Path("tests")
+    named = {name: [tests / path for path in paths] for name, paths in PARTS.items()}
+    named = {"covered": [tests / path for path in COVERED], **named}
+    known = {path for paths in named.values() for path in paths}
+    files = {path.relative_to(ROOT) for path in (ROOT / tests).glob("test_*.py")}
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / tests).glob("*/test_*.py")}
+    return {**named, "top": sorted(files - known), "rest": sorted(folders - known)}
+
+
+def lint_parts(files: Sequence[str] = (), pages: Sequence[str] = ()) -> list[Part]:
+    """Return the quick steps of lint, for these Python files and pages or for all."""
+    everything = not files and not pages
+    parts = [Part("prose", sys.executable, "scripts/prose.py", *files, *pages)]
+    if files or everything:
+        parts += [Part("ruff check", BIN / "ruff", "check", *(files or ["."]))]
+        parts += [Part("ruff format", BIN / "ruff", "format", "--check", *(files or ["."]))]
+    return parts
+
+
+def run_all() -> int:
+    tests = list_tests()
+    covered = pytest_part("covered", "--cov", "--cov-report=", *tests.pop("covered"))
+    types = Part("basedpyright", BIN / "basedpyright", "--level", "error")
+    parts = [Part("mypy", BIN / "mypy"), types, covered]
+    parts += [pytest_part(name, *paths) for name, paths in tests.items()]
+    parts += lint_parts()
+    run_parts(parts)
+    # Measure the speed while nothing else runs.
+    last = [Part("coverage", BIN / "coverage", "report", "--fail-under=100")]
+    last += [Part("speed", sys.executable, "-m", "bench.guard")]
+    run_parts(last, at_once=1)
+    return print_results([*parts, *last])
+
+
+# --- the fast half, before a commit ------------------------------------------------------------
+
+# These start hardly any process, and are more than half of all tests.
+FAST = {
+    "wire": ["wire"],
+    "values": [
+        *[path for path in COVERED if path != "wire"],
+        *("conformance", "replay", "retrieval", "sim"),
+        *("test_exports.py", "test_layers.py", "test_lists.py", "test_shape.py"),
+    ],
+}
+
+
+def list_changed() -> list[str]:
+    """Return the files that differ from the last commit, and new files."""
+    changed = ["git", "diff", "--name-only", "--diff-filter=d", "HEAD"]
+    new = ["git", "ls-files", "--others", "--exclude-standard"]
+    found = [subprocess.check_output(each, cwd=ROOT, text=True) for each in (changed, new)]
+    return "".join(found).splitlines()
+
+
+def run_check() -> int:
+    changed = list_changed()
+    files = [path for path in changed if path.endswith(".py")]
+    pages = [path for path in changed if path.endswith(".md") and "cases" not in path]
+    parts = lint_parts(files, pages) if files or pages else []
+    parts += [Part("mypy", BIN / "mypy")]
+    for name, paths in FAST.items():
+        parts += [pytest_part(name, *[Path("tests") / path for path in paths])]
+    run_parts(parts)
+    return print_results(parts)
+
+
+def interruptible(run: Callable[[], int]) -> int:
+    """Return the exit code of ``run``, or 130 if it is interrupted or terminated."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return run()
+    except KeyboardInterrupt:
+        print("\ninterrupted; all processes were stopped", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(interruptible(run_check if sys.argv[1:] == ["check"] else run_all))
