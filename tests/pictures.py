@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from dragoman.local import LocalServer, check_model, find_model
 from dragoman.log import SqliteLog
 
 from .pages import ROOT
+from .programs import require
 from .story import LEFT_OPEN, tell
 from .trace.conftest import FLAGS, Served
 
@@ -64,7 +64,7 @@ def photograph_trace(folder: Path) -> None:
         tell(log, "look", LEFT_OPEN)
         tell(log, "fix")
         with Served(log) as url, sync_playwright() as play:
-            browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+            browser = play.chromium.launch(executable_path=require("chromium"), args=FLAGS)
             for scheme in ("light", "dark"):
                 page = browser.new_page(
                     viewport={"width": 1120, "height": 760}, color_scheme=scheme

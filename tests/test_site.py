@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from .pages import ROOT
+from .programs import require
 
 # Search text -> page that must be the first result.
 SEARCHES = {
@@ -135,7 +136,7 @@ def browser() -> Iterator[Any]:
     from .trace.conftest import FLAGS
 
     with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        opened = play.chromium.launch(executable_path=require("chromium"), args=FLAGS)
         yield opened
         opened.close()
 

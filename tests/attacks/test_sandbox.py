@@ -26,13 +26,11 @@ from dragoman.tools import sandbox as sandbox_module
 from dragoman.tools.process import run_process
 from dragoman.tools.seccomp import BLOCKED
 
+from ..programs import needs_sandbox, require
+
 SECRET = "QSECRETQ"
 NONE = Sandbox(None, "for the test")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-LIVE = pytest.mark.skipif(
-    find_sandbox().program is None,
-    reason=f"{find_sandbox().label}: only the arguments for it are tested",
-)
 
 
 @pytest.fixture
@@ -156,7 +154,7 @@ def test_symbolic_link_named_git_does_not_escape_the_workspace(root: Path) -> No
 # --- commands that run in the sandbox ----------------------------------------------------------
 
 
-@LIVE
+@needs_sandbox
 async def test_commands_run_if_the_interpreter_is_behind_a_symbolic_link(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +162,7 @@ async def test_commands_run_if_the_interpreter_is_behind_a_symbolic_link(
     assert "it is here" in await bash(root, "cat .venv/pyvenv.cfg")
 
 
-@LIVE
+@needs_sandbox
 async def test_sandboxed_command_cannot_reach_services_in_the_run_folder(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +199,7 @@ def _serve(service: socket.socket, heard: list[bytes]) -> None:
         pass
 
 
-@LIVE
+@needs_sandbox
 async def test_sandboxed_command_cannot_read_files_in_the_home_folder(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +232,7 @@ async def test_sandboxed_command_cannot_read_files_in_the_home_folder(
     assert sorted(said.splitlines()[-3:]) == ["tools", "work", "x"]
 
 
-@LIVE
+@needs_sandbox
 @pytest.mark.parametrize("name", [".git", ".GIT", "sub/.git"])
 async def test_sandboxed_command_cannot_write_to_the_git_folder(root: Path, name: str) -> None:
     git = root / name
@@ -278,8 +276,8 @@ except OSError as error: print("TIOCSTI", errno.errorcode[error.errno])
 """
 
 
-@LIVE
 @pytest.mark.skipif(not find_sandbox().seccomp, reason="this kernel or architecture has no filter")
+@needs_sandbox
 async def test_seccomp_filter_is_loaded(root: Path) -> None:
     column = os.uname().machine == "aarch64"
     calls = {name: (numbers[column], (0, 0, 0, 0, 0)) for name, numbers in BLOCKED.items()}
@@ -294,7 +292,7 @@ async def test_seccomp_filter_is_loaded(root: Path) -> None:
     assert set(lines.values()) == {"EPERM"}, lines
 
 
-@LIVE
+@needs_sandbox
 async def test_ordinary_commands_work_in_the_sandbox(root: Path) -> None:
     program = (
         "import subprocess, threading; t = threading.Thread(target=print, args=('thread',)); "
@@ -311,7 +309,7 @@ async def test_ordinary_commands_work_in_the_sandbox(root: Path) -> None:
     assert "thread\nchild" in said
 
 
-@LIVE
+@needs_sandbox
 async def test_sandboxed_command_cannot_access_other_processes_and_namespaces(root: Path) -> None:
     said = await bash(
         root,
@@ -463,8 +461,8 @@ print(subprocess.run(["sh", "-c", tried], capture_output=True, text=True, env={}
 def test_other_processes_cannot_read_the_memory_of_the_agent(tmp_path: Path) -> None:
     # Root can read every process. Without its capabilities it is like any other user.
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
-    if drop and shutil.which(drop[0]) is None:
-        pytest.skip("root, and no setpriv to give up its capabilities")
+    if drop:
+        require(drop[0])
     seen = {}
     for mode in ("show", "hide"):
         done = subprocess.run(
@@ -535,7 +533,7 @@ def test_doctor_command_names_missing_parts_and_how_to_install_them(root: Path) 
     assert all(each["advice"] for each in found["protections"] if not each["active"])
 
 
-@LIVE
+@needs_sandbox
 def test_doctor_command_tries_to_start_the_sandbox(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -562,7 +560,7 @@ def test_doctor_command_tries_to_start_the_sandbox(
     assert not found["version control read-only"]["active"]
 
 
-@LIVE
+@needs_sandbox
 def test_doctor_command_reports_why_the_sandbox_does_not_start(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dragoman.sim import ScriptedProvider, SimServer
 from tests.gateway.serving import serving
 from tests.gateway.upstream import EXHAUSTIVE, WIRES
 from tests.pages import ROOT
+from tests.programs import require
 
 INSTALLED = Path(os.environ.get("DRAGOMAN_CLIENTS") or ROOT / ".clients")
 SECONDS = 240.0
@@ -84,7 +84,7 @@ async def make_repository(folder: Path, files: Mapping[str, str]) -> Path:
     repository.mkdir()
     for name, text in files.items():
         (repository / name).write_text(text)
-    git = shutil.which("git") or pytest.skip("git is not installed")
+    git = require("git")
     name = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
     for command in (["init", "-q"], ["add", "."], [*name, "commit", "-q", "-m", "Begin"]):
         status, printed = await run_program([str(git), *command], repository, {})

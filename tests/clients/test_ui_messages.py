@@ -5,7 +5,6 @@ socket.
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from dragoman.messages import Opaque, RedactedThinking
 from dragoman.sim import Answer, Call, ScriptedProvider
 from tests.gateway.serving import serving
 from tests.listed import Listed, broken, speak
+from tests.programs import require
 
 from .running import INSTALLED, find_program, in_full_run, run_program
 
@@ -33,7 +33,7 @@ LOOK = Tool(
 async def chat(model: Provider, where: Path) -> dict[str, Any]:
     """Send one message; return the state of the chat after the reply."""
     find_program("node", "node_modules", "ai")
-    node = shutil.which("node") or pytest.skip("node is not installed")
+    node = require("node")
     app = FastAPI()
 
     @app.post("/api/chat")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.gateway.upstream import WIRES
+from tests.programs import require
 
 from .results import record_outcomes
 from .running import INSTALLED, find_program, gateway, in_full_run, run_program
@@ -23,7 +23,7 @@ LIST = Path(__file__).parent / "vercel.mjs"
 async def run_list(url: str, side: str, wire: str, where: Path) -> dict[str, str]:
     """Test each listed feature with the AI SDK; return the outcomes by feature."""
     find_program("node", "node_modules", "ai")
-    node = shutil.which("node") or pytest.skip("node is not installed")
+    node = require("node")
     command = [str(node), str(LIST), str(INSTALLED / "node"), url, side, wire]
     status, printed = await run_program(command, where, {})
     assert status == 0, printed

@@ -13,8 +13,9 @@ import psycopg
 import pytest
 
 from ..log.conftest import server as server
-from ..middleware.conftest import _find_server, _free_port, _wait_until_up
+from ..middleware.conftest import _free_port, _wait_until_up
 from ..middleware.conftest import redis_url as redis_url
+from ..programs import require
 
 _numbers = itertools.count(1)
 
@@ -74,8 +75,7 @@ class OwnRedis:
         self.start()
 
     def start(self) -> None:
-        binary = _find_server()
-        assert binary is not None, "there is no redis-server"
+        binary = require("redis-server")
         settings = [
             "--port",
             str(self._port),

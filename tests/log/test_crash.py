@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from dragoman.log import (
 )
 from dragoman.log.record import draft_record
 
+from ..programs import require
 from .children import killing, start
 
 KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "20"))  # number of writers to kill
@@ -117,17 +117,14 @@ def test_no_acknowledged_record_is_lost_on_a_full_disk(tmp_path: Path) -> None:
     )
     out = tmp_path / "disk.out"
     out.mkdir()
-    if shutil.which("unshare") is None:
-        pytest.skip(
-            "no unshare here to mount a small disk with; the limits of SQLite itself are tested "
-            "below"
-        )
     process = start(
-        str(disk / "log.db"), "4", prefix=["unshare", "-rm", "sh", "-c", script, str(disk)]
+        str(disk / "log.db"),
+        "4",
+        prefix=[require("unshare"), "-rm", "sh", "-c", script, str(disk)],
     )
     output, _ = process.communicate(timeout=30)
     if process.returncode == 77:
-        pytest.skip("mounting is not allowed here; the limits of SQLite itself are tested below")
+        pytest.skip("mounting is not allowed here")
     assert process.returncode == 0
     lines = output.splitlines()[1:]
     acknowledged = [line for line in lines if not line.startswith("!")]

@@ -3,7 +3,6 @@ from __future__ import annotations
 # ruff: noqa: SLF001 - the log's own connection is used to make SQLite fail and to read its settings
 import asyncio
 import os
-import shutil
 import sqlite3
 import stat
 import subprocess
@@ -31,6 +30,7 @@ from dragoman.log import (
 )
 from dragoman.log.record import Draft
 
+from ..programs import require
 from .children import ENVIRONMENT, start
 
 
@@ -464,10 +464,8 @@ def test_full_disk_is_reported_on_opening(tmp_path: Path) -> None:
         "except LogError as error: print(type(error).__name__, error)\n"
     )
     script = 'mount -t tmpfs -o size=1m tmpfs "$0" || exit 77; "$@"'
-    if shutil.which("unshare") is None:
-        pytest.skip("no unshare here to mount a small disk with")
     command = [
-        "unshare",
+        require("unshare"),
         "-rm",
         "sh",
         "-c",

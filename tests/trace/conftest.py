@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from dragoman.log import EventLog, SqliteLog
 from dragoman.trace import TraceServer
 from dragoman.trace.approval import Approvals
+
+from ..programs import require
 
 FLAGS = [
     "--headless",
@@ -71,14 +72,7 @@ def url(log: SqliteLog) -> Iterator[str]:
 # Module scope, because the browser's event loop would disturb tests of other modules.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
-    if found is None:
-        pytest.fail(
-            "Chromium is needed to test the trace viewer: run scripts/install_system.sh, or "
-            "install it"
-        )
+    found = require("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield browser

