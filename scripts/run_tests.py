@@ -272,7 +272,7 @@ def run_check() -> int:
     parts += [Part("mypy", BIN / "mypy")]
     for name, paths in FAST.items():
         parts += [pytest_part(name, *[Path("tests") / path for path in paths])]
-    run_parts(parts)
+    run_parts(parts, environment={"HYPOTHESIS_PROFILE": "quick"})
     return print_results(parts)
 
 

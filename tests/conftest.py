@@ -1,8 +1,8 @@
 """Settings for all tests: the number of examples in property tests, and counters for a summary.
 
-Property tests use a fixed sample by default, and more examples with
-``HYPOTHESIS_PROFILE=exhaustive``. The numbers that tests pass to ``count`` are added up over all
-processes and printed at the end.
+Property tests use a fixed sample by default, more examples with ``HYPOTHESIS_PROFILE=exhaustive``
+and fewer with ``HYPOTHESIS_PROFILE=quick``, as in ``make check``. The numbers that tests pass to
+``count`` are added up over all processes and printed at the end.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ settings.register_profile(
 settings.register_profile(
     "exhaustive", settings.get_profile("default"), derandomize=False, max_examples=2000
 )
+settings.register_profile("quick", settings.get_profile("default"), max_examples=5)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # Do not read the developer's stored API keys, because some tests need a vendor without a key.

@@ -18,6 +18,7 @@ import anthropic
 import google.genai
 import google.genai.errors
 import google.genai.types
+import httpx2
 import ollama
 import openai
 import pydantic
@@ -79,6 +80,17 @@ async def check_errors(
         with pytest.raises(error) as caught:
             await ask(f"E{code}")
         assert status(caught.value) == code, (code, caught.value)
+
+
+async def end_generators(closed: Any) -> None:
+    """Read a closed stream: the error that it raises ends the generators of the client.
+
+    Closing a stream leaves them suspended, ``aiter_raw`` of httpx among them. The garbage
+    collector would end them at any later time, even while the event loop is being closed.
+    """
+    with pytest.raises((openai.APIConnectionError, httpx2.ReadError)):
+        async for _ in closed:
+            pass
 
 
 def find_status(error: Any) -> int:
@@ -162,6 +174,7 @@ class OpenaiChat:
         stream = await self.ask(client, model, "SLOW", stream=True)
         await anext(aiter(stream))
         await stream.close()
+        await end_generators(stream)
 
     async def usage(self, client: Any, model: str) -> None:
         whole = (await self.ask(client, model, "USAGE")).usage
@@ -311,6 +324,7 @@ class Anthropic:
             model=model, messages=user("SLOW"), max_tokens=99
         ) as stream:
             await anext(aiter(stream.text_stream))
+        await end_generators(stream.text_stream)
 
     async def usage(self, client: Any, model: str) -> None:
         whole = (await self.ask(client, model, "USAGE")).usage
