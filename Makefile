@@ -17,18 +17,18 @@ chat: .venv/chat ## talk to the embedded model; PROMPT="..." answers once
 
 test: .venv/dev ## every check: lint, types, all tests, coverage, speed
 	@sh scripts/install_system.sh
-	@$(BIN)/python scripts/run_tests.py
+	@$(BIN)/python -m scripts.run_tests
 
 check: .venv/dev ## before a commit: lint of the changed files, types, and the fast half of the tests
-	@$(BIN)/python scripts/run_tests.py check
+	@$(BIN)/python -m scripts.run_tests check
 
 test-hard: .venv/dev ## all tests on a busy machine, on one core, shuffled, and each file alone; ONLY=pinned chooses
 	@sh scripts/install_system.sh
-	@$(BIN)/python scripts/run_hard.py $(ONLY)
+	@$(BIN)/python -m scripts.run_hard $(ONLY)
 
 test-recordings: .venv/dev ## the tests of recorded exchanges, which are not in the repository; RECORDINGS=FOLDER
-	@if test -f $(RECORDINGS)/recorded.jsonl.gz; then \
-	  DRAGOMAN_RECORDINGS=$(abspath $(RECORDINGS)) $(BIN)/python -m pytest -q -m recordings tests/gateway/test_official.py tests/wire; \
+	@if test -f "$(RECORDINGS)/recorded.jsonl.gz"; then \
+	  DRAGOMAN_RECORDINGS="$(RECORDINGS)" $(BIN)/python -m pytest -q -m recordings tests/gateway/test_official.py tests/wire; \
 	else echo "there are no recordings in $(RECORDINGS); no test was run"; fi
 
 # Some of its tests take minutes, and a look at the stack of a running thread can crash Python 3.11.

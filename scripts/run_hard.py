@@ -1,8 +1,8 @@
 """Run the tests under hardship: ``make test-hard``. Coverage and lint are not part of it.
 
-    python scripts/run_hard.py                    all runs, in this order; hours on two cores
-    python scripts/run_hard.py pinned shuffled    these runs only
-    python scripts/run_hard.py busy tests/log     one run, with the tests of a folder
+    python -m scripts.run_hard                    all runs, in this order; hours on two cores
+    python -m scripts.run_hard pinned shuffled    these runs only
+    python -m scripts.run_hard busy tests/log     three runs, with the tests of a folder
 
 busy      three times, with eight busy processes that compete for the processors
 pinned    every process on the same processor (Linux only)
@@ -22,9 +22,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from run_tests import ROOT, Part, interruptible, list_tests, print_results, pytest_part, run_parts
+from scripts.run_tests import (
+    ROOT,
+    Part,
+    interruptible,
+    list_tests,
+    print_results,
+    pytest_part,
+    run_parts,
+)
 
 RUNS = ("busy", "busy", "busy", "pinned", "shuffled", "alone")
 BUSY_PROCESSES = 8

@@ -1,7 +1,7 @@
 """Run lint and the tests as parallel processes; show their progress and one table of the results.
 
-    python scripts/run_tests.py          lint, all tests, coverage and speed: ``make test``
-    python scripts/run_tests.py check    lint of changed files, types and fast tests: ``make check``
+    python -m scripts.run_tests          lint, all tests, coverage and speed: ``make test``
+    python -m scripts.run_tests check    lint of changed files, types and fast tests: ``make check``
 
 Each pytest process loads ``scripts/pytest_report.py`` as a plugin, which appends one line of JSON
 for each test to a file.

@@ -1,4 +1,6 @@
-"""``make chat`` passes its prompt verbatim, and never executes any part of it."""
+"""``make chat`` passes its prompt verbatim, and never executes any part of it. Tests of recordings
+run only if there are recordings.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,20 @@ print("out"), print("progress", file=sys.stderr)
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """Return a folder with the real Makefile and a ``dragoman`` that records its arguments."""
+    """Return a folder with the real Makefile, and programs that record their arguments."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "requirements").mkdir()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    for name in ("requirements/chat.lock", "pyproject.toml"):
+    locks = [f"requirements/{name}.lock" for name in ("chat", "dev", "installer")]
+    for name in ("pyproject.toml", *locks):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (1, 1))
-    (tmp_path / ".venv" / "chat").touch()
-    command = tmp_path / ".venv" / "bin" / "dragoman"
-    command.write_text(COMMAND.format(python=sys.executable))
-    command.chmod(0o755)
+    for name in ("chat", "dev"):
+        (tmp_path / ".venv" / name).touch()
+    for name in ("dragoman", "python"):
+        command = tmp_path / ".venv" / "bin" / name
+        command.write_text(COMMAND.format(python=sys.executable))
+        command.chmod(0o755)
     return tmp_path
 
 
@@ -41,14 +46,15 @@ def clone(tmp_path: Path) -> Path:
 _OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 
-def chat(
+def make(
     clone: Path, *words: str, **variables: str
 ) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
+    """Run make; return the arguments of each program that it started, and its output."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("PROMPT", *_OUTER_MAKE)
     }
     done = subprocess.run(
-        ["make", "chat", *words],
+        ["make", *words],
         cwd=clone,
         env={**environment, **variables},
         capture_output=True,
@@ -56,8 +62,9 @@ def chat(
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    calls = (clone / "calls.jsonl").read_text().splitlines()
-    return [json.loads(call) for call in calls], done
+    calls = clone / "calls.jsonl"
+    lines = calls.read_text().splitlines() if calls.exists() else []
+    return [json.loads(line) for line in lines], done
 
 
 HOSTILE = [
@@ -77,18 +84,45 @@ HOSTILE = [
 @pytest.mark.parametrize("prompt", HOSTILE)
 def test_make_chat_passes_the_prompt_verbatim(clone: Path, prompt: str) -> None:
     before = {path.name for path in clone.iterdir()}
-    calls, _ = chat(clone, f"PROMPT={prompt}")
+    calls, _ = make(clone, "chat", f"PROMPT={prompt}")
     assert calls == [["chat", f"--prompt={prompt}"]]
     assert {path.name for path in clone.iterdir()} - before == {"calls.jsonl"}
 
 
 def test_make_chat_reads_the_prompt_from_the_environment(clone: Path) -> None:
-    calls, _ = chat(clone, PROMPT="`touch harm` $(shell touch harm)")
+    calls, _ = make(clone, "chat", PROMPT="`touch harm` $(shell touch harm)")
     assert calls == [["chat", "--prompt=`touch harm` $(shell touch harm)"]]
     assert not (clone / "harm").exists()
 
 
 def test_make_chat_without_a_prompt_shows_progress(clone: Path) -> None:
-    calls, done = chat(clone)
+    calls, done = make(clone, "chat")
     assert calls == [["chat"]]
     assert (done.stdout, done.stderr) == ("out\n", "progress\n")
+
+
+def test_recordings_are_tested_only_if_there_are_some(clone: Path) -> None:
+    calls, done = make(clone, "test-recordings")
+    assert calls == []
+    assert done.stdout == "there are no recordings in ../shared/corpus; no test was run\n"
+    (clone / "my recordings").mkdir()
+    (clone / "my recordings" / "recorded.jsonl.gz").touch()
+    [call], _ = make(clone, "test-recordings", "RECORDINGS=my recordings")
+    assert call[:5] == ["-m", "pytest", "-q", "-m", "recordings"]
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (["check"], ["-m", "scripts.run_tests", "check"]),
+        (["test-hard"], ["-m", "scripts.run_hard"]),
+        (["test-hard", "ONLY=pinned"], ["-m", "scripts.run_hard", "pinned"]),
+    ],
+)
+def test_targets_start_the_script_that_runs_the_tests(
+    clone: Path, words: list[str], call: list[str]
+) -> None:
+    (clone / "scripts").mkdir()
+    (clone / "scripts" / "install_system.sh").touch()
+    calls, _ = make(clone, *words)
+    assert calls == [call]

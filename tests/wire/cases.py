@@ -59,7 +59,7 @@ ROOT = Path(__file__).parents[2]
 
 # The folder with the recordings. Only `make test-recordings` sets the variable, so no other run
 # depends on them; tests that read recordings have the marker ``recordings``.
-_FOLDER = Path(os.environ.get("DRAGOMAN_RECORDINGS", os.devnull))
+_FOLDER = Path(os.environ.get("DRAGOMAN_RECORDINGS", os.devnull)).resolve()
 RECORDED = _FOLDER / "recorded.jsonl.gz"
 SERVERS = _FOLDER / "servers.jsonl.gz"
 
