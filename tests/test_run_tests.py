@@ -130,3 +130,4 @@ def test_shuffling_keeps_files_together_and_depends_only_on_the_seed() -> None:
             (item.path, item.at) for item in items
         ]
         assert [item.path for item in each[::9]] == [item.path for item in each[8::9]]
+        assert all([item.at for item in each[at : at + 9]] != [*range(9)] for at in (0, 9, 18))
