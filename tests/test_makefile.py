@@ -43,16 +43,14 @@ def clone(tmp_path: Path) -> Path:
 
 
 # Remove the variables that an outer ``make test`` passes to this test.
-_OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+_OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "ONLY", "PROMPT", "RECORDINGS")
 
 
 def make(
     clone: Path, *words: str, **variables: str
 ) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
     """Run make; return the arguments of each program that it started, and its output."""
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("PROMPT", *_OUTER_MAKE)
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in _OUTER_MAKE}
     done = subprocess.run(
         ["make", *words],
         cwd=clone,
