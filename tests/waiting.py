@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -38,6 +38,28 @@ async def until(holds: Callable[[], Any], what: str) -> None:
     while not holds():
         assert time.monotonic() < end, f"waited {PATIENCE:.0f} s for {what}"
         await asyncio.sleep(0.002)
+
+
+async def poll(ask: Callable[[], Awaitable[T]], fits: Callable[[T], Any], what: str) -> T:
+    """Ask another process again and again; return its first answer that fits."""
+    end = time.monotonic() + PATIENCE
+    while not fits(answer := await ask()):
+        assert time.monotonic() < end, f"waited {PATIENCE:.0f} s for {what}, got {answer!r}"
+        await asyncio.sleep(0.01)
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def patience(what: str) -> AsyncIterator[None]:
+    """Fail if a block does not end; name what it did not reach."""
+    limit = asyncio.timeout(PATIENCE)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            raise AssertionError(f"waited {PATIENCE:.0f} s for {what}") from None
+        raise
 
 
 def block_until(holds: Callable[[], Any], what: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 
 from dragoman.gateway.http_protocol import BoundedHttpProtocol
+from tests.waiting import arrival
 
 from .official import ReplyChecker
 
@@ -55,21 +56,14 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
         raise AssertionError("\n".join(faults[:20]))
 
 
-async def raw(url: str, data: bytes, *, wait: float = 5.0, keep: bool = False) -> bytes:
+async def raw(url: str, data: bytes) -> bytes:
     """Send bytes over a new connection; return what the server sends until it closes the
-    connection or ``wait`` seconds have passed.
+    connection.
     """
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
-    pieces = []
     try:
-        async with asyncio.timeout(wait):
-            while piece := await reader.read(65536):
-                pieces.append(piece)
-    except TimeoutError:
-        if not keep:
-            raise
+        return await arrival(reader.read(), "the end of the connection")
     finally:
         writer.close()
-    return b"".join(pieces)

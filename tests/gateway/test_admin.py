@@ -25,6 +25,7 @@ from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.usage import UsageBook
 
 from ..listed import Listed, reply
+from ..waiting import until
 from .serving import serving
 from .test_app import ANN, BODY, bearer, post
 
@@ -91,9 +92,7 @@ async def test_admin_page_shows_usage_and_running_requests() -> None:
     async with serving(create_app({"fast": model}, keys=KEYS, admin=DIGEST)) as url:
         await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
         call = asyncio.ensure_future(post(f"{url}/v1/chat/completions", BODY, bearer(ANN)))
-        async with asyncio.timeout(5):
-            while not model.running:
-                await asyncio.sleep(0.01)
+        await until(lambda: model.running, "the second call")
         status, headers, page = await get(f"{url}/admin?range=7d", basic(ADMIN))
         gate.set()
         await call

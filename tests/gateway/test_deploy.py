@@ -23,8 +23,9 @@ from dragoman.cli import main
 from dragoman.gateway.metrics import Metrics
 from dragoman.log import PostgresLog
 
-from ..server import answering, serve
+from ..server import Connection, answering, completion, serve
 from ..transport.certificates import Authority
+from ..waiting import arrival, poll, until
 from .test_serve import BODY, find_free_port, running, write_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -115,20 +116,19 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
     tmp_path: Path, postgres_url: str, redis_url: str
 ) -> None:
     log = postgres_url
-    words = [
-        "keys",
-        "gateway",
-        "new",
-        "ann",
-        "--requests-per-minute",
-        "3",
-        "--budget",
-        "5",
-        "--json",
-    ]
+    words = ["keys", "gateway", "new", "ann", "--max-concurrency", "3", "--budget", "5", "--json"]
+    go = asyncio.Event()
+
+    async def handler(connection: Connection) -> None:
+        if connection.seen.method == "GET":
+            connection.reply(200, b'{"data": [{"id": "m"}]}')
+            return
+        await go.wait()
+        connection.reply(200, completion())
+
     made = CliRunner().invoke(main, [*words, "--auth", log])
     key = json.loads(made.stdout)["key"]
-    async with serve(answering("Hello")) as upstream:
+    async with serve(handler) as upstream:
         config = write_config(tmp_path, upstream.url)
         Path(config).write_text(Path(config).read_text() + "    priced_as: openai:gpt-5-mini\n")
         places = {
@@ -143,7 +143,6 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
         command = [f"{name}{equals}{places.get(name, value)}" for name, equals, value in options]
         command += ["--model=fast=up:m", "--drain-delay=0", "--ready-port"]
         ready = [find_free_port(), find_free_port()]
-        statuses: list[int] = []
         async with (
             running(*command, str(ready[0])) as (one, first),
             running(*command, str(ready[1])) as (two, second),
@@ -152,18 +151,24 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
                 for port in ready:
                     async with session.get(f"http://127.0.0.1:{port}/ready") as reply:
                         assert reply.status == 200
-                for url in (one, two, one, two):
+
+                async def ask(url: str) -> int:
                     headers = {"authorization": f"Bearer {key}"}
-                    async with session.post(
-                        f"{url}/v1/chat/completions", json=BODY, headers=headers
-                    ) as reply:
-                        statuses.append(reply.status)
+                    path = f"{url}/v1/chat/completions"
+                    async with session.post(path, json=BODY, headers=headers) as reply:
+                        return reply.status
+
+                held = [asyncio.ensure_future(ask(url)) for url in (one, two, one)]
+                await until(lambda: upstream.in_flight == 3, "three calls")
+                statuses = [await ask(two)]
+                go.set()
+                statuses += await asyncio.gather(*held)
             # Records are written in the background; terminating the processes waits until all are
             # written.
             for process in (first, second):
                 process.terminate()
-                await process.wait()
-    assert statuses == [200, 200, 200, 429]
+                await arrival(process.wait(), "the end of a gateway")
+    assert statuses == [429, 200, 200, 200]
     with PostgresLog(log, readonly=True) as recorded:
         calls = [
             record for session in recorded.sessions() for record in recorded.read(session.session)
@@ -182,7 +187,6 @@ async def test_gateway_can_serve_tls(tmp_path: Path) -> None:
     async with (
         serve(answering("Hello")) as upstream,
         aiohttp.ClientSession() as session,
-        asyncio.timeout(60),
     ):
         words = [
             "--config",
@@ -195,17 +199,19 @@ async def test_gateway_can_serve_tls(tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "dragoman", "serve", *words, "--tls-cert", cert, "--tls-key", key
         )
+
+        async def ask() -> tuple[int, bytes] | None:
+            assert process.returncode is None
+            url = f"https://127.0.0.1:{port}/v1/chat/completions"
+            with contextlib.suppress(aiohttp.ClientConnectorError):
+                async with session.post(url, json={**BODY, "stream": True}, ssl=trusted) as reply:
+                    return reply.status, await reply.read()
+            return None
+
         try:
-            while True:
-                with contextlib.suppress(aiohttp.ClientConnectorError):
-                    url = f"https://127.0.0.1:{port}/v1/chat/completions"
-                    async with session.post(
-                        url, json={**BODY, "stream": True}, ssl=trusted
-                    ) as reply:
-                        assert (reply.status, b"[DONE]" in await reply.read()) == (200, True)
-                        break
-                assert process.returncode is None
-                await asyncio.sleep(0.05)
+            found = await poll(ask, lambda found: found is not None, "the gateway to listen")
+            assert found is not None
+            assert (found[0], b"[DONE]" in found[1]) == (200, True)
         finally:
             process.kill()
             await process.wait()

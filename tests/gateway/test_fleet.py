@@ -16,6 +16,7 @@ from dragoman.gateway.keystore import KeyStore
 from dragoman.gateway.ledger import Ledger
 
 from ..server import Connection, completion, serve
+from ..waiting import arrival
 from .test_serve import BODY, running, write_config
 
 CLIENTS = 200
@@ -125,7 +126,7 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
                 took = time.time() - began
             for process in (first, second):  # workers write their remaining usage before they end
                 process.terminate()
-                await asyncio.wait_for(process.wait(), 30)
+                await arrival(process.wait(), "the end of a gateway")
     ledger = Ledger(postgres_url)
     spent = ledger.spent("money")
     ledger.close()

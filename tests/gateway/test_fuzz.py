@@ -17,6 +17,7 @@ from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.sim import ScriptedProvider
 from tests import strategies as some
 from tests.attacks.hold import run_watched
+from tests.waiting import arrival
 
 from .upstream import EXHAUSTIVE
 
@@ -145,8 +146,7 @@ async def send(app: Any, path: str, body: bytes, headers: dict[str, str]) -> Ans
     async def hear(message: Any) -> None:
         said.append(message)
 
-    async with asyncio.timeout(10):
-        await app(scope, receive, hear)
+    await arrival(app(scope, receive, hear), "the reply")
     start, *rest = said
     found = {name.decode(): value.decode() for name, value in start["headers"]}
     assert rest[-1].get("more_body", False) is False

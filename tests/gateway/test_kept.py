@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -17,7 +18,8 @@ from dragoman.gateway.kept import RESPONSE
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from dragoman.gateway.store import ResponseStore
 from dragoman.messages import Assistant, User
-from tests.listed import Listed, speak
+from tests.listed import Clock, Listed, speak
+from tests.waiting import poll, until
 
 from .serving import serving
 from .test_clients import CITY, call
@@ -135,21 +137,22 @@ async def test_stored_conversation_is_continued_by_its_id(tmp_path: Path) -> Non
     ]
 
 
-async def wait_for(client: openai.AsyncOpenAI, name: str) -> Any:
-    async with asyncio.timeout(20):
-        while (made := await client.responses.retrieve(name)).status in ("queued", "in_progress"):
-            await asyncio.sleep(0.02)
-    return made
+async def wait_for_end(client: openai.AsyncOpenAI, name: str) -> Any:
+    return await poll(
+        lambda: client.responses.retrieve(name),
+        lambda made: made.status not in ("queued", "in_progress"),
+        "the end of the response",
+    )
 
 
 async def test_background_response_is_completed(tmp_path: Path) -> None:
     async with stored(tmp_path, "Done.", UnavailableError("down")) as (client, _, _store):
         begun = await client.responses.create(model="fast", input="Work.", background=True)
         assert (begun.status, begun.background) == ("queued", True)
-        made = await wait_for(client, begun.id)
+        made = await wait_for_end(client, begun.id)
         assert (made.status, made.output_text, made.id) == ("completed", "Done.", begun.id)
         begun = await client.responses.create(model="fast", input="Work.", background=True)
-        made = await wait_for(client, begun.id)
+        made = await wait_for_end(client, begun.id)
         assert (made.status, made.error is not None) == ("failed", True)
 
 
@@ -157,9 +160,7 @@ async def test_background_response_is_cancelled(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with stored(tmp_path, [gate], "Hi") as (client, model, _):
         begun = await client.responses.create(model="fast", input="Work.", background=True)
-        async with asyncio.timeout(20):
-            while not model.requests:
-                await asyncio.sleep(0.01)
+        await until(lambda: model.requests, "the call")
         made = await client.responses.cancel(begun.id)
         assert made.status == "cancelled"
         plain = await client.responses.create(model="fast", input="Hi")
@@ -218,9 +219,13 @@ async def test_error_explains_how_to_configure_the_missing_response_store() -> N
 async def test_stored_responses_expire_and_the_oldest_are_deleted_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ResponseStore(tmp_path / "a.db", keep_seconds=0.0)
+    clock = Clock()
+    monkeypatch.setattr("dragoman.gateway.store.time", SimpleNamespace(time=clock))
+    store = ResponseStore(tmp_path / "a.db", keep_seconds=60)
     await store.put("ann", RESPONSE, [("r1", {"a": 1})])
-    await asyncio.sleep(0.01)
+    clock.now += 59
+    assert await store.get("ann", RESPONSE, ["r1"]) == {"r1": {"a": 1}}
+    clock.now += 2
     assert await store.get("ann", RESPONSE, ["r1"]) == {}
     store.close()
     with pytest.raises(OverloadedError):
@@ -229,6 +234,7 @@ async def test_stored_responses_expire_and_the_oldest_are_deleted_first(
     monkeypatch.setattr("dragoman.gateway.store._SWEEP_SECONDS", -1.0)
     store = ResponseStore(tmp_path / "b.db")
     for name in ("r1", "r2", "r3"):
+        clock.now += 1
         await store.put("ann", RESPONSE, [(name, {})])
     assert set(await store.get("ann", RESPONSE, ["r1", "r2", "r3"])) == {"r2", "r3"}
     store.close()

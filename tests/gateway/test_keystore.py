@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from dragoman.gateway.keys import Key, KeyRing, hash_key, new_key
 from dragoman.gateway.keystore import KeyStore, is_key_database, load_keys
 
 from ..listed import Listed, reply
+from ..waiting import poll
 from .conftest import OwnDatabase
 from .serving import serving
 from .test_app import BODY, bearer, post
@@ -153,9 +153,11 @@ async def test_gateway_reads_changed_keys_while_it_runs(
         path = f"{url}/v1/chat/completions"
         assert (await post(path, BODY, bearer(key)))[0] == 200
         new, _ = store.rotate("ann", timedelta(0))
-        async with asyncio.timeout(10):
-            while (await post(path, BODY, bearer(key)))[0] != 401:
-                await asyncio.sleep(0.02)
+        await poll(
+            lambda: post(path, BODY, bearer(key)),
+            lambda answer: answer[0] == 401,
+            "the end of the old key",
+        )
         assert (await post(path, BODY, bearer(new)))[0] == 200
 
 

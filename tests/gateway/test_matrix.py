@@ -29,6 +29,7 @@ from dragoman.gateway.app import create_app
 from dragoman.provider import Provider, connect
 from dragoman.sim import Answer, Call, Fault, RequestMatch, ScriptedProvider, ScriptRule, SimServer
 from tests.pages import ROOT
+from tests.waiting import arrival
 
 from .serving import serving
 from .upstream import EXHAUSTIVE, WIRES
@@ -613,8 +614,7 @@ async def run(bench: Bench, each: Any, wires: tuple[str, ...]) -> dict[tuple[str
                 try:
                     await cell(client, wire)
                     if feature == "abort":
-                        async with asyncio.timeout(10):
-                            await bench.relays[wire].closed.wait()
+                        await arrival(bench.relays[wire].closed.wait(), "the end of the call")
                     found[feature, wire] = "yes"
                 except Exception as error:
                     found[feature, wire] = f"no: {type(error).__name__}: {str(error)[:300]}"

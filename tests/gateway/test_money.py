@@ -36,6 +36,7 @@ from dragoman.transport import FixtureTransport
 from ..listed import Listed, speak
 from ..server import completion
 from ..session.test_attempts import STACKS, Billing
+from ..waiting import patience, until
 from .serving import serving
 from .test_app import ANN, BODY, KEYS, bearer, post
 
@@ -104,8 +105,7 @@ async def ask(
     # Disconnect after the model has received the request and before it answers.
     if kind == "waits":
         task = asyncio.ensure_future(asking.__aenter__())
-        while str(number) not in bills.seen:
-            await asyncio.sleep(0.01)
+        await until(lambda: str(number) in bills.seen, "the call of the model")
         task.cancel()
         await asyncio.wait([task])
         return
@@ -215,7 +215,7 @@ async def ask_and_leave(app: Any, models: list[Billing], stream: bool) -> None:
                 each.cancel()
 
     watcher = asyncio.ensure_future(leave())
-    async with asyncio.timeout(60):
+    async with patience("the end of the call"):
         await app(scope, receive, send)
     watcher.cancel()
     for model in models:
@@ -277,7 +277,7 @@ async def leave_after(app: Any, turns: int) -> bool:
         nonlocal is_sent
         is_sent = True
 
-    async with asyncio.timeout(60):
+    async with patience("the end of the call"):
         await app(scope, receive, send)
     return is_sent
 

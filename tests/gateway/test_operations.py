@@ -31,15 +31,16 @@ from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.gateway.metrics import Metrics
 from dragoman.gateway.models import Models
 from dragoman.gateway.readiness import serve_readiness
-from dragoman.gateway.signals import reload_models
+from dragoman.gateway.signals import handle_signals, reload_models
 from dragoman.gateway.supervisor import bind_port
 from dragoman.gateway.tracing import Tracing, read_parent
 
 from ..listed import Listed, reply
-from ..server import DONE, Connection, answering, chunk, serve
+from ..server import DONE, Connection, answering, chunk, completion, serve
+from ..waiting import arrival, patience, poll, until, virtual_time
 from .serving import raw, serving
 from .test_app import ANN, BODY, bearer, post
-from .test_serve import find_free_port, running, write_config
+from .test_serve import ask_health, find_free_port, running, write_config
 
 KEYS = KeyRing([Key("ann", hash_key(ANN))])
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -125,9 +126,11 @@ async def test_separate_port_has_limits_and_connection_counts_of_its_own() -> No
                     held.callback(writer.close)
                 assert b" 503 " in await raw(url, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
                 assert (await get(f"{other}/health"))[0] == 200
-            async with asyncio.timeout(5):
-                while (await get(f"{url}/health"))[0] != 200:
-                    await asyncio.sleep(0.01)
+            await poll(
+                lambda url=url: get(f"{url}/health"),
+                lambda answer: answer[0] == 200,
+                "a free connection",
+            )
 
 
 # --- reloading the configuration ---------------------------------------------------------------
@@ -146,9 +149,7 @@ async def test_reloading_the_configuration_changes_models_and_drops_no_stream() 
     async with serving(app) as url:
         path = f"{url}/v1/chat/completions"
         streaming = asyncio.ensure_future(post(path, {**BODY, "stream": True}))
-        async with asyncio.timeout(5):
-            while not old.running:
-                await asyncio.sleep(0.01)
+        await until(lambda: old.running, "the call")
         service.reload = lambda: Models({"fast": new, "more": new})
         assert await reload_models(service)
         for name in ("fast", "more"):
@@ -157,9 +158,7 @@ async def test_reloading_the_configuration_changes_models_and_drops_no_stream() 
         gate.set()
         status, _, body = await streaming
         assert (status, body.endswith(DONE)) == (200, True)
-        async with asyncio.timeout(5):
-            while not closed:
-                await asyncio.sleep(0.01)
+        await until(lambda: closed, "the end of the old provider")
 
         def fail() -> Models:
             raise ValueError("models.yaml:3: a mistake")
@@ -177,12 +176,38 @@ def monitor(model: Listed, name: str, closed: list[str]) -> None:
     model.close = close  # type: ignore[method-assign]
 
 
+async def test_sigterm_ends_the_server_after_the_drain_delay() -> None:
+    service = create_app({"fast": Listed("Hello")}).state.service
+    service.drain_delay = 60
+    ended: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    previous = [
+        signal.signal(number, lambda number, _: ended.append(number)) for number in numbers
+    ]
+    try:
+        handle_signals(service)
+        signal.raise_signal(signal.SIGTERM)
+        assert service.leaving
+        with virtual_time():
+            await asyncio.sleep(59)
+            assert ended == []
+            await asyncio.sleep(2)
+            assert ended == [signal.SIGTERM]
+    finally:
+        for number, handler in zip(numbers, previous, strict=True):
+            signal.signal(number, handler)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+
 async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_path: Path) -> None:
     go = asyncio.Event()
 
     async def slow(connection: Connection) -> None:
         if connection.seen.method == "GET":
             connection.reply(200, b'{"data": [{"id": "m"}]}')
+            return
+        if not connection.seen.json.get("stream"):
+            connection.reply(200, completion("first server"))
             return
         connection.begin_stream()
         connection.chunk(chunk("first"))
@@ -195,7 +220,7 @@ async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_pa
         config = Path(write_config(tmp_path, one.url))
         side = f"http://127.0.0.1:{(port := find_free_port())}"
         options = ["--config", str(config), "--model", "fast=up:m", "--ready-port", str(port)]
-        options += ["--drain-delay", "1.5"]
+        options += ["--drain-delay", "600"]
         async with running(*options) as (url, process), aiohttp.ClientSession() as session:
             path = f"{url}/v1/chat/completions"
             async with session.post(path, json={**BODY, "stream": True}) as streaming:
@@ -203,41 +228,32 @@ async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_pa
                     pass
                 config.write_text(config.read_text().replace(one.url, two.url))
                 process.send_signal(signal.SIGHUP)
-                async with asyncio.timeout(20):
-                    while b"second server" not in await ask_once(session, path):
-                        pass
+                await poll(
+                    lambda: post(path, BODY),
+                    lambda answer: b"second server" in answer[2],
+                    "the new configuration",
+                )
                 process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(10):
-                    while (await get(f"{side}/ready"))[0] != 503:
-                        await asyncio.sleep(0.02)
-                # Requests are served during the drain delay.
-                assert b"second server" in await ask_once(session, path)
+                await poll(
+                    lambda: get(f"{side}/ready"),
+                    lambda answer: answer[0] == 503,
+                    "the drain delay to begin",
+                )
+                # Requests are served during the drain delay, which a second signal ends.
+                assert b"second server" in (await post(path, BODY))[2]
+                process.send_signal(signal.SIGTERM)
                 await wait_until_closed(url)
                 # The readiness port is open until the last reply has ended.
                 assert await get(f"{side}/ready") == (503, {"status": "draining"})
                 assert await get(f"{side}/health") == (200, {"status": "ok"})
                 go.set()
                 assert (await streaming.content.read()).endswith(DONE)
-            assert await asyncio.wait_for(process.wait(), 20) is not None
+            await arrival(process.wait(), "the end of the gateway")
         await wait_until_closed(side)
 
 
 async def wait_until_closed(url: str) -> None:
-    async with asyncio.timeout(20):
-        with contextlib.suppress(aiohttp.ClientConnectionError):
-            while True:
-                await get(f"{url}/health")
-                await asyncio.sleep(0.02)
-
-
-async def ask_once(session: aiohttp.ClientSession, path: str) -> bytes:
-    # Use a short timeout, because the first server never answers.
-    timeout = aiohttp.ClientTimeout(total=0.5)
-    try:
-        async with session.post(path, json=BODY, timeout=timeout) as answer:
-            return await answer.read()
-    except TimeoutError:
-        return b""
+    await poll(lambda: ask_health(url), lambda status: status is None, f"{url} to close")
 
 
 # --- trace context of requests -----------------------------------------------------------------
@@ -339,20 +355,30 @@ async def test_all_workers_reload_on_a_signal_and_share_their_metrics(tmp_path: 
             write_config(tmp_path, two.url)
             process.send_signal(signal.SIGHUP)
             in_a_row = 0
-            async with asyncio.timeout(30):
+            async with patience("the new configuration in all workers"):
                 while in_a_row < 40:
                     status, _, answer = await post(path, BODY)
                     sent += 1
                     assert status == 200
                     in_a_row = in_a_row + 1 if b"two" in answer else 0
-            await asyncio.sleep(2)
             line = f'dragoman_requests_total{{wire="openai",model="fast",status="200"}} {sent}'
-            for _ in range(8):
-                async with (
-                    aiohttp.ClientSession() as session,
-                    session.get(f"{url}/metrics") as answered,
-                ):
-                    assert line in await answered.text()
+
+            async def read_metrics() -> list[str]:
+                found = []
+                for _ in range(8):
+                    async with (
+                        aiohttp.ClientSession() as session,
+                        session.get(f"{url}/metrics") as answered,
+                    ):
+                        found.append(await answered.text())
+                return found
+
+            # Each worker saves its counts once in a while.
+            await poll(
+                read_metrics,
+                lambda found: all(line in each for each in found),
+                "the sum of all workers",
+            )
             workers = psutil.Process(process.pid).children()
             assert len([each for each in workers if each.cpu_times().user > 0]) >= 2
 
@@ -385,9 +411,9 @@ async def test_workers_share_the_readiness_port_and_serve_it_while_they_drain(
                 assert await get(f"{side}/ready") == (200, {"status": "ready"})
             # a worker that died is replaced, and the port is served in the meantime
             next(each for each in workers if each.cpu_times().user > 0.3).kill()
-            for _ in range(40):
-                assert (await get(f"{side}/ready"))[0] == 200
-                await asyncio.sleep(0.02)
+            async with patience("a new worker"):
+                while set(psutil.Process(process.pid).children()) <= set(workers):
+                    assert (await get(f"{side}/ready"))[0] == 200
             body = {**BODY, "stream": True}
             async with session.post(f"{url}/v1/chat/completions", json=body) as streaming:
                 while b"first" not in await streaming.content.readany():
@@ -398,7 +424,7 @@ async def test_workers_share_the_readiness_port_and_serve_it_while_they_drain(
                     assert await get(f"{side}/ready") == (503, {"status": "draining"})
                 go.set()
                 assert (await streaming.content.read()).endswith(DONE)
-            await asyncio.wait_for(process.wait(), 20)
+            await arrival(process.wait(), "the end of the gateway")
         await wait_until_closed(side)
 
 

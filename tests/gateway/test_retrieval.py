@@ -28,6 +28,7 @@ from dragoman.prices import Match, PriceRow
 from dragoman.registry import Registry
 from dragoman.sim import ScriptedProvider, SimServer, SimulatedEmbedder, SimulatedReranker
 
+from ..waiting import arrival, virtual_time
 from .serving import serving
 
 TEXTS = ["a red fox", "a blue whale"]
@@ -256,18 +257,19 @@ async def test_slow_embedding_ends_at_the_timeout_or_when_the_client_leaves(
     server = await asyncio.start_server(never_reply, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     embedder = connect_embedder("m", base_url=f"http://127.0.0.1:{port}/v1", retries=0)
-    app = create_app({"vectors": embedder}, bounds=Bounds(reply_seconds=0.3))
+    app = create_app({"vectors": embedder}, bounds=Bounds(reply_seconds=60))
     asked = {"model": "vectors", "input": "a red fox"}
-    async with server, serving(app) as url, aiohttp.ClientSession() as http:
-        async with http.post(f"{url}/v1/embeddings", json=asked) as answer:
-            assert answer.status == 504
-            assert "longer than this gateway allows" in await answer.text()
-        await asyncio.wait_for(ended.wait(), 5)
-        ended.clear()
-        with pytest.raises(asyncio.TimeoutError):
-            await http.post(
-                f"{url}/v1/embeddings", json=asked, timeout=aiohttp.ClientTimeout(0.05)
-            )
-        await asyncio.wait_for(ended.wait(), 5)
+    with virtual_time():
+        async with server, serving(app) as url, aiohttp.ClientSession() as http:
+            async with http.post(f"{url}/v1/embeddings", json=asked) as answer:
+                assert answer.status == 504
+                assert "longer than this gateway allows" in await answer.text()
+            await arrival(ended.wait(), "the end of the first call")
+            ended.clear()
+            with pytest.raises(asyncio.TimeoutError):
+                await http.post(
+                    f"{url}/v1/embeddings", json=asked, timeout=aiohttp.ClientTimeout(30)
+                )
+            await arrival(ended.wait(), "the end of the second call")
     statuses = [json.loads(record.message)["inbound"]["status"] for record in caplog.records]
     assert statuses == [504, 499]

@@ -21,6 +21,7 @@ from dragoman.errors import AuthenticationError, UnavailableError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from tests.listed import Listed, reply
+from tests.waiting import arrival
 
 from .serving import raw, serving
 from .upstream import Bench, bench
@@ -273,15 +274,14 @@ async def test_http_1_0_and_half_closed_clients_are_answered() -> None:
     ]
     head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
     async with bench() as gateway:
-        old = await raw(gateway.url, (head % 0).encode() + body, wait=20)
+        old = await raw(gateway.url, (head % 0).encode() + body)
         assert b"[DONE]" in old
         assert b"transfer-encoding" not in old.lower()
         host, _, port = gateway.url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write((head % 1).encode() + body)
         writer.write_eof()
-        async with asyncio.timeout(20):
-            assert b"[DONE]" in await reader.read()
+        assert b"[DONE]" in await arrival(reader.read(), "the reply")
         writer.close()
 
 

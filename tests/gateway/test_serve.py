@@ -22,6 +22,7 @@ from dragoman.cli import main
 from dragoman.cli.serve import _fit_open_files
 from dragoman.gateway.keys import hash_key
 from tests.server import DONE, Connection, chunk, completion, serve
+from tests.waiting import PATIENCE, arrival, poll, until
 
 KEY = "dg-key"
 HASH = hash_key(KEY)
@@ -64,14 +65,12 @@ async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        async with aiohttp.ClientSession() as session:
-            for _ in range(600):
-                with contextlib.suppress(aiohttp.ClientConnectionError):
-                    async with session.get(f"{url}/health") as reply:
-                        assert reply.status == 200
-                        break
-                assert process.returncode is None
-                await asyncio.sleep(0.05)
+        status = await poll(
+            lambda: ask_health(url),
+            lambda status: status is not None or process.returncode is not None,
+            "the gateway to listen",
+        )
+        assert status == 200
         yield url, process
     finally:
         if process.returncode is None:
@@ -81,6 +80,15 @@ async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
         await process.wait()
+
+
+async def ask_health(url: str) -> int | None:
+    """Return the status of a gateway's reply, or ``None`` if it does not listen."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/health") as reply:
+            return reply.status
+    except aiohttp.ClientConnectionError:
+        return None
 
 
 async def test_running_reply_is_finished_before_the_process_ends(tmp_path: Path) -> None:
@@ -104,21 +112,18 @@ async def test_running_reply_is_finished_before_the_process_ends(tmp_path: Path)
             while b"Bon" not in await reply.content.readany():
                 pass
             process.send_signal(signal.SIGTERM)
-            for _ in range(200):  # new connections are rejected
-                try:
-                    async with session.get(f"{url}/health"):
-                        await asyncio.sleep(0.02)
-                except aiohttp.ClientConnectionError:
-                    break
-            else:
-                raise AssertionError("the gateway goes on listening")
+            await poll(
+                lambda: ask_health(url),
+                lambda status: status is None,
+                "the gateway to reject new connections",
+            )
             go.set()
             rest = await reply.content.read()
             assert b"jour" in rest
             assert rest.endswith(b"data: [DONE]\n\n")
             assert process.stderr is not None
             said = (await process.stderr.read()).decode()
-            await asyncio.wait_for(process.wait(), 10)
+            await arrival(process.wait(), "the end of the gateway")
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert [
         (line["inbound"]["name"], line["inbound"]["status"], line["stream"]) for line in lines
@@ -128,44 +133,41 @@ async def test_running_reply_is_finished_before_the_process_ends(tmp_path: Path)
 
 
 async def test_several_workers_share_the_limit_of_a_key(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
     async def handler(connection: Connection) -> None:
+        await go.wait()
         connection.reply(200, completion())
 
     async with serve(handler) as upstream:
         config = write_config(tmp_path, upstream.url)
-        keys = write_keys(tmp_path, "models: [fast]", "requests_per_minute: 3")
-        state = str(tmp_path / "used.db")
-        options = [
-            "--config",
-            config,
-            "--model",
-            "fast=up:m",
-            "--auth",
-            keys,
-            "--state",
-            state,
-            "--workers",
-            "2",
-        ]
-        async with running(*options) as (url, process):
+        keys = write_keys(tmp_path, "models: [fast]", "max_concurrency: 3")
+        options = ["--config", config, "--model", "fast=up:m", "--auth", keys]
+        options += ["--state", str(tmp_path / "used.db"), "--workers", "2"]
+        async with running(*options) as (url, process), aiohttp.ClientSession() as session:
             children = psutil.Process(process.pid).children(recursive=True)
             assert (
                 len([child for child in children if "spawn_main" in " ".join(child.cmdline())])
                 == 2
             )
             headers = {"authorization": f"Bearer {KEY}", "connection": "close"}
-            found = []
-            async with aiohttp.ClientSession() as session:
-                for _ in range(6):
-                    async with session.post(
-                        f"{url}/v1/chat/completions", json=BODY, headers=headers
-                    ) as reply:
-                        found.append(reply.status)
+
+            async def ask() -> int:
+                async with session.post(
+                    f"{url}/v1/chat/completions", json=BODY, headers=headers
+                ) as reply:
+                    return reply.status
+
+            held = [asyncio.ensure_future(ask()) for _ in range(3)]
+            await until(lambda: len(upstream.requests) == 3, "three calls")
+            found = [await ask() for _ in range(6)]
+            go.set()
+            found += await asyncio.gather(*held)
             process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(process.wait(), 20)
-    assert found == [200, 200, 200, 429, 429, 429]
+            await arrival(process.wait(), "the end of the gateway")
+    assert found == [429] * 6 + [200] * 3
     assert len(upstream.requests) == 3
-    _, left = psutil.wait_procs(children, timeout=3)
+    _, left = psutil.wait_procs(children, timeout=PATIENCE)
     assert [child for child in left if child.status() != psutil.STATUS_ZOMBIE] == []
 
 
@@ -179,17 +181,26 @@ async def test_several_workers_share_the_limit_of_a_key(tmp_path: Path) -> None:
 async def test_command_line_options_limit_connections(options: list[str], tmp_path: Path) -> None:
     config = write_config(tmp_path, "http://127.0.0.1:1")
     async with running("--config", config, *options) as (url, _):
-        # Wait until the connection that checked whether the server is up has been closed.
-        await asyncio.sleep(0.2)
-        port = int(url.rpartition(":")[2])
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        for reader, writer in held:
-            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 503")
-        for _, each in [*held, (reader, writer)]:
-            each.close()
+        # The server may still count the connection that checked whether it is up.
+        held = [
+            await poll(lambda: connect_and_ask(url), lambda found: found[1] == 200, "a free slot")
+            for _ in range(3)
+        ]
+        assert (await connect_and_ask(url))[1] == 503
+        for writer, _ in held:
+            writer.close()
+
+
+async def connect_and_ask(url: str) -> tuple[asyncio.StreamWriter, int]:
+    """Open a connection and send a request; return the status of the reply, and the connection,
+    which stays open if the status is 200.
+    """
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    status = int((await arrival(reader.readline(), "a reply")).split()[1])
+    if status != 200:
+        writer.close()
+    return writer, status
 
 
 @pytest.mark.parametrize(

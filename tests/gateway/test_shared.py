@@ -8,10 +8,10 @@ import asyncio
 import contextlib
 import itertools
 import sqlite3
-import time
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -23,6 +23,8 @@ from dragoman.gateway.keys import Key
 from dragoman.gateway.ledger import Lease, Ledger, LedgerWriter
 from dragoman.gateway.limits import Policy, RedisLimits
 
+from ..listed import Clock
+from ..waiting import PATIENCE, poll, until
 from .conftest import OwnDatabase, OwnRedis
 
 Open = Callable[[], LedgerWriter]
@@ -30,17 +32,9 @@ Open = Callable[[], LedgerWriter]
 _names = (f"key{number}" for number in itertools.count(1))
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 600.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(600.0)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
@@ -185,9 +179,18 @@ def test_ledger_reads_costs_from_a_file_of_the_first_version(tmp_path: Path) -> 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "_BUSY_SECONDS", 0.5)
+    """Wait for answers as long as a busy machine needs, and repeat failed attempts soon."""
+    monkeypatch.setattr(ledger_module, "_BUSY_SECONDS", PATIENCE)
     monkeypatch.setattr(ledger_module, "_RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(limits_module, "_PAUSE", 0.05)
+    monkeypatch.setattr(limits_module, "_SECONDS", PATIENCE)
+    monkeypatch.setattr(limits_module, "_PAUSE", 0.0)
+
+
+async def admit_or_none(ledger: LedgerWriter, key: Key) -> Lease | None:
+    """Return the lease of a call that is admitted, or ``None`` for a call that is rejected."""
+    with contextlib.suppress(RateLimitError, OverloadedError):
+        return await ledger.admit(key, 600)
+    return None
 
 
 @pytest.mark.usefixtures("quick")
@@ -206,14 +209,9 @@ async def test_calls_with_a_budget_are_rejected_while_postgres_is_unavailable(
     for lease in leases:
         ledger.settle(lease, key, 100, Decimal("0.2"))
     own_postgres.start()
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            last = await ledger.admit(key, 60)
-            break
-        except OverloadedError:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+    last = await poll(
+        lambda: admit_or_none(ledger, key), lambda lease: lease is not None, "PostgreSQL"
+    )
     ledger.settle(last, key, 0, Decimal("0.2"))
     await ledger.close()
     # The costs of calls that ended while PostgreSQL was unavailable are included.
@@ -250,7 +248,8 @@ async def test_configured_failure_policy_applies_while_redis_is_unavailable(
     for each in admitted:
         ledger.settle(each, key, 10)
     own_redis.start()
-    await asyncio.sleep(0.1)
+    probe = Key("bob", "h", max_concurrency=1)
+    await poll(lambda: admit_or_none(ledger, probe), lambda lease: lease is not None, "Redis")
     results = await asyncio.gather(
         *[ledger.admit(key, 60) for _ in range(5)], return_exceptions=True
     )
@@ -263,21 +262,38 @@ async def test_configured_failure_policy_applies_while_redis_is_unavailable(
 async def test_concurrency_slot_that_redis_grants_after_the_timeout_is_freed(
     own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits_module, "_SECONDS", 0.2)
     key = Key("ann", "h", max_concurrency=1)
-    ledger = LedgerWriter(Ledger(), RedisLimits(own_redis.url))
+    limits = RedisLimits(own_redis.url)
+    ledger = LedgerWriter(Ledger(), limits)
     ledger.settle(await ledger.admit(key, 600), key)
-    await asyncio.sleep(0.05)
+    await until(lambda: not limits._tasks, "the first slot to be free")  # noqa: SLF001 - its tasks have no other sign
+    monkeypatch.setattr(limits_module, "_SECONDS", 0.2)
     own_redis.pause()
     with pytest.raises(OverloadedError):
         await ledger.admit(key, 600)
+    monkeypatch.setattr(limits_module, "_SECONDS", PATIENCE)
     own_redis.resume()  # Redis now executes the commands it received while it was paused
-    async with asyncio.timeout(10):
-        while True:
-            with contextlib.suppress(RateLimitError, OverloadedError):
-                await ledger.admit(key, 600)
-                break
-            await asyncio.sleep(0.02)
+    await poll(lambda: admit_or_none(ledger, key), lambda lease: lease is not None, "a free slot")
+    await ledger.close()
+
+
+async def test_no_command_is_sent_for_a_second_after_redis_failed(
+    own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(limits_module, "_SECONDS", PATIENCE)
+    key = Key("ann", "h", requests_per_minute=5)
+    ledger = LedgerWriter(Ledger(), RedisLimits(own_redis.url))
+    own_redis.stop()
+    with pytest.raises(OverloadedError):
+        await ledger.admit(key, 60)
+    own_redis.start()
+    clock.now += 0.9
+    with pytest.raises(OverloadedError):
+        await ledger.admit(key, 60)
+    clock.now += 0.1
+    await ledger.admit(key, 60)
     await ledger.close()
 
 

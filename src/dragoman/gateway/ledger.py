@@ -321,9 +321,16 @@ class LedgerWriter:
     requests, tokens and concurrent calls, and the ledger counts only cost.
     """
 
-    def __init__(self, ledger: Ledger, limits: RedisLimits | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        limits: RedisLimits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.ledger = ledger
         self.limits = limits
+        self._clock = clock
         self._jobs: queue.SimpleQueue[_Admission | _Settlement | None] = queue.SimpleQueue()
         # usage that is not written yet; only the ledger's thread uses this queue
         self._owed: deque[_Settlement] = deque()
@@ -410,7 +417,7 @@ class LedgerWriter:
         if not self.ledger.is_shared:
             return self.ledger.admit(key, seconds, rates=self.limits is None)
         result: Future[str | None] = Future()
-        self._put(_Admission(key, seconds, time.monotonic() + _BUSY_SECONDS, result))
+        self._put(_Admission(key, seconds, self._clock() + _BUSY_SECONDS, result))
         try:
             # stop waiting if the database hangs, although the ledger's thread still waits for it
             async with asyncio.timeout(2 * _BUSY_SECONDS):
@@ -465,7 +472,7 @@ class LedgerWriter:
         self, job: _Admission, decided: dict[str, QuotaExceededError | None], *, is_writable: bool
     ) -> None:
         try:
-            if not is_writable or time.monotonic() > job.deadline:
+            if not is_writable or self._clock() > job.deadline:
                 raise _overloaded()
             job.result.set_result(self._decide(job, decided))
         except self.ledger.errors as error:
