@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import signal
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import psycopg
 import pytest
 
 from ..log.conftest import server as server
-from ..middleware.conftest import _free_port, _wait_until_up
+from ..middleware.conftest import OwnRedis as OwnRedis
+from ..middleware.conftest import own_redis as own_redis
 from ..middleware.conftest import redis_url as redis_url
-from ..programs import require
 
 _numbers = itertools.count(1)
 
@@ -62,53 +58,3 @@ class OwnDatabase:
 @pytest.fixture
 def own_postgres(server: str) -> OwnDatabase:
     return OwnDatabase(server, f"own{next(_numbers)}")
-
-
-class OwnRedis:
-    """A Redis server for one test, which can be stopped and started again on its port."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = _free_port()
-        self._process: subprocess.Popen[bytes] | None = None
-        self.url = f"redis://127.0.0.1:{self._port}/0"
-        self.start()
-
-    def start(self) -> None:
-        binary = require("redis-server")
-        settings = [
-            "--port",
-            str(self._port),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--dir",
-            str(self._folder),
-        ]
-        self._process = subprocess.Popen(
-            [binary, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        _wait_until_up(self._port, self._process)
-
-    def pause(self) -> None:
-        """Stop the server from answering commands, as if its machine hung."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-
-@pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[OwnRedis]:
-    redis = OwnRedis(tmp_path)
-    yield redis
-    redis.stop()

@@ -1,13 +1,16 @@
-"""Provide a real Redis server, started on demand."""
+"""Provide real Redis servers, started on demand: one for all tests, or one for a test."""
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE, block_until
 
 from ..programs import require
 
@@ -19,16 +22,13 @@ def _free_port() -> int:
 
 
 def _wait_until_up(port: int, server: subprocess.Popen[bytes]) -> None:
-    limit = time.monotonic() + 10
-    while time.monotonic() < limit:
+    def is_up() -> bool:
         if server.poll() is not None:
             pytest.fail(f"redis-server ended with status {server.returncode}")
         with socket.socket() as probe:
-            probe.settimeout(0.2)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    pytest.fail("redis-server did not come up within 10 s")
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    block_until(is_up, "redis-server to listen")
 
 
 @pytest.fixture(scope="session")
@@ -57,4 +57,54 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         server.terminate()
-        server.wait(timeout=10)
+        server.wait(timeout=PATIENCE)
+
+
+class OwnRedis:
+    """A Redis server for one test, which can be stopped and started again on its port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.start()
+
+    def start(self) -> None:
+        binary = require("redis-server")
+        settings = [
+            "--port",
+            str(self._port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            str(self._folder),
+        ]
+        self._process = subprocess.Popen(
+            [binary, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        _wait_until_up(self._port, self._process)
+
+    def pause(self) -> None:
+        """Stop the server from answering commands, as if its machine hung."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[OwnRedis]:
+    redis = OwnRedis(tmp_path)
+    yield redis
+    redis.stop()

@@ -18,6 +18,7 @@ from dragoman.events import check_events
 from dragoman.messages import Tool
 from dragoman.middleware import CACHE, Observe, RedisStore, SqliteStore, Store, describe
 from tests.listed import Clock, Listed, broken, collect, reply
+from tests.waiting import poll
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -218,9 +219,7 @@ async def test_a_cache_store_evicts_the_least_recently_used_entry(open_one: Open
 async def test_a_cache_entry_expires(open_one: Open) -> None:
     store = open_one(ttl=0.05)
     await store.put("a", b"1")
-    async with asyncio.timeout(10):
-        while await store.get("a") is not None:
-            await asyncio.sleep(0.02)
+    await poll(lambda: store.get("a"), lambda found: found is None, "the entry to expire")
     await store.put("b", b"1")
     assert await store.get("a") is None
 

@@ -46,6 +46,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, broken, collect, reply, speak
 from tests.server import completion
+from tests.waiting import PATIENCE
 
 TOOL = Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}})
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -567,7 +568,7 @@ async def test_two_processes_can_record_to_one_cassette(tmp_path: Path) -> None:
         )
         for name in ("one", "two")
     ]
-    assert [process.wait(60) for process in running] == [0, 0]
+    assert [process.wait(PATIENCE) for process in running] == [0, 0]
     played = Record(Listed(), path, "replay")
     for name in ("one", "two"):
         for number in range(20):

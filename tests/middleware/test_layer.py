@@ -46,6 +46,7 @@ from dragoman.provider import Provider, connect
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, collect, reply
 from tests.server import Connection, answering, chunk, serve
+from tests.waiting import arrival
 
 # --- a stack of all layers, and a server that counts requests ----------------------------------
 
@@ -183,7 +184,7 @@ async def test_abandoning_a_stream_closes_the_connection_through_all_layers(
             async for event in stream:
                 if event.type == "text.delta":
                     break
-        await asyncio.wait_for(server.closed.wait(), 5)
+        await arrival(server.closed.wait(), "the end of the connection")
         await model.close()
         assert server.in_flight == 0
     assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]

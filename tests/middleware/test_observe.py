@@ -40,6 +40,7 @@ from dragoman.middleware import (
 from dragoman.validate import build_request
 from tests import cpu
 from tests.listed import Clock, Listed, broken, collect, reply, speak
+from tests.waiting import PATIENCE
 
 TOOL = Tool("add", "", {"type": "object", "properties": {}})
 
@@ -572,7 +573,7 @@ async def test_slow_synchronous_subscriber_does_not_slow_a_call() -> None:
     told: list[Any] = []
 
     def slow(event: Any) -> None:
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE), "the calls to end"
         told.append(event)
 
     model = Observe(Listed("x", repeat=True), slow, queue_size=10_000)

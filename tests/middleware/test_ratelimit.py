@@ -23,6 +23,7 @@ from dragoman.events import Usage
 from dragoman.middleware import Limiter, RateLimit, Retry, describe
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, broken, collect, reply
+from tests.waiting import arrival
 
 
 class Ticking(Clock):
@@ -397,7 +398,7 @@ async def test_limiters_listed_in_different_orders_do_not_deadlock() -> None:
     backward = RateLimit(Listed("b", repeat=True), limiter=[two, one])
     assert forward.limiters == backward.limiters == (two, one)
     calls = [model.complete("hi") for _ in range(20) for model in (forward, backward)]
-    assert len(await asyncio.wait_for(asyncio.gather(*calls), 10)) == 40
+    assert len(await arrival(asyncio.gather(*calls), "all calls")) == 40
 
 
 async def test_every_retry_is_rate_limited() -> None:

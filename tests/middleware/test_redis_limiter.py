@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -27,6 +27,13 @@ from dragoman.middleware import (
     describe,
 )
 from tests.listed import Clock, Listed, reply
+from tests.waiting import PATIENCE, arrival, poll, until
+
+from .conftest import OwnRedis
+
+# The clock of Redis is real. With these settings a bucket needs an hour to fill, so the seconds
+# that a test takes do not change what it sees.
+SLOW: dict[str, Any] = {"burst_seconds": 3600}
 
 _names = itertools.count()
 Make = Callable[..., RedisLimiter]
@@ -42,6 +49,8 @@ async def make(redis_url: str) -> AsyncIterator[Make]:
 
     def build(**settings: Any) -> RedisLimiter:
         limiter = RedisLimiter(redis_url, settings.pop("key", key), **settings)
+        if settings.get("burst_seconds") == SLOW["burst_seconds"]:
+            limiter._poll_seconds = math.inf  # the tests read how long Redis makes a call wait
         made.append(limiter)
         return limiter
 
@@ -67,13 +76,10 @@ async def wait_of(limiter: RedisLimiter, tokens: int = 0) -> float:
 
 
 async def test_rate_limit_counts_the_requests_of_all_processes(make: Make) -> None:
-    one, two = (
-        make(requests_per_minute=3, poll_seconds=60),
-        make(requests_per_minute=3, poll_seconds=60),
-    )
+    one, two = [make(requests_per_minute=0.05, **SLOW) for _ in range(2)]
     for limiter in (one, two, one):
         assert await wait_of(limiter) == 0
-    assert await wait_of(two) == pytest.approx(20, abs=1)
+    assert await wait_of(two) == pytest.approx(1200, abs=PATIENCE)
 
 
 async def test_limits_with_different_redis_keys_are_separate(make: Make) -> None:
@@ -81,17 +87,16 @@ async def test_limits_with_different_redis_keys_are_separate(make: Make) -> None
     assert await wait_of(make(requests_per_minute=1, key="another")) == 0
 
 
-@pytest.mark.parametrize(("spent", "wait"), [(None, 60), (600, 60), (100, 10), (0, 0), (1200, 60)])
+@pytest.mark.parametrize(
+    ("spent", "wait"), [(None, 3600), (600, 3600), (100, 600), (0, 0), (1200, 7200)]
+)
 async def test_estimated_tokens_are_corrected_by_the_reported_usage(
     make: Make, spent: int | None, wait: float
 ) -> None:
-    one, two = (
-        make(tokens_per_minute=600, poll_seconds=60),
-        make(tokens_per_minute=600, poll_seconds=60),
-    )
+    one, two = [make(tokens_per_minute=10, **SLOW) for _ in range(2)]
     lease = await one.acquire(600)
     await one.settle(lease, spent)
-    assert await wait_of(two, 600) == pytest.approx(wait, abs=1)
+    assert await wait_of(two, 600) == pytest.approx(wait, abs=PATIENCE)
 
 
 async def test_limiter_asks_redis_again_while_it_waits_for_tokens(make: Make) -> None:
@@ -102,9 +107,9 @@ async def test_limiter_asks_redis_again_while_it_waits_for_tokens(make: Make) ->
 
 
 async def test_call_larger_than_the_bucket_is_admitted_if_the_bucket_is_full(make: Make) -> None:
-    limiter = make(tokens_per_minute=600, poll_seconds=60)
+    limiter = make(tokens_per_minute=10, **SLOW)
     assert await wait_of(limiter, 1000) == 0
-    assert await wait_of(limiter, 1) == pytest.approx(40.1, abs=1)
+    assert await wait_of(limiter, 1) == pytest.approx(2406, abs=PATIENCE)
 
 
 async def test_concurrency_slots_are_shared_between_processes_and_released(make: Make) -> None:
@@ -121,7 +126,7 @@ async def test_concurrency_slots_of_a_dead_process_are_reclaimed(make: Make) -> 
     limiter = make(max_concurrency=1, lease_seconds=0.05, poll_seconds=0.02)
     await limiter.acquire()
     # The first lease is never settled, so it must expire.
-    await asyncio.wait_for(limiter.acquire(), 5)
+    await arrival(limiter.acquire(), "the lease to expire")
 
 
 async def test_waiting_calls_of_one_process_are_admitted_in_order(make: Make) -> None:
@@ -157,8 +162,8 @@ async def test_number_of_concurrent_calls_never_exceeds_the_limit(
         running -= 1
         await limiter.settle(lease, None)
 
-    await asyncio.wait_for(
-        asyncio.gather(*[call(limiter) for limiter in limiters for _ in range(25)]), 30
+    await arrival(
+        asyncio.gather(*[call(limiter) for limiter in limiters for _ in range(25)]), "all calls"
     )
     assert most == 3
     keys = limiters[0]._keys
@@ -170,10 +175,9 @@ async def test_number_of_concurrent_calls_never_exceeds_the_limit(
 async def test_slots_and_tokens_are_freed_whenever_a_call_is_cancelled(
     make: Make, moment: int
 ) -> None:
-    limiter = make(
-        requests_per_minute=100, tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005
-    )
-    call = asyncio.ensure_future(limiter.acquire(100))
+    limiter = make(requests_per_minute=5, tokens_per_minute=5, max_concurrency=1, **SLOW)
+    limiter._poll_seconds = 0.005
+    call = asyncio.ensure_future(limiter.acquire(300))
     for _ in range(moment):
         await asyncio.sleep(0)
     call.cancel()
@@ -183,13 +187,14 @@ async def test_slots_and_tokens_are_freed_whenever_a_call_is_cancelled(
         pass
     else:
         await limiter.settle(lease, 0)
-    lease = await asyncio.wait_for(limiter.acquire(100), 5)
+    lease = await arrival(limiter.acquire(300), "the slot and the tokens")
     assert limiter.running == 1
     await limiter.settle(lease, 0)
 
 
 async def test_slot_that_redis_granted_is_freed_if_its_call_was_cancelled(make: Make) -> None:
-    limiter = make(tokens_per_minute=100, max_concurrency=1, poll_seconds=0.005)
+    limiter = make(tokens_per_minute=5, max_concurrency=1, **SLOW)
+    limiter._poll_seconds = 0.005
     asked, go_on = asyncio.Event(), asyncio.Event()
     really = limiter._ask
 
@@ -201,14 +206,14 @@ async def test_slot_that_redis_granted_is_freed_if_its_call_was_cancelled(make: 
         return answer
 
     limiter._ask = slowly  # type: ignore[method-assign]
-    call = asyncio.ensure_future(limiter.acquire(100))
+    call = asyncio.ensure_future(limiter.acquire(300))
     await asked.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     limiter._ask = really  # type: ignore[method-assign]
     go_on.set()
-    await asyncio.wait_for(limiter.acquire(100), 5)
+    await arrival(limiter.acquire(300), "the slot and the tokens")
 
 
 async def test_waiting_call_that_is_cancelled_takes_no_slot_in_redis(
@@ -238,7 +243,7 @@ async def test_slot_is_freed_even_if_its_release_is_cancelled(make: Make) -> Non
     settling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await settling
-    await asyncio.wait_for(limiter.acquire(), 5)
+    await arrival(limiter.acquire(), "the slot")
 
 
 async def test_redis_limiter_works_together_with_a_local_limiter(make: Make) -> None:
@@ -252,11 +257,9 @@ async def test_redis_limiter_works_together_with_a_local_limiter(make: Make) -> 
         for _ in range(2)
     ]
     first = asyncio.ensure_future(models[0].complete("hi"))
-    while not models[0].inner.requests:  # type: ignore[attr-defined]
-        await asyncio.sleep(0.001)
+    await until(lambda: models[0].inner.requests, "the first call")  # type: ignore[attr-defined]
     second = asyncio.ensure_future(models[1].complete("hi", request_id="r"))
-    while shared.waiting < 1:
-        await asyncio.sleep(0.001)
+    await until(lambda: shared.waiting, "the second call to wait")
     await models[1].cancel("r")
     with pytest.raises(CallCancelledError):
         await second
@@ -325,28 +328,33 @@ async def test_error_names_redis_if_it_is_unavailable() -> None:
 
 
 async def test_all_waiting_calls_fail_after_one_timeout_if_redis_hangs(
-    make: Make, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If Redis hangs, all waiting callers fail after one timeout, and no slot is lost."""
-    monkeypatch.setattr("dragoman.middleware.redis._ASK_SECONDS", 0.4)
-    limiter = make(max_concurrency=3)
-    provider = RateLimit(Listed("ok", repeat=True), limiter=limiter)
-    async with Redis.from_url(redis_url) as redis:
+    asked = 0
+    really = RedisLimiter._ask
+
+    async def count(self: RedisLimiter, lease: Any) -> float:
+        nonlocal asked
+        asked += 1
+        return await really(self, lease)
+
+    async with RedisLimiter(own_redis.url, "k", max_concurrency=3) as limiter:
+        provider = RateLimit(Listed("ok", repeat=True), limiter=limiter)
         await provider.complete("hi")
-        await redis.execute_command("CLIENT", "PAUSE", "1000", "ALL")
-        began = time.perf_counter()
+        monkeypatch.setattr(RedisLimiter, "_ask", count)
+        monkeypatch.setattr("dragoman.middleware.redis._ASK_SECONDS", 0.4)
+        own_redis.pause()
         found = await asyncio.gather(
             *[provider.complete("hi") for _ in range(20)], return_exceptions=True
         )
-        assert time.perf_counter() - began < 5 * 0.4
+        monkeypatch.undo()
         assert {type(error) for error in found} == {LimiterUnavailableError}
+        assert asked == 1
         assert limiter.waiting == limiter.running == 0
-        await asyncio.sleep(1)
-        for _ in range(100):
-            if not await redis.zcard(limiter._keys[1]):
-                break
-            await asyncio.sleep(0.02)
-        assert await redis.zcard(limiter._keys[1]) == 0
+        own_redis.resume()
+        async with Redis.from_url(own_redis.url) as redis:
+            await poll(lambda: redis.zcard(limiter._keys[1]), lambda held: held == 0, "free slots")
         assert [
             reply.text
             for reply in await asyncio.gather(*[provider.complete("hi") for _ in range(6)])
@@ -415,6 +423,6 @@ def test_error_for_a_missing_extra_names_the_package_to_install(
 
 
 async def test_limiter_uses_only_the_clock_of_redis(make: Make) -> None:
-    limiter = make(requests_per_minute=60, clock=Clock(1e12), poll_seconds=60, burst_seconds=1)
+    limiter = make(requests_per_minute=1 / 60, clock=Clock(1e12), **SLOW)
     assert await wait_of(limiter) == 0
-    assert 0 < await wait_of(limiter) <= 1
+    assert await wait_of(limiter) == pytest.approx(3600, abs=PATIENCE)
