@@ -27,9 +27,10 @@ from dragoman.errors import (
 )
 from dragoman.events import Event, Response, Usage
 from dragoman.messages import Assistant, Request, ServerTool
-from dragoman.middleware import LimiterUnavailableError
+from dragoman.middleware import LimiterUnavailableError, RateLimit
 from dragoman.provider import Provider
-from tests.listed import Listed
+from tests.listed import Clock, Listed
+from tests.waiting import PATIENCE, settle, until, virtual_time
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOL = {"name": "add", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
@@ -96,6 +97,10 @@ def results(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def count_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
@@ -106,8 +111,9 @@ async def run(source: Any, out: Path, model: Provider, **settings: Any) -> Batch
 
 
 async def test_every_row_has_a_result_in_the_order_of_the_input(out: Path) -> None:
-    model = Echo(pause=0.005)
-    report = await run(prompts(200), out, model, concurrency=20)
+    model = Echo(pause=5)
+    with virtual_time():
+        report = await run(prompts(200), out, model, concurrency=20)
     rows = results(out)
     assert [row["line"] for row in rows] == list(range(1, 201))
     assert [row["text"] for row in rows] == [f"p{number}!" for number in range(200)]
@@ -117,7 +123,8 @@ async def test_every_row_has_a_result_in_the_order_of_the_input(out: Path) -> No
 
 
 async def test_batch_results_can_be_written_in_order_of_completion(out: Path) -> None:
-    report = await run(prompts(200), out, Echo(pause=0.005), concurrency=20, order="completed")
+    with virtual_time():
+        report = await run(prompts(200), out, Echo(pause=5), concurrency=20, order="completed")
     lines = [row["line"] for row in results(out)]
     assert sorted(lines) == list(range(1, 201)) != lines
     assert report.rows == 200
@@ -126,9 +133,7 @@ async def test_batch_results_can_be_written_in_order_of_completion(out: Path) ->
 async def test_slow_row_does_not_delay_writing_the_others(out: Path) -> None:
     running = asyncio.create_task(run(prompts(50), out, holding("p0"), concurrency=5))
     ahead = out.with_name("out.jsonl.ahead")
-    async with asyncio.timeout(20):
-        while not ahead.exists() or ahead.read_bytes().count(b"\n") < 49:
-            await asyncio.sleep(0.01)
+    await until(lambda: count_lines(ahead) == 49, "the other rows")
     assert out.read_bytes() == b""
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -143,9 +148,7 @@ async def test_slow_row_does_not_delay_writing_the_others(out: Path) -> None:
 async def test_finished_rows_are_kept_when_the_output_order_changes(out: Path) -> None:
     running = asyncio.create_task(run(prompts(20), out, holding("p0"), concurrency=5))
     ahead = out.with_name("out.jsonl.ahead")
-    async with asyncio.timeout(20):
-        while not ahead.exists() or ahead.read_bytes().count(b"\n") < 19:
-            await asyncio.sleep(0.01)
+    await until(lambda: count_lines(ahead) == 19, "the other rows")
     running.cancel()
     await asyncio.wait([running])
     again = Echo()
@@ -386,23 +389,25 @@ async def test_transient_failures_of_rows_are_retried(out: Path) -> None:
 
 
 async def test_identical_rows_are_sent_once_with_a_cache(tmp_path: Path, out: Path) -> None:
-    model = Echo(pause=0.002)
+    model = Echo(pause=2)
     model.priced_as = "openai:gpt-5"
     rows = [{"id": str(number), "prompt": f"p{number % 3}"} for number in range(30)]
-    report = await run(rows, out, model, cache=tmp_path / "cache.db")
+    with virtual_time():
+        report = await run(rows, out, model, cache=tmp_path / "cache.db")
     assert (len(model.requests), report.cached) == (3, 27)
     assert report.cost_usd == 3 * dragoman.cost(Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
     assert [row["text"] for row in results(out)] == [f"p{number % 3}!" for number in range(30)]
     assert sum(row.get("cached", False) for row in results(out)) == 27
 
 
-async def test_batch_keeps_to_concurrency_and_rate_limits(out: Path) -> None:
+async def test_batch_keeps_to_concurrency_and_rate_limits(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RateLimit.__init__.__kwdefaults__, "clock", Clock())
     model = Echo()
     running = asyncio.create_task(run(prompts(20), out, model, requests_per_minute=6))
-    async with asyncio.timeout(20):
-        while not out.exists() or out.read_bytes().count(b"\n") < 6:
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.05)
+    await until(lambda: count_lines(out) == 6, "the rows that may begin at once")
+    await settle()
     assert len(model.requests) == 6  # the rate limit delays the seventh call by ten seconds
     running.cancel()
     await asyncio.wait([running])
@@ -479,11 +484,9 @@ async def test_incomplete_last_line_of_the_output_is_removed(out: Path, rest: st
 async def test_two_processes_cannot_write_to_one_output_file(out: Path) -> None:
     model = holding("p0")
     running = asyncio.create_task(run(prompts(1), out, model))
-    async with asyncio.timeout(20):
-        while not out.exists():
-            await asyncio.sleep(0.01)
-        with pytest.raises(OutputError, match="another process"):
-            await run(prompts(1), out, Echo())
+    await until(out.exists, "the output file")
+    with pytest.raises(OutputError, match="another process"):
+        await run(prompts(1), out, Echo())
     model.holds["p0"].set()
     await running
 
@@ -531,7 +534,7 @@ async def test_no_row_is_started_while_writing_to_disk_hangs(
         # The main thread writes the state file, which must not hang
         if threading.current_thread() is not threading.main_thread():
             syncing.set()
-            assert release.wait(20)
+            assert release.wait(PATIENCE), "the test to continue"
         sync(file)
 
     monkeypatch.setattr(output_module, "_sync", hang)
@@ -540,11 +543,12 @@ async def test_no_row_is_started_while_writing_to_disk_hangs(
     rows = [{"prompt": str(number)} for number in range(200)]
     out = tmp_path / "out.jsonl"
     running = asyncio.ensure_future(batch(rows, out, model, concurrency=4, order=order))
-    await asyncio.to_thread(syncing.wait, 20)
+    await until(syncing.is_set, "the first write")
     begun = -1
     while len(model.requests) > begun:  # wait until no more rows are started
         begun = len(model.requests)
-        await asyncio.sleep(0.05)
+        for _ in range(1000):
+            await asyncio.sleep(0)
     release.set()
     report = await running
     assert begun < 30

@@ -21,6 +21,7 @@ from dragoman.errors import InvalidRequestError, OverloadedError, RateLimitError
 from dragoman.retrieval import Embedder, Embeddings, EmbedRequest
 from dragoman.sim import SimServer, SimulatedEmbedder, serve
 from tests.listed import Listed
+from tests.waiting import virtual_time
 
 PRICE = "openai:text-embedding-3-small"
 
@@ -80,7 +81,7 @@ class Slow(SimulatedEmbedder):
     async def answer(self, request: EmbedRequest) -> Embeddings:
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
-        await asyncio.sleep(0.002 * (10 - len(self.requests) % 10))
+        await asyncio.sleep(10 - len(self.requests) % 10)
         try:
             return await super().answer(request)
         finally:
@@ -235,7 +236,8 @@ async def test_invalid_row_is_reported_in_the_output_and_rejected_in_strict_mode
 
 async def test_parallel_calls_give_results_in_the_order_of_the_input(out: Path) -> None:
     model = Slow()
-    report = await run(texts(40), out, model, concurrency=10)
+    with virtual_time():
+        report = await run(texts(40), out, model, concurrency=10)
     assert [row["id"] for row in results(out)] == [f"r{number}" for number in range(40)]
     assert (report.rows, model.most) == (40, 10)
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from ..server import Connection, Server, completion, serve
+from ..waiting import arrival
 
 
 def embedding(text: str) -> bytes:
@@ -112,7 +113,7 @@ async def kill_often(folder: Path, kind: str, order: str, kills: int, rows: int,
     source, out = folder / "in.jsonl", folder / "out.jsonl"
     source.write_text("".join([json.dumps(row_of(kind, n)) + "\n" for n in range(rows)]))
     model, killed = Counting(seed), 0
-    async with serve(model) as server, asyncio.timeout(60 + 10 * kills):
+    async with serve(model) as server:
         for _ in range(kills):
             process = await start(server, source, out, order)
             ended = asyncio.ensure_future(process.wait())
@@ -121,18 +122,21 @@ async def kill_often(folder: Path, kind: str, order: str, kills: int, rows: int,
                     model.total + dice.randint(1, max(2, min(2 * rows // kills, rows // 2)))
                 )
             )
-            await asyncio.wait([ended, arriving], return_when=asyncio.FIRST_COMPLETED)
+            await arrival(
+                asyncio.wait([ended, arriving], return_when=asyncio.FIRST_COMPLETED),
+                "a request of the batch",
+            )
             arriving.cancel()
             await asyncio.sleep(dice.random() * 0.03)
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
                 killed += 1
-            await ended
+            await arrival(ended, "the end of the batch")
             model.acknowledged = {f"p{line - 1}" for line in acknowledged(out)}
             if len(model.acknowledged) == rows:
                 break
         process = await start(server, source, out, order)
-        printed, problems = await process.communicate()
+        printed, problems = await arrival(process.communicate(), "the end of the batch")
         assert process.returncode == 0, problems
     assert model.asked_again == []
     report = json.loads(printed)
