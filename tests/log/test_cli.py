@@ -8,9 +8,9 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -24,6 +24,7 @@ from dragoman.log import SessionStarted, SqliteLog, ToolObserved, find_place, na
 from dragoman.prices import PriceTable
 
 from ..cli.terminal import Terminal
+from ..listed import Clock
 from ..server import answering
 from ..story import GOAL, LEFT_OPEN, STORY, tell
 from ..test_sync import Background
@@ -142,13 +143,20 @@ def test_shortened_session_ids_can_be_used_as_arguments(tmp_path: Path) -> None:
         assert run("show", word, "--log", str(path)).exit_code == 0
 
 
-def test_prune_command_waits_for_another_writer_that_ends_soon(path: Path) -> None:
-    log = SqliteLog(path)
-    closing = threading.Timer(0.3, log.close)
-    closing.start()
+def test_prune_command_waits_for_another_writer_that_ends_soon(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, clock = SqliteLog(path), Clock()
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+        if clock.now >= 1000.3:
+            log.close()
+
+    monkeypatch.setattr("dragoman.cli.log.time", SimpleNamespace(monotonic=clock, sleep=sleep))
     done = run("prune", "--older-than", "2099-01-01", "--yes", "--log", str(path))
     assert (done.exit_code, done.stdout.split()) == (0, ["fix", "look"])
-    closing.join()
+    assert clock.now >= 1000.3
 
 
 def test_asking_for_the_last_session_of_an_empty_log_is_an_error(tmp_path: Path) -> None:

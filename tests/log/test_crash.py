@@ -27,6 +27,7 @@ from dragoman.log import (
 from dragoman.log.record import draft_record
 
 from ..programs import require
+from ..waiting import PATIENCE
 from .children import killing, start
 
 KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "20"))  # number of writers to kill
@@ -88,7 +89,7 @@ def test_log_of_a_killed_writer_is_readable_without_a_writer(tmp_path: Path) -> 
 
 def run_out_of_room(process: subprocess.Popen[str]) -> tuple[list[str], set[str]]:
     """Run a writer until its disk is full; return its acknowledgements and its errors."""
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     lines = output.splitlines()[1:]
     failed = [line for line in lines if line.startswith("!")]
@@ -122,7 +123,7 @@ def test_no_acknowledged_record_is_lost_on_a_full_disk(tmp_path: Path) -> None:
         "4",
         prefix=[require("unshare"), "-rm", "sh", "-c", script, str(disk)],
     )
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=PATIENCE)
     if process.returncode == 77:
         pytest.skip("mounting is not allowed here")
     assert process.returncode == 0

@@ -27,6 +27,7 @@ from dragoman.permission import Decision
 from dragoman.session import answer_question
 
 from ..story import STORY, tell
+from ..waiting import PATIENCE
 from .samples import WRITABLE
 
 
@@ -61,7 +62,7 @@ def test_two_writers_do_not_deadlock(conninfo: str) -> None:
             for _ in range(15):
                 futures = [log._offer(draft_record(name, TurnStarted(1)))[1] for name in order]
                 for future in futures:
-                    future.result(timeout=20)
+                    future.result(timeout=PATIENCE)
 
         threads = [
             threading.Thread(target=write, args=(one, names)),

@@ -12,6 +12,7 @@ import pytest
 from dragoman.log import LogClosedError, LogStorageError, SqliteLog, ToolObserved, TurnStarted
 from dragoman.log.record import Draft, LogRecord, link_record
 from dragoman.log.writer import Writer
+from tests.waiting import PATIENCE
 
 
 def draft(size: int = 2) -> Draft:
@@ -28,7 +29,7 @@ class Gate:
 
     def __call__(self, drafts: Sequence[Draft]) -> list[LogRecord]:
         self.entered.set()
-        assert self.opened.wait(10)
+        assert self.opened.wait(PATIENCE)
         self.groups.append(len(drafts))
         return [link_record(item, None) for item in drafts]
 
@@ -38,7 +39,7 @@ def fill(writer: Writer, gate: Gate, size: int) -> tuple[list[Future[Any]], Futu
     future to wait for before the next offer.
     """
     taken = [writer.offer(draft())[1]]
-    assert gate.entered.wait(10)  # the first record is being written and has left the queue
+    assert gate.entered.wait(PATIENCE)  # the first record is being written and has left the queue
     item = draft(size)
     for _ in range(2000):
         accepted, future = writer.offer(item)
@@ -59,10 +60,10 @@ def test_writer_queue_is_limited_in_records_and_bytes(size: int, most: int) -> N
     assert len(taken) == 1 + most
     assert not waiting.done()
     gate.opened.set()
-    waiting.result(timeout=10)  # the queue has space again
+    waiting.result(timeout=PATIENCE)  # the queue has space again
     accepted, last = writer.offer(draft())
     assert accepted
-    last.result(timeout=10)
+    last.result(timeout=PATIENCE)
     writer.close()
     assert all(future.done() for future in taken)
     assert gate.groups[:2] == [1, most]
@@ -73,7 +74,7 @@ async def test_appends_wait_for_space_without_blocking_the_event_loop(tmp_path: 
 
     class Slow(SqliteLog):
         def _write(self, drafts: Sequence[Draft]) -> list[LogRecord]:
-            assert gate.wait(10)
+            assert gate.wait(PATIENCE)
             return super()._write(drafts)
 
     async with Slow(tmp_path / "log.db") as log:
@@ -93,12 +94,12 @@ def test_an_unexpected_failure_fails_all_queued_appends_and_stops_the_writer() -
 
     writer = Writer(fail, lambda: None, fatal=(LogStorageError,))
     futures = [writer.offer(draft())[1] for _ in range(3)]
-    errors = [future.exception(timeout=10) for future in futures]
+    errors = [future.exception(timeout=PATIENCE) for future in futures]
     assert all(
         isinstance(error, LogStorageError) and "MemoryError: boom" in str(error)
         for error in errors
     )
-    later = writer.offer(draft())[1].exception(timeout=10)
+    later = writer.offer(draft())[1].exception(timeout=PATIENCE)
     assert "stopped writing after an earlier failure" in str(later)
     writer.close()
 
@@ -112,8 +113,8 @@ def test_failure_that_is_not_fatal_affects_only_its_group_commit() -> None:
         return [link_record(item, None) for item in drafts]
 
     writer = Writer(write, lambda: None)
-    assert isinstance(writer.offer(draft())[1].exception(timeout=10), LogStorageError)
-    assert writer.offer(draft())[1].result(timeout=10).seq == 1
+    assert isinstance(writer.offer(draft())[1].exception(timeout=PATIENCE), LogStorageError)
+    assert writer.offer(draft())[1].result(timeout=PATIENCE).seq == 1
     writer.close()
 
 
@@ -122,7 +123,7 @@ def test_writer_runs_other_tasks_and_appends_in_order() -> None:
     order: list[object] = []
     writer = Writer(gate, lambda: order.append("finished"))
     first = writer.offer(draft())[1]
-    assert gate.entered.wait(10)
+    assert gate.entered.wait(PATIENCE)
     rest = [
         writer.offer(draft())[1],
         writer.offer(lambda: order.append(len(gate.groups)))[1],
@@ -142,13 +143,13 @@ def test_closing_the_writer_first_writes_the_queued_records() -> None:
     gate = Gate()
     writer = Writer(gate, lambda: None)
     first = writer.offer(draft())[1]
-    assert gate.entered.wait(10)
+    assert gate.entered.wait(PATIENCE)
     rest = [writer.offer(draft())[1] for _ in range(3)]
     closing = threading.Thread(target=writer.close)
     closing.start()
     with writer._changed:  # noqa: SLF001 - the condition on which the writer waits
         # Wait until the writer has begun to close; its condition variable is private.
-        assert writer._changed.wait_for(lambda: writer._closed, 10)  # noqa: SLF001
+        assert writer._changed.wait_for(lambda: writer._closed, PATIENCE)  # noqa: SLF001
     gate.opened.set()
     closing.join()
     assert first.done()
