@@ -15,6 +15,7 @@ from dragoman.trace import TraceServer
 from dragoman.trace.approval import Approvals
 
 from ..programs import require
+from ..waiting import PATIENCE
 
 FLAGS = [
     "--headless",
@@ -28,8 +29,7 @@ FLAGS = [
 ]
 
 
-# A long timeout, because a busy machine is slow to render the page.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=PATIENCE * 1000)
 
 
 class Served:
@@ -105,6 +105,6 @@ def watched(browser: Browser) -> Iterator[Watched]:
     context = browser.new_context(
         viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC"
     )
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(PATIENCE * 1000)
     yield Watched(context.new_page())
     context.close()

@@ -36,6 +36,7 @@ from dragoman.trace.queries import trim
 
 from ..story import EDIT, LEFT_OPEN, STORY, tell
 from ..strategies import json_values
+from ..waiting import PATIENCE
 from .conftest import Served
 
 
@@ -45,7 +46,7 @@ def ask(
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, body, method=method, headers=names)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return (
                 answer.status,
                 answer.read(),
@@ -437,7 +438,7 @@ def test_trace_command_serves_until_interrupted(log: SqliteLog) -> None:
         assert (taken.returncode, "--port" in taken.stderr) == (2, True)
     finally:
         process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=20)
+        _, complaints = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in complaints
 
