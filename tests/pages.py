@@ -296,8 +296,13 @@ def run_page(page: Path, folder: Path) -> int:
         for number, block in enumerate(blocks):
             if block.language in ("yaml", "json"):
                 _write_file(block, folder)
+            elif block.language == "python" and _defines_tests(block):
+                tests = f"from dragoman import *\n{block.text}"
+                (folder / f"test_block_{number}.py").write_text(tests)
             elif block.language == "python":
-                _run(block, page, scope, runner, folder / f"test_block_{number}.py", url)
+                _run(block, page, scope, runner)
+        if any(folder.glob("test_block_*.py")):
+            _run_tests(folder, url)
         for provider in [value for value in scope.values() if isinstance(value, Provider)]:
             runner.run(provider.close())
     return sum(block.language == "python" for block in blocks)
@@ -310,16 +315,15 @@ def _write_file(block: Block, folder: Path) -> None:
         (folder / named[1]).write_text(text)
 
 
-def _run(
-    block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner, file: Path, url: str
-) -> None:
+def _defines_tests(block: Block) -> bool:
+    return re.search(r"^(async )?def test_", block.text, re.MULTILINE) is not None
+
+
+def _run(block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner) -> None:
     tree = ast.parse("\n" * (block.line - 1) + block.text)
     defined = {
         node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    if any(name.startswith("test_") for name in defined):
-        _run_tests(block, file, url)
-        return
     code = compile(tree, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if code.co_flags & inspect.CO_COROUTINE:
         runner.run(eval(code, scope))
@@ -331,20 +335,18 @@ def _run(
             runner.run(made)
 
 
-def _run_tests(block: Block, file: Path, url: str) -> None:
-    """Use pytest to run a code block that defines tests."""
-    file.write_text(f"from dragoman import *\n{block.text}")
-    file.with_name("conftest.py").write_text(
+def _run_tests(folder: Path, url: str) -> None:
+    """Use pytest to run the code blocks of a page that define tests."""
+    (folder / "conftest.py").write_text(
         f"import tests.pages\nchanged = tests.pages.redirected({url!r})\nchanged.__enter__()\n"
     )
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-c", "/dev/null",
          "--rootdir", ".",
-         "-p", "dragoman.testing", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto",
-         file.name],
-        cwd=file.parent, env={**os.environ, "PYTHONPATH": paths,
-                              "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+         "-p", "dragoman.testing", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto"],
+        cwd=folder, env={**os.environ, "PYTHONPATH": paths,
+                         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]

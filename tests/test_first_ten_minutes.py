@@ -151,7 +151,9 @@ def test_documented_install_commands_name_existing_extras(install: Install) -> N
 
 
 COMMANDS = {
-    "dragoman ask MODEL PROMPT": ["dragoman ask local 'What is the capital of France?' --no-log"],
+    "dragoman ask MODEL PROMPT": [
+        "dragoman ask box:llama3 'What is the capital of France?' --no-log"
+    ],
     "dragoman chat": ["dragoman chat --prompt 'Say hello' --no-log"],
     "dragoman models · cost · ready": [
         "dragoman models openai --json",
@@ -169,7 +171,7 @@ COMMANDS = {
     ],
     "dragoman agent GOAL": ["dragoman agent 'What does notes.txt contain?' --model box:llama3"],
     "dragoman log · replay": [
-        "dragoman ask local Hello",
+        "dragoman ask box:llama3 Hello",
         "dragoman log list",
         "dragoman replay last",
     ],
