@@ -58,7 +58,6 @@ from .cases import (
     DecodedReply,
     Record,
     bytewise,
-    check_case,
     decode,
     find_cases,
     find_records,
@@ -89,11 +88,6 @@ def delta(index: Any, **fields: Any) -> dict[str, Any]:
 
 
 END = ({"messageStop": {"stopReason": "end_turn"}}, {"metadata": {"usage": {"inputTokens": 1}}})
-
-
-@pytest.mark.parametrize("case", find_cases("bedrock"), ids=str)
-def test_conformance_case_passes(case: Case) -> None:
-    check_case(case)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dragoman import wire
@@ -22,6 +24,30 @@ def test_model_without_parallel_tool_calls_is_asked_for_one_at_a_time(name: str)
     one = body(Capabilities.of({"supports_parallel_tool_calls": False}))
     assert (b"parallel" in one) is (name in ("anthropic", "openai", "responses"))
     assert b"parallel" not in body(Capabilities())
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_misspelled_quirks_are_rejected(name: str) -> None:
+    for wrong in ({"structure": "prompt"}, {"structured": "native?"}, 7, [1]):
+        with pytest.raises(ValueError, match="quirks"):
+            CODECS[name].connect("m", "https://api.example.com", wrong, Capabilities())
+    known = {"structured": "prompt"}
+    codec: Any = CODECS[name].connect(
+        "m", "https://api.example.com", known, Capabilities(), vendor="v"
+    )
+    assert (codec.quirks.structured, codec.issuer_vendor, codec.wire) == ("prompt", "v", name)
+    again: Any = CODECS[name].connect("m", "https://a.test", codec.quirks, Capabilities())
+    assert again.quirks == codec.quirks
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_model_of_the_request_overrides_the_model_of_the_codec(name: str) -> None:
+    codec = CODECS[name].connect("own", "https://api.example.com", None, Capabilities())
+    for asked, sent in (("other", "other"), ("", "own")):
+        http = codec.encode(
+            Request([User("a")], config=RuntimeConfig(max_tokens=9), model=asked)
+        ).http
+        assert f"/{sent}" in http.url or f'"model":"{sent}"'.encode() in http.body
 
 
 def test_codec_plugin_is_imported_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:

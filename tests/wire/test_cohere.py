@@ -60,7 +60,6 @@ from .cases import (
     DecodedReply,
     Record,
     bytewise,
-    check_case,
     decode,
     find_cases,
     find_records,
@@ -92,11 +91,6 @@ def content(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 END = {"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}
-
-
-@pytest.mark.parametrize("case", find_cases("cohere"), ids=str)
-def test_conformance_case_passes(case: Case) -> None:
-    check_case(case)
 
 
 def test_citations_are_read_with_their_positions_in_the_text() -> None:

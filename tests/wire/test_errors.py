@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman import errors
+from dragoman.capabilities import Capabilities
 from dragoman.errors import (
     MAX_BODY,
     AuthenticationError,
@@ -28,6 +29,7 @@ from dragoman.errors import (
     UnavailableError,
     cut,
 )
+from dragoman.wire import CODECS
 from dragoman.wire.errors import Failure, Row, build_error, read_failure, read_retry_after
 from dragoman.wire.json import ordered_json
 from tests import cpu
@@ -430,12 +432,18 @@ def test_error_details_are_immutable(kind: type[msgspec.Struct]) -> None:
 CLASSES = {getattr(errors, name) for name in errors.__all__ if name.endswith("Error")}
 
 
+@pytest.mark.parametrize("wire", sorted(CODECS))
 @given(
     st.integers(300, 599),
-    st.binary(max_size=40) | some.json_values.map(lambda v: json.dumps({"error": v}).encode()),
+    st.binary(max_size=40)
+    | some.json_values.map(lambda v: json.dumps(v).encode())
+    | some.json_values.map(lambda v: json.dumps({"error": v}).encode()),
 )
-def test_any_status_and_body_gives_one_error_class(status: int, body: bytes) -> None:
-    error = build_error(status, {}, read_failure(body), ROWS)
-    assert type(error) in CLASSES
-    assert (error.status, error.transient) == (status, type(error).transient)
-    assert str(error)
+def test_any_status_and_body_gives_one_error_class(wire: str, status: int, body: bytes) -> None:
+    codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
+    for data in (body, b"data: " + body):
+        error = codec.error(status, {"Set-Cookie": "a secret", "x-request-id": "r"}, data)
+        assert type(error) in CLASSES
+        assert (error.status, error.transient) == (status, type(error).transient)
+        assert error.headers == {"x-request-id": "r"}
+        assert str(error)

@@ -61,6 +61,36 @@ def test_no_wire_sends_nan(wire: str) -> None:
         )
 
 
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+NOT_JSON: dict[str, Any] = {
+    "an object": object(),
+    "a set": {1j},
+    "a lone surrogate": "a\ud800b",
+    "deeply nested": nested(10_000),
+}
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+@pytest.mark.parametrize("value", NOT_JSON.values(), ids=NOT_JSON)
+def test_no_wire_sends_what_is_not_json(wire: str, value: Any) -> None:
+    codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        codec.encode(
+            Request([User("a")], config=RuntimeConfig(max_tokens=10, extras={"x": value}))
+        )
+    said = [User("a"), Assistant([ToolCall("1", "f", {"a": value})]), ToolResult("1", "r")]
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        codec.encode(Request(said, config=RuntimeConfig(max_tokens=10)))
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        codec.encode(Request([User("\ud800")], config=RuntimeConfig(max_tokens=10)))
+
+
 def merged(body: dict[str, Any], extras: dict[str, Any], **settings: Any) -> dict[str, Any]:
     merge_extras(body, extras, **settings)
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(body))
@@ -160,13 +190,6 @@ def test_extra_fields_are_sorted_and_nested_keys_keep_their_order() -> None:
 def test_extra_fields_that_are_not_json_are_rejected() -> None:
     with pytest.raises(InvalidRequestError, match="cannot be written as JSON"):
         merge_extras({}, {"a": object()})
-
-
-def nested(depth: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dragoman import (
     Assistant,
@@ -176,26 +174,6 @@ def test_finish_reasons_are_mapped(word: Any, reason: str) -> None:
 def test_broken_streams_raise_the_right_error(data: bytes, kind: type[ProviderError]) -> None:
     assert type(read(data)[1]) is kind
     assert type(read(*bytewise(data))[1]) is kind
-
-
-def test_stream_truncated_at_any_byte_is_interrupted() -> None:
-    data = line("Hel") + line("lo", message={"thinking": "ü"}) + LAST
-    whole = fold(read(data)[0]).text
-    for at in range(len(data)):
-        events, error = read(data[:at])
-        if at < len(data) - 1:
-            assert isinstance(error, StreamInterruptedError)
-        assert whole.startswith(
-            "".join(event.text for event in events if event.type == "text.delta")
-        )
-
-
-@given(st.binary(max_size=200) | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner:
-       st.lists(inner) | st.dictionaries(st.sampled_from(["message", "done", "error", "content",
-                                                          "tool_calls", "x"]),
-       inner)).map(lambda value: json.dumps(value).encode() + b"\n"))  # fmt: skip
-def test_arbitrary_bytes_raise_only_provider_errors(data: bytes) -> None:
-    read(data)
 
 
 def test_invalid_utf8_in_text_is_replaced() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dragoman.capabilities import Capabilities
+from dragoman.wire import CODECS
 from dragoman.wire.urls import is_loopback, join_url, root_of
+
+from .cases import plain_request
 
 JOINED = [
     ("http://127.0.0.1:8080", "http://127.0.0.1:8080/v1/chat"),
@@ -27,6 +31,33 @@ JOINED = [
 @pytest.mark.parametrize(("base", "url"), JOINED)
 def test_base_urls_are_joined_with_paths(base: str, url: str) -> None:
     assert join_url(base, "/chat", "/v1") == url
+
+
+@pytest.mark.parametrize(
+    ("wire", "base", "url"),
+    [
+        ("openai", "http://h", "http://h/v1/chat/completions"),
+        ("openai", "https://h/v1beta/openai/", "https://h/v1beta/openai/chat/completions"),
+        ("openai", "https://h:8443/a?version=1", "https://h:8443/a/chat/completions?version=1"),
+        ("responses", "https://h/", "https://h/v1/responses"),
+        ("responses", "https://h/openai?version=1", "https://h/openai/responses?version=1"),
+        ("ollama", "http://h:11434", "http://h:11434/api/chat"),
+        ("cohere", "https://h", "https://h/v2/chat"),
+    ],
+)
+def test_requests_are_sent_by_post_to_the_path_of_their_wire(
+    wire: str, base: str, url: str
+) -> None:
+    codec = CODECS[wire].connect("m", base, None, Capabilities())
+    http = codec.encode(plain_request(stream=False)).http
+    assert (http.method, http.url) == ("POST", url)
+    assert not any("authorization" in name.lower() for name in http.headers)
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_every_wire_rejects_an_invalid_base_url(wire: str) -> None:
+    with pytest.raises(ValueError, match="base_url"):
+        CODECS[wire].connect("m", "ftp://h", None, Capabilities())
 
 
 def test_url_join_works_without_a_default_path() -> None:

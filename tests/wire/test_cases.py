@@ -1,0 +1,123 @@
+"""Every conformance case of every wire passes, and what holds for the cases of all wires."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+
+from dragoman.capabilities import Capabilities
+from dragoman.conformance.cases import find_error
+from dragoman.errors import ProviderError
+from dragoman.wire import CODECS
+
+from .cases import BASE_URL, Case, check_case, decode, find_cases, open_decoder
+
+WIRES = sorted(CODECS)
+CASES = [case for wire in WIRES for case in find_cases(wire)]
+
+each_wire = pytest.mark.parametrize("wire", WIRES)
+
+
+def replied(wire: str) -> list[Case]:
+    """Return the cases of a wire that have a reply with a success status."""
+    return [case for case in find_cases(wire, "events.jsonl") if case.options.status < 300]
+
+
+@pytest.mark.no_cover  # each reply is decoded in seven ways; the tests below trace one of them
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.wire}-{case}")
+def test_conformance_case_passes(case: Case) -> None:
+    check_case(case)
+
+
+@pytest.mark.parametrize("wire", ["openai", "responses"])
+def test_expected_reply_of_every_case_is_written_by_hand(wire: str) -> None:
+    assert [case.name for case in replied(wire) if case.part("folded.json") is None] == []
+
+
+@each_wire
+def test_encoding_does_not_change_its_input(wire: str) -> None:
+    for case in find_cases(wire, "wire.json"):
+        before = copy.deepcopy(case.request)
+        case.codec().encode(case.request)
+        assert case.request == before, case
+
+
+@each_wire
+def test_error_of_every_case_is_made_without_a_raised_exception(wire: str) -> None:
+    for case in find_cases(wire, "error.json"):
+        assert isinstance(find_error(case, case.codec()), ProviderError), case
+
+
+@each_wire
+def test_decoder_is_done_after_the_end_of_a_reply(wire: str) -> None:
+    for case in replied(wire):
+        decoder = open_decoder(case.codec(), case.request)
+        decoder.feed(case.reply or b"")
+        decoder.end()
+        assert decoder.done, case
+        assert decoder.end() == [], case
+
+
+# --- the raw reply -----------------------------------------------------------------------------
+
+
+def read_plainly(data: bytes) -> Any:
+    """Parse JSON with the standard library, and replace lone surrogates; return text that is not
+    JSON unchanged.
+    """
+    text = data.decode("utf-8", "replace")
+    try:
+        value = json.loads(text, parse_constant=lambda word: 1 / 0)
+    except (ValueError, ZeroDivisionError):
+        return text
+    return json.loads(re.sub("[\ud800-\udfff]", "\ufffd", json.dumps(value, ensure_ascii=False)))
+
+
+def chunks_of(data: bytes) -> list[Any]:
+    """Return the data of each server-sent event, parsed without our decoder."""
+    found: list[Any] = []
+    text = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for event in text.split(b"\n\n"):
+        lines = [line[4:].removeprefix(b":") for line in event.split(b"\n") if line[:4] == b"data"]
+        body = b"\n".join([line.removeprefix(b" ") for line in lines])
+        if body.strip() not in (b"", b"[DONE]"):
+            found.append(read_plainly(body))
+    return found
+
+
+@each_wire
+def test_raw_reply_equals_the_received_json(wire: str) -> None:
+    for case in replied(wire):
+        data = case.reply or b""
+        response = decode(case.codec(), case.request, [data]).response
+        if response is None:
+            continue  # no event was emitted, so there is no response with a raw reply
+        if case.part("reply.json") is not None:
+            assert response.raw == read_plainly(data.strip().removeprefix(b"\xef\xbb\xbf")), case
+        elif case.is_stream:
+            assert response.raw["chunks"] == chunks_of(data), case
+            assert response.finish_raw in (response.raw.get("finish_reason"), None) or (
+                wire not in ("openai", "responses")
+            ), case
+        else:
+            lines = (case.part("reply.ndjson") or case.part("reply.frames") or b"").splitlines()
+            assert len(response.raw["chunks"]) == len([line for line in lines if line.strip()]), (
+                case
+            )
+
+
+@each_wire
+def test_keeping_the_raw_reply_can_be_turned_off(wire: str) -> None:
+    for case in replied(wire):
+        options, request, reply = case.options, case.request, [case.reply or b""]
+        known = Capabilities.of(options.capabilities)
+        codec = CODECS[wire].connect(
+            options.model, BASE_URL, options.quirks, known, vendor=options.vendor, keep_raw=False
+        )
+        heard = decode(codec, request, reply)
+        assert heard.facts == decode(case.codec(), request, reply).facts, case
+        assert heard.response is None or heard.response.raw is None, case
