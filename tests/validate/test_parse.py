@@ -307,6 +307,128 @@ def test_encoded_messages_are_parsed_without_loss(messages: list[Message]) -> No
     assert parse_messages(msgspec.json.decode(msgspec.json.encode(messages))) == tuple(messages)
 
 
+# Each entry: what is wrong, and the end of the error text, which begins with its path.
+REFUSED_PARTS: list[tuple[Any, str]] = [
+    ("u", " must be an object, not a string"),
+    ({"type": "text"}, ".text is required"),
+    ({"type": "text", "text": 5}, ".text must be a string"),
+    ({"type": "text", "text": "t", "citations": [1]}, ".citations is not a known field"),
+    ({"type": "image"}, ".source is required"),
+    ({"type": "image", "source": {}}, ".source.type must be url or inline"),
+    ({"type": "image", "source": {"type": "url"}}, ".source.url is required"),
+    (
+        {"type": "image", "source": {"type": "url", "url": "u", "x": 1}},
+        ".source.x is not a known field",
+    ),
+    ({"type": "image", "source": {"type": "inline"}}, ".source.base64_data is required"),
+    (
+        {"type": "image", "source": {"type": "inline", "base64_data": "x", "x": 1}},
+        ".source.x is not a known field",
+    ),
+    ({"type": "image", "source": Url("u"), "detail": "max"}, ".detail must be one of auto"),
+    ({"type": "image", "source": Url("u"), "media_type": 5}, ".media_type must be a string"),
+    ({"type": "image", "source": Url("u"), "alt": "x"}, ".alt is not a known field"),
+    ({"type": "image_url"}, ".image_url is required"),
+    ({"type": "image_url", "image_url": {}}, ".image_url.url is required"),
+    ({"type": "image_url", "image_url": "u", "x": 1}, ".x is not a known field"),
+    (
+        {"type": "image_url", "image_url": {"url": "u", "x": 1}},
+        ".image_url.x is not a known field",
+    ),
+    (
+        {"type": "image_url", "image_url": {"url": "u", "detail": "max"}},
+        ".image_url.detail must be one of auto, low, high, not 'max'",
+    ),
+    ({"type": "document", "source": Url("u"), "title": "x"}, ".title is not a known"),
+    ({"type": "document", "source": Url("u"), "name": 5}, ".name must be a string"),
+    ({"type": "file"}, ".file is required"),
+    ({"type": "file", "file": {}}, ".file.file_data is required"),
+    ({"type": "file", "file": {"file_id": "x"}}, ".file.file_id is not a known field"),
+    ({"type": "file", "file": {}, "x": 1}, ".x is not a known field"),
+    ({"type": "file", "file": {"file_data": "aGk="}}, ".file.file_data must be a base64 data URL"),
+    ({"type": "video_url"}, ": content of type 'video_url' is not supported"),
+    ({}, ".type is required"),
+    ({"type": 5}, ".type must be a string, not an integer"),
+    ({"type": "tool_call"}, ": content of type 'tool_call' cannot be said by a user or a tool"),
+    (
+        {"type": "thinking", "text": "t"},
+        ": content of type 'thinking' cannot be said by a user or a tool",
+    ),
+]
+REFUSED_BLOCKS: list[tuple[Any, str]] = [
+    ({"text": "t"}, ".type is required"),
+    ({"type": "video"}, ": content of type 'video' is not supported"),
+    ({"type": "image"}, ": content of type 'image' cannot be said by the assistant"),
+    ({"type": "text", "text": "t", "x": 1}, ".x is not a known field"),
+    ({"type": "refusal", "refusal": "t", "x": 1}, ".x is not a known field"),
+    ({"type": "refusal"}, ".refusal is required"),
+    ({"type": "thinking"}, ".thinking is required"),
+    ({"type": "thinking", "text": "t", "x": 1}, ".x is not a known field"),
+    ({"type": "redacted_thinking"}, ".data is required"),
+    ({"type": "redacted_thinking", "x": 1}, ".x is not a known field"),
+    ({"type": "opaque", "x": 1}, ".x is not a known field"),
+    ({"type": "text", "text": "t", "signature": 5}, ".signature must be a string"),
+    (
+        {"type": "text", "text": "t", "continuity": "s"},
+        ".continuity must be an object, not a string",
+    ),
+    ({"type": "text", "text": "t", "continuity": {"x": 1}}, ".continuity.x is not a known field"),
+    (
+        {"type": "text", "text": "t", "continuity": {"signature": 5}},
+        ".continuity: Expected `str | null`, got `int` - at `$.signature`",
+    ),
+]
+REFUSED_CALLS: list[tuple[Any, str]] = [
+    (5, " must be an object, not an integer"),
+    ({"name": "f", "arguments": {}}, ".id is required"),
+    ({"id": "1", "arguments": {}}, ".name is required"),
+    ({"id": "1", "name": "f", "x": 1}, ".x is not a known field"),
+    ({"id": "1", "function": {}, "x": 1}, ".x is not a known field"),
+    ({"id": "1", "function": 5}, ".function must be an object, not an integer"),
+    ({"id": "1", "function": {"name": "f", "x": 1}}, ".function.x is not a known field"),
+    ({"id": "1", "function": {}}, ".function.name is required"),
+    ({"id": "1", "name": "f", "arguments": "{"}, ".arguments is not JSON"),
+    (
+        {"id": "1", "function": {"name": "f", "arguments": "[]"}},
+        ".function.arguments must be an object",
+    ),
+    ({"id": "1", "name": "f", "arguments": 5}, ".arguments must be an object"),
+]
+REFUSED_MESSAGES: list[tuple[Any, str]] = [
+    ({}, ".role must be system, user, assistant or tool, not None"),
+    ({"role": "function"}, ".role must be system, user, assistant or tool, not 'function'"),
+    ({"role": ["user"]}, ".role must be system, user, assistant or tool, not ['user']"),
+    ({"role": "system", "content": 5}, ".content must be a string, not an integer"),
+    ({"role": "system"}, ".content is required"),
+    ({"role": "system", "content": "s", "name": "n"}, ".name is not a known field"),
+    (
+        {"role": "system", "content": [{"type": "text", "text": "s"}]},
+        ".content must be a string, not a list: a system message has no blocks",
+    ),
+    ({"role": "user"}, ".content is required"),
+    ({"role": "user", "content": 5}, ".content must be a list"),
+    ({"role": "user", "content": {"type": "text"}}, ".content must be a list"),
+    ({"role": "user", "content": "u", "name": "n"}, ".name is not a known field"),
+    ({"role": "user", "content": "u", "count": 0}, ".count is not a known field"),
+    ({"role": "user", "content": "u", "tags": {}}, ".tags is not a known field"),
+    (assistant(content=5), ".content must be a list"),
+    (assistant(content="t", function_call={"name": "f"}), ".function_call is not a known field"),
+    (assistant(content="t", audio={"id": "x"}), ".audio is not a known field"),
+    (assistant(content="t", refusal=5), ".refusal must be a string"),
+    (assistant(content="t", reasoning=5), ".reasoning must be a string"),
+    (assistant(tool_calls={}), ".tool_calls must be a list"),
+    (assistant(tool_calls="f"), ".tool_calls must be a list"),
+    ({"role": "tool", "content": "r"}, ".tool_call_id is required"),
+    ({"role": "tool", "tool_call_id": "1"}, ".content is required"),
+    (
+        {"role": "tool", "tool_call_id": "1", "content": "r", "name": "f"},
+        ".name is not a known field",
+    ),
+    (
+        {"role": "tool", "tool_call_id": "1", "content": "r", "is_error": "yes"},
+        ".is_error must be true or false",
+    ),
+]
 REFUSED: list[tuple[Any, str]] = [
     (None, "messages must be text or a list of messages, not NoneType"),
     (5, "messages must be text or a list of messages, not int"),
@@ -315,236 +437,16 @@ REFUSED: list[tuple[Any, str]] = [
     (["u"], "messages[0] must be an object, not a string"),
     ([User("u"), 5], "messages[1] must be an object, not an integer"),
     (b"u", "messages[0] must be an object, not an integer"),
-    ([{}], "messages[0].role must be system, user, assistant or tool, not None"),
-    (
-        [{"role": "function"}],
-        "messages[0].role must be system, user, assistant or tool, not 'function'",
-    ),
-    (
-        [{"role": ["user"]}],
-        "messages[0].role must be system, user, assistant or tool, not ['user']",
-    ),
-    ([{"role": "system", "content": 5}], "messages[0].content must be a string, not an integer"),
-    ([{"role": "system"}], "messages[0].content is required"),
-    ([{"role": "system", "content": "s", "name": "n"}], "messages[0].name is not a known field"),
-    (
-        [{"role": "system", "content": [{"type": "text", "text": "s"}]}],
-        "messages[0].content must be a string, not a list: a system message has no blocks",
-    ),
-    ([{"role": "user"}], "messages[0].content is required"),
-    ([{"role": "user", "content": 5}], "messages[0].content must be a list"),
-    ([{"role": "user", "content": {"type": "text"}}], "messages[0].content must be a list"),
-    (
-        [{"role": "user", "content": "u", "name": "n"}],
-        "messages[0].name is not a known field",
-    ),
-    ([{"role": "user", "content": "u", "count": 0}], "messages[0].count is not a known field"),
-    ([{"role": "user", "content": "u", "tags": {}}], "messages[0].tags is not a known field"),
-    ([user("u")], "messages[0].content[0] must be an object, not a string"),
-    ([user({"type": "text"})], "messages[0].content[0].text is required"),
-    ([user({"type": "text", "text": 5})], "messages[0].content[0].text must be a string"),
-    (
-        [user({"type": "text", "text": "t", "citations": [1]})],
-        "messages[0].content[0].citations is not a known field",
-    ),
-    ([user({"type": "image"})], "messages[0].content[0].source is required"),
-    (
-        [user({"type": "image", "source": {}})],
-        "messages[0].content[0].source.type must be url or inline",
-    ),
-    (
-        [user({"type": "image", "source": {"type": "url"}})],
-        "messages[0].content[0].source.url is required",
-    ),
-    (
-        [user({"type": "image", "source": {"type": "url", "url": "u", "x": 1}})],
-        "messages[0].content[0].source.x is not a known field",
-    ),
-    (
-        [user({"type": "image", "source": {"type": "inline"}})],
-        "messages[0].content[0].source.base64_data is required",
-    ),
-    (
-        [user({"type": "image", "source": {"type": "inline", "base64_data": "x", "x": 1}})],
-        "messages[0].content[0].source.x is not a known field",
-    ),
-    (
-        [user({"type": "image", "source": Url("u"), "detail": "max"})],
-        "messages[0].content[0].detail must be one of auto",
-    ),
-    (
-        [user({"type": "image", "source": Url("u"), "media_type": 5})],
-        "messages[0].content[0].media_type must be a string",
-    ),
-    (
-        [user({"type": "image", "source": Url("u"), "alt": "x"})],
-        "messages[0].content[0].alt is not a known field",
-    ),
-    ([user({"type": "image_url"})], "messages[0].content[0].image_url is required"),
-    (
-        [user({"type": "image_url", "image_url": {}})],
-        "messages[0].content[0].image_url.url is required",
-    ),
-    (
-        [user({"type": "image_url", "image_url": "u", "x": 1})],
-        "messages[0].content[0].x is not a known field",
-    ),
-    (
-        [user({"type": "image_url", "image_url": {"url": "u", "x": 1}})],
-        "messages[0].content[0].image_url.x is not a known field",
-    ),
-    (
-        [user({"type": "image_url", "image_url": {"url": "u", "detail": "max"}})],
-        "messages[0].content[0].image_url.detail must be one of auto, low, high, not 'max'",
-    ),
-    (
-        [user({"type": "document", "source": Url("u"), "title": "x"})],
-        "messages[0].content[0].title is not a known",
-    ),
-    (
-        [user({"type": "document", "source": Url("u"), "name": 5})],
-        "messages[0].content[0].name must be a string",
-    ),
-    ([user({"type": "file"})], "messages[0].content[0].file is required"),
-    ([user({"type": "file", "file": {}})], "messages[0].content[0].file.file_data is required"),
-    (
-        [user({"type": "file", "file": {"file_id": "x"}})],
-        "messages[0].content[0].file.file_id is not a known field",
-    ),
-    (
-        [user({"type": "file", "file": {}, "x": 1})],
-        "messages[0].content[0].x is not a known field",
-    ),
-    (
-        [user({"type": "file", "file": {"file_data": "aGk="}})],
-        "messages[0].content[0].file.file_data must be a base64 data URL",
-    ),
-    (
-        [user({"type": "video_url"})],
-        "messages[0].content[0]: content of type 'video_url' is not supported",
-    ),
-    ([user({})], "messages[0].content[0].type is required"),
-    ([user({"type": 5})], "messages[0].content[0].type must be a string, not an integer"),
-    (
-        [user({"type": "tool_call"})],
-        "messages[0].content[0]: content of type 'tool_call' cannot be said by a user or a tool",
-    ),
-    (
-        [user({"type": "thinking", "text": "t"})],
-        "messages[0].content[0]: content of type 'thinking' cannot be said by a user or a tool",
-    ),
-    ([assistant(content=[{"text": "t"}])], "messages[0].content[0].type is required"),
-    (
-        [assistant(content=[{"type": "video"}])],
-        "messages[0].content[0]: content of type 'video' is not supported",
-    ),
-    ([assistant(content=5)], "messages[0].content must be a list"),
-    (
-        [assistant(content="t", function_call={"name": "f"})],
-        "messages[0].function_call is not a known field",
-    ),
-    ([assistant(content="t", audio={"id": "x"})], "messages[0].audio is not a known field"),
-    ([assistant(content="t", refusal=5)], "messages[0].refusal must be a string"),
-    ([assistant(content="t", reasoning=5)], "messages[0].reasoning must be a string"),
-    (
-        [assistant(content=[{"type": "image"}])],
-        "messages[0].content[0]: content of type 'image' cannot be said by the assistant",
-    ),
-    (
-        [assistant(content=[{"type": "text", "text": "t", "x": 1}])],
-        "messages[0].content[0].x is not a known field",
-    ),
-    (
-        [assistant(content=[{"type": "refusal", "refusal": "t", "x": 1}])],
-        "messages[0].content[0].x is not a known field",
-    ),
-    ([assistant(content=[{"type": "refusal"}])], "messages[0].content[0].refusal is required"),
-    ([assistant(content=[{"type": "thinking"}])], "messages[0].content[0].thinking is required"),
-    (
-        [assistant(content=[{"type": "thinking", "text": "t", "x": 1}])],
-        "messages[0].content[0].x is not a known field",
-    ),
-    (
-        [assistant(content=[{"type": "redacted_thinking"}])],
-        "messages[0].content[0].data is required",
-    ),
-    (
-        [assistant(content=[{"type": "redacted_thinking", "x": 1}])],
-        "messages[0].content[0].x is not a known field",
-    ),
-    (
-        [assistant(content=[{"type": "opaque", "x": 1}])],
-        "messages[0].content[0].x is not a known field",
-    ),
-    (
-        [assistant(content=[{"type": "text", "text": "t", "signature": 5}])],
-        "messages[0].content[0].signature must be a string",
-    ),
-    (
-        [assistant(content=[{"type": "text", "text": "t", "continuity": "s"}])],
-        "messages[0].content[0].continuity must be an object, not a string",
-    ),
-    (
-        [assistant(content=[{"type": "text", "text": "t", "continuity": {"x": 1}}])],
-        "messages[0].content[0].continuity.x is not a known field",
-    ),
-    (
-        [assistant(content=[{"type": "text", "text": "t", "continuity": {"signature": 5}}])],
-        "messages[0].content[0].continuity: Expected `str | null`, got `int` - at `$.signature`",
-    ),
-    ([assistant(tool_calls={})], "messages[0].tool_calls must be a list"),
-    ([assistant(tool_calls="f")], "messages[0].tool_calls must be a list"),
-    ([assistant(tool_calls=[5])], "messages[0].tool_calls[0] must be an object, not an integer"),
-    (
-        [assistant(tool_calls=[{"name": "f", "arguments": {}}])],
-        "messages[0].tool_calls[0].id is required",
-    ),
-    (
-        [assistant(tool_calls=[{"id": "1", "arguments": {}}])],
-        "messages[0].tool_calls[0].name is required",
-    ),
-    (
-        [assistant(tool_calls=[{"id": "1", "name": "f", "x": 1}])],
-        "messages[0].tool_calls[0].x is not a known field",
-    ),
-    (
-        [assistant(tool_calls=[{"id": "1", "function": {}, "x": 1}])],
-        "messages[0].tool_calls[0].x is not a known field",
-    ),
-    (
-        [assistant(tool_calls=[{"id": "1", "function": 5}])],
-        "messages[0].tool_calls[0].function must be an object, not an integer",
-    ),
-    (
-        [assistant(tool_calls=[{"id": "1", "function": {"name": "f", "x": 1}}])],
-        "messages[0].tool_calls[0].function.x is not a known field",
-    ),
-    (
-        [assistant(tool_calls=[{"id": "1", "function": {}}])],
-        "messages[0].tool_calls[0].function.name is required",
-    ),
-    (
-        [assistant(tool_calls=[{"id": "1", "name": "f", "arguments": "{"}])],
-        "messages[0].tool_calls[0].arguments is not JSON",
-    ),
-    (
-        [assistant(tool_calls=[{"id": "1", "function": {"name": "f", "arguments": "[]"}}])],
-        "messages[0].tool_calls[0].function.arguments must be an object",
-    ),
-    (
-        [assistant(tool_calls=[{"id": "1", "name": "f", "arguments": 5}])],
-        "messages[0].tool_calls[0].arguments must be an object",
-    ),
-    ([{"role": "tool", "content": "r"}], "messages[0].tool_call_id is required"),
-    ([{"role": "tool", "tool_call_id": "1"}], "messages[0].content is required"),
-    (
-        [{"role": "tool", "tool_call_id": "1", "content": "r", "name": "f"}],
-        "messages[0].name is not a known field",
-    ),
-    (
-        [{"role": "tool", "tool_call_id": "1", "content": "r", "is_error": "yes"}],
-        "messages[0].is_error must be true or false",
-    ),
+    *[([message], f"messages[0]{says}") for message, says in REFUSED_MESSAGES],
+    *[([user(part)], f"messages[0].content[0]{says}") for part, says in REFUSED_PARTS],
+    *[
+        ([assistant(content=[block])], f"messages[0].content[0]{says}")
+        for block, says in REFUSED_BLOCKS
+    ],
+    *[
+        ([assistant(tool_calls=[call])], f"messages[0].tool_calls[0]{says}")
+        for call, says in REFUSED_CALLS
+    ],
 ]
 
 

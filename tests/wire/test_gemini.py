@@ -29,9 +29,8 @@ from dragoman.errors import (
     StreamInterruptedError,
     UnavailableError,
     UnsupportedContentError,
-    UnsupportedFeatureError,
 )
-from dragoman.events import Assembler, Event, MessageStart, ToolUseEnd, Usage, check_events
+from dragoman.events import Assembler, Event, MessageStart, Usage, check_events
 from dragoman.messages import (
     Assistant,
     Continuity,
@@ -121,12 +120,23 @@ def content_of(heard: DecodedReply) -> tuple[Any, ...]:
 # --- conformance cases -------------------------------------------------------------------------
 
 
+# Cases about what occurs in a stream only: an error after text, several token counts, an end that
+# is missing, and an event that is a list.
+STREAMS_ONLY = """
+    error-after-text arguments-interrupted blocked-after-text blocked-after-text-by-number
+    usage-on-every-chunk array-in-an-event
+"""
+
+
 @each_stream
 def test_json_body_json_array_and_stream_give_the_same_reply(case: Case) -> None:
     lines = (case.reply or b"").decode().splitlines()
     chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    chunks += [
+        each for line in lines if line.startswith("data: [{") for each in json.loads(line[6:])
+    ]
     assert hear(case, json.dumps(chunks, indent=2).encode()).facts == hear(case).facts
-    if not any("error" in chunk for chunk in chunks):
+    if case.name not in STREAMS_ONLY.split():
         assert hear(case, json.dumps(merge(chunks)).encode()).facts == hear(case).facts
 
 
@@ -207,8 +217,8 @@ def test_reply_is_sent_back_unchanged(case: Case) -> None:
         for item in json.loads(line[6:]).get("candidates", ())
     ]
     parts = [part for item in candidates for part in item.get("content", {}).get("parts", ())]
-    if case.name.startswith("arguments-"):
-        return  # the arguments of these calls arrive in pieces but are sent back in one piece
+    if case.name.startswith("arguments-") or case.name == "array-in-an-event":
+        return  # these arrive in pieces or in lists but are sent back in one piece
     assert joined(as_parts(hear(case))) == joined(parts)
 
 
@@ -617,28 +627,10 @@ def test_plan_reports_what_encoding_drops() -> None:
 # --- schemas reduced for older servers ---------------------------------------------------------
 
 
-KEPT = [
-    *(
-        "default",
-        "description",
-        "example",
-        "maxItems",
-        "maxLength",
-        "maxProperties",
-        "maximum",
-        "minItems",
-    ),
-    *(
-        "minLength",
-        "minProperties",
-        "minimum",
-        "nullable",
-        "pattern",
-        "propertyOrdering",
-        "required",
-        "title",
-    ),
-]
+KEPT = """
+    default description example maxItems maxLength maxProperties maximum minItems minLength
+    minProperties minimum nullable pattern propertyOrdering required title
+"""
 FORMATS = [
     *[("string", "date-time"), ("string", "enum"), ("integer", "int32"), ("integer", "int64")],
     *[("number", "float"), ("number", "double")],
@@ -692,7 +684,7 @@ FORMATS = [
             {},
             [],
         ),
-        (dict.fromkeys(KEPT, 1), dict.fromkeys(KEPT, 1), []),
+        (dict.fromkeys(KEPT.split(), 1), dict.fromkeys(KEPT.split(), 1), []),
         *[
             ({"type": kind, "format": form}, {"type": kind, "format": form}, [])
             for kind, form in FORMATS
@@ -718,23 +710,8 @@ def test_exponentially_nested_schema_references_are_cut_off() -> None:
     assert notes.warnings
 
 
-KEYWORDS = st.sampled_from(
-    [
-        "type",
-        "enum",
-        "const",
-        "properties",
-        "items",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "format",
-        "$ref",
-        "$defs",
-        "title",
-        "not",
-    ]
-)
+KNOWN = "type enum const properties items anyOf oneOf allOf format $ref $defs title not"
+KEYWORDS = st.sampled_from(KNOWN.split())
 SCHEMAS = st.recursive(
     some.json_values | st.sampled_from(["#", "#/$defs/a", "string", "null", "date-time"]),
     lambda inner: (
@@ -759,195 +736,19 @@ def test_reduced_schema_uses_supported_keywords_only(schema: dict[str, Any]) -> 
 # --- decoding replies --------------------------------------------------------------------------
 
 
-def test_thought_signature_stays_on_its_part() -> None:
-    parts = [
-        {"text": "a"},
-        {"text": "b", "thoughtSignature": "1"},
-        {"text": "c"},
-        {"text": "", "thoughtSignature": "2"},
-        {"text": "T", "thought": True},
-        {"text": "U", "thought": True, "thoughtSignature": "3"},
-        {"text": "V", "thought": True},
-        {"text": "", "thought": True},
-        {"text": "W", "thought": True},
-        {"text": "d", "thoughtSignature": ""},
-    ]
-    heard = listen(reply_of(*parts))
-    tag = Continuity(None, None, OURS)
-    assert content_of(heard) == (
-        Text("a"),
-        Text("b", Continuity("1", None, OURS)),
-        Text("c"),
-        Text("", Continuity("2", None, OURS)),
-        Thinking("T", tag),
-        Thinking("U", Continuity("3", None, OURS)),
-        Thinking("VW", tag),
-        Text("d"),
-    )
-
-
-@pytest.mark.parametrize(
-    "between",
-    [
-        {"text": "x"},
-        {"text": "x", "thoughtSignature": "s"},
-        {"functionCall": {"name": "clock"}},
-        {"executableCode": {}},
-    ],
-)
-def test_every_thought_names_this_model_as_its_issuer(between: dict[str, Any]) -> None:
-    thought = {"text": "T", "thought": True}
-    request = Request((User("Hello"),), [CLOCK], model=MODEL)
-    first, _, last = content_of(listen(reply_of(thought, between, thought), request))
-    assert first == last == Thinking("T", Continuity(None, None, OURS))
-
-
-def test_unknown_parts_are_kept_and_empty_parts_are_dropped() -> None:
-    parts = [
-        {},
-        None,
-        "x",
-        {"text": None},
-        {"thought": True},
-        {"text": "", "toolCall": {"id": "1"}},
-        {"fileData": {"fileUri": "u"}},
-    ]
-    heard = listen(reply_of(*parts, {"thoughtSignature": "s"}))
-    assert [block.data for block in content_of(heard)] == [*parts[5:], {"thoughtSignature": "s"}]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ('{"a": 1}', None),  # compatible servers send the arguments as text
-        ("{", "malformed"),
-        ([1], "malformed"),
-        (5, "malformed"),
-        (None, None),
-        ({}, None),
-    ],
-)
-def test_tool_arguments_of_every_json_type_are_checked(
-    arguments: Any, problem: str | None
-) -> None:
-    request = Request((User("Hello"),), [Tool("any", "", {"type": "object"})], model=MODEL)
-    heard = listen(reply_of({"functionCall": {"name": "any", "args": arguments}}), request)
-    (end,) = [event for event in heard.events if isinstance(event, ToolUseEnd)]
-    assert end.problem == problem
-    assert isinstance(heard.error, MalformedToolCallError) == (problem is not None)
-
-
-def test_missing_and_repeated_tool_call_ids_are_replaced() -> None:
-    call = {"functionCall": {"name": "clock", "id": "1"}}
-    request = Request((User("Hello"),), [CLOCK], model=MODEL)
-    heard = listen(reply_of(call, call, {"functionCall": {"name": "clock", "id": 5}}), request)
-    first, *others = [block.id for block in content_of(heard)]
-    assert first == "1"
-    assert len(set(others)) == 2
-    assert as_parts(heard)[1:] == [{"functionCall": {"name": "clock", "args": {}}}] * 2
-
-
-def test_tool_call_without_a_name_is_reported_and_an_empty_tool_call_is_ignored() -> None:
-    heard = listen(
-        reply_of(
-            {"functionCall": {}},
-            {"functionCall": {"args": {"a": 1}}},
-            {"functionCall": {"name": 5}},
-        )
-    )
-    assert [(call.name, call.arguments) for call in content_of(heard)] == [
-        ("", {"a": 1}),
-        ("", {}),
-    ]
-    assert isinstance(heard.error, MalformedToolCallError)
-
-
-OPEN = {"functionCall": {"name": "any", "willContinue": True}}
 ANY = Request((User("Hello"),), [Tool("any", "", {"type": "object"})], model=MODEL, stream=True)
 
 
-def piece(path: str, more: bool = False, last: bool = False, **value: Any) -> dict[str, Any]:
-    inner = {"jsonPath": path, **value, **({"willContinue": True} if more else {})}
-    return {"functionCall": {"partialArgs": [inner], **({} if last else {"willContinue": True})}}
+PATHS = "$ a $. $.a..b $.a[ $[1] $.a[2] $.a.b $['a $.a[99999999999] $.a[0][0]"
 
 
-@pytest.mark.parametrize(
-    "interloper",
-    [
-        {"text": "but"},
-        {"text": "", "thoughtSignature": "s"},
-        {"executableCode": {}},
-        {"functionCall": {"name": "any"}},
-    ],
-)
-def test_unfinished_streamed_tool_call_gives_no_intent(interloper: dict[str, Any]) -> None:
-    chunks = [
-        reply_of(part, finish=None) for part in (OPEN, piece("$.a", numberValue=1), interloper)
-    ]
-    heard = listen(stream_of(*chunks, reply_of()), ANY)
-    ends = [event for event in heard.events if isinstance(event, ToolUseEnd)]
-    assert ends[0].intent is None
-    assert isinstance(heard.error, MalformedToolCallError)
-
-
-def test_streamed_tool_call_may_contain_empty_parts_and_late_signatures() -> None:
-    parts = [
-        {"functionCall": {"name": "any", "id": "7", "args": {"begun": 1}, "willContinue": True}},
-        {"text": ""},
-        {**piece("$.a", more=True, stringValue="x"), "thoughtSignature": "late"},
-        piece("$.a"),  # this piece ends a value and has no content
-        piece("$.b", last=True, stringValue="y"),
-    ]
-    heard = listen(stream_of(*[reply_of(part, finish=None) for part in parts], reply_of()), ANY)
-    assert heard.error is None
-    (call,) = content_of(heard)
-    assert call == ToolCall(
-        "7", "any", {"begun": 1, "a": "x", "b": "y"}, Continuity("late", None, OURS)
-    )
-
-
-def test_stream_that_ends_inside_a_tool_call_is_interrupted() -> None:
-    heard = listen(
-        stream_of(reply_of(OPEN, finish=None), reply_of(piece("$.a", numberValue=1), finish=None)),
-        ANY,
-    )
-    assert isinstance(heard.error, StreamInterruptedError)
-    assert [event.problem for event in heard.events if isinstance(event, ToolUseEnd)] == [
-        "interrupted"
-    ]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "",
-        "$",
-        "a",
-        "$.",
-        "$.a..b",
-        "$.a[",
-        "$[1]",
-        "$.a[2]",
-        "$.a.b",
-        "$['a",
-        "$.a[99999999999]",
-        None,
-        "$.a[0][0]",
-    ],
-)
+@pytest.mark.parametrize("path", ["", *PATHS.split(), None])
 def test_argument_pieces_without_a_valid_path_make_the_tool_call_invalid(path: Any) -> None:
     arguments = StreamedArguments({"a": [1]})
     with pytest.raises(MalformedToolCallError):
         arguments.add({"jsonPath": path, "numberValue": 1})
     with pytest.raises(MalformedToolCallError):
         arguments.add("text")
-    heard = listen(
-        stream_of(
-            reply_of(OPEN, finish=None), reply_of(piece("$[1]", numberValue=1), finish=None)
-        ),
-        ANY,
-    )
-    assert isinstance(heard.error, MalformedToolCallError)
 
 
 @given(some.json_objects)
@@ -995,25 +796,11 @@ def without_empty(value: Any) -> Any:
     ("word", "reason", "raw"),
     [
         ("STOP", "stop", "STOP"),
-        ("MAX_TOKENS", "length", "MAX_TOKENS"),
-        ("SAFETY", "content_filter", "SAFETY"),
-        ("RECITATION", "content_filter", "RECITATION"),
-        ("BLOCKLIST", "content_filter", "BLOCKLIST"),
-        ("PROHIBITED_CONTENT", "content_filter", "PROHIBITED_CONTENT"),
-        ("SPII", "content_filter", "SPII"),
-        ("IMAGE_SAFETY", "content_filter", "IMAGE_SAFETY"),
-        ("IMAGE_PROHIBITED_CONTENT", "content_filter", "IMAGE_PROHIBITED_CONTENT"),
-        ("IMAGE_RECITATION", "content_filter", "IMAGE_RECITATION"),
-        ("MODEL_ARMOR", "content_filter", "MODEL_ARMOR"),
         ("MALFORMED_FUNCTION_CALL", "error", "MALFORMED_FUNCTION_CALL"),
         ("UNEXPECTED_TOOL_CALL", "error", "UNEXPECTED_TOOL_CALL"),
         ("LANGUAGE", "error", "LANGUAGE"),
         ("OTHER", "error", "OTHER"),
         ("NOT_INVENTED_YET", "error", "NOT_INVENTED_YET"),
-        (1, "stop", "STOP"),
-        (2, "length", "MAX_TOKENS"),
-        (3, "content_filter", "SAFETY"),
-        (10, "error", "MALFORMED_FUNCTION_CALL"),
         (99, "error", "99"),
         (-1, "error", "-1"),
         (0, "stop", None),
@@ -1033,43 +820,14 @@ def test_finish_reasons_are_mapped(word: Any, reason: str, raw: str | None) -> N
     assert with_call.response.finish_reason == "tool_calls"
 
 
-@pytest.mark.parametrize(
-    ("finish", "after", "sound"),
-    [
-        ("STOP", [], True),
-        ("MAX_TOKENS", [], False),
-        ("MAX_TOKENS", [{"text": "x"}], True),
-        ("MAX_TOKENS", [{"functionCall": {"name": "clock", "args": {}}}], True),
-    ],
-)
-def test_missing_tool_arguments_mean_no_arguments_only_in_a_complete_call(
-    finish: str, after: list[Any], sound: bool
-) -> None:
-    reply = reply_of({"functionCall": {"name": "clock"}}, *after, finish=finish)
-    heard = listen(reply, Request((User("Hello"),), [CLOCK]))
-    first = next(event for event in heard.events if isinstance(event, ToolUseEnd))
-    assert (first.intent is not None, first.problem is None) == (sound, sound)
-    assert isinstance(heard.error, MalformedToolCallError) == (not sound)
-
-
-NUMBERED = [
-    *(
-        "STOP",
-        "MAX_TOKENS",
-        "SAFETY",
-        "RECITATION",
-        "OTHER",
-        "LANGUAGE",
-        "BLOCKLIST",
-        "PROHIBITED_CONTENT",
-        "SPII",
-    ),
-    *("MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY", "UNEXPECTED_TOOL_CALL"),
-]
+NUMBERED = """
+    STOP MAX_TOKENS SAFETY RECITATION OTHER LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII
+    MALFORMED_FUNCTION_CALL IMAGE_SAFETY UNEXPECTED_TOOL_CALL
+"""
 BLOCKS = ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"]
 
 
-@pytest.mark.parametrize(("number", "word"), list(enumerate(NUMBERED, 1)))
+@pytest.mark.parametrize(("number", "word"), list(enumerate(NUMBERED.split(), 1)))
 def test_numeric_finish_reasons_are_mapped(number: int, word: str) -> None:
     assert (
         listen(reply_of({"text": "x"}, finish=number)).facts
@@ -1088,17 +846,6 @@ def test_numeric_block_reasons_are_mapped(number: int, word: str) -> None:
         "content_filter",
         word,
     )
-
-
-@pytest.mark.parametrize("blocked", [{"blockReason": "SAFETY"}, {"blockReason": 1}])
-def test_safety_block_after_text_sets_the_finish_reason_content_filter(
-    blocked: dict[str, Any],
-) -> None:
-    reply = listen(
-        stream_of(reply_of({"text": "x"}, finish=None), {"promptFeedback": blocked}), STREAM
-    ).response
-    assert reply is not None
-    assert (reply.text, reply.finish_reason, reply.finish_raw) == ("x", "content_filter", "SAFETY")
 
 
 @pytest.mark.parametrize(
@@ -1181,20 +928,6 @@ def test_token_usage_is_read(record: Any, usage: Usage) -> None:
     reply = listen(reply_of({"text": "x"}, usageMetadata=record)).response
     assert reply is not None
     assert reply.usage == usage
-
-
-def test_last_token_usage_of_a_stream_is_used() -> None:
-    records = [
-        {"promptTokenCount": 9, "candidatesTokenCount": 50, "cachedContentTokenCount": 2},
-        {"promptTokenCount": 7, "candidatesTokenCount": 3},
-        {"candidatesTokenCount": None, "totalTokenCount": 10},
-        None,
-    ]
-    reply = listen(
-        stream_of(*[reply_of({"text": "x"}, usageMetadata=record) for record in records]), STREAM
-    ).response
-    assert reply is not None
-    assert reply.usage == Usage(7, 3, 2, None, None, 10)
 
 
 @pytest.mark.parametrize(
@@ -1421,26 +1154,6 @@ async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
     assert transport.requests[1].url.endswith(":streamGenerateContent?alt=sse")
 
 
-def test_api_key_is_sent_in_a_header() -> None:
-    assert CODEC.authorise("k") == {"x-goog-api-key": "k"}
-
-
-def test_connect_reads_quirks_and_rejects_misspelled_ones() -> None:
-    known = Capabilities.of({"supports_structured_output": False})
-    codec = GeminiCodec.connect(
-        MODEL, BASE, {"call_ids": False}, known, vendor="one", keep_raw=False
-    )
-    assert codec.quirks == Quirks(structured="prompt", call_ids=False)
-    assert codec.issuer_vendor == "one"
-    with pytest.raises(ValueError, match="quirks"):
-        GeminiCodec.connect(MODEL, BASE, {"cal_ids": False}, Capabilities())
-
-
-def test_unsupported_reasoning_effort_is_rejected_before_sending() -> None:
-    with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
-        CODEC.encode(Request([User("Hello")], config=RuntimeConfig(reasoning="xhigh")))
-
-
 # --- error bodies that no conformance case covers ----------------------------------------------
 
 
@@ -1614,17 +1327,3 @@ def test_recorded_errors_are_read() -> None:
         "404 InvalidRequestError": 1,
         "429 RateLimitError": 3,
     }
-
-
-def test_stream_event_may_contain_an_array_of_chunks() -> None:
-    parts = [
-        {"candidates": [{"content": {"parts": [{"text": text}]}}]} for text in ("Bon", "jour")
-    ]
-    parts[-1]["candidates"][0]["finishReason"] = "STOP"  # type: ignore[assignment]
-    heard = decode(
-        CODEC,
-        Request([User("Hi")], stream=True),
-        [b"data: " + json.dumps(parts).encode() + b"\n\n"],
-    )
-    assert heard.response is not None
-    assert heard.response.text == "Bonjour"
