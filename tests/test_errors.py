@@ -16,23 +16,13 @@ from hypothesis import strategies as st
 from dragoman import errors
 from dragoman.errors import (
     AuthenticationError,
-    BillingError,
     CallCancelledError,
-    ContextOverflowError,
-    InvalidModelError,
     InvalidRequestError,
     InvalidResponseError,
-    MalformedToolCallError,
-    ModelNotLoadedError,
-    NetworkError,
-    OverloadedError,
     ProviderError,
-    QuotaExceededError,
     RateLimitError,
-    StreamInterruptedError,
     StructuredOutputError,
     TimedOutError,
-    UnavailableError,
     UnsupportedContentError,
     UnsupportedFeatureError,
     cut,
@@ -44,82 +34,34 @@ from dragoman.errors import (
 from dragoman.events import Response, Usage
 from dragoman.messages import Assistant
 
+# Each line: the class, its parent, its category, its error class, its kind, and whether it is
+# transient.
+TABLE = """
+    AuthenticationError     ProviderError        provider_authentication            auth             auth
+    BillingError            AuthenticationError  provider_authentication            auth             quota
+    InvalidModelError       ProviderError        provider_invalid_model             invalid_request  bad_request
+    ModelNotLoadedError     ProviderError        provider_model_not_loaded          server_error     overloaded transient
+    RateLimitError          ProviderError        provider_rate_limit                rate_limit       rate_limit transient
+    QuotaExceededError      RateLimitError       provider_rate_limit                rate_limit       quota
+    UnavailableError        ProviderError        provider_unavailable               server_error     unknown transient
+    OverloadedError         UnavailableError     provider_unavailable               rate_limit       overloaded transient
+    NetworkError            UnavailableError     provider_unavailable               network          unknown transient
+    TimedOutError           UnavailableError     provider_unavailable               network          timeout transient
+    StreamInterruptedError  UnavailableError     provider_unavailable               network          stream_interrupted transient
+    InvalidRequestError     ProviderError        provider_invalid_request           invalid_request  bad_request
+    ContextOverflowError    InvalidRequestError  provider_invalid_request           context_overflow context_length
+    UnsupportedFeatureError InvalidRequestError  provider_invalid_request           invalid_request  unsupported_feature
+    UnsupportedContentError ProviderError        provider_unsupported_content_block invalid_request  unsupported_feature
+    InvalidResponseError    ProviderError        provider_invalid_response          other            unknown
+    MalformedToolCallError  InvalidResponseError provider_invalid_response          other            malformed_tool_call
+    StructuredOutputError   ProviderError        structured_output_invalid          other            unknown
+    CallCancelledError      ProviderError        cancelled                          cancelled        unknown
+"""
 TREE = [
-    (AuthenticationError, ProviderError, "provider_authentication", "auth", "auth", False),
-    (BillingError, AuthenticationError, "provider_authentication", "auth", "quota", False),
-    (
-        InvalidModelError,
-        ProviderError,
-        "provider_invalid_model",
-        "invalid_request",
-        "bad_request",
-        False,
-    ),
-    (
-        ModelNotLoadedError,
-        ProviderError,
-        "provider_model_not_loaded",
-        "server_error",
-        "overloaded",
-        True,
-    ),
-    (RateLimitError, ProviderError, "provider_rate_limit", "rate_limit", "rate_limit", True),
-    (QuotaExceededError, RateLimitError, "provider_rate_limit", "rate_limit", "quota", False),
-    (UnavailableError, ProviderError, "provider_unavailable", "server_error", "unknown", True),
-    (OverloadedError, UnavailableError, "provider_unavailable", "rate_limit", "overloaded", True),
-    (NetworkError, UnavailableError, "provider_unavailable", "network", "unknown", True),
-    (TimedOutError, UnavailableError, "provider_unavailable", "network", "timeout", True),
-    (
-        StreamInterruptedError,
-        UnavailableError,
-        "provider_unavailable",
-        "network",
-        "stream_interrupted",
-        True,
-    ),
-    (
-        InvalidRequestError,
-        ProviderError,
-        "provider_invalid_request",
-        "invalid_request",
-        "bad_request",
-        False,
-    ),
-    (
-        ContextOverflowError,
-        InvalidRequestError,
-        "provider_invalid_request",
-        "context_overflow",
-        "context_length",
-        False,
-    ),
-    (
-        UnsupportedFeatureError,
-        InvalidRequestError,
-        "provider_invalid_request",
-        "invalid_request",
-        "unsupported_feature",
-        False,
-    ),
-    (
-        UnsupportedContentError,
-        ProviderError,
-        "provider_unsupported_content_block",
-        "invalid_request",
-        "unsupported_feature",
-        False,
-    ),
-    (InvalidResponseError, ProviderError, "provider_invalid_response", "other", "unknown", False),
-    (
-        MalformedToolCallError,
-        InvalidResponseError,
-        "provider_invalid_response",
-        "other",
-        "malformed_tool_call",
-        False,
-    ),
-    (StructuredOutputError, ProviderError, "structured_output_invalid", "other", "unknown", False),
-    (CallCancelledError, ProviderError, "cancelled", "cancelled", "unknown", False),
+    (getattr(errors, kind), getattr(errors, parent), *codes, bool(transient))
+    for kind, parent, *codes, transient in [
+        [*line.split()[:5], line.split()[5:]] for line in TABLE.strip().splitlines()
+    ]
 ]
 CLASSES = [ProviderError, *[row[0] for row in TREE]]
 KEYS = [
