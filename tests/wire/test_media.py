@@ -178,23 +178,23 @@ def called(body: Any) -> Iterator[str]:
             yield from called(value)
 
 
-@pytest.mark.parametrize("wire", WIRES)
 @given(messages=conversations(), sees=st.sampled_from(SEES))
 def test_any_tool_results_and_replies_can_be_encoded(
-    wire: str, sees: bool | None, messages: list[Message]
+    sees: bool | None, messages: list[Message]
 ) -> None:
     request = Request(tuple(messages), OFFERED, RuntimeConfig(max_tokens=9), model="m")
     check_request(request)
-    encoded = connect_codec(wire, sees=sees).encode(request)
-    body = json.loads(encoded.http.body)
-    assert all(
-        name == "a.b" or re.fullmatch(r"[A-Za-z_][\w-]{0,63}", name, re.ASCII)
-        for name in called(body)
-    )
-    omitted = [note for note in encoded.notes if note.code.endswith("_omitted")]
-    orphans = sum(note.code == "orphan_result_dropped" for note in encoded.notes)
-    assert json.dumps(body).count("left out: ") >= len(omitted) - orphans
-    assert {note.code for note in omitted} <= {warning.code for warning in encoded.warnings}
+    for wire in WIRES:
+        encoded = connect_codec(wire, sees=sees).encode(request)
+        body = json.loads(encoded.http.body)
+        assert all(
+            name == "a.b" or re.fullmatch(r"[A-Za-z_][\w-]{0,63}", name, re.ASCII)
+            for name in called(body)
+        ), wire
+        omitted = [note for note in encoded.notes if note.code.endswith("_omitted")]
+        orphans = sum(note.code == "orphan_result_dropped" for note in encoded.notes)
+        assert json.dumps(body).count("left out: ") >= len(omitted) - orphans, wire
+        assert {note.code for note in omitted} <= {warning.code for warning in encoded.warnings}
 
 
 # --- images in tool results --------------------------------------------------------------------

@@ -24,22 +24,12 @@ import dragoman.events.assembler as assembler_module
 import dragoman.wire.codec as codec_module
 from dragoman.capabilities import Capabilities
 from dragoman.errors import (
-    AuthenticationError,
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
     InvalidRequestError,
     InvalidResponseError,
     MalformedToolCallError,
-    ModelNotLoadedError,
     NetworkError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
     StreamInterruptedError,
     StructuredOutputError,
-    UnsupportedContentError,
     UnsupportedFeatureError,
 )
 from dragoman.events import (
@@ -75,10 +65,8 @@ from dragoman.provider import HttpProvider
 from dragoman.sse import Frame, LineDecoder, SseDecoder
 from dragoman.transport import FixtureTransport
 from dragoman.wire import Decoder, Encoded, HttpReply
-from dragoman.wire.errors import read_failure
 from dragoman.wire.ids import IdRule
 from dragoman.wire.openai import OpenAICodec, Quirks
-from dragoman.wire.openai.errors import ROWS
 from dragoman.wire.openai.reply import OpenAIDecoder
 
 from .cases import (
@@ -771,75 +759,6 @@ def test_readiness_check_raises_only_provider_errors(body: Any, status: int) -> 
 
 def said(message: str = "", code: Any = None, kind: str | None = None) -> bytes:
     return json.dumps({"error": {"message": message, "type": kind, "code": code}}).encode()
-
-
-# One example for each row of the error table, in the same order: a status, a body that matches
-# this row and no earlier row, and the error class.
-ROW_EXAMPLES: list[tuple[int, bytes, type[ProviderError]]] = [
-    (400, said("the request is too large", kind="exceed_context_size_error"),
-     ContextOverflowError),
-    (400, said("This endpoint's maximum context length is 32768 tokens"), ContextOverflowError),
-    (400, said("prompt too long; exceeded max context length by 12 tokens"), ContextOverflowError),
-    (413, said("Please reduce the length of the messages or completion"), ContextOverflowError),
-    (400, said("Requested token count exceeds the model's limit: max 4096 tokens"),
-     ContextOverflowError),
-    (422, said("Input is longer than 512 tokens"), ContextOverflowError),
-    (403, said("Payment required", code="billing_error"), BillingError),
-    (429, said("You exceeded your current quota", code="insufficient_quota"), QuotaExceededError),
-    (400, said("Billing is not active", code="billing_not_active"), QuotaExceededError),
-    (403, said("Insufficient credits. Add more"), QuotaExceededError),
-    (429, said("Your credit balance is exhausted"), QuotaExceededError),
-    (400, said("Incorrect API key provided"), AuthenticationError),
-    (503, said("Loading model", code=503), ModelNotLoadedError),
-    (404, said("Model 'x' is not currently loaded"), ModelNotLoadedError),
-    (400, said("No models loaded. Please load one"), ModelNotLoadedError),
-    (400, said("Invalid model: x", kind="invalid_model"), InvalidModelError),
-    (404, said("The model `x` does not exist or you do not have access to it. It was not found"),
-     InvalidModelError),
-    (400, said("x is not a valid model ID"), InvalidModelError),
-    (400, said("The model `x` has been decommissioned and is no longer supported"),
-     InvalidModelError),
-    (404, said("The alpha period for this model has ended."), InvalidModelError),
-    (400, said("The supported API model names are a or b, but you passed c."), InvalidModelError),
-    (404, said("Cannot find an appropriate cached snapshot folder"), InvalidModelError),
-    (404, said("No endpoints found that support image input"), UnsupportedContentError),
-    (404, said("No endpoints found that support tool use."), UnsupportedFeatureError),
-    (404, said("No endpoints found for x"), InvalidModelError),
-    (500, said("audio input is not supported", code=500), UnsupportedContentError),
-    (400, said("x is not a multimodal model"), UnsupportedContentError),
-    (400, said("This deployment does not support audio"), UnsupportedContentError),
-    (400, said("Invalid content type. image_url must be a string"), UnsupportedContentError),
-    (400, said("unexpected content part type"), UnsupportedContentError),
-    (400, said("messages[0].content must be a string"), UnsupportedContentError),
-    (400, said("messages[0]: unknown variant `image_url`, expected `text`"),
-     UnsupportedContentError),
-    (404, said("Only 'text' content is read"), UnsupportedContentError),
-    (500, said('can only concatenate str (not "list") to str'), UnsupportedContentError),
-    (400, said("temperature is fixed", code="unsupported_value"), UnsupportedFeatureError),
-    (400, said("`reasoning_format` is not supported with this model"), UnsupportedFeatureError),
-    (400, said("model features function calling not support"), UnsupportedFeatureError),
-    (500, said("tools param requires --jinja flag", code=500), UnsupportedFeatureError),
-    (500, said("1 validation error:\n  {'type': 'float_parsing'}"), InvalidRequestError),
-    (503, said("The engine is currently overloaded"), OverloadedError),
-    (503, said("ThrottlingException: too many requests", kind="throttling"), RateLimitError),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("index", range(len(ROWS)))
-def test_every_row_of_the_error_table_is_needed(index: int) -> None:
-    assert len(ROW_EXAMPLES) == len(ROWS)
-    status, body, kind = ROW_EXAMPLES[index]
-    failure = read_failure(body)
-    assert next(row for row in ROWS if row.fits(status, failure)) is ROWS[index]
-    assert type(make_codec().error(status, {}, body)) is kind
-    assert ROWS[index].error is kind
-
-
-@pytest.mark.parametrize("index", [at for at, row in enumerate(ROWS) if row.statuses is not None])
-def test_rows_of_the_error_table_apply_to_their_statuses_only(index: int) -> None:
-    _, body, _ = ROW_EXAMPLES[index]
-    assert type(make_codec().error(418, {}, body)) is InvalidRequestError
-    assert type(make_codec().error(401, {}, body)) is AuthenticationError
 
 
 def test_retry_after_in_the_body_is_read() -> None:
