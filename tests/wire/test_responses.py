@@ -195,82 +195,44 @@ THOUGHT = Thinking("", own(REASONING))
 FOREIGN = Continuity("sig", None, Issuer("gemini"))
 CALL = ToolCall("c", "any", {})
 SAID = "messages[1].content[0]"
+NEXT = "messages[1].content[1]"
+SHELL = Opaque({"type": "shell_call", "call_id": "s"}, own())
+SHELL_OUTPUT = Opaque({"type": "shell_call_output", "call_id": "s"})
+Noted = tuple[str, str, str, bool]
 
-# Each entry: a name, the blocks of the reply, and the expected notes as (outcome, code, path,
-# loss).
-LOSSES: list[tuple[str, list[Any], list[tuple[str, str, str, bool]]]] = [
-    ("plain thinking", [Thinking("hm"), Text("x")], [("dropped", "thinking_dropped", SAID, True)]),
-    (
-        "redacted",
-        [RedactedThinking("d"), Text("x")],
-        [("dropped", "redacted_thinking_dropped", SAID, True)],
-    ),
-    ("own thinking", [THOUGHT, Text("x")], []),
-    (
-        "thinking that leads to nothing",
+
+def dropped(code: str, path: str = SAID, *, loss: bool = True) -> Noted:
+    return ("dropped", f"{code}_dropped", path, loss)
+
+
+NOTHING_LEFT = dropped("message", "messages[1]")
+
+# The blocks of a reply that is sent back, and the expected notes.
+LOSSES: dict[str, tuple[list[Any], list[Noted]]] = {
+    "plain thinking": ([Thinking("hm"), Text("x")], [dropped("thinking")]),
+    "redacted": ([RedactedThinking("d"), Text("x")], [dropped("redacted_thinking")]),
+    "own thinking": ([THOUGHT, Text("x")], []),
+    "thinking that leads to nothing": (
         [Text("x"), THOUGHT, THOUGHT],
-        [
-            ("dropped", "thinking_dropped", "messages[1].content[2]", True),
-            ("dropped", "thinking_dropped", "messages[1].content[1]", True),
-        ],
+        [dropped("thinking", "messages[1].content[2]"), dropped("thinking", NEXT)],
     ),
-    (
-        "nothing but thinking",
-        [THOUGHT],
-        [
-            ("dropped", "thinking_dropped", SAID, True),
-            ("dropped", "message_dropped", "messages[1]", True),
-        ],
+    "nothing but thinking": ([THOUGHT], [dropped("thinking"), NOTHING_LEFT]),
+    "signed text": ([Text("x", FOREIGN)], [dropped("continuity", f"{SAID}.continuity")]),
+    "text cut off, without state": ([Text("x", Continuity(None, None, HERE, False))], []),
+    "blank text": ([Text(""), Text("x")], [dropped("blank_text", loss=False)]),
+    "foreign item": ([Opaque({"type": "x"}), Text("x")], [dropped("opaque")]),
+    "own item": ([Opaque({"type": "x"}, own()), Text("x")], []),
+    "own call without output": ([SHELL, Text("x")], [dropped("dangling_call")]),
+    "own call with an output that stays": (
+        [SHELL, SHELL_OUTPUT],
+        [dropped("dangling_call"), dropped("opaque", NEXT), NOTHING_LEFT],
     ),
-    (
-        "signed text",
-        [Text("x", FOREIGN)],
-        [("dropped", "continuity_dropped", f"{SAID}.continuity", True)],
-    ),
-    ("text cut off, without state", [Text("x", Continuity(None, None, HERE, False))], []),
-    ("blank text", [Text(""), Text("x")], [("dropped", "blank_text_dropped", SAID, False)]),
-    (
-        "foreign item",
-        [Opaque({"type": "x"}), Text("x")],
-        [("dropped", "opaque_dropped", SAID, True)],
-    ),
-    ("own item", [Opaque({"type": "x"}, own()), Text("x")], []),
-    (
-        "own call without output",
-        [Opaque({"type": "shell_call", "call_id": "s"}, own()), Text("x")],
-        [("dropped", "dangling_call_dropped", SAID, True)],
-    ),
-    (
-        "own call with an output that stays",
-        [
-            Opaque({"type": "shell_call", "call_id": "s"}, own()),
-            Opaque({"type": "shell_call_output", "call_id": "s"}),
-        ],
-        [
-            ("dropped", "dangling_call_dropped", SAID, True),
-            ("dropped", "opaque_dropped", "messages[1].content[1]", True),
-            ("dropped", "message_dropped", "messages[1]", True),
-        ],
-    ),
-    (
-        "dangling call",
-        [CALL],
-        [
-            ("dropped", "dangling_call_dropped", SAID, True),
-            ("dropped", "message_dropped", "messages[1]", True),
-        ],
-    ),
-    (
-        "unreadable call",
-        [ToolCall("c", "any", None), Text("x")],
-        [("dropped", "dangling_call_dropped", SAID, True)],
-    ),
-]
+    "dangling call": ([CALL], [dropped("dangling_call"), NOTHING_LEFT]),
+    "unreadable call": ([ToolCall("c", "any", None), Text("x")], [dropped("dangling_call")]),
+}
 
 
-@pytest.mark.parametrize(
-    ("blocks", "notes"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES]
-)
+@pytest.mark.parametrize(("blocks", "notes"), LOSSES.values(), ids=LOSSES)
 def test_every_loss_is_reported(blocks: list[Any], notes: list[Any]) -> None:
     encoded = make_codec().encode(make_request(HELLO, Assistant(blocks), HELLO))
     assert [(note.outcome, note.code, note.path, note.loss) for note in encoded.notes] == notes
@@ -484,53 +446,30 @@ NATIVE = {"response_schema": SCHEMA}
 STRICT = {"tools": (CLOSED,)}
 NO_INCLUDE = {"encrypted_reasoning": False}
 
+NO_REASONING = "Encrypted content is not supported with this model."
+BAD_STATE = "The encrypted content gAAA could not be verified."
+BAD_TOOL = "Invalid schema for function 'closed'"
+BAD_FORMAT = "Invalid schema for response_format 'x'"
+LOOSE_TOOLS, BY_PROMPT = {"strict_tools": False}, {"structured": "prompt"}
+
 # Each entry: status, error text, error code, request, quirks before the error, and quirks that
 # must be learned from it.
-LESSONS: list[
-    tuple[int, str, str | None, dict[str, Any], dict[str, Any], dict[str, Any] | None]
-] = [
-    (400, "Encrypted content is not supported with this model.", None, {}, {}, NO_INCLUDE),
+Quirk = dict[str, Any]
+LESSONS: list[tuple[int, str, str | None, dict[str, Any], Quirk, Quirk | None]] = [
+    (400, NO_REASONING, None, {}, {}, NO_INCLUDE),
     (400, "Unknown parameter: 'include'.", "unknown_parameter", {}, {}, NO_INCLUDE),
     (422, "include: extra inputs are not permitted", None, {}, {}, NO_INCLUDE),
-    (400, "Encrypted content is not supported with this model.", None, {}, NO_INCLUDE, None),
-    (
-        400,
-        "The encrypted content gAAA could not be verified.",
-        "invalid_encrypted_content",
-        {},
-        {},
-        None,
-    ),
+    (400, NO_REASONING, None, {}, NO_INCLUDE, None),
+    (400, BAD_STATE, "invalid_encrypted_content", {}, {}, None),
     (429, "Unknown parameter: 'include'.", None, {}, {}, None),
-    (
-        400,
-        "Invalid schema for function 'closed'",
-        "invalid_function_parameters",
-        STRICT,
-        {},
-        {"strict_tools": False},
-    ),
-    (
-        400,
-        "Invalid schema for function 'any'",
-        "invalid_function_parameters",
-        {"tools": (ANY,)},
-        {},
-        None,
-    ),
-    (400, "Invalid schema for function 'closed'", None, STRICT, {"strict_tools": False}, None),
-    (
-        400,
-        "Invalid schema for response_format 'x'",
-        "invalid_json_schema",
-        NATIVE,
-        {},
-        {"structured": "prompt"},
-    ),
-    (400, "Unknown parameter: 'text.format'.", None, NATIVE, {}, {"structured": "prompt"}),
-    (500, "json_schema", None, NATIVE, {"strict_schemas": False}, {"structured": "prompt"}),
+    (400, BAD_TOOL, "invalid_function_parameters", STRICT, {}, LOOSE_TOOLS),
+    (400, BAD_TOOL, "invalid_function_parameters", {"tools": (ANY,)}, {}, None),
+    (400, BAD_TOOL, None, STRICT, LOOSE_TOOLS, None),
+    (400, BAD_FORMAT, "invalid_json_schema", NATIVE, {}, BY_PROMPT),
+    (400, "Unknown parameter: 'text.format'.", None, NATIVE, {}, BY_PROMPT),
+    (500, "json_schema", None, NATIVE, {"strict_schemas": False}, BY_PROMPT),
     (400, "text.format", None, {}, {}, None),
-    (400, "text.format", None, NATIVE, {"structured": "prompt"}, None),
+    (400, "text.format", None, NATIVE, BY_PROMPT, None),
     (400, "temperature is too hot", None, {**NATIVE, **STRICT}, {}, None),
 ]
 
