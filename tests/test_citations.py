@@ -132,6 +132,38 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
         (Citation(URL, start=0, end=2), Citation(URL)),
     ),
     ("gemini", gemini(groundingMetadata=5, citationMetadata=5), ()),
+    (
+        "bedrock",
+        {
+            "output": {"message": {"content": [{"citationsContent": {
+                "content": [{"text": "a"}, {}],
+                "citations": [
+                    {"location": {"documentPage": {"documentIndex": 1, "start": 2}},
+                     "sourceContent": [{"text": "q"}]},
+                    {"title": "t", "location": {"web": {"url": URL}}},
+                    {"location": 5},
+                ],
+            }}]}},
+            "stopReason": "end_turn",
+        },
+        (Citation(None, None, "q", source="1"), Citation(URL, "t"), Citation()),
+    ),
+    (
+        "cohere",
+        {
+            "message": {
+                "content": [{"type": "text", "text": "is 22C"}],
+                "citations": [
+                    {"start": 3, "end": 6, "text": "22C", "type": "TEXT_CONTENT",
+                     "sources": [{"id": "t:0", "tool_output": {"content": "22C", "url": URL}},
+                                 {"id": "d"}]},
+                    {"start": 0, "end": 1, "sources": [{"id": "p"}], "type": "PLAN"},
+                ],
+            },
+            "finish_reason": "COMPLETE",
+        },
+        (Citation(URL, None, "22C", 3, 6, "t:0"), Citation(None, None, None, 3, 6, "d")),
+    ),
 ]  # fmt: skip
 
 

@@ -42,7 +42,6 @@ from dragoman import (
     connect,
 )
 from dragoman.capabilities import Capabilities
-from dragoman.citations import Citation
 from dragoman.conformance.cases import write_frames
 from dragoman.events import MessageComplete, MessageStart, TextDelta, ThinkingDelta
 from dragoman.eventstream import EventStreamDecoder, encode_message
@@ -160,27 +159,6 @@ def test_tool_calls_with_missing_or_wrong_fields_are_read() -> None:
     ).response
     assert opaque is not None
     assert isinstance(opaque.message.content[0], Opaque)
-
-
-def test_citations_are_read() -> None:
-    place = {
-        "location": {"documentPage": {"documentIndex": 1, "start": 2}},
-        "sourceContent": [{"text": "q"}],
-    }
-    web = {"title": "t", "location": {"web": {"url": "https://a.test"}}}
-    block = {
-        "citationsContent": {
-            "content": [{"text": "a"}, {}],
-            "citations": [place, web, {"location": 5}],
-        }
-    }
-    reply = read(
-        {"output": {"message": {"content": [block]}}, "stopReason": "end_turn"}, stream=False
-    ).response
-    assert reply is not None
-    assert reply.message.content[0].citations == (  # type: ignore[union-attr]
-        Citation(None, None, "q", source="1"), Citation("https://a.test", "t"), Citation(),
-    )  # fmt: skip
 
 
 # --- encoding requests -------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def test_encoding_does_not_change_its_input(wire: str) -> None:
         assert case.request == before, case
 
 
+@pytest.mark.no_cover
 @each_wire
 def test_decoder_is_done_after_the_end_of_a_reply(wire: str) -> None:
     for case in replied(wire):
@@ -109,6 +110,7 @@ def test_raw_reply_equals_the_received_json(wire: str) -> None:
             )
 
 
+@pytest.mark.no_cover
 @each_wire
 def test_keeping_the_raw_reply_can_be_turned_off(wire: str) -> None:
     for case in replied(wire):

@@ -39,7 +39,6 @@ from dragoman import (
     connect,
 )
 from dragoman.capabilities import Capabilities
-from dragoman.citations import Citation
 from dragoman.errors import UnsupportedFeatureError
 from dragoman.events import (
     MessageComplete,
@@ -91,31 +90,6 @@ def content(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 END = {"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}
-
-
-def test_citations_are_read_with_their_positions_in_the_text() -> None:
-    source = {
-        "type": "tool",
-        "id": "t:0",
-        "tool_output": {"content": "22C", "url": "https://a.test"},
-    }
-    record = {
-        "start": 3,
-        "end": 6,
-        "text": "22C",
-        "sources": [source, {"id": "d"}],
-        "type": "TEXT_CONTENT",
-    }
-    ofplan = {"start": 0, "end": 1, "sources": [source], "type": "PLAN"}
-    body = {
-        "message": {"content": [{"type": "text", "text": "is 22C"}], "citations": [record, ofplan]}
-    }
-    block = read({**body, "finish_reason": "COMPLETE"}, stream=False).response.message.content[0]  # type: ignore[union-attr]
-    assert isinstance(block, Text)
-    assert block.citations == (
-        Citation("https://a.test", None, "22C", 3, 6, "t:0"),
-        Citation(None, None, None, 3, 6, "d"),
-    )
 
 
 def test_each_citation_is_attached_to_the_text_that_it_cites() -> None:

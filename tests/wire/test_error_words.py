@@ -285,6 +285,7 @@ def test_rows_of_an_error_table_apply_to_their_statuses_only(wire: str) -> None:
         assert row is None or row.statuses is None or not row.fits(418, failure), failure
 
 
+@pytest.mark.no_cover  # the other tests read the same errors
 @pytest.mark.parametrize("wire", WIRES)
 def test_every_alternative_in_an_error_pattern_is_needed(wire: str) -> None:
     assert survivors(wire) == []

@@ -542,52 +542,31 @@ def test_placeholder_signature_is_sent_only_in_turns_without_a_signature() -> No
     ]
 
 
+def at(kind: str, uri: str) -> dict[str, Any]:
+    return {"fileData": {"mimeType": kind, "fileUri": uri}}
+
+
+def inline(kind: str, data: str) -> dict[str, Any]:
+    return {"inlineData": {"mimeType": kind, "data": data}}
+
+
+WEB = "https://x.example/a"
+SUFFIXES = {kind: kind for kind in ("avif", "bmp", "gif", "heic", "heif", "jpeg", "png", "webp")}
+
+
 @pytest.mark.parametrize(
     ("block", "part"),
     [
-        (
-            Image(Url("https://x.example/a.webp")),
-            {"fileData": {"mimeType": "image/webp", "fileUri": "https://x.example/a.webp"}},
-        ),
         *[
-            (
-                Image(Url(f"https://x.example/a.{suffix}#top")),
-                {
-                    "fileData": {
-                        "mimeType": f"image/{kind}",
-                        "fileUri": f"https://x.example/a.{suffix}#top",
-                    }
-                },
-            )
-            for suffix, kind in [
-                *[(kind, kind) for kind in ("avif", "bmp", "gif", "heic", "heif", "jpeg", "png")],
-                ("jpg", "jpeg"),
-            ]
+            (Image(Url(f"{WEB}.{suffix}#top")), at(f"image/{kind}", f"{WEB}.{suffix}#top"))
+            for suffix, kind in {**SUFFIXES, "jpg": "jpeg"}.items()
         ],
-        (
-            Image(Url("gs://b/a"), "image/png"),
-            {"fileData": {"mimeType": "image/png", "fileUri": "gs://b/a"}},
-        ),
-        (
-            Image(Url("http://[bad.png")),
-            {"fileData": {"mimeType": "image/png", "fileUri": "http://[bad.png"}},
-        ),
-        (
-            Image(Url("data:;base64,aGk%3D"), "image/png"),
-            {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
-        ),
-        (
-            Image(Url("DATA:image/png;BASE64,aGk=")),
-            {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
-        ),
-        (
-            Document(Inline("aGk=")),
-            {"inlineData": {"mimeType": "application/pdf", "data": "aGk="}},
-        ),
-        (
-            Document(Url("data:text/csv,a%2Cb")),
-            {"inlineData": {"mimeType": "text/csv", "data": "YSxi"}},
-        ),
+        (Image(Url("gs://b/a"), "image/png"), at("image/png", "gs://b/a")),
+        (Image(Url("http://[bad.png")), at("image/png", "http://[bad.png")),
+        (Image(Url("data:;base64,aGk%3D"), "image/png"), inline("image/png", "aGk=")),
+        (Image(Url("DATA:image/png;BASE64,aGk=")), inline("image/png", "aGk=")),
+        (Document(Inline("aGk=")), inline("application/pdf", "aGk=")),
+        (Document(Url("data:text/csv,a%2Cb")), inline("text/csv", "YSxi")),
     ],
 )
 def test_images_and_documents_are_encoded(block: Image | Document, part: dict[str, Any]) -> None:
@@ -1009,14 +988,11 @@ def refusal(message: str, status: int = 400) -> tuple[int, dict[str, str], list[
     return status, {}, [json.dumps(record).encode()]
 
 
+NO_SCHEMA = 'Invalid JSON payload received. Unknown name "responseJsonSchema"'
+NO_ID = "Unknown name \"id\" at 'contents[1].parts[0].function_{}': Cannot find field."
+PLACEHOLDER = {"placeholder_signature": "skip_thought_signature_validator"}
 LESSONS = [
-    (
-        (
-            'Invalid JSON payload received. Unknown name "responseJsonSchema" at '
-            "'generation_config'"
-        ),
-        {"structured": "prompt"},
-    ),
+    (NO_SCHEMA, {"structured": "prompt"}),
     (
         "* GenerateContentRequest.generation_config.response_json_schema: not supported",
         {"structured": "prompt"},
@@ -1029,25 +1005,10 @@ LESSONS = [
         "Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]'",
         {"tool_schema": "parameters"},
     ),
-    (
-        (
-            "Invalid JSON payload. Unknown name \"id\" at 'contents[1].parts[0].function_call': "
-            "Cannot find field."
-        ),
-        {"call_ids": False},
-    ),
-    (
-        "Unknown name \"id\" at 'contents[2].parts[0].function_response': Cannot find field.",
-        {"call_ids": False},
-    ),
-    (
-        "Function call is missing a thought_signature in functionCall parts.",
-        {"placeholder_signature": "skip_thought_signature_validator"},
-    ),
-    (
-        "function call `clock` in the 2. content block is missing a `thought_signature`.",
-        {"placeholder_signature": "skip_thought_signature_validator"},
-    ),
+    (NO_ID.format("call"), {"call_ids": False}),
+    (NO_ID.format("response"), {"call_ids": False}),
+    ("Function call is missing a thought_signature in functionCall parts.", PLACEHOLDER),
+    ("function call `clock` is missing a `thought_signature`.", PLACEHOLDER),
 ]
 TALK = Request(
     (User("Hello"), Assistant([ToolCall("fc-1", "clock", {})]), ToolResult("fc-1", "noon")),

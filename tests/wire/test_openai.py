@@ -28,7 +28,6 @@ from dragoman.errors import (
     InvalidResponseError,
     MalformedToolCallError,
     NetworkError,
-    StreamInterruptedError,
     StructuredOutputError,
     UnsupportedFeatureError,
 )
@@ -43,10 +42,7 @@ from dragoman.events import (
 from dragoman.messages import (
     Assistant,
     Continuity,
-    Document,
     ForceTool,
-    Image,
-    Inline,
     Issuer,
     Opaque,
     RedactedThinking,
@@ -58,7 +54,6 @@ from dragoman.messages import (
     Tool,
     ToolCall,
     ToolResult,
-    Url,
     User,
 )
 from dragoman.provider import HttpProvider
@@ -358,16 +353,6 @@ def test_extra_fields_are_merged_into_the_body(
     assert extras == {name: value}
 
 
-def test_extra_fields_are_sorted_and_nested_keys_keep_their_order() -> None:
-    extras = {"z": 1, "a": {"d": 1, "c": {"f": 1, "e": 2}}}
-    text = encode(make_request(config=RuntimeConfig(extras=extras))).http.body.decode()
-    assert (
-        text.index('"a":{"d":1,"c":{"f":1,"e":2}}')
-        < text.index('"z":1')
-        < text.index('"messages"')
-    )
-
-
 def test_system_message_after_the_first_turn_is_rejected() -> None:
     with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
         encode(make_request(HELLO, System("Be terse."), HELLO))
@@ -538,19 +523,6 @@ def test_reasoning_details_are_sent_to_their_issuer_only(
     plain = OpenAICodec("m", BASE_URL, vendor="v").encode(make_request(*said))
     assert b"reasoning_details" not in plain.http.body
     assert [warning.code for warning in plain.warnings] == ["thinking_dropped"]
-
-
-@pytest.mark.parametrize("extras", [{}, {"user": "me"}, {"top_k": 3}])
-def test_messages_are_the_last_field_of_the_body(extras: dict[str, Any]) -> None:
-    """Because the messages come last, a longer conversation only appends bytes to the previous
-    request, as prompt caches require.
-    """
-    body = (
-        make_codec()
-        .encode(make_request(User("hi"), config=RuntimeConfig(temperature=0.5, extras=extras)))
-        .http.body
-    )
-    assert list(json.loads(body))[-1] == "messages"
 
 
 def test_extra_messages_equal_to_the_encoded_messages_are_accepted() -> None:
@@ -1084,19 +1056,6 @@ def test_failed_connection_ends_the_message(said: bytes) -> None:
         assert out.response == error.response
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_interrupted_message_keeps_the_content_received_so_far(stream: bool) -> None:
-    heard = decode(
-        make_codec(),
-        make_request(stream=stream),
-        [event_of(PLAIN_CHUNK), event_of(PLAIN_CHUNK)[:-9]],
-    )
-    assert type(heard.error) is StreamInterruptedError
-    assert heard.error.response is not None
-    assert heard.error.response.text == "Hello"
-    assert heard.error.response.finish_reason == "error"
-
-
 class Echo(Decoder):
     """A minimal decoder: each event is a text, and every stream ends normally."""
 
@@ -1156,19 +1115,6 @@ def test_exception_inside_a_codec_becomes_a_provider_error() -> None:
     assert type(decoder.error) is InvalidResponseError
     assert isinstance(decoder.error.__cause__, KeyError)
     assert fold(events).text == "a"
-
-
-def test_offsets_locate_a_tool_call_in_the_raw_bytes() -> None:
-    case = Case("openai", "interleaved-parallel-calls")
-    data = case.reply or b""
-    heard = decode(case.codec(), case.request, cut_at_random(data, 3))
-    intents = [
-        event.intent for event in heard.events if isinstance(event, ToolUseEnd) and event.intent
-    ]
-    assert [intent.assembled_from.event_count for intent in intents] == [2, 2, 1]
-    for intent in intents:
-        for offset in (intent.assembled_from.first_offset, intent.assembled_from.last_offset):
-            assert data[offset : offset + 6] == b"data: "
 
 
 def pieces_of_calls(*calls: dict[str, Any]) -> bytes:
@@ -1232,26 +1178,6 @@ def test_arguments_of_interleaved_tool_calls_are_parsed_once(
     heard = decode(make_codec(), make_request(tools=[Tool("any")]), [pieces_of_calls(*calls)])
     assert heard.error is None
     assert read < 10
-
-
-def test_documents_and_images_read_from_files_are_sent(tmp_path: Any) -> None:
-    (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    (tmp_path / "a.pdf").write_bytes(b"%PDF")
-    blocks = [
-        Image.from_file(tmp_path / "a.png"),
-        Document.from_file(tmp_path / "a.pdf"),
-        Image(Url("https://h/b.png")),
-    ]
-    sent = body_of(make_request(User(blocks)))["messages"][0]["content"]
-    assert sent == [
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
-        {
-            "type": "file",
-            "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="},
-        },
-        {"type": "image_url", "image_url": {"url": "https://h/b.png"}},
-    ]
-    assert Inline("iVBORw==") == blocks[0].source
 
 
 @pytest.mark.parametrize(

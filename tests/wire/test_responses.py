@@ -32,8 +32,6 @@ from dragoman.messages import (
     Assistant,
     Continuity,
     Document,
-    Image,
-    Inline,
     Issuer,
     Opaque,
     RedactedThinking,
@@ -65,7 +63,6 @@ from .cases import (
     find_exchanges,
     find_records,
     open_decoder,
-    plain_ids,
     with_between,
 )
 
@@ -1149,28 +1146,3 @@ def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], N
         assert heard.response is None or heard.response.message.content
         ends["read" if heard.error is None else type(heard.error).__name__] += 1
     count("exchanges of responses with real servers read", sum(ends.values()))
-
-
-def test_images_and_documents_are_sent_unchanged() -> None:
-    paper = Document(Url("https://h/a.pdf"))
-    said = User(
-        [
-            Image(Inline("AAAA"), "image/png", "high"),
-            Document(Inline("BBBB"), "text/csv", "a.csv"),
-            paper,
-        ]
-    )
-    encoded = make_codec().encode(make_request(said))
-    assert encoded.notes == ()
-    assert json.loads(encoded.http.body)["input"][0]["content"] == [
-        {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "high"},
-        {"type": "input_file", "filename": "a.csv", "file_data": "data:text/csv;base64,BBBB"},
-        {"type": "input_file", "file_url": "https://h/a.pdf"},
-    ]
-
-
-def test_tool_calls_without_an_id_get_a_generated_id() -> None:
-    reply = {"output": [{"type": "function_call", "name": "any", "arguments": "{}"}] * 2}
-    heard = decode(make_codec(), make_request(tools=(ANY,)), [json.dumps(reply).encode()])
-    assert heard.response is not None
-    assert plain_ids([call.id for call in heard.response.tool_calls]) == ["call_1", "call_2"]
