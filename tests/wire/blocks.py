@@ -39,6 +39,8 @@ from dragoman.validate import check_request
 from dragoman.wire import CODECS, Codec
 from dragoman.wire.server_tools import PORTABLE
 
+from .replies import candidate, chat, cohere, converse, line, message, output
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/concepts/wires.md"
 START, END = "<!-- blocks -->\n", "<!-- /blocks -->\n"
@@ -187,59 +189,6 @@ def receive(wire: str, reply: Any) -> list[Any]:
     return list(fold(events).message.content)
 
 
-def _chat(**message: Any) -> dict[str, Any]:
-    return {
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
-        ]
-    }
-
-
-def _message(*content: Any) -> dict[str, Any]:
-    return {
-        "type": "message",
-        "role": "assistant",
-        "content": list(content),
-        "stop_reason": "end_turn",
-    }
-
-
-def _parts(*parts: Any) -> dict[str, Any]:
-    return {
-        "candidates": [
-            {"content": {"role": "model", "parts": list(parts)}, "finishReason": "STOP"}
-        ]
-    }
-
-
-def _output(*items: Any) -> dict[str, Any]:
-    return {"id": "resp_1", "status": "completed", "output": list(items)}
-
-
-def _ollama(**message: Any) -> dict[str, Any]:
-    return {
-        "model": "m",
-        "message": {"role": "assistant", **message},
-        "done": True,
-        "done_reason": "stop",
-    }
-
-
-def _converse_reply(*content: Any) -> dict[str, Any]:
-    return {
-        "output": {"message": {"role": "assistant", "content": list(content)}},
-        "stopReason": "end_turn",
-    }
-
-
-def _cohere(*content: Any, **message: Any) -> dict[str, Any]:
-    return {
-        "id": "1",
-        "message": {"content": list(content), **message},
-        "finish_reason": "COMPLETE",
-    }
-
-
 _URL = "https://example.test/a"
 _SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
 _SUMMARY = [{"type": "summary_text", "text": WORD}]
@@ -247,34 +196,28 @@ _SUMMARY = [{"type": "summary_text", "text": WORD}]
 # its replies never contain this kind.
 REPLIES: dict[str, dict[str, Any]] = {
     "text of the model": {
-        "openai": _chat(content=WORD),
-        "anthropic": _message({"type": "text", "text": WORD}),
-        "gemini": _parts({"text": WORD}),
-        "responses": _output(
+        "openai": chat(content=WORD),
+        "anthropic": message({"type": "text", "text": WORD}),
+        "gemini": candidate({"text": WORD}),
+        "responses": output(
             {"type": "message", "content": [{"type": "output_text", "text": WORD}]}
         ),
-        "ollama": _ollama(content=WORD),
-        "cohere": _cohere({"type": "text", "text": WORD}),
-        "bedrock": _converse_reply({"text": WORD}),
+        "ollama": line(content=WORD),
+        "cohere": cohere({"type": "text", "text": WORD}),
+        "bedrock": converse({"text": WORD}),
     },
-    "text, signed": {"gemini": _parts({"text": WORD, "thoughtSignature": "c2ln"})},
+    "text, signed": {"gemini": candidate({"text": WORD, "thoughtSignature": "c2ln"})},
     "text with citations": {
-        "openai": _chat(
+        "openai": chat(
             content=WORD, annotations=[{"type": "url_citation", "url_citation": {"url": _URL}}]
         ),
-        "anthropic": _message(
+        "anthropic": message(
             {"type": "text", "text": WORD, "citations": [{"url": _URL, "cited_text": "b"}]}
         ),
-        "gemini": {
-            "candidates": [
-                {
-                    "content": {"role": "model", "parts": [{"text": WORD}]},
-                    "finishReason": "STOP",
-                    "groundingMetadata": {"groundingChunks": [{"web": {"uri": _URL}}]},
-                }
-            ]
-        },
-        "responses": _output(
+        "gemini": candidate(
+            {"text": WORD}, groundingMetadata={"groundingChunks": [{"web": {"uri": _URL}}]}
+        ),
+        "responses": output(
             {
                 "type": "message",
                 "content": [
@@ -286,7 +229,7 @@ REPLIES: dict[str, dict[str, Any]] = {
                 ],
             }
         ),
-        "cohere": _cohere(
+        "cohere": cohere(
             {"type": "text", "text": WORD},
             citations=[
                 {
@@ -296,76 +239,78 @@ REPLIES: dict[str, dict[str, Any]] = {
                 }
             ],
         ),
-        "bedrock": _converse_reply(
+        "bedrock": converse(
             {"citationsContent": {"content": [{"text": WORD}], "citations": [{"title": "t"}]}}
         ),
     },
     "thinking": {
-        "openai": _chat(content="b", reasoning_content=WORD),
-        "anthropic": _message({"type": "thinking", "thinking": WORD, "signature": ""}),
-        "gemini": _parts({"text": WORD, "thought": True}, {"text": "b"}),
-        "responses": _output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY}),
-        "ollama": _ollama(content="b", thinking=WORD),
-        "cohere": _cohere({"type": "thinking", "thinking": WORD}, {"type": "text", "text": "b"}),
-        "bedrock": _converse_reply(
+        "openai": chat(content="b", reasoning_content=WORD),
+        "anthropic": message({"type": "thinking", "thinking": WORD, "signature": ""}),
+        "gemini": candidate({"text": WORD, "thought": True}, {"text": "b"}),
+        "responses": output({"type": "reasoning", "id": "rs_1", "summary": _SUMMARY}),
+        "ollama": line(content="b", thinking=WORD),
+        "cohere": cohere({"type": "thinking", "thinking": WORD}, {"type": "text", "text": "b"}),
+        "bedrock": converse(
             {"reasoningContent": {"reasoningText": {"text": WORD}}}, {"text": "b"}
         ),
     },
     "thinking, signed": {
-        "openai": _chat(
+        "openai": chat(
             content="b",
             reasoning=WORD,
             reasoning_details=[{"type": "reasoning.encrypted", "data": "c2ln"}],
         ),
-        "anthropic": _message({"type": "thinking", "thinking": WORD, "signature": "c2ln"}),
-        "gemini": _parts(
+        "anthropic": message({"type": "thinking", "thinking": WORD, "signature": "c2ln"}),
+        "gemini": candidate(
             {"text": WORD, "thought": True, "thoughtSignature": "c2ln"}, {"text": "b"}
         ),
-        "responses": _output(
+        "responses": output(
             {"type": "reasoning", "id": "rs_1", "summary": _SUMMARY, "encrypted_content": "ZW5j"}
         ),
-        "bedrock": _converse_reply(
+        "bedrock": converse(
             {"reasoningContent": {"reasoningText": {"text": WORD, "signature": "c2ln"}}}
         ),
     },
     "redacted thinking": {
-        "anthropic": _message({"type": "redacted_thinking", "data": "ZW5j"}),
-        "bedrock": _converse_reply({"reasoningContent": {"redactedContent": "ZW5j"}}),
+        "anthropic": message({"type": "redacted_thinking", "data": "ZW5j"}),
+        "bedrock": converse({"reasoningContent": {"redactedContent": "ZW5j"}}),
     },
     "tool call": {
-        "openai": _chat(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
-        "anthropic": _message({"type": "tool_use", "id": "c", "name": TOOL, "input": {}}),
-        "gemini": _parts({"functionCall": {"name": TOOL, "args": {}}}),
-        "responses": _output(
+        "openai": chat(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
+        "anthropic": message({"type": "tool_use", "id": "c", "name": TOOL, "input": {}}),
+        "gemini": candidate({"functionCall": {"name": TOOL, "args": {}}}),
+        "responses": output(
             {"type": "function_call", "call_id": "c", "name": TOOL, "arguments": "{}"}
         ),
-        "ollama": _ollama(content="", tool_calls=[{"function": {"name": TOOL, "arguments": {}}}]),
-        "cohere": _cohere(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
-        "bedrock": _converse_reply({"toolUse": {"toolUseId": "c", "name": TOOL, "input": {}}}),
+        "ollama": line(content="", tool_calls=[{"function": {"name": TOOL, "arguments": {}}}]),
+        "cohere": cohere(tool_calls=[{"id": "c", "function": {"name": TOOL, "arguments": "{}"}}]),
+        "bedrock": converse({"toolUse": {"toolUseId": "c", "name": TOOL, "input": {}}}),
     },
     "tool call, signed": {
-        "gemini": _parts({"functionCall": {"name": TOOL, "args": {}}, "thoughtSignature": "c2ln"}),
+        "gemini": candidate(
+            {"functionCall": {"name": TOOL, "args": {}}, "thoughtSignature": "c2ln"}
+        ),
     },
     "a provider's own block": {
-        "openai": _chat(
+        "openai": chat(
             content="b", executed_tools=[{"index": 0, "type": "search", "output": WORD}]
         ),
-        "anthropic": _message(
+        "anthropic": message(
             _SEARCH, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
         ),
-        "gemini": _parts({"executableCode": {"language": "PYTHON", "code": "1"}}),
-        "responses": _output({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
-        "bedrock": _converse_reply(
+        "gemini": candidate({"executableCode": {"language": "PYTHON", "code": "1"}}),
+        "responses": output({"type": "web_search_call", "id": "ws_1", "status": "completed"}),
+        "bedrock": converse(
             {"toolResult": {"toolUseId": "t", "type": "nova_grounding_result", "content": []}}
         ),
     },
     "image of the model": {
-        "openai": _chat(
+        "openai": chat(
             content="b",
             images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}],
         ),
-        "gemini": _parts({"inlineData": {"mimeType": "image/png", "data": "aGk="}}),
-        "responses": _output(
+        "gemini": candidate({"inlineData": {"mimeType": "image/png", "data": "aGk="}}),
+        "responses": output(
             {
                 "type": "image_generation_call",
                 "id": "ig_1",
@@ -375,8 +320,8 @@ REPLIES: dict[str, dict[str, Any]] = {
         ),
     },
     "audio of the model": {
-        "openai": _chat(content=None, audio={"id": "audio_1", "data": "aGk=", "transcript": WORD}),
-        "gemini": _parts({"inlineData": {"mimeType": "audio/wav", "data": "aGk="}}),
+        "openai": chat(content=None, audio={"id": "audio_1", "data": "aGk=", "transcript": WORD}),
+        "gemini": candidate({"inlineData": {"mimeType": "audio/wav", "data": "aGk="}}),
     },
 }
 

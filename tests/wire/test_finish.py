@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -15,102 +13,8 @@ from dragoman.capabilities import Capabilities
 from dragoman.wire import CODECS
 
 from .cases import BASE_URL, MODEL, decode, plain_request
+from .replies import Call, reply
 
-Body = Callable[[str], dict[str, Any]]
-
-
-def openai(word: str) -> dict[str, Any]:
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    message = {
-        "role": "assistant",
-        "content": "Hi",
-        "tool_calls": [call] if "call" in word else [],
-    }
-    return {
-        "id": "x",
-        "model": MODEL,
-        "choices": [{"index": 0, "message": message, "finish_reason": word}],
-    }
-
-
-def anthropic(word: str) -> dict[str, Any]:
-    call = (
-        [{"type": "tool_use", "id": "c", "name": "f", "input": {}}] if word == "tool_use" else []
-    )
-    content = [{"type": "text", "text": "Hi"}, *call]
-    return {
-        "id": "x",
-        "type": "message",
-        "role": "assistant",
-        "model": MODEL,
-        "content": content,
-        "stop_reason": word,
-    }
-
-
-def gemini(word: str) -> dict[str, Any]:
-    return {
-        "candidates": [
-            {"content": {"role": "model", "parts": [{"text": "Hi"}]}, "finishReason": word}
-        ]
-    }
-
-
-def responses(word: str) -> dict[str, Any]:
-    item = {
-        "type": "message",
-        "role": "assistant",
-        "content": [{"type": "output_text", "text": "Hi"}],
-    }
-    is_status = word.startswith("complete")
-    end: dict[str, Any] = {"status": word if is_status else "incomplete"}
-    return {
-        "model": MODEL,
-        "output": [item],
-        **end,
-        "incomplete_details": None if is_status else {"reason": word},
-    }
-
-
-def ollama(word: str) -> dict[str, Any]:
-    return {
-        "model": MODEL,
-        "message": {"role": "assistant", "content": "Hi"},
-        "done": True,
-        "done_reason": word,
-    }
-
-
-def cohere(word: str) -> dict[str, Any]:
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    content = [{"type": "text", "text": "Hi"}]
-    message = {
-        "role": "assistant",
-        "content": content,
-        "tool_calls": [call] if word == "TOOL_CALL" else [],
-    }
-    return {"id": "x", "message": message, "finish_reason": word}
-
-
-def bedrock(word: str) -> dict[str, Any]:
-    call = (
-        [{"toolUse": {"toolUseId": "c", "name": "f", "input": {}}}] if word == "tool_use" else []
-    )
-    return {
-        "output": {"message": {"role": "assistant", "content": [{"text": "Hi"}, *call]}},
-        "stopReason": word,
-    }
-
-
-BODIES: dict[str, Body] = {
-    "bedrock": bedrock,
-    "cohere": cohere,
-    "openai": openai,
-    "anthropic": anthropic,
-    "gemini": gemini,
-    "responses": responses,
-    "ollama": ollama,
-}
 ENDS: dict[str, dict[str, str]] = {
     "openai": {
         "stop": "stop",
@@ -182,7 +86,8 @@ ENDS: dict[str, dict[str, str]] = {
 )
 def test_finish_reason_of_each_wire_is_read(wire: str, word: str) -> None:
     codec = CODECS[wire].connect(MODEL, BASE_URL, None, Capabilities())
-    body = json.dumps(BODIES[wire](word)).encode()
+    calls: list[Call] = [("c", "f", {})] if ENDS[wire][word] == "tool_calls" else []
+    body = json.dumps(reply(wire, "Hi", *calls, finish=word)).encode()
     heard = decode(codec, plain_request(stream=False), [body], judged=False)
     found = heard.response or (heard.error.response if heard.error is not None else None)
     assert found is not None
@@ -191,6 +96,6 @@ def test_finish_reason_of_each_wire_is_read(wire: str, word: str) -> None:
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
 def test_tested_finish_reasons_equal_those_of_the_codec(wire: str) -> None:
-    reply = importlib.import_module(f"dragoman.wire.{wire}.reply")
-    read = reply.READ if wire == "openai" else {**reply.FINISH, **getattr(reply, "_READ", {})}
+    module = importlib.import_module(f"dragoman.wire.{wire}.reply")
+    read = module.READ if wire == "openai" else {**module.FINISH, **getattr(module, "_READ", {})}
     assert read == ENDS[wire]

@@ -32,6 +32,8 @@ from dragoman import (
 )
 from dragoman.wire import CODECS, Codec
 
+from .replies import reply
+
 WIRES = tuple(CODECS)
 PAIRS = list(itertools.product(WIRES, WIRES))
 CONFIG = RuntimeConfig(max_tokens=100)
@@ -251,65 +253,7 @@ def check_responses(body: Any) -> None:
 
 # --- a conversation of six turns, each on another wire -----------------------------------------
 
-REPLIES: dict[str, Any] = {
-    "openai": lambda text: {"choices": [{"message": {"content": text}, "finish_reason": "stop"}],
-                            "usage": {"prompt_tokens": 7, "completion_tokens": 3,
-                                      "total_tokens": 10}},
-    "anthropic": lambda text: {"type": "message", "role": "assistant",
-                               "content": [{"type": "text", "text": text}],
-                               "stop_reason": "end_turn",
-                               "usage": {"input_tokens": 7, "output_tokens": 3}},
-    "gemini": lambda text: {"candidates": [{"content": {"parts": [{"text": text}]},
-                                            "finishReason": "STOP"}],
-                            "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3,
-                                              "totalTokenCount": 10}},
-    "ollama": lambda text: {"message": {"content": text}, "done": True, "done_reason": "stop",
-                            "prompt_eval_count": 7, "eval_count": 3},
-    "responses": lambda text: {"status": "completed", "output": [
-        {"type": "message", "role": "assistant",
-         "content": [{"type": "output_text", "text": text}]}],
-        "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}},
-    "bedrock": lambda text: {"output": {"message": {"role": "assistant",
-                                                    "content": [{"text": text}]}},
-                             "stopReason": "end_turn",
-                             "usage": {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10}},
-    "cohere": lambda text: {"message": {"content": [{"type": "text", "text": text}]},
-                            "finish_reason": "COMPLETE",
-                            "usage": {"tokens": {"input_tokens": 7, "output_tokens": 3}}},
-}  # fmt: skip
-
-CALLS: dict[str, Any] = {
-    "openai": {"choices": [{"message": {"content": None, "tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "weather",
-                                                      "arguments": '{"city": "Oslo"}'}}]},
-        "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 7, "completion_tokens": 3,
-                                                   "total_tokens": 10}},
-    "anthropic": {"type": "message", "role": "assistant", "stop_reason": "tool_use",
-                  "content": [{"type": "tool_use", "id": "c1", "name": "weather",
-                               "input": {"city": "Oslo"}}],
-                  "usage": {"input_tokens": 7, "output_tokens": 3}},
-    "gemini": {"candidates": [{"content": {"parts": [
-        {"functionCall": {"id": "c1", "name": "weather", "args": {"city": "Oslo"}}}]},
-        "finishReason": "STOP"}],
-        "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3,
-                          "totalTokenCount": 10}},
-    "ollama": {"message": {"tool_calls": [
-        {"id": "c1", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}]},
-               "done": True, "done_reason": "stop", "prompt_eval_count": 7, "eval_count": 3},
-    "responses": {"status": "completed", "output": [
-        {"type": "function_call", "call_id": "c1", "name": "weather",
-         "arguments": '{"city": "Oslo"}'}],
-        "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}},
-    "bedrock": {"output": {"message": {"role": "assistant", "content": [
-        {"toolUse": {"toolUseId": "c1", "name": "weather", "input": {"city": "Oslo"}}}]}},
-        "stopReason": "tool_use", "usage": {"inputTokens": 7, "outputTokens": 3,
-                                            "totalTokens": 10}},
-    "cohere": {"message": {"tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "weather",
-                                                      "arguments": '{"city": "Oslo"}'}}]},
-        "finish_reason": "TOOL_CALL", "usage": {"tokens": {"input_tokens": 7,
-                                                           "output_tokens": 3}}},
-}  # fmt: skip
+OSLO = ("c1", "weather", {"city": "Oslo"})
 
 
 def model_on(wire: str, *bodies: Any) -> tuple[dragoman.Provider, Any]:
@@ -329,7 +273,7 @@ async def test_conversation_continues_over_six_turns_on_alternating_wires(
     messages: list[Any] = [System("Be brief.")]
     for turn, wire in enumerate(itertools.islice(itertools.cycle(order), 6)):
         messages.append(User(f"question {turn}"))
-        model, _ = model_on(wire, CALLS[wire], REPLIES[wire](f"answer {turn}"))
+        model, _ = model_on(wire, reply(wire, "", OSLO), reply(wire, f"answer {turn}"))
         proposed = await model.complete(messages, [WEATHER], CONFIG)
         messages.append(proposed.message)
         messages.append(ToolResult(proposed.tool_calls[0].id, f"rain {turn}"))
@@ -337,7 +281,7 @@ async def test_conversation_continues_over_six_turns_on_alternating_wires(
         messages.append(answered.message)
     messages.append(User("And?"))
     for wire in WIRES:
-        model, transport = model_on(wire, REPLIES[wire]("done"))
+        model, transport = model_on(wire, reply(wire, "done"))
         assert (await model.complete(messages, [WEATHER], CONFIG)).text == "done"
         said = transport.requests[0].body.decode()
         places = [
@@ -354,7 +298,7 @@ async def test_conversation_continues_over_six_turns_on_alternating_wires(
 async def test_same_content_gives_equal_replies_on_all_wires() -> None:
     outcomes = []
     for wire in WIRES:
-        model, _ = model_on(wire, REPLIES[wire]("Hello"), CALLS[wire])
+        model, _ = model_on(wire, reply(wire, "Hello"), reply(wire, "", OSLO))
         text = await model.complete("Hi", config=CONFIG)
         call = await model.complete("Hi", [WEATHER], CONFIG)
         outcomes.append(

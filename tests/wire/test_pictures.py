@@ -31,6 +31,7 @@ from dragoman.validate import check_request, parse_messages
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 
 from .cases import BASE_URL, MODEL
+from .replies import candidate, chat, output
 
 PNG = Image(Inline("aGk="), "image/png")
 URL = "https://example.test/a.png"
@@ -47,26 +48,6 @@ DRAFT = {
     "inlineData": {"mimeType": "image/png", "data": "aGk=", "displayName": "a"},
     "thought": True,
 }
-
-
-def chat(**message: Any) -> dict[str, Any]:
-    return {
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
-        ]
-    }
-
-
-def parts(*found: Any) -> dict[str, Any]:
-    return {
-        "candidates": [
-            {"content": {"role": "model", "parts": list(found)}, "finishReason": "STOP"}
-        ]
-    }
-
-
-def output(*items: Any) -> dict[str, Any]:
-    return {"id": "resp_1", "status": "completed", "output": list(items)}
 
 
 def events_of(wire: str, body: Any, quirks: Any = None) -> list[Event]:
@@ -123,10 +104,14 @@ READ: dict[str, tuple[str, Any, list[Image]]] = {
     ),
     "no URL": ("openai", chat(content="a", images=["x", {"image_url": {}}]), []),
     "a part without one": ("openai", chat(content=[{"type": "image_url"}]), []),
-    "inline data": ("gemini", parts(PART), [PNG]),
-    "a draft": ("gemini", parts(DRAFT), [PNG]),
-    "a video": ("gemini", parts({"inlineData": {"mimeType": "video/mp4", "data": "aGk="}}), []),
-    "no data": ("gemini", parts({"inlineData": {"mimeType": "image/png", "data": ""}}), []),
+    "inline data": ("gemini", candidate(PART), [PNG]),
+    "a draft": ("gemini", candidate(DRAFT), [PNG]),
+    "a video": (
+        "gemini",
+        candidate({"inlineData": {"mimeType": "video/mp4", "data": "aGk="}}),
+        [],
+    ),
+    "no data": ("gemini", candidate({"inlineData": {"mimeType": "image/png", "data": ""}}), []),
     "an item": ("responses", output(ITEM), [PNG]),
     "an item of a format": (
         "responses",
@@ -153,7 +138,7 @@ def test_images_in_a_reply_become_image_blocks(wire: str, body: Any, images: lis
 
 
 def test_images_are_sent_back_to_their_issuer_unchanged() -> None:
-    body, lost = sent_back("gemini", reply_of("gemini", parts(PART, DRAFT)).message)
+    body, lost = sent_back("gemini", reply_of("gemini", candidate(PART, DRAFT)).message)
     assert (body["contents"][1]["parts"], lost) == ([PART, DRAFT], [])
     body, lost = sent_back("responses", reply_of("responses", output(ITEM)).message)
     assert (body["input"][1], lost) == (ITEM, [])
@@ -196,7 +181,7 @@ def test_assistant_message_with_an_image_of_unknown_issuer_is_rejected() -> None
 
 
 def test_user_may_send_an_image_that_a_model_made() -> None:
-    reply = reply_of("gemini", parts(PART))
+    reply = reply_of("gemini", candidate(PART))
     codec = CODECS["openai"].connect(MODEL, BASE_URL, None, Capabilities())
     again = codec.encode(Request((User([Text("Bluer."), *reply.images]),), model=MODEL))
     assert json.loads(again.http.body)["messages"][0]["content"][1] == DATA
@@ -212,7 +197,7 @@ def test_user_may_send_an_image_that_a_model_made() -> None:
 
 UPSTREAM: dict[str, Any] = {
     "openai": chat(content="a", images=[DATA]),
-    "gemini": parts({"text": "a"}, PART),
+    "gemini": candidate({"text": "a"}, PART),
     "responses": output(ITEM),
 }
 ASKED = {"gemini": "/v1beta/models/m:generateContent"}
@@ -299,7 +284,7 @@ def test_images_that_a_client_cannot_receive_are_described_in_text(
 
 def test_images_and_speech_of_a_gemini_client_keep_their_issuer() -> None:
     signed = {"inlineData": {"mimeType": "audio/wav", "data": "aGk="}, "thoughtSignature": "c2ln"}
-    body = parts({"inlineData": {"mimeType": "image/png", "data": "aGk="}}, signed)
+    body = candidate({"inlineData": {"mimeType": "image/png", "data": "aGk="}}, signed)
     said = turn_of("gemini", json.dumps(body).encode())
     home = Issuer("gemini")
     assert said == Assistant(
