@@ -172,11 +172,12 @@ class Screen:
 
 def print_results(parts: Sequence[Part]) -> int:
     """Print the table, the skipped tests, the failures and the sums; return the exit code."""
-    print(f"\n{'part':<14} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}")
+    width = max([14, *[len(part.name) for part in parts]])
+    print(f"\n{'part':<{width}} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}")
     for part in parts:
         result = str(part.passed) if part.total else "no" if part.failed else "ok"
         skipped = part.skips.total() or ""
-        row = f"{part.name:<14} {result:>7} {part.failed or '':>7} {skipped:>8}"
+        row = f"{part.name:<{width}} {result:>7} {part.failed or '':>7} {skipped:>8}"
         print(f"{row} {part.seconds:>8.0f}")
     skips = sum([part.skips for part in parts], Counter[str]())
     if skips:
