@@ -1,8 +1,9 @@
 """Call models through another HTTP client, here httpx: `python examples/httpx_transport.py
-[BASE_URL [MODEL]]`.
+[BASE_URL [MODEL [PROXY]]]`.
 
 The timeouts limit how long the transport waits for the next bytes. The settings of the httpx
-client, such as a proxy, decide where requests go. The other code is what every transport needs.
+client, such as a proxy, decide where requests go: a PROXY may be `socks5://127.0.0.1:1080`, which
+needs `pip install "httpx2[socks]"`. The other code is what every transport needs.
 """
 
 import asyncio
@@ -73,8 +74,11 @@ class HttpxTransport(Transport):
         await self._client.aclose()
 
 
-async def main(base_url: str = "http://127.0.0.1:8080/v1", model: str = "default") -> None:
-    async with connect(model, base_url=base_url, transport=HttpxTransport()) as provider:
+async def main(
+    base_url: str = "http://127.0.0.1:8080/v1", model: str = "default", proxy: str | None = None
+) -> None:
+    transport = HttpxTransport(httpx2.AsyncClient(proxy=proxy))
+    async with connect(model, base_url=base_url, transport=transport) as provider:
         async for text in provider.stream("Name a river.").text():
             print(text, end="", flush=True)
 

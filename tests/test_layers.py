@@ -306,10 +306,6 @@ def event_makers(modules: list[Module]) -> list[str]:
 # Private attributes of libraries that have no public equivalent.
 PRIVATE_ALLOWED = {
     (
-        "transport/aiohttp.py",
-        "_close",
-    ): "closes the sockets of a pool whose loop is gone; close() needs that loop",
-    (
         "local/server.py",
         "_exit",
     ): "ends a child process without the parent's finalizers; it has no other name",

@@ -92,11 +92,11 @@ def search(caplog: pytest.LogCaptureFixture) -> Iterator[Search]:
     end.
     """
     caplog.set_level(1)
-    for name in ("asyncio", "aiohttp", "dragoman"):
+    for name in ("asyncio", "dragoman"):
         logging.getLogger(name).setLevel(1)
     made = Search()
     yield made
-    for name in ("asyncio", "aiohttp", "dragoman"):
+    for name in ("asyncio", "dragoman"):
         logging.getLogger(name).setLevel(logging.NOTSET)
     made.look("log", caplog.text)
     assert made.found == []

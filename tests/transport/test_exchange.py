@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import dragoman
 from dragoman import (
     AuthenticationError,
+    HttpTransport,
     InvalidResponseError,
     NetworkError,
     Provider,
@@ -40,14 +41,11 @@ from dragoman import (
 )
 from dragoman.events import Event
 from dragoman.provider import EventStream, bind, http
-from dragoman.transport import FixtureTransport, Secret, Transport
+from dragoman.transport import FixtureTransport, Secret
 from dragoman.transport.body import MAX_RATIO
 from dragoman.wire import Decoder
 
 from ..server import Connection, answering, chunk, completion, serve, stream_of
-
-pytestmark = pytest.mark.usefixtures("make_transport")
-Make = Callable[..., Transport]
 
 
 async def _collect(model: Provider) -> tuple[list[Any], Exception | None]:
@@ -462,7 +460,7 @@ async def test_hint_is_shown_only_if_no_server_can_be_reached() -> None:
     assert "Is it running?" not in str(lost.value)
 
 
-async def test_errors_name_the_proxy_without_its_password(make_transport: Make) -> None:
+async def test_errors_name_the_proxy_without_its_password() -> None:
     async def refuse_tunnel(connection: Connection) -> None:
         connection.reply(502, b"no")
 
@@ -478,7 +476,7 @@ async def test_errors_name_the_proxy_without_its_password(make_transport: Make) 
                 "the proxy http://127.0.0.1:1 to https://test.invalid cannot be reached",
             ),
         ]:
-            transport = make_transport(proxy=proxy)
+            transport = HttpTransport(proxy=proxy)
             async with connect(
                 "m", base_url="https://test.invalid/v1", transport=transport
             ) as model:
@@ -598,9 +596,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "cert.pem", folder / "key.pem"
 
 
-async def test_custom_certificate_is_trusted(
-    certificate: tuple[Path, Path], make_transport: Make
-) -> None:
+async def test_custom_certificate_is_trusted(certificate: tuple[Path, Path]) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
 
@@ -623,7 +619,7 @@ async def test_custom_certificate_is_trusted(
             with pytest.raises(NetworkError, match="certificate"):
                 await model.complete("Hi")
         for ca in (str(certificate[0]), ssl.create_default_context(cafile=str(certificate[0]))):
-            async with connect("m", base_url=url, transport=make_transport(ca=ca)) as model:
+            async with connect("m", base_url=url, transport=HttpTransport(ca=ca)) as model:
                 assert (await model.complete("Hi")).text == "secure"
                 events, error = await _collect(model)
                 assert error is None
@@ -631,9 +627,7 @@ async def test_custom_certificate_is_trusted(
                 assert (await model.complete("Hi")).text == "secure"
 
 
-async def test_proxy_variables_are_used_unless_excluded(
-    monkeypatch: pytest.MonkeyPatch, make_transport: Make
-) -> None:
+async def test_proxy_variables_are_used_unless_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve(answering("by proxy")) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("no_proxy", "direct.invalid")
@@ -645,7 +639,7 @@ async def test_proxy_variables_are_used_unless_excluded(
             with pytest.raises(NetworkError):
                 await model.complete("Hi")
         async with connect(
-            "m", base_url="http://other.invalid/v1", transport=make_transport(proxy=None)
+            "m", base_url="http://other.invalid/v1", transport=HttpTransport(proxy=None)
         ) as model:
             with pytest.raises(NetworkError):
                 await model.complete("Hi")
@@ -655,7 +649,7 @@ async def test_proxy_variables_are_used_unless_excluded(
         ):
             assert (await model.complete("Hi")).text == "direct"
         assert len(proxy.requests) == seen
-        chosen = make_transport(proxy=proxy.url)
+        chosen = HttpTransport(proxy=proxy.url)
         async with connect("m", base_url="http://other.invalid/v1", transport=chosen) as model:
             assert (await model.complete("Hi")).text == "by proxy"
 
@@ -684,11 +678,9 @@ async def test_fixture_transport_replays_a_failure_and_raises_when_empty() -> No
     assert len(transport.requests) == 2
 
 
-async def test_proxy_that_is_not_http_is_rejected(
-    monkeypatch: pytest.MonkeyPatch, make_transport: Make
-) -> None:
+async def test_proxy_that_is_not_http_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="proxy: the proxy is a socks5 URL"):
-        make_transport(proxy="socks5://127.0.0.1:1")
+        HttpTransport(proxy="socks5://127.0.0.1:1")
     for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ALL_PROXY", "socks5h://127.0.0.1:1")

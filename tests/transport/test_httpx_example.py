@@ -40,6 +40,35 @@ async def test_httpx_transport_of_the_example_works(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "Hello"
 
 
+async def test_httpx_transport_of_the_example_can_use_a_socks_proxy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[bytes] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly((await reader.readexactly(2))[1])
+        writer.write(b"\x05\x00")  # no authentication
+        asked.append(await reader.readexactly(10))  # CONNECT to an IPv4 address and a port
+        port = int.from_bytes(asked[-1][8:])
+        writer.write(b"\x05\x00\x00\x01" + bytes(6))
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(_copy(reader, to_server), _copy(from_server, writer))
+
+    proxy = await asyncio.start_server(relay, "127.0.0.1", 0)
+    url = f"socks5://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    async with proxy, serve(answering("Hello")) as server:
+        await httpx_transport.main(server.base_url, "m", url)
+        assert len(server.requests) == 1
+    assert [each[:8] for each in asked] == [b"\x05\x01\x00\x01\x7f\x00\x00\x01"]
+    assert capsys.readouterr().out == "Hello"
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+
+
 async def refuse(connection: Connection) -> None:
     connection.reply(401, b'{"error": {"message": "no"}}')
 

@@ -26,7 +26,6 @@ from ..server import answering, serve
 from .raw import PATIENT, call, listen, read_request, replying
 
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
-Make = Callable[..., Transport]
 
 
 async def test_most_recently_used_connection_is_reused_first() -> None:
@@ -156,7 +155,7 @@ def test_read_ahead_buffer_shrinks_with_the_number_of_streams() -> None:
 
 
 @pytest.mark.parametrize("way", ["close", "cancel", "drop"])
-async def test_ended_streams_do_not_count_as_open(way: str, make_transport: Make) -> None:
+async def test_ended_streams_do_not_count_as_open(way: str) -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -165,15 +164,14 @@ async def test_ended_streams_do_not_count_as_open(way: str, make_transport: Make
             await writer.drain()
             await asyncio.sleep(0.01)
 
-    transport: Any = make_transport()
+    transport = HttpTransport()
     async with listen(drip) as server:
         model = connect("m", base_url=server.url, transport=transport)
         streams = [model.stream("Hi") for _ in range(10)]
         for stream in streams:
             await anext(stream)
-        opened = transport.open_pool() if isinstance(transport, HttpTransport) else None
-        # The number of open streams has no public accessor.
-        assert (opened.streams if opened else transport._streams) == 10  # noqa: SLF001
+        opened = transport.open_pool()
+        assert opened.streams == 10
         for stream in streams:
             if way == "close":
                 await stream.aclose()
@@ -182,19 +180,16 @@ async def test_ended_streams_do_not_count_as_open(way: str, make_transport: Make
                 await stream.aclose()
         del stream, streams
         gc.collect()
-        assert (opened.streams if opened else transport._streams) == 0  # noqa: SLF001 - open streams are counted inside
+        assert opened.streams == 0
         async with asyncio.timeout(10):
             while server.open:
                 await asyncio.sleep(0.01)
-        if opened:
-            assert opened.sizes == (0, 0)
+        assert opened.sizes == (0, 0)
         await model.close()
 
 
 @pytest.mark.parametrize("secure", [False, True])
-async def test_slow_reader_applies_backpressure(
-    secure: bool, tmp_path: Path, make_transport: Make
-) -> None:
+async def test_slow_reader_applies_backpressure(secure: bool, tmp_path: Path) -> None:
     from .certificates import Authority, server_context
 
     authority = Authority(tmp_path)
@@ -215,7 +210,7 @@ async def test_slow_reader_applies_backpressure(
     settings: dict[str, Any] = (
         {"ssl": server_context(authority.issue("127.0.0.1"))} if secure else {}
     )
-    transport = make_transport(ca=authority.path)
+    transport = HttpTransport(ca=authority.path)
     async with listen(flood, **settings) as server:
         request = HttpRequest("POST", f"{server.url}/v1", {}, b"{}")
         async with transport.send(request, {}, PATIENT, stream=True) as reply:
@@ -256,14 +251,14 @@ async def test_calls_work_over_unix_sockets(tmp_path: Path) -> None:
     await transport.close()
 
 
-async def test_calls_work_over_ipv6(make_transport: Make) -> None:
+async def test_calls_work_over_ipv6() -> None:
     heads: list[bytes] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append((await read_request(reader))[0])
         writer.write(REPLY)
 
-    transport = make_transport()
+    transport = HttpTransport()
     async with listen(handler, host="::1") as server:
         assert (await call(transport, server.url))[2] == b"hi"
         assert f"host: {server.url.removeprefix('http://')}".encode() in heads[0].replace(
@@ -350,8 +345,8 @@ HEAD = (
 )
 
 
-async def test_headers_for_records_are_those_that_errors_keep(make_transport: Make) -> None:
-    transport = make_transport()
+async def test_headers_for_records_are_those_that_errors_keep() -> None:
+    transport = HttpTransport()
     async with listen(replying(HEAD + b"hi")) as server:
         request = HttpRequest("POST", server.url, {}, b"{}")
         async with transport.send(request, {}, PATIENT) as reply:
@@ -405,8 +400,8 @@ async def test_invalid_addresses_are_rejected(url: str) -> None:
 # --- transports and event loops ----------------------------------------------------------------
 
 
-def test_transport_belongs_to_one_event_loop(make_transport: Make) -> None:
-    transport = make_transport()
+def test_transport_belongs_to_one_event_loop() -> None:
+    transport = HttpTransport()
 
     async def once() -> None:
         async with serve(answering()) as server:

@@ -6,13 +6,13 @@ import asyncio
 import base64
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from dragoman import HttpTransport, InvalidResponseError, NetworkError, TimedOutError
-from dragoman.transport import Timeouts, Transport
+from dragoman.transport import Timeouts
 from dragoman.transport.connect import Proxy, find_proxy, parse_url
 from dragoman.wire import HttpRequest
 
@@ -21,7 +21,6 @@ from .certificates import Authority, server_context
 from .raw import PATIENT, Handler, call, listen, read_request, replying
 
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
-Make = Callable[..., Transport]
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +79,7 @@ async def tinyproxy(folder: Path, *, password: str = "") -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("password", ["", "s3cret-word"], ids=["open", "with a password"])
 async def test_calls_work_through_a_real_proxy(
-    password: str, authority: Authority, tmp_path: Path, make_transport: Make
+    password: str, authority: Authority, tmp_path: Path
 ) -> None:
     heads: list[bytes] = []
 
@@ -94,13 +93,13 @@ async def test_calls_work_through_a_real_proxy(
         listen(handler) as plain,
         listen(handler, ssl=server_context(authority.issue("127.0.0.1"))) as secure,
     ):
-        transport = make_transport(proxy=proxy, ca=authority.path)
+        transport = HttpTransport(proxy=proxy, ca=authority.path)
         for stream in (False, True):
             assert (await call(transport, plain.url, stream=stream))[2] == b"hi"
             assert (await call(transport, secure.url, stream=stream))[2] == b"hi"
         await transport.close()
         if password:
-            stranger = make_transport(proxy=proxy.replace("ann:", "bob:"), ca=authority.path)
+            stranger = HttpTransport(proxy=proxy.replace("ann:", "bob:"), ca=authority.path)
             # The proxy closes the connection without reading the request, so the reply's body may
             # be lost, but not its status.
             request = HttpRequest("POST", f"{plain.url}/v1", {}, b"")

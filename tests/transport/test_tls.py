@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dragoman import HttpTransport, NetworkError, StreamInterruptedError
-from dragoman.transport import Transport
 from dragoman.transport.connect import make_context
 
 from .certificates import Authority, server_context
 from .raw import RawServer, call, listen, read_request, replying
 
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
-Make = Callable[..., Transport]
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +27,11 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("stranger"), "another authority")
 
 
-async def test_trusted_certificate_is_accepted(authority: Authority, make_transport: Make) -> None:
+async def test_trusted_certificate_is_accepted(authority: Authority) -> None:
     context = server_context(authority.issue("127.0.0.1"))
     async with listen(replying(REPLY), ssl=context) as server:
         for ca in (authority.path, ssl.create_default_context(cafile=authority.path)):
-            transport = make_transport(ca=ca)
+            transport = HttpTransport(ca=ca)
             for stream in (False, True, False):  # streams over TLS reuse the connection
                 assert (await call(transport, server.url, stream=stream))[2] == b"hi"
             await transport.close()
@@ -51,10 +48,10 @@ async def test_streams_over_tls_reuse_one_connection(authority: Authority) -> No
 
 
 async def test_only_known_certificate_authorities_are_trusted_by_default(
-    authority: Authority, make_transport: Make
+    authority: Authority,
 ) -> None:
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
-        transport = make_transport()
+        transport = HttpTransport()
         with pytest.raises(NetworkError, match="certificate"):
             await call(transport, server.url)
         await transport.close()
@@ -69,22 +66,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_invalid_certificates_are_rejected(
-    name: str, authority: Authority, make_transport: Make
-) -> None:
+async def test_invalid_certificates_are_rejected(name: str, authority: Authority) -> None:
     settings, why = REFUSED[name]
     files = authority.issue(
         *settings["hosts"], **{key: True for key in settings if key != "hosts"}
     )  # type: ignore[misc]
-    transport = make_transport(ca=authority.path)
+    transport = HttpTransport(ca=authority.path)
     async with listen(replying(REPLY), ssl=server_context(files)) as server:
         with pytest.raises(NetworkError, match="certificate") as caught:
             await call(transport, server.url)
-        if isinstance(transport, HttpTransport):
-            assert caught.value.message.startswith(
-                f"the certificate of {server.url} was refused: "
-            )
-            assert _matches(why, caught.value.message)
+        assert caught.value.message.startswith(f"the certificate of {server.url} was refused: ")
+        assert _matches(why, caught.value.message)
         assert caught.value.__cause__ is not None
         assert caught.value.__cause__.__traceback__ is None
         await transport.close()
@@ -95,10 +87,10 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 async def test_removed_certificate_authority_is_no_longer_trusted(
-    authority: Authority, stranger: Authority, make_transport: Make
+    authority: Authority, stranger: Authority
 ) -> None:
     async with listen(replying(REPLY), ssl=server_context(authority.issue("127.0.0.1"))) as server:
-        transport = make_transport(ca=stranger.path)
+        transport = HttpTransport(ca=stranger.path)
         with pytest.raises(NetworkError, match="certificate"):
             await call(transport, server.url)
         await transport.close()
@@ -132,12 +124,12 @@ async def test_missing_revocation_list_rejects_the_certificate(
         await transport.close()
 
 
-async def test_server_without_tls_is_reported(authority: Authority, make_transport: Make) -> None:
+async def test_server_without_tls_is_reported(authority: Authority) -> None:
     async def plain(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
         await writer.drain()
 
-    transport = make_transport(ca=authority.path)
+    transport = HttpTransport(ca=authority.path)
     async with listen(plain) as server:
         with pytest.raises(NetworkError):
             await call(transport, server.url.replace("http:", "https:"))
