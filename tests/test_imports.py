@@ -54,19 +54,19 @@ def test_importing_the_package_loads_no_other_module() -> None:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("from dragoman import User", ["asyncio", "aiohttp", "yaml", "dragoman.provider"]),
-        ("from dragoman import AuthenticationError", ["asyncio", "aiohttp", "yaml"]),
+        ("from dragoman import User", ["asyncio", "uvicorn", "yaml", "dragoman.provider"]),
+        ("from dragoman import AuthenticationError", ["asyncio", "uvicorn", "yaml"]),
         (
             "from dragoman import connect",
-            ["aiohttp", "yaml", "click", "platformdirs", "jsonschema_rs", "dragoman.registry"],
+            ["uvicorn", "yaml", "click", "platformdirs", "jsonschema_rs", "dragoman.registry"],
         ),
         (
             "from dragoman import Registry; Registry",
-            ["aiohttp", "click", "dragoman.local", "xllamacpp"],
+            ["uvicorn", "click", "dragoman.local", "xllamacpp"],
         ),
         (
             "from dragoman.cli import main",
-            ["asyncio", "msgspec", "aiohttp", "yaml", "rich", "dragoman.provider"],
+            ["asyncio", "msgspec", "uvicorn", "yaml", "rich", "dragoman.provider"],
         ),
     ],
 )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import logging
 import math
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +107,7 @@ FAULTS: dict[str, Row] = {
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("name", FAULTS)
 async def test_scripted_faults_occur_over_a_socket(
-    dragoman_sim: Sim, wire: str, name: str
+    dragoman_sim: Sim, wire: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fault, whole, streamed = FAULTS[name]
     sim = dragoman_sim(ScriptRule(TEXT, fault=fault))
@@ -116,6 +119,8 @@ async def test_scripted_faults_occur_over_a_socket(
         except ProviderError as error:
             raised = error
         events, error = await collect(model.stream("x", **SETTINGS))
+    sim.stop()
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
     if wire == "ollama" and name == "ended":
         # The Ollama wire sends a complete reply as a stream of one line.
         whole = StreamInterruptedError
@@ -130,6 +135,42 @@ async def test_scripted_faults_occur_over_a_socket(
         assert error.retry_after == fault.retry_after
     if streamed is None:
         assert fold(events).text == TEXT
+
+
+def send_raw(sim: SimServer, head: str, body: bytes = b"") -> bytes:
+    """Send a request over a new connection; return all bytes that the server sends."""
+    host, _, port = sim.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), 10) as client:
+        client.sendall(f"{head}\r\nhost: x\r\n\r\n".encode() + body)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def test_cut_reply_announces_more_bytes_than_it_has(dragoman_sim: Sim) -> None:
+    sim = dragoman_sim(ScriptRule(TEXT, fault=Fault(cut_at=90)))
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: {len(body)}"
+    headers, _, received = send_raw(sim, head, body).partition(b"\r\n\r\n")
+    assert len(received) == 90
+    [length] = [each[16:] for each in headers.split(b"\r\n") if each.startswith(b"content-l")]
+    assert int(length) > 90
+
+
+def test_simulator_rejects_a_request_that_is_too_large(dragoman_sim: Sim) -> None:
+    size = server_module.MAX_BODY + 1
+    head = f"POST /v1/messages HTTP/1.1\r\nconnection: close\r\ncontent-length: {size}"
+    assert send_raw(dragoman_sim("x"), head).startswith(b"HTTP/1.1 413 ")
+
+
+def test_uploaded_file_is_kept_byte_for_byte(dragoman_sim: Sim) -> None:
+    sim = dragoman_sim("x")
+    content = b'{"a": "\xe2\x80\xa8"}\r\n\n--\r\x1c\x85' + bytes(range(256)) + b"\n"
+    client = openai.OpenAI(base_url=sim.base_urls["openai"], api_key="x", max_retries=0)
+    kept = client.files.create(file=content, purpose="batch")
+    assert kept.bytes == len(content)
+    assert client.files.content(kept.id).content == content
+    with pytest.raises(openai.BadRequestError):
+        client.files.create(file=content, purpose="assistants")
+    client.close()
 
 
 async def test_the_same_seed_gives_the_same_faults() -> None:
@@ -175,6 +216,15 @@ async def test_listed_model_is_ready_on_every_wire(dragoman_sim: Sim, wire: str)
             await missing.complete("x", **SETTINGS)
 
 
+@pytest.mark.parametrize("wire", WIRES)
+async def test_name_of_a_model_may_contain_slashes(dragoman_sim: Sim, wire: str) -> None:
+    name = "org/first:1"
+    sim = dragoman_sim(Script([ScriptRule("a")], models=[name]))
+    async with sim.connect(wire, name) as model:
+        await model.ready()
+        assert (await model.complete("x", **SETTINGS)).text == "a"
+
+
 async def test_unmatched_request_gets_an_error_response(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule("a", RequestMatch(text="zebra")))
     async with sim.connect() as model:
@@ -182,20 +232,43 @@ async def test_unmatched_request_gets_an_error_response(dragoman_sim: Sim) -> No
             await model.complete("x")
 
 
-async def test_simulator_stops_its_reply_when_the_client_disconnects(dragoman_sim: Sim) -> None:
-    ended = threading.Event()
+@pytest.mark.parametrize("after", [0, 4])
+async def test_simulator_stops_its_reply_when_the_client_disconnects(
+    dragoman_sim: Sim, after: int
+) -> None:
+    stalled, ended = threading.Event(), threading.Event()
 
     async def sleep(seconds: float) -> None:
+        stalled.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.set()
 
-    sim = dragoman_sim(ScriptRule(TEXT, fault=Fault(stall=99, after=4)), sleep=sleep)
+    sim = dragoman_sim(ScriptRule(TEXT, fault=Fault(stall=99, after=after)), sleep=sleep)
     async with sim.connect() as model, model.stream("x") as stream:
-        await anext(stream)
+        reading = asyncio.create_task(collect(stream))
+        assert await asyncio.to_thread(stalled.wait, 60)
         assert not ended.is_set()
-    assert await asyncio.to_thread(ended.wait, 2)
+        reading.cancel()
+        await asyncio.wait([reading])
+    assert await asyncio.to_thread(ended.wait, 60)
+
+
+async def test_stopping_the_simulator_ends_its_replies(dragoman_sim: Sim) -> None:
+    stalled = threading.Event()
+
+    async def sleep(seconds: float) -> None:
+        stalled.set()
+        await asyncio.Event().wait()
+
+    sim = dragoman_sim(ScriptRule(TEXT, fault=Fault(stall=99, after=4)), sleep=sleep)
+    async with sim.connect() as model:
+        reading = asyncio.create_task(collect(model.stream("x")))
+        assert await asyncio.to_thread(stalled.wait, 60)
+        await asyncio.to_thread(sim.stop)
+        _, error = await reading
+    assert isinstance(error, StreamInterruptedError)
 
 
 def test_simulator_serves_health_model_lists_and_token_counts(dragoman_sim: Sim) -> None:
@@ -246,6 +319,15 @@ def test_vendor_client_libraries_work_with_the_simulator(dragoman_sim: Sim) -> N
 def test_starting_on_a_port_in_use_raises_an_error() -> None:
     with serve("x") as first, pytest.raises(OSError):
         serve("y", port=int(first.url.rpartition(":")[2])).start()
+
+
+@pytest.mark.parametrize("module", ["starlette.routing", "uvicorn.config"])
+def test_missing_extra_of_the_simulator_is_named(
+    script: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    result = CliRunner().invoke(main, ["sim", str(script), "--port", "0"])
+    assert (result.exit_code, "pip install 'dragoman[cli]'" in result.output) == (2, True)
 
 
 def test_simulator_server_can_be_restarted() -> None:

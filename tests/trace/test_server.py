@@ -93,6 +93,15 @@ def test_request_with_another_host_header_is_rejected(log: SqliteLog, url: str, 
     assert ask(url + "api/sessions", Host="localhost:1234")[0] == 200
 
 
+def test_request_with_two_host_headers_is_rejected(url: str) -> None:
+    host, port = url.split("/")[2].split(":")
+    path = url.partition(port)[2]
+    with socket.create_connection((host, int(port)), 10) as client:
+        hosts = f"host: {host}\r\nhost: {host}"
+        client.sendall(f"GET {path} HTTP/1.1\r\n{hosts}\r\n\r\n".encode())
+        assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_trace_server_rejects_methods_that_write(url: str, method: str) -> None:
     assert ask(url + "api/sessions", method)[0] in (404, 405)
@@ -281,6 +290,21 @@ def test_token_is_not_logged_for_rejected_requests(
     assert not [record for record in caplog.records if token in str(record.__dict__)]
 
 
+def test_token_is_not_logged_at_any_level(
+    log: SqliteLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the reader is broken")
+
+    monkeypatch.setattr(Reader, "count", fail)
+    with caplog.at_level(1), caplog.at_level(1, "uvicorn"), Served(log) as url:
+        assert ask(url)[0] == 200
+        assert ask(url + "api/totals?session=x")[0] == 500
+    assert "the reader is broken" in caplog.text
+    token = url.split("/")[3]
+    assert not [each for each in caplog.records if token in f"{each.getMessage()}{each.__dict__}"]
+
+
 # --- sorting and filtering sessions ------------------------------------------------------------
 
 
@@ -399,6 +423,11 @@ def test_invalid_answer_to_a_permission_request_is_rejected(
     assert not log.path.with_name("log.db.answers").exists()
 
 
+def test_answer_that_is_too_large_is_rejected(log: SqliteLog, approving: str) -> None:
+    assert send(approving, {**ALLOW, "input": {"text": "x" * 1_000_000}})[0] == 413
+    assert not log.path.with_name("log.db.answers").exists()
+
+
 def test_permission_requests_cannot_be_answered_unless_enabled(log: SqliteLog, url: str) -> None:
     tell(log, "fix", STORY[:ASKED])
     assert json.loads(ask(url + "api/questions")[1]) == {"approve": False, "questions": []}
@@ -441,6 +470,15 @@ def test_trace_command_serves_until_interrupted(log: SqliteLog) -> None:
         _, complaints = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in complaints
+
+
+@pytest.mark.parametrize("module", ["starlette.routing", "uvicorn.config"])
+def test_missing_extra_of_the_trace_viewer_is_named(
+    log: SqliteLog, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    result = CliRunner().invoke(command, ["view", "--no-browser", "--log", str(log.path)])
+    assert (result.exit_code, "pip install 'dragoman[cli]'" in result.output) == (2, True)
 
 
 def test_trace_command_exports_a_session_as_one_page(log: SqliteLog, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from email import message_from_bytes
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +15,9 @@ from ..wire import SERVER_CODECS, HttpReply, ServerCodec
 from .provider import ScriptedProvider, read_batches
 
 if TYPE_CHECKING:
-    from aiohttp import web
+    from starlette.requests import Request
+
+_Handler = Callable[["Request"], Awaitable[HttpReply]]
 
 
 class BatchScript(Struct, frozen=True):
@@ -54,42 +57,42 @@ class SimBatches:
         self.batches: dict[str, _Batch] = {}
         self._files: dict[str, bytes] = {}
 
-    def add_routes(self, router: Any) -> None:
-        """Add the routes of the three batch APIs."""
-        router.add_post("/v1/files", self._upload)
-        router.add_get("/v1/files/{id}/content", self._content)
-        router.add_post("/v1/batches", self._create_openai)
-        router.add_get("/v1/batches/{id}", self._show_openai)
-        router.add_post("/v1/batches/{id}/cancel", self._cancel)
-        router.add_post("/v1/messages/batches", self._create_anthropic)
-        router.add_get("/v1/messages/batches/{id}", self._show_anthropic)
-        router.add_post("/v1/messages/batches/{id}/cancel", self._cancel)
-        router.add_get("/v1/messages/batches/{id}/results", self._results)
-        router.add_post("/v1beta/models/{model}:batchGenerateContent", self._create_gemini)
-        router.add_post("/v1beta/batches/{id}:cancel", self._cancel)
-        router.add_get("/v1beta/batches/{id}", self._show_gemini)
+    def list_routes(self) -> list[tuple[str, str, _Handler]]:
+        """Return the method, the path and the handler of each route of the three batch APIs."""
+        return [
+            ("POST", "/v1/files", self._upload),
+            ("GET", "/v1/files/{id}/content", self._content),
+            ("POST", "/v1/batches", self._create_openai),
+            ("GET", "/v1/batches/{id}", self._show_openai),
+            ("POST", "/v1/batches/{id}/cancel", self._cancel),
+            ("POST", "/v1/messages/batches", self._create_anthropic),
+            ("GET", "/v1/messages/batches/{id}", self._show_anthropic),
+            ("POST", "/v1/messages/batches/{id}/cancel", self._cancel),
+            ("GET", "/v1/messages/batches/{id}/results", self._results),
+            ("POST", "/v1beta/models/{model:path}:batchGenerateContent", self._create_gemini),
+            ("POST", "/v1beta/batches/{id}:cancel", self._cancel),
+            ("GET", "/v1beta/batches/{id}", self._show_gemini),
+        ]
 
     # --- the batch APIs of three wires
 
-    async def _upload(self, request: web.Request) -> web.Response:
-        form = await request.post()
-        file: Any = form.get("file")
-        if form.get("purpose") != "batch" or file is None:
+    async def _upload(self, request: Request) -> HttpReply:
+        form = _read_form(request.headers.get("content-type", ""), await request.body())
+        content = form.get("file")
+        if form.get("purpose") != b"batch" or content is None:
             return _refuse("openai", "purpose must be batch, and file must be a file")
         name = f"file-{len(self._files) + 1}"
-        self._files[name] = file.file.read()
-        return _show(
-            {"id": name, "object": "file", "bytes": len(self._files[name]), "purpose": "batch"}
-        )
+        self._files[name] = content
+        return show({"id": name, "object": "file", "bytes": len(content), "purpose": "batch"})
 
-    async def _content(self, request: web.Request) -> web.Response:
-        content = self._files.get(request.match_info["id"])
+    async def _content(self, request: Request) -> HttpReply:
+        content = self._files.get(request.path_params["id"])
         if content is None:
             return _refuse("openai", "no such file", 404)
-        return _send(HttpReply(200, {"content-type": "application/octet-stream"}, content))
+        return HttpReply(200, {"content-type": "application/octet-stream"}, content)
 
-    async def _create_openai(self, request: web.Request) -> web.Response:
-        body = msgspec.json.decode(await request.read())
+    async def _create_openai(self, request: Request) -> HttpReply:
+        body = msgspec.json.decode(await request.body())
         content = self._files.get(body.get("input_file_id"))
         if content is None or body.get("completion_window") != "24h":
             return _refuse("openai", "input_file_id or completion_window is invalid")
@@ -97,63 +100,63 @@ class SimBatches:
         if any(row["url"] != body.get("endpoint") or row["method"] != "POST" for row in rows):
             return _refuse("openai", "a row has another url or method than the batch")
         wire = "responses" if str(body["endpoint"]).endswith("/responses") else "openai"
-        return _show(
+        return show(
             self._openai(self._add(wire, [(row["custom_id"], row["body"]) for row in rows]))
         )
 
-    async def _create_anthropic(self, request: web.Request) -> web.Response:
-        rows = msgspec.json.decode(await request.read())["requests"]
-        return _show(
+    async def _create_anthropic(self, request: Request) -> HttpReply:
+        rows = msgspec.json.decode(await request.body())["requests"]
+        return show(
             self._anthropic(
                 self._add("anthropic", [(row["custom_id"], row["params"]) for row in rows])
             )
         )
 
-    async def _create_gemini(self, request: web.Request) -> web.Response:
-        rows = msgspec.json.decode(await request.read())["batch"]["input_config"]["requests"][
+    async def _create_gemini(self, request: Request) -> HttpReply:
+        rows = msgspec.json.decode(await request.body())["batch"]["input_config"]["requests"][
             "requests"
         ]
-        path = f"/v1beta/models/{request.match_info['model']}:generateContent"
+        path = f"/v1beta/models/{request.path_params['model']}:generateContent"
         batch = self._add(
             "gemini", [(row["metadata"]["key"], row["request"]) for row in rows], path
         )
-        return _show(self._gemini(batch))
+        return show(self._gemini(batch))
 
-    async def _show_openai(self, request: web.Request) -> web.Response:
+    async def _show_openai(self, request: Request) -> HttpReply:
         batch = await self._ask(request)
         return (
-            _show(self._openai(batch))
+            show(self._openai(batch))
             if batch is not None
             else _refuse("openai", "no such batch", 404)
         )
 
-    async def _show_anthropic(self, request: web.Request) -> web.Response:
+    async def _show_anthropic(self, request: Request) -> HttpReply:
         batch = await self._ask(request)
         return (
-            _show(self._anthropic(batch))
+            show(self._anthropic(batch))
             if batch is not None
             else _refuse("anthropic", "no such batch", 404)
         )
 
-    async def _show_gemini(self, request: web.Request) -> web.Response:
+    async def _show_gemini(self, request: Request) -> HttpReply:
         batch = await self._ask(request)
         return (
-            _show(self._gemini(batch))
+            show(self._gemini(batch))
             if batch is not None
             else _refuse("gemini", "no such batch", 404)
         )
 
-    async def _cancel(self, request: web.Request) -> web.Response:
-        batch = self.batches.get(request.match_info["id"])
+    async def _cancel(self, request: Request) -> HttpReply:
+        batch = self.batches.get(request.path_params["id"])
         if batch is None:
             return _refuse("openai", "no such batch", 404)
         if batch.answers is None:
             batch.is_cancelled = True
             await self._end(batch)
-        return _show({"id": batch.id})
+        return show({"id": batch.id})
 
-    async def _results(self, request: web.Request) -> web.Response:
-        batch = self.batches.get(request.match_info["id"])
+    async def _results(self, request: Request) -> HttpReply:
+        batch = self.batches.get(request.path_params["id"])
         if batch is None or batch.answers is None:
             return _refuse("anthropic", "there are no results yet", 404)
         lines: list[bytes] = []
@@ -169,7 +172,7 @@ class SimBatches:
                     else {"type": "errored", "error": body}
                 )
             lines.append(msgspec.json.encode({"custom_id": key, "result": result}))
-        return _send(HttpReply(200, {"content-type": "application/x-jsonl"}, b"\n".join(lines)))
+        return HttpReply(200, {"content-type": "application/x-jsonl"}, b"\n".join(lines))
 
     # --- the JSON of a batch on each wire
 
@@ -238,8 +241,8 @@ class SimBatches:
         self.batches[batch.id] = batch
         return batch
 
-    async def _ask(self, request: web.Request) -> _Batch | None:
-        batch = self.batches.get(request.match_info["id"])
+    async def _ask(self, request: Request) -> _Batch | None:
+        batch = self.batches.get(request.path_params["id"])
         if batch is not None:
             batch.asked += 1
             if batch.answers is None and batch.asked > self.script.polls:
@@ -306,15 +309,21 @@ def _gemini_answer(key: str, reply: HttpReply | None, batch: _Batch) -> dict[str
     return {"error": msgspec.json.decode(reply.body)["error"], **metadata}
 
 
-def _refuse(wire: str, message: str, status: int = 400) -> web.Response:
-    return _send(SERVER_CODECS[wire].error(InvalidRequestError(message, status=status)))
+def _refuse(wire: str, message: str, status: int = 400) -> HttpReply:
+    return SERVER_CODECS[wire].error(InvalidRequestError(message, status=status))
 
 
-def _show(record: Any) -> web.Response:
-    return _send(HttpReply(200, {"content-type": "application/json"}, msgspec.json.encode(record)))
+def show(record: Any) -> HttpReply:
+    """Return a response with a record as JSON."""
+    return HttpReply(200, {"content-type": "application/json"}, msgspec.json.encode(record))
 
 
-def _send(reply: HttpReply) -> web.Response:
-    from aiohttp import web  # the server side of aiohttp, imported only when needed
-
-    return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)
+def _read_form(kind: str, body: bytes) -> dict[str, bytes]:
+    """Return the fields of a form (``multipart/form-data``) by their names."""
+    head = f"content-type: {kind}\r\n\r\n".encode()
+    form: Any = message_from_bytes(head + body)
+    parts: list[Any] = form.get_payload() if form.is_multipart() else []
+    return {
+        part.get_param("name", header="content-disposition"): part.get_payload(decode=True)
+        for part in parts
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,10 +18,11 @@ from ..provider import Provider, connect
 from ..retrieval import Embedder, Reranker, connect_embedder, connect_reranker
 from ..retrieval.wire.server import RetrievalServer
 from ..retrieval.wire.tei import TeiEmbed
+from ..serving import MISSING, serving
 from ..tokens import estimate_input_tokens
 from ..validate import check_request
 from ..wire import SERVER_CODECS, Asked, HttpReply, ReplyEncoder, ServerCodec
-from .batches import BatchScript, SimBatches
+from .batches import BatchScript, SimBatches, show
 from .faults import Mangler
 from .provider import Scene, ScriptedProvider, read_batches
 from .retrieval import RETRIEVAL_BASES, RETRIEVAL_PATHS, SimulatedEmbedder, SimulatedReranker
@@ -28,17 +30,18 @@ from .script import Answer, Script, ScriptRule
 from .yaml import read_script
 
 if TYPE_CHECKING:
-    from aiohttp import web
+    from starlette.requests import Request as HttpRequest
+    from starlette.types import Receive, Scope, Send
 
 # The path of each wire, and the base URL for its clients.
 _PATHS = {
     "openai": "/v1/chat/completions",
     "anthropic": "/v1/messages",
     "responses": "/v1/responses",
-    "gemini": "/v1beta/models/{call}",
+    "gemini": "/v1beta/models/{call:path}",
     "ollama": "/api/chat",
     "cohere": "/v2/chat",
-    "bedrock": "/model/{call:.+}",
+    "bedrock": "/model/{call:path}",
 }
 _BASES = {**dict.fromkeys(_PATHS, ""), "openai": "/v1", "responses": "/v1", "gemini": "/v1beta"}
 MAX_BODY = 64 * 1024 * 1024
@@ -163,66 +166,60 @@ class SimServer:
 
     async def _serve(self, ready: threading.Event) -> None:
         try:
-            from aiohttp import web  # lazy import of a slow, optional dependency
+            # Starlette is an optional dependency and slow to import.
+            from starlette.routing import Route, Router
         except ImportError as error:
-            raise ImportError(
-                "the simulator's server needs an extra: pip install 'dragoman[aiohttp]'"
-            ) from error
+            raise ImportError(MISSING) from error
 
-        application = web.Application(client_max_size=MAX_BODY)
-        self.batches.add_routes(application.router)
-        for path, server in RETRIEVAL_PATHS.items():
-            application.router.add_post(path, _RetrievalRoute(self, server).handle)
-        for wire, codec in SERVER_CODECS.items():
-            application.router.add_post(_PATHS[wire], _Route(self, codec).handle)
-        application.router.add_post("/v1/messages/count_tokens", self._count)
-        for path in ("/v1/models", "/v1beta/models", "/foundation-models"):
-            application.router.add_get(path, self._list)
-            application.router.add_get(path + "/{name}", self._find)
-        for path in ("/api/tags", "/api/ps"):
-            application.router.add_get(path, self._list)
-        for path in ("/health", "/tei/health"):
-            application.router.add_get(path, self._healthy)
-        application.router.add_get("/tei/info", self._describe_tei)
-        runner = web.AppRunner(
-            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
-        )
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, self._host, self._port)
-            await site.start()
-            host, port = runner.addresses[0][:2]
-            self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        routes = [
+            Route(path, _Endpoint(handle), methods=[method])
+            for method, path, handle in (*self.batches.list_routes(), *self._list_routes())
+        ]
+        app = Router(routes, redirect_slashes=False, max_body_size=MAX_BODY)
+        async with serving(app, host=self._host, port=self._port) as self._url:
             self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
             ready.set()
             await self._stopping.wait()
-        finally:
-            await runner.cleanup()
 
-    async def _list(self, request: web.Request) -> web.Response:
+    def _list_routes(self) -> list[tuple[str, str, _Handler]]:
+        """Return the method, the path and the handler of each route."""
+        routes: list[tuple[str, str, _Handler]] = [
+            ("POST", path, _RetrievalRoute(self, server).handle)
+            for path, server in RETRIEVAL_PATHS.items()
+        ]
+        routes.append(("POST", "/v1/messages/count_tokens", self._count))
+        for wire, codec in SERVER_CODECS.items():
+            routes.append(("POST", _PATHS[wire], _Route(self, codec).handle))
+        for path in ("/v1/models", "/v1beta/models", "/foundation-models"):
+            routes.append(("GET", path, self._list))
+            routes.append(("GET", path + "/{name:path}", self._find))
+        for path in ("/api/tags", "/api/ps"):
+            routes.append(("GET", path, self._list))
+        for path in ("/health", "/tei/health"):
+            routes.append(("GET", path, self._healthy))
+        return [*routes, ("GET", "/tei/info", self._describe_tei)]
+
+    async def _list(self, request: HttpRequest) -> HttpReply:
         listed = [_describe(name) for name in self.models or (self.provider.model,)]
-        return _json_response(
-            200, {"object": "list", "data": listed, "models": listed, "has_more": False}
-        )
+        return show({"object": "list", "data": listed, "models": listed, "has_more": False})
 
-    async def _find(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+    async def _find(self, request: HttpRequest) -> HttpReply:
+        name = request.path_params["name"]
         if self.models and name not in self.models:
             error = InvalidModelError(f"the script has no model {name!r}")
             own = "anthropic" if "anthropic-version" in request.headers else "openai"
-            wire = "gemini" if request.path.startswith("/v1beta") else own
-            return _response(SERVER_CODECS[wire].error(error))
-        return _json_response(200, _describe(name))
+            wire = "gemini" if request.url.path.startswith("/v1beta") else own
+            return SERVER_CODECS[wire].error(error)
+        return show(_describe(name))
 
-    async def _healthy(self, request: web.Request) -> web.Response:
-        return _json_response(200, {"status": "ok"})
+    async def _healthy(self, request: HttpRequest) -> HttpReply:
+        return show({"status": "ok"})
 
-    async def _describe_tei(self, request: web.Request) -> web.Response:
+    async def _describe_tei(self, request: HttpRequest) -> HttpReply:
         """Describe both simulated models in one reply; a real TEI server has only one model."""
         kinds = {"embedding": {"pooling": "mean"}, "reranker": {"id2label": {}, "label2id": {}}}
         limit = self.embedder.batch_size or TeiEmbed.batch_limit
-        return _json_response(
-            200,
+        return show(
             {
                 "model_id": self.embedder.model,
                 "model_type": kinds,
@@ -230,14 +227,13 @@ class SimServer:
             },
         )
 
-    async def _count(self, request: web.Request) -> web.Response:
+    async def _count(self, request: HttpRequest) -> HttpReply:
         codec = SERVER_CODECS["anthropic"]
         try:
-            asked = codec.decode(_with_limit(await request.read()))
+            asked = codec.decode(_with_limit(await request.body()))
         except ProviderError as error:
-            return _response(codec.error(error))
-        return _json_response(
-            200,
+            return codec.error(error)
+        return show(
             {"input_tokens": estimate_input_tokens(asked.request.messages, asked.request.tools)},
         )
 
@@ -264,16 +260,41 @@ def _with_limit(body: bytes) -> bytes:
     return body
 
 
-def _json_response(status: int, record: Any) -> web.Response:
-    return _response(
-        HttpReply(status, {"content-type": "application/json"}, msgspec.json.encode(record))
-    )
+class _Endpoint:
+    """The ASGI application of a route: send what a handler returns.
 
+    The handler is cancelled as soon as the client disconnects.
+    """
 
-def _response(reply: HttpReply) -> web.Response:
-    from aiohttp import web
+    def __init__(self, handle: _Handler) -> None:
+        self._handle = handle
 
-    return web.Response(status=reply.status, headers=dict(reply.headers), body=reply.body)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.requests import ClientDisconnect, Request
+
+        request = Request(scope, receive, send)
+        with contextlib.suppress(ClientDisconnect):
+            await request.body()
+            working = asyncio.create_task(self._work(request, send))
+            # after the body, only a disconnection can be received
+            watching = asyncio.ensure_future(request.receive())
+            try:
+                await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                working.cancel()
+                watching.cancel()
+                await asyncio.wait((working, watching))
+            if not working.cancelled():
+                working.result()  # raise its exception
+
+    async def _work(self, request: HttpRequest, send: Send) -> None:
+        from starlette.responses import Response
+
+        made = await self._handle(request)
+        reply = await made.run(send) if isinstance(made, _Performance) else made
+        if reply is not None:
+            response = Response(reply.body, reply.status, reply.headers)
+            await response(request.scope, request.receive, send)
 
 
 class _Route:
@@ -283,18 +304,18 @@ class _Route:
         self._server = server
         self._codec = codec
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: HttpRequest) -> HttpReply | _Performance:
         codec = self._codec
         try:
-            asked = codec.decode(await request.read(), request.path)
+            asked = codec.decode(await request.body(), request.scope["path"])
             models = self._server.models
             if models and asked.request.model not in models:
                 raise InvalidModelError(f"the script has no model {asked.request.model!r}")
             check_request(asked.request, history=False)
             scene = self._server.provider.begin(asked.request)
         except ProviderError as error:
-            return _response(codec.error(error))
-        return await _Performance(request, codec, asked, scene).run()
+            return codec.error(error)
+        return _Performance(request, codec, asked, scene)
 
 
 class _RetrievalRoute:
@@ -304,22 +325,22 @@ class _RetrievalRoute:
         self._server = server
         self._codec = codec
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: HttpRequest) -> HttpReply:
         codec = self._codec
         model: Any = self._server.embedder if codec.operation == "embed" else self._server.reranker
         try:
-            asked = codec.decode(await request.read(), request.path)
+            asked = codec.decode(await request.body(), request.scope["path"])
             answer = await model.answer(asked.request)
         except ProviderError as error:
-            return _response(codec.error(error))
-        return _response(codec.encode(answer, asked, asked.request.model or model.model))
+            return codec.error(error)
+        return codec.encode(answer, asked, asked.request.model or model.model)
 
 
 class _Performance:
     """Send one scripted reply over HTTP, with its byte-level fault."""
 
     def __init__(
-        self, request: web.Request, codec: ServerCodec, asked: Asked, scene: Scene
+        self, request: HttpRequest, codec: ServerCodec, asked: Asked, scene: Scene
     ) -> None:
         self._request = request
         self._codec = codec
@@ -328,14 +349,16 @@ class _Performance:
         self._is_stream = asked.request.stream
         self._encoder: ReplyEncoder = codec.encoder(asked)
         self._mangler = Mangler(scene.fault, scene.dice)
-        self._response: web.StreamResponse | None = None
-        self._begun = False
+        self._begun = False  # whether the reply has begun
+        self._started = False  # whether its HTTP headers are sent
 
-    async def run(self) -> web.StreamResponse:
+    async def run(self, send: Send) -> HttpReply | None:
+        """Send the reply; return an error response instead, if the reply fails at once."""
         try:
             async for event in read_batches(self._batches):
-                if not await self._send_event(event):
-                    return await self._finish(b"")
+                if not await self._send_event(event, send):
+                    await self._finish(b"", send)
+                    return None
             last = self._encoder.end()
         except ProviderError as error:
             if not self._begun:
@@ -344,53 +367,51 @@ class _Performance:
                 last = self._encoder.fail(error)
             except ProviderError as raised:
                 return self._refuse(raised)
-        return await self._finish(last)
+        await self._finish(last, send)
+        return None
 
-    async def _send_event(self, event: Event) -> bool:
+    async def _send_event(self, event: Event, send: Send) -> bool:
         """Send the bytes of an event; return ``False`` when the reply is over."""
         self._begun = True
         sent = self._mangler.feed(self._encoder.feed(event))
         if sent.data:
-            await self._write(sent.data)
+            await self._write(sent.data, send)
         return sent.then == "on"
 
-    async def _finish(self, last: bytes) -> web.StreamResponse:
+    async def _finish(self, last: bytes, send: Send) -> None:
         sent = self._mangler.end(last)
         whole = len(last) if not self._is_stream and self._mangler.cut else None
-        await self._write(sent.data, length=whole)
-        assert self._response is not None
+        await self._write(sent.data, send, length=whole)
         if self._mangler.cut:
-            if self._request.transport is not None:
-                self._request.transport.close()
+            self._request.state.connection.transport.close()
+            await self._request.receive()  # wait until the connection is closed
         else:
-            with contextlib.suppress(ConnectionResetError):
-                await self._response.write_eof()
-        return self._response
+            await send({"type": "http.response.body"})
 
-    async def _write(self, data: bytes, length: int | None = None) -> None:
-        from aiohttp import web
-
-        if self._response is None:
+    async def _write(self, data: bytes, send: Send, length: int | None = None) -> None:
+        if not self._started:
+            self._started = True
             kind = self._fault.content_type or self._encoder.content_type
-            self._response = web.StreamResponse(
-                headers={"content-type": kind, "cache-control": "no-store"}
-            )
-            self._response.content_length = length
-            await self._response.prepare(self._request)
+            headers = [(b"content-type", kind.encode()), (b"cache-control", b"no-store")]
+            if length is not None:
+                headers.append((b"content-length", b"%d" % length))
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
         for at, portion in enumerate(self._mangler.portions(data)):
             if at and self._fault.pace:
                 await asyncio.sleep(self._fault.pace)
-            with contextlib.suppress(ConnectionResetError):
-                await self._response.write(portion)
+            await send({"type": "http.response.body", "body": portion, "more_body": True})
 
-    def _refuse(self, error: ProviderError) -> web.StreamResponse:
+    def _refuse(self, error: ProviderError) -> HttpReply:
         reply = self._codec.error(error)
         fault = self._fault
         headers = dict(reply.headers)
         if fault.content_type is not None:
             headers["content-type"] = fault.content_type
         body = reply.body if fault.body is None else fault.body.encode()
-        return _response(HttpReply(fault.status or reply.status, headers, body))
+        return HttpReply(fault.status or reply.status, headers, body)
+
+
+_Handler = Callable[["HttpRequest"], Awaitable[HttpReply | _Performance]]
 
 
 def serve(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -20,11 +19,14 @@ import msgspec
 
 from ..errors import scrub
 from ..log import EventLog, LogError
+from ..serving import MISSING, serving
 from .export import PAGE, SCRIPTS, STYLE, export_html
 from .queries import Reader, Wanted
 
 if TYPE_CHECKING:
-    from aiohttp import web
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _FILES = {
     "": ("index.html", "text/html"),
@@ -47,11 +49,12 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
+_NOTHING = "there is nothing here"
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MOST = 1000
 _MOST_BYTES = 1_000_000  # maximum size of an answer in bytes
 
-_Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
+_Handler = Callable[["Request"], Awaitable["Response"]]
 _Read = Callable[[Reader, Mapping[str, str]], Any]
 
 
@@ -78,12 +81,12 @@ class Decisions(Protocol):
         ...
 
 
-def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -> web.Application:
-    """Return the web application that serves ``log``; every path begins with ``token``.
+def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -> ASGIApp:
+    """Return the ASGI application that serves ``log``; every path begins with ``token``.
 
     With ``decisions``, the user can answer open questions of sessions on the page.
     """
-    return _Site(log, token, decisions).make_app()
+    return _Site(log, token, decisions)
 
 
 class TraceServer:
@@ -97,117 +100,99 @@ class TraceServer:
     ) -> None:
         self.url = ""
         self._token = secrets.token_urlsafe(24)
-        self._site = _Site(log, self._token, decisions)
-        # The token is in the path, so aiohttp's access log and its log of malformed requests would
-        # contain it.
-        logger = _QuietLogger(f"{__name__}.http")
-        logger.parent = logging.getLogger(__name__)
-        self._runner = self._site.web.AppRunner(
-            self._site.make_app(), access_log=None, logger=logger
-        )
-        self._port = port
+        self._serving = serving(_Site(log, self._token, decisions), port=port)
 
     async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        listener = self._site.web.TCPSite(self._runner, "127.0.0.1", self._port)
-        try:
-            await listener.start()
-        except BaseException:
-            await self._runner.cleanup()
-            raise
-        _, port = self._runner.addresses[0][:2]
-        self.url = f"http://127.0.0.1:{port}/{self._token}/"
+        self.url = f"{await self._serving.__aenter__()}/{self._token}/"
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+        await self._serving.__aexit__(None, None, None)
 
     def __repr__(self) -> str:  # the repr omits the address, which contains the token
         return "<TraceServer>"
 
 
-class _QuietLogger(logging.Logger):
-    """Log failures of the handlers, but not aiohttp's parser errors, which quote the request."""
-
-    def handle(self, record: logging.LogRecord) -> None:
-        from aiohttp.http_exceptions import HttpProcessingError
-
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, HttpProcessingError):
-            super().handle(record)
-
-
 class _Site:
-    """The request handlers of the trace viewer."""
+    """The ASGI application of the trace viewer."""
 
     def __init__(self, log: EventLog, token: str, decisions: Decisions | None) -> None:
         try:
-            # aiohttp is an optional dependency and takes 0.3 s to import, so it is imported only
-            # when the trace viewer starts.
-            from aiohttp import web
+            # Starlette is an optional dependency and slow to import, so it is imported only when
+            # the trace viewer starts.
+            from starlette.responses import Response
+            from starlette.routing import Route, Router
         except ImportError as error:
-            raise ImportError(
-                "the trace viewer needs an extra: pip install 'dragoman[aiohttp]'"
-            ) from error
+            raise ImportError(MISSING) from error
 
-        self.web = web
+        self._respond = Response
         self._log = log
         self._reader = Reader(log)
         self._decisions = decisions
         self._token = token.encode()
-
-    def make_app(self) -> web.Application:
-        # aiohttp accepts only functions as middleware, not methods.
-        async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
-            return await self._guard(request, handler)
-
-        app = self.web.Application(
-            middlewares=[self.web.middleware(guard)], client_max_size=_MOST_BYTES
+        handlers = {
+            **dict.fromkeys(_FILES, self._send_file),
+            "api/raw": self._send_line,
+            "api/export": self._send_export,
+            "api/questions": self._send_questions,
+            **{f"api/{name}": self._answer(read) for name, read in _READS.items()},
+        }
+        routes = [Route(f"/{{token}}/{name}", handle) for name, handle in handlers.items()]
+        if decisions is not None:
+            routes.append(Route("/{token}/api/answer", self._take_answer, methods=["POST"]))
+        self._router = Router(
+            routes,
+            redirect_slashes=False,
+            default=self._refuse(404, _NOTHING),
+            max_body_size=_MOST_BYTES,
         )
-        app.on_response_prepare.append(_add_headers)
-        app.router.add_get("/{token}/", self._send_file)
-        for name in [name for name in _FILES if name]:
-            app.router.add_get(f"/{{token}}/{{name:{name}}}", self._send_file)
-        app.router.add_get("/{token}/api/raw", self._send_line)
-        app.router.add_get("/{token}/api/export", self._send_export)
-        app.router.add_get("/{token}/api/questions", self._send_questions)
-        if self._decisions is not None:
-            app.router.add_post("/{token}/api/answer", self._take_answer)
-        for name, read in _READS.items():
-            app.router.add_get(f"/{{token}}/api/{name}", self._answer(read))
-        return app
 
     # --- access control of the trace viewer
 
-    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        name, _, port = request.host.rpartition(":")
-        if (name if port.isdigit() else request.host) not in _NAMES:
-            return self._refuse(403, "this address is for this machine alone")
-        if not hmac.compare_digest(
-            request.match_info.get("token", "").encode("utf-8", "replace"), self._token
-        ):
-            return self._refuse(404, "there is nothing here")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
         try:
-            return await handler(request)
+            answer = self._check(scope) or self._router
+            await answer(scope, receive, send_with_headers)
+            return
         except NotOpenError as error:  # the question was answered in the meantime
-            return self._refuse(409, scrub(str(error)))
+            refusal = self._refuse(409, scrub(str(error)))
         except LogError as error:
-            return self._refuse(500, scrub(str(error)))
+            refusal = self._refuse(500, scrub(str(error)))
         except ValueError as error:
-            return self._refuse(400, str(error))
+            refusal = self._refuse(400, str(error))
+        await refusal(scope, receive, send_with_headers)
 
-    def _refuse(self, status: int, why: str) -> web.Response:
-        return self._send(msgspec.json.encode({"error": why}), status=status)
+    def _check(self, scope: Scope) -> Response | None:
+        """Return the refusal of a request, or ``None`` if it may be answered."""
+        if scope["type"] != "http":
+            return None
+        host = _read_host(scope)
+        name, _, port = host.rpartition(":")
+        if (name if port.isdigit() else host) not in _NAMES:
+            return self._refuse(403, "this address is for this machine alone")
+        token = scope["path"].removeprefix("/").partition("/")[0]
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self._token):
+            return self._refuse(404, _NOTHING)
+        return None
 
-    def _send(self, body: bytes, **facts: Any) -> web.Response:
-        return self.web.Response(body=body, content_type="application/json", **facts)
+    def _refuse(self, status: int, why: str) -> Response:
+        return self._send(msgspec.json.encode({"error": why}), status_code=status)
+
+    def _send(self, body: bytes, **facts: Any) -> Response:
+        return self._respond(body, media_type="application/json", **facts)
 
     # --- sending responses to the browser
 
-    async def _send_file(self, request: web.Request) -> web.Response:
-        name, kind = _FILES[request.match_info.get("name", "")]
+    async def _send_file(self, request: Request) -> Response:
+        name, kind = _FILES[request.scope["path"].rpartition("/")[2]]
         body = await asyncio.to_thread((PAGE / name).read_bytes)
-        return self.web.Response(body=body, content_type=kind, charset="utf-8")
+        return self._respond(body, media_type=kind)
 
     def _answer(self, read: _Read) -> _Handler:
         """Return a handler that calls ``read`` in a thread and sends its result as JSON.
@@ -215,38 +200,36 @@ class _Site:
         If the result is ``None``, the handler sends status 404.
         """
 
-        async def handle(request: web.Request) -> web.Response:
-            found = await asyncio.to_thread(read, self._reader, request.query)
+        async def handle(request: Request) -> Response:
+            found = await asyncio.to_thread(read, self._reader, request.query_params)
             if found is None:
                 return self._refuse(404, "there is no such record")
             return self._send(msgspec.json.encode(found))
 
         return handle
 
-    async def _send_line(self, request: web.Request) -> web.Response:
+    async def _send_line(self, request: Request) -> Response:
         """Send the complete record, however long, as a file."""
-        session, seq = _text(request.query, "session"), _number(request.query, "seq")
+        session, seq = _text(request.query_params, "session"), _number(request.query_params, "seq")
         record = await asyncio.to_thread(self._reader.find_record, session, seq)
         if record is None:
             return self._refuse(404, "there is no such record")
         headers = {"Content-Disposition": f'attachment; filename="record-{seq}.json"'}
         return self._send(record.line + b"\n", headers=headers)
 
-    async def _send_export(self, request: web.Request) -> web.Response:
+    async def _send_export(self, request: Request) -> Response:
         """Send the session as one HTML file."""
-        session = _text(request.query, "session")
+        session = _text(request.query_params, "session")
         try:
             page = await asyncio.to_thread(export_html, self._log, session)
         except LookupError as error:
             return self._refuse(404, str(error))
         headers = {"Content-Disposition": 'attachment; filename="session.html"'}
-        return self.web.Response(
-            text=page, content_type="text/html", charset="utf-8", headers=headers
-        )
+        return self._respond(page, media_type="text/html", headers=headers)
 
     # --- decisions on permission requests
 
-    async def _send_questions(self, _: web.Request) -> web.Response:
+    async def _send_questions(self, _: Request) -> Response:
         """Send the open questions and the token for answers; nothing if answers are disabled."""
         if self._decisions is None:
             return self._send(msgspec.json.encode({"approve": False, "questions": []}))
@@ -254,23 +237,26 @@ class _Site:
         found = {"approve": True, "token": self._decisions.token, "questions": questions}
         return self._send(msgspec.json.encode(found))
 
-    async def _take_answer(self, request: web.Request) -> web.Response:
+    async def _take_answer(self, request: Request) -> Response:
         assert self._decisions is not None
         given = request.headers.get(_ANSWER_HEADER, "").encode("utf-8", "replace")
-        is_ours = request.headers.get("Origin") == f"http://{request.host}"
+        is_ours = request.headers.get("Origin") == f"http://{_read_host(request.scope)}"
         is_ours = is_ours and request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
         if not is_ours or not hmac.compare_digest(given, self._decisions.token.encode()):
             return self._refuse(403, "an answer must come from this page")
-        if request.content_type != "application/json":
+        kind = request.headers.get("Content-Type", "").partition(";")[0].strip()
+        if kind.lower() != "application/json":
             return self._refuse(415, "an answer must be JSON")
-        body = await request.read()
+        body = await request.body()
         return self._send(
             msgspec.json.encode(await asyncio.to_thread(self._decisions.answer, body))
         )
 
 
-async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_HEADERS)
+def _read_host(scope: Scope) -> str:
+    """Return the Host header; several such headers are joined, so that they match no name."""
+    found = [value for name, value in scope["headers"] if name == b"host"]
+    return b",".join(found).decode("latin-1")
 
 
 # --- reading query parameters ------------------------------------------------------------------
