@@ -406,7 +406,7 @@ async def test_batch_keeps_to_concurrency_and_rate_limits(
     monkeypatch.setitem(RateLimit.__init__.__kwdefaults__, "clock", Clock())
     model = Echo()
     running = asyncio.create_task(run(prompts(20), out, model, requests_per_minute=6))
-    await until(lambda: count_lines(out) == 6, "the rows that may begin at once")
+    await until(lambda: count_lines(out) >= 6, "the rows that may begin at once")
     await settle()
     assert len(model.requests) == 6  # the rate limit delays the seventh call by ten seconds
     running.cancel()
