@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import psutil
 import pytest
+import uvicorn
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -32,7 +33,7 @@ from dragoman.gateway.metrics import Metrics
 from dragoman.gateway.models import Models
 from dragoman.gateway.readiness import serve_readiness
 from dragoman.gateway.signals import handle_signals, reload_models
-from dragoman.gateway.supervisor import bind_port
+from dragoman.gateway.supervisor import _Supervisor, bind_port
 from dragoman.gateway.tracing import Tracing, read_parent
 
 from ..listed import Listed, reply
@@ -338,6 +339,24 @@ def test_metrics_are_the_sums_of_all_workers(tmp_path: Path) -> None:
     assert "dragoman_in_flight 3" in found  # the calls of a worker that has ended are not included
     assert 'dragoman_request_seconds_bucket{le="0.5"} 7' in found
     assert "dragoman_request_seconds_count 7" in found
+
+
+class Starting:
+    """A worker that needs half a minute until it answers the supervisor."""
+
+    def is_alive(self, timeout: float) -> bool:
+        return timeout >= 30
+
+    def kill(self) -> None:
+        pytest.fail("the worker was replaced")
+
+
+def test_worker_that_starts_slowly_is_not_replaced() -> None:
+    supervisor = _Supervisor(uvicorn.Config("none:app", port=0, workers=2), None)
+    supervisor.processes = [Starting()]  # type: ignore[list-item]
+    supervisor.keep_subprocess_alive()
+    supervisor.processes = []
+    supervisor.terminate_all()
 
 
 @pytest.mark.exhaustive
