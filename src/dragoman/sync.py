@@ -55,8 +55,72 @@ __all__ = [
     "gather",
 ]
 
+# Seconds after which the main thread runs the handlers of signals that did not wake it.
+_TURN = 0.1
+
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class _Call(Generic[T]):
+    """A coroutine that runs in the portal while a thread waits for its result.
+
+    An interrupt may raise in the waiting thread between any two instructions. So this thread
+    holds no lock that the portal needs, and ``cancel`` also works if ``start`` was interrupted:
+    both are callbacks of the loop, which alone starts and cancels the task.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._work: Coroutine[Any, Any, T] | None = work  # ``None`` once it is started or closed
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+        self._result: T
+        self._error: BaseException | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+
+    def start(self) -> None:
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def cancel(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def wait(self) -> T:
+        # A signal that arrives just before the main thread begins to wait does not wake it. Its
+        # handler runs when the wait ends, so the main thread never waits for long.
+        is_main = threading.current_thread() is threading.main_thread()
+        while not self._running.acquire(timeout=_TURN if is_main else -1):
+            pass
+        # an error must not refer to itself through the frames of its traceback
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            del error
+
+    def _begin(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            self._task = self._loop.create_task(work)
+            self._task.add_done_callback(self._end)
+
+    def _stop(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.close()
+        elif self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        # The task is dropped here and not in the waiting thread, because an interrupt that raises
+        # in a finalizer is lost.
+        self._task = None
+        self._error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if self._error is None:
+            self._result = task.result()
+        self._running.release()
 
 
 class _Portal:
@@ -68,11 +132,12 @@ class _Portal:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the portal thread and wait; an interrupt of the caller cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._open())
+        call = _Call(work, self._open())
         try:
-            return future.result()
+            call.start()
+            return call.wait()
         except BaseException:
-            future.cancel()
+            call.cancel()
             raise
 
     def start(self, work: Coroutine[Any, Any, object]) -> None:
@@ -80,13 +145,17 @@ class _Portal:
         asyncio.run_coroutine_threadsafe(work, self._open())
 
     def _open(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._loop.run_forever, name="dragoman-portal", daemon=True
-                ).start()
-            return self._loop
+        # A signal handler may use the portal while the main thread holds the lock; the loop is
+        # then returned without it.
+        if self._loop is None:
+            with self._lock:
+                if self._loop is None:
+                    loop = asyncio.new_event_loop()
+                    threading.Thread(
+                        target=loop.run_forever, name="dragoman-portal", daemon=True
+                    ).start()
+                    self._loop = loop
+        return self._loop
 
 
 _portal = _Portal()

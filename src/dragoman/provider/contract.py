@@ -160,13 +160,20 @@ class Provider(ABC):
         waiting = WaitingCall()
         self._calls.add(request.request_id, waiting)
         try:
-            while batch := await reply.next():
-                first, last = first or batch[0], batch[-1]
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError):
-                reply.cancel()  # this estimates the usage of the interrupted call
-            await reply.aclose()
-            if isinstance(error, asyncio.CancelledError) and waiting.is_interrupted():
+            try:
+                while True:
+                    batch = await reply.next()
+                    waiting.check()
+                    if not batch:
+                        break
+                    first, last = first or batch[0], batch[-1]
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError):
+                    reply.cancel()  # this estimates the usage of the interrupted call
+                await reply.aclose()
+                raise
+        except asyncio.CancelledError:
+            if waiting.is_interrupted():
                 raise self._cancelled(request) from None
             raise
         finally:

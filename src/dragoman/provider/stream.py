@@ -82,6 +82,16 @@ class _Interruptible:
             self._interrupting = True
             self._task.cancel()
 
+    def check(self) -> None:
+        """Raise the cancellation by ``cancel`` again if the code that waited has swallowed it."""
+        if self._interrupting:
+            raise asyncio.CancelledError
+
+    def end(self) -> None:
+        """Record that no task waits any more; a cancellation that became an error is undone."""
+        self.is_interrupted()
+        self._task = None
+
     def is_interrupted(self) -> bool:
         """Undo a cancellation by ``cancel``; return whether only ``cancel`` cancelled the task."""
         if not self._interrupting or self._task is None:
@@ -95,10 +105,6 @@ class WaitingCall(_Interruptible):
 
     def __init__(self) -> None:
         self._wait()
-
-    def end(self) -> None:
-        """Mark the call as ended, so that ``cancel`` does nothing."""
-        self._task = None
 
     async def cancel(self) -> bool:
         """Interrupt the waiting task; return ``False`` if the call has ended."""
@@ -196,6 +202,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self._wait()
         try:
             self._batch = await self.reply.next()
+            self.check()
         except asyncio.CancelledError:
             # If a caller continues to iterate after its task was cancelled, it receives the
             # closing events.
@@ -206,7 +213,7 @@ class EventStream(_Interruptible, Generic[Parsed]):
             self._end()
             raise
         finally:
-            self._task = None
+            self.end()
         if not self._batch:
             self._at_end()
         elif self._start is None:
@@ -222,14 +229,15 @@ class EventStream(_Interruptible, Generic[Parsed]):
         raise StopAsyncIteration
 
     async def cancel(self) -> bool:
-        """End the stream as cancelled; return ``False`` if it had already ended."""
-        if self._ended or self._interrupting or self._response is not None:
+        """End the stream as cancelled; return ``False`` if its message was already complete."""
+        if self._ended or self._interrupting:
             return False
+        is_complete = self._response is not None
         if self._task is not None:
             self._interrupt()
-        else:
+        elif not is_complete:
             await self._cancel_reply()
-        return True
+        return not is_complete
 
     async def aclose(self) -> None:
         """Stop reading and close the connection; no further events are delivered."""
