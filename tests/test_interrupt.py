@@ -126,7 +126,7 @@ async def opened(layer: str, method: str) -> AsyncIterator[Call]:
                     yield call
                 finally:
                     call.stream = None
-                    assert "r" not in model._calls
+                    assert "r" not in model._calls  # noqa: SLF001
         finally:
             await until(lambda: not server.open, "the end of the connection")
             await until(lambda: asyncio.all_tasks() <= before, "the end of the tasks")
@@ -147,7 +147,7 @@ def test_cancel_takes_effect_at_every_step(layer: str, method: str, count: Count
             known: list[bool] = []
 
             def act() -> None:
-                known.append("r" in call.model._calls)
+                known.append("r" in call.model._calls)  # noqa: SLF001
                 cancelling.append(asyncio.ensure_future(call.cancel()))
 
             calling = asyncio.create_task(call())
@@ -321,8 +321,8 @@ class Desk:
         self.is_inside = False
         self.late = 0
         self.problems: list[Any] = []
-        sync._portal = sync._Portal()
-        self.loop: Any = sync._portal._open()
+        sync._portal = sync._Portal()  # noqa: SLF001
+        self.loop: Any = sync._portal._open()  # noqa: SLF001
         self.post = self.loop.call_soon_threadsafe
         self.loop.call_soon_threadsafe = self._post_seen
         self.loop.set_exception_handler(lambda _, context: self.problems.append(context))
@@ -366,7 +366,8 @@ class Desk:
     def check(self) -> None:
         """Check that the portal still works, and that nothing of the call is left in it."""
         self.stream = None
-        block_until(lambda: "r" not in self.model.provider._calls, "the end of the call")
+        calls = self.model.provider._calls  # noqa: SLF001
+        block_until(lambda: "r" not in calls, "the end of the call")
         again = threading.Thread(target=self._again, daemon=True)
         again.start()
         again.join(PATIENCE)

@@ -14,6 +14,7 @@ from dragoman import AuthenticationError, CallCancelledError, TextDelta, check_e
 from dragoman.sync import SyncProvider, connect
 
 from .server import Connection, Server, answering, chunk, serve
+from .waiting import PATIENCE, block_until
 
 
 class Background:
@@ -35,7 +36,7 @@ class Background:
 
     def __enter__(self) -> Server:
         self._thread.start()
-        self._up.wait(5)
+        self._up.wait(PATIENCE)
         assert self.server is not None
         return self.server
 
@@ -97,23 +98,23 @@ def test_stream_can_be_cancelled_from_another_thread() -> None:
             for event in stream:
                 events.append(event)
                 if isinstance(event, TextDelta):
-                    threading.Timer(0.02, stream.cancel).start()
+                    threading.Thread(target=stream.cancel).start()
             check_events(events)
             assert events[-1].finish_reason == "cancelled"
-        threading.Timer(0.1, lambda: model.cancel("r")).start()
+        cancelling = threading.Thread(
+            target=lambda: block_until(lambda: model.cancel("r"), "the call")
+        )
+        cancelling.start()
         with pytest.raises(CallCancelledError):
             model.complete("Hi", request_id="r")
+        cancelling.join()
 
 
 def test_leaving_a_stream_early_closes_it() -> None:
     with Background(stalled) as server, connect("m", base_url=server.base_url) as model:
         with model.stream("Hi") as stream:
             next(stream)
-        for _ in range(500):
-            if not server.open:
-                break
-            threading.Event().wait(0.002)
-        assert server.open == 0
+        block_until(lambda: not server.open, "the end of the connection")
 
 
 def test_deleting_an_unfinished_stream_closes_it() -> None:
@@ -123,11 +124,7 @@ def test_deleting_an_unfinished_stream_closes_it() -> None:
                 break
         del event
         gc.collect()
-        for _ in range(500):
-            if not server.open:
-                break
-            threading.Event().wait(0.002)
-        assert server.open == 0
+        block_until(lambda: not server.open, "the end of the connection")
 
 
 def test_blocking_api_raises_errors_unchanged() -> None:

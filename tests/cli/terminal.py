@@ -15,6 +15,8 @@ import termios
 import time
 from typing import Self
 
+from ..waiting import PATIENCE
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
 # Variables that the test terminal sets; the values of the outer environment are removed.
@@ -44,7 +46,7 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._own, keys.encode())
 
-    def see(self, text: str, seconds: float = 20) -> str:
+    def see(self, text: str, seconds: float = PATIENCE) -> str:
         """Wait until a text appears in the unread output; return the unread output up to the end
         of the text.
         """
@@ -57,20 +59,6 @@ class Terminal:
         self._at = found + len(text)
         return seen
 
-    def insist(self, keys: str, text: str) -> None:
-        """Press the keys repeatedly until a text appears.
-
-        Python's line editor can miss a signal that arrives just before it starts to wait.
-        """
-        for _ in range(20):
-            self.type(keys)
-            try:
-                self.see(text, 1)
-            except AssertionError:
-                continue
-            return
-        raise AssertionError(f"{keys!r} never made {text!r} appear")
-
     def drain(self, seconds: float) -> None:
         """Read the output of the program for a number of seconds."""
         end = time.monotonic() + seconds
@@ -81,9 +69,9 @@ class Terminal:
         return _ESCAPES.sub("", self.raw)
 
     def wait(self) -> int:
-        while self._read(20):
+        while self._read(PATIENCE):
             pass
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE)
 
     def _read(self, seconds: float) -> bool:
         if not select.select([self._own], [], [], seconds)[0]:

@@ -22,6 +22,7 @@ from dragoman.sync import SyncProvider
 from ..listed import Listed
 from ..server import DONE, Connection, answering, chunk, stream_of
 from ..test_sync import Background
+from ..waiting import block_until
 from .terminal import Terminal
 
 TOOL = {"name": "look", "description": "Looks", "parameters": {"type": "object"}}
@@ -60,12 +61,14 @@ def leave(terminal: Terminal) -> None:
     """Press Ctrl-D until the program ends. Between two prompts the terminal consumes the key, so
     pressing it once may not be enough.
     """
-    for _ in range(40):
+
+    def has_ended() -> bool:
         with contextlib.suppress(OSError):
             terminal.type("\x04")
         terminal.drain(0.5)
-        if terminal.process.poll() is not None:
-            break
+        return terminal.process.poll() is not None
+
+    block_until(has_ended, "the end of the program")
     assert terminal.wait() == 0
 
 

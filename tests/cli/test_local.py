@@ -20,6 +20,7 @@ from dragoman.cli import main
 
 from ..local.hub_server import HubServer, serve_hub
 from ..real.tiny import write_model
+from ..waiting import PATIENCE
 from .terminal import Terminal
 
 CONTENT = b"GGUF" + os.urandom(300_000)
@@ -99,7 +100,7 @@ def ask(url: str, key: str = "", **headers: str) -> tuple[int, Any, dict[str, st
         sent["authorization"] = f"Bearer {key}"
     request = urllib.request.Request(f"{url}/chat/completions", body, sent)
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
             return (
                 reply.status,
                 json.load(reply),
@@ -148,7 +149,7 @@ def test_serve_command_answers_other_programs_until_it_is_interrupted(
         if key:
             assert ask(facts["url"])[0] == 401
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, errors) == (130, "interrupted\n")
     finally:
         process.kill()

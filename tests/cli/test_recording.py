@@ -5,12 +5,13 @@ never blocks a reply.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from dragoman.messages import Assistant, System, User
 
 from ..server import Connection, answering, chunk
 from ..test_sync import Background
+from ..waiting import PATIENCE
 from .test_chat import TOOL, heard, propose
 
 KEY = "sk-secret-0123456789abcdef"
@@ -209,6 +211,19 @@ def test_tool_calls_in_a_chat_are_recorded_as_not_executed(place: Path, tmp_path
 # --- recording of interrupted and failed calls -------------------------------------------------
 
 
+@contextlib.contextmanager
+def started(*words: str) -> Iterator[Any]:
+    """Start a command as a process, which does not outlive the test."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "dragoman", *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("command", ["ask", "chat"])
 def test_interrupted_reply_is_recorded_partially(place: Path, command: str) -> None:
     async def handler(connection: Connection) -> None:
@@ -218,15 +233,14 @@ def test_interrupted_reply_is_recorded_partially(place: Path, command: str) -> N
         await asyncio.Event().wait()
 
     words = ["m", "Hi"] if command == "ask" else ["m", "--prompt", "Hi"]
-    with Background(handler) as server:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", command, *words, "--base-url", server.base_url],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert process.stdout is not None
+    with (
+        Background(handler) as server,
+        started(command, *words, "--base-url", server.base_url) as process,
+    ):
+        process.stdin.close()
         assert process.stdout.read(4) == b"Half"
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.wait(PATIENCE)
     records = only(place)
     assert types(records)[-2:] == ["llm.call_failed", "session.finished"]
     failed = records[-2].payload
@@ -246,15 +260,15 @@ def test_ask_interrupted_before_its_reply_is_recorded(place: Path, mode: str) ->
         asked.set()
         await asyncio.Event().wait()
 
-    with Background(handler) as server:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "ask", "m", "Hi", mode, "--base-url",
-             server.base_url],
-            stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert asked.wait(30)
+    with (
+        Background(handler) as server,
+        started("ask", "m", "Hi", mode, "--base-url", server.base_url) as process,
+    ):
+        process.stdin.close()
+        assert asked.wait(PATIENCE), "waited for the request"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        process.wait(PATIENCE)
+        said = process.stderr.read()
     assert (process.returncode, b"Traceback" in said) == (EXIT_CODES["cancelled"], False)
     records = only(place)
     assert types(records)[-2:] == ["llm.call_failed", "session.finished"]
@@ -286,19 +300,17 @@ def test_unusable_log_causes_one_note_and_does_not_stop_the_reply(place: Path) -
 
 def test_chat_records_are_written_later_if_the_log_was_locked(place: Path) -> None:
     place.parent.mkdir(parents=True)
-    with Background(answering("Hello")) as server, SqliteLog(place) as other:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "chat", "m", "--base-url", server.base_url],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"one\n")
-        process.stdin.flush()
-        assert process.stdout.read(5) == b"Hello"
-        time.sleep(0.1)
+    with (
+        Background(answering("Hello")) as server,
+        SqliteLog(place) as other,
+        started("chat", "m", "--base-url", server.base_url) as process,
+    ):
+        for line in (b"one\n", b"two\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.read(6) == b"Hello\n"
         other.close()
-        _, said = process.communicate(b"two\n", timeout=30)
+        _, said = process.communicate(timeout=PATIENCE)
     assert b"not complete" not in said
     assert messages(only(place)) == [
         User("one"),

@@ -27,6 +27,7 @@ from dragoman.session import (
 from dragoman.tools import FunctionTool, tool
 
 from ..listed import Listed
+from ..waiting import PATIENCE, until
 from .playing import call, check_evidence, of, propose
 
 ran: list[str] = []
@@ -276,12 +277,12 @@ async def test_call_is_denied_if_the_hook_times_out_or_raises(tmp_path: Path) ->
     def broken(asked: dict[str, Any]) -> bool:
         raise KeyError("x")
 
-    for target, why in (
-        (slow, "no answer after"),
-        (broken, "KeyError"),
-        (["/nowhere/at/all"], "cannot be run"),
+    for target, seconds, why in (
+        (slow, 0.05, "no answer after"),
+        (broken, PATIENCE, "KeyError"),
+        (["/nowhere/at/all"], PATIENCE, "cannot be run"),
     ):
-        records = await run(commands("ls"), hook(target, timeout=0.05))  # type: ignore[arg-type]
+        records = await run(commands("ls"), hook(target, timeout=seconds))  # type: ignore[arg-type]
         assert why in of(records, "permission.denied")[0].reason
     with pytest.raises(ValueError, match="hook"):
         hook("rm -rf")  # type: ignore[arg-type]
@@ -291,10 +292,8 @@ async def test_call_is_denied_if_the_hook_times_out_or_raises(tmp_path: Path) ->
 
 
 async def until_asked(log: EventLog) -> Any:
-    async with asyncio.timeout(60):
-        while not (found := find_questions(log)):
-            await asyncio.sleep(0.01)
-    return found[0]
+    await until(lambda: find_questions(log), "a question")
+    return find_questions(log)[0]
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
@@ -316,9 +315,12 @@ async def test_another_process_can_answer_a_permission_request(kind: str, tmp_pa
         answer_question(
             log, session.id, question.intent_id, Decision(True, "ann", input={"command": "ls -l"})
         )
-        async with asyncio.timeout(60):
-            while (question := await until_asked(log)).input != {"command": "make"}:
-                await asyncio.sleep(0.01)
+        answered = question.intent_id
+        await until(
+            lambda: [q for q in find_questions(log) if q.intent_id != answered], "a question"
+        )
+        question = await until_asked(log)
+        assert question.input == {"command": "make"}
         answer_question(log, session.id, question.intent_id, Decision(False, "bob", "not now"))
         assert (await running).outcome == "completed"
         records = list(log.read(session.id))

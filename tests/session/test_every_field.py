@@ -55,6 +55,7 @@ from dragoman.transport import FixtureTransport
 
 from ..attacks.gateway_app import post
 from ..listed import Clock, Listed, broken, reply, speak
+from ..waiting import until
 from .playing import call, propose, text
 from .test_context import read_page, reader
 
@@ -242,16 +243,16 @@ async def approve(log: EventLog, seen: list[Any]) -> None:
     ):
         asked = await until_asked(log, remote.id)
         answer_question(log, remote.id, asked, decision)
-        while asked in [each.intent_id for each in find_questions(log, remote.id)]:
-            await asyncio.sleep(0.001)
+        await until(
+            lambda asked=asked: asked not in [q.intent_id for q in find_questions(log, remote.id)],
+            "the end of the question",
+        )
     await running
 
 
 async def until_asked(log: EventLog, session: str) -> str:
-    async with asyncio.timeout(60):
-        while not (found := find_questions(log, session)):
-            await asyncio.sleep(0.001)
-    return found[0].intent_id
+    await until(lambda: find_questions(log, session), "a question")
+    return find_questions(log, session)[0].intent_id
 
 
 async def resume(log: EventLog, seen: list[Any]) -> None:

@@ -18,6 +18,7 @@ from dragoman.tools import tool
 from dragoman.validate import build_request, check_request
 
 from ..listed import Listed
+from ..waiting import PATIENCE
 from .playing import call, check_evidence, of, propose, types
 
 READS = Policy([Rule("allow", side_effect=["none", "read"])])
@@ -175,12 +176,12 @@ async def test_tool_thread_that_cannot_be_stopped_is_reported_as_still_running(
     @tool(side_effect="none")
     def stubborn() -> str:
         begun.set()
-        end.wait(30)
+        end.wait(PATIENCE)
         return "late"
 
     session = Session(Listed(propose(call("stubborn"))), [stubborn], READS, log)
     running = asyncio.ensure_future(session.run("Go."))
-    await asyncio.to_thread(begun.wait, 30)
+    await asyncio.to_thread(begun.wait, PATIENCE)
     await session.cancel()
     assert (await running).outcome == "cancelled"
     end.set()
