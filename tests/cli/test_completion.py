@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+import dragoman.cli.completion  # noqa: F401 - adds the completion of words with colons
+from dragoman.cli import main
 
 
 def complete(shell: str, words: list[str], current: str, config: Path) -> list[str]:
@@ -19,13 +23,10 @@ def complete(shell: str, words: list[str], current: str, config: Path) -> list[s
     }
     if shell == "fish":
         variables = {"COMP_WORDS": " ".join(["dragoman", *words, current]), "COMP_CWORD": current}
-    done = subprocess.run(
-        [sys.executable, "-c", "from dragoman.cli import main; main(prog_name='dragoman')"],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = CliRunner().invoke(
+        main,
+        prog_name="dragoman",
         env={
-            **os.environ,
             **variables,
             "_DRAGOMAN_COMPLETE": f"{shell}_complete",
             "DRAGOMAN_CONFIG": str(config),
