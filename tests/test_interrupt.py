@@ -99,7 +99,7 @@ class Call:
         return await self.stream.cancel()
 
 
-async def slowly(connection: Connection) -> None:
+async def slowly(connection: Connection, stalling: threading.Event | None = None) -> None:
     """Answer in several pieces, so that the loop takes several steps to read them."""
     if not connection.seen.json.get("stream"):
         connection.head(headers={"content-length": str(len(completion()))})
@@ -109,6 +109,8 @@ async def slowly(connection: Connection) -> None:
         pieces = [stream_of("He", "llo")[:200], stream_of("He", "llo")[200:], b""]
         pieces = [f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces]
     for piece in pieces:
+        if stalling is not None and stalling.is_set():
+            await asyncio.Event().wait()
         connection.send(piece)
         await connection.writer.drain()
         await settle()
@@ -314,7 +316,8 @@ async def test_cancel_takes_effect_while_a_failed_reply_is_closed() -> None:
 class Desk:
     """A blocking model whose portal counts its steps, and a signal handler for its calls."""
 
-    def __init__(self, method: str, base_url: str) -> None:
+    def __init__(self, method: str, base_url: str, stalling: threading.Event) -> None:
+        self.stalling = stalling  # while it is set, the server ends no reply
         self.steps: Any = None
         self.acted = threading.Event()  # a thread has posted work to the portal, or has left it
         self.method = method
@@ -368,6 +371,7 @@ class Desk:
         self.stream = None
         calls = self.model.provider._calls  # noqa: SLF001
         block_until(lambda: "r" not in calls, "the end of the call")
+        self.stalling.clear()
         again = threading.Thread(target=self._again, daemon=True)
         again.start()
         again.join(PATIENCE)
@@ -389,8 +393,13 @@ class Desk:
 @pytest.fixture
 def desk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.setattr(sync, "_portal", None)
-    with Background(slowly) as server:
-        desk = Desk(request.param, server.base_url)
+    stalling = threading.Event()
+
+    async def handler(connection: Connection) -> None:
+        await slowly(connection, stalling)
+
+    with Background(handler) as server:
+        desk = Desk(request.param, server.base_url, stalling)
         before = signal.signal(signal.SIGINT, desk.handle)
         try:
             yield desk
@@ -447,20 +456,26 @@ def test_blocking_call_can_be_interrupted_at_every_step_of_the_portal(
     def attempt(step: int) -> bool:
         desk.open()
         desk.late = 0
+        prompt: list[bool] = []
 
         def act() -> None:
+            desk.stalling.set()
             desk.acted.clear()
             if thread == "main":
                 signal.pthread_kill(main, signal.SIGINT)
             else:
                 signal.raise_signal(signal.SIGINT)
-            desk.acted.wait(PATIENCE)
+            prompt.append(desk.acted.wait(PATIENCE))
+            if not prompt[0]:
+                desk.stalling.clear()
 
         desk.steps.arm(step, act)
         ending = desk.call()
         if not desk.steps.disarm():
             assert ending == "stop"
             return False
+        block_until(lambda: prompt, "the interrupt")
+        assert prompt == [True], "the main thread did not notice the interrupt"
         assert ending == ("stop" if desk.late else "interrupted")
         desk.check()
         return True
@@ -484,6 +499,7 @@ def test_blocking_call_can_be_interrupted_at_every_line_of_its_thread(
             if desk.is_inside and frame.f_code.co_filename != __file__:
                 left -= 1
                 if not left:
+                    desk.stalling.set()
                     raise KeyboardInterrupt
             return trace
 
