@@ -32,6 +32,8 @@ from dragoman import (
     sync,
 )
 from dragoman import connect as connect_async
+from dragoman.provider.contract import ReplyProvider
+from dragoman.provider.reply import AssembledReply
 
 from .listed import Listed, reply
 from .server import Connection, completion, serve, stream_of
@@ -292,14 +294,17 @@ async def test_cancel_ends_a_wait_after_the_last_event() -> None:
 async def test_cancel_takes_effect_while_a_failed_reply_is_closed() -> None:
     closing = asyncio.Event()
 
-    class Closing(Provider):
-        async def events(self, request: Request) -> AsyncIterator[Event]:
-            try:
-                raise OverloadedError("busy")
-                yield
-            finally:
-                closing.set()
-                await asyncio.Event().wait()
+    class Failed(AssembledReply):
+        async def next(self) -> list[Event]:
+            raise OverloadedError("busy")
+
+        async def aclose(self) -> None:
+            closing.set()
+            await asyncio.Event().wait()
+
+    class Closing(ReplyProvider):
+        def open(self, request: Request) -> Failed:
+            return Failed(request, "", "")
 
     model = Closing()
     calling = asyncio.create_task(model.complete("Hi", request_id="r"))
