@@ -13,12 +13,14 @@ import random
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import waiting
 
 # Derandomise hypothesis, so that the result of a run depends only on the code.
 settings.register_profile(
@@ -51,6 +53,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # tests do not write to the developer's own.
 _DATA = tempfile.TemporaryDirectory(prefix="dragoman-tests-")
 os.environ["XDG_DATA_HOME"] = _DATA.name
+
+
+@pytest.fixture
+async def virtual_time() -> AsyncIterator[None]:
+    """Run the test in virtual time, see ``waiting.virtual_time``."""
+    with waiting.virtual_time():
+        yield
 
 
 @pytest.fixture

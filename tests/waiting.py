@@ -85,17 +85,19 @@ async def settle() -> None:
 def virtual_time() -> Iterator[None]:
     """Skip the waits of the running event loop.
 
-    When no callback is ready, no socket is readable and no job of an executor runs, the time of
-    the loop advances to its next timer. Deadlines and pauses pass in their order, at once, on any
-    machine. Server and client have to run in this loop; what other threads and processes do is
-    not noticed, except for jobs of ``loop.run_in_executor``.
+    The time of the loop stands still while something happens. When no callback is ready, no
+    socket is readable and no job of an executor runs, it advances to the next timer. Deadlines
+    and pauses pass in their order, at once, on any machine. Server and client have to run in this
+    loop; what other threads and processes do is not noticed, except for jobs of
+    ``loop.run_in_executor``.
     """
     skip = _Skip.of(asyncio.get_running_loop())
-    skip.depth += 1
+    skip.depth, skip.now = skip.depth + 1, skip.time()
     try:
         yield
     finally:
         skip.depth -= 1
+        skip.ahead = skip.now - time.monotonic()
 
 
 class _Skip:
@@ -112,15 +114,20 @@ class _Skip:
     def __init__(self, loop: Any) -> None:
         self.depth = 0
         self.settling: list[asyncio.Future[None]] = []
+        self.now = 0.0
+        self.ahead = 0.0
         self._jobs = 0
-        self._ahead = 0.0
+        self._moved = time.monotonic()
         selector = loop._selector  # noqa: SLF001 - asyncio has no public way to replace it
         self._select = selector.select
         self._run_in_executor = loop.run_in_executor
         loop.skip = self
-        loop.time = lambda: time.monotonic() + self._ahead
+        loop.time = self.time
         loop.run_in_executor = self._run
         selector.select = self._wait
+
+    def time(self) -> float:
+        return self.now if self.depth else time.monotonic() + self.ahead
 
     def _run(self, *args: Any) -> Any:
         job = self._run_in_executor(*args)
@@ -132,17 +139,24 @@ class _Skip:
         self._jobs -= 1
 
     def _wait(self, timeout: float | None = None) -> Any:
-        skips = self.settling or (self.depth and timeout is not None)
-        if not skips or self._jobs or (timeout is not None and timeout <= 0):
+        if timeout is not None and timeout <= 0:
+            if time.monotonic() > self._moved + PATIENCE:  # endless work ends at its deadlines
+                self._advance(PATIENCE)
             return self._select(timeout)
-        ready = self._select(_IN_FLIGHT if timeout is None else min(_IN_FLIGHT, timeout))
+        skips = not self._jobs and (self.settling or (self.depth and timeout is not None))
+        longest = _IN_FLIGHT if timeout is None else min(_IN_FLIGHT, timeout)
+        ready = self._select(longest if skips else timeout)
         if ready:
             return ready
-        if self.settling:
+        if skips and self.settling:
             for idle in self.settling:
                 if not idle.done():
                     idle.set_result(None)
             self.settling.clear()
         else:
-            self._ahead += timeout or 0.0
+            self._advance(timeout or 0.0)
         return ready
+
+    def _advance(self, seconds: float) -> None:
+        self.now += seconds
+        self._moved = time.monotonic()
