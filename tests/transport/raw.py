@@ -13,8 +13,10 @@ from typing import Any
 from dragoman.transport import Secret, Timeouts, Transport
 from dragoman.wire import HttpRequest
 
+from ..waiting import PATIENCE
+
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-PATIENT = Timeouts(connect=20.0, first_event=20.0, idle=20.0, total=20.0)
+PATIENT = Timeouts(PATIENCE, PATIENCE, PATIENCE, PATIENCE)
 
 
 class RawServer:

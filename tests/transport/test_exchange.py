@@ -40,12 +40,15 @@ from dragoman import (
     connect,
 )
 from dragoman.events import Event
-from dragoman.provider import EventStream, bind, http
+from dragoman.provider import EventStream, bind
 from dragoman.transport import FixtureTransport, Secret
 from dragoman.transport.body import MAX_RATIO
 from dragoman.wire import Decoder
 
 from ..server import Connection, answering, chunk, completion, serve, stream_of
+from ..waiting import arrival, settle
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 async def _collect(model: Provider) -> tuple[list[Any], Exception | None]:
@@ -73,7 +76,7 @@ async def test_opening_a_connection_fails_at_the_connect_timeout() -> None:
             with contextlib.suppress(BlockingIOError):
                 filler.connect(address)
         url = f"http://127.0.0.1:{address[1]}/v1"
-        async with connect("m", base_url=url, timeouts={"connect": 0.1}) as model:
+        async with connect("m", base_url=url, timeouts={"connect": 10}) as model:
             with pytest.raises(TimedOutError) as caught:
                 await model.complete("Hi")
     assert caught.value.which == "connect"
@@ -86,7 +89,7 @@ async def test_connect_timeout_covers_the_dns_lookup(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
     async with connect(
-        "m", base_url="http://nowhere.test/v1", timeouts={"connect": 0.1, "total": 5.0}
+        "m", base_url="http://nowhere.test/v1", timeouts={"connect": 10, "total": 60}
     ) as model:
         with pytest.raises(TimedOutError) as caught:
             await model.complete("Hi")
@@ -105,7 +108,7 @@ async def comments_only(connection: Connection) -> None:
     while True:
         connection.chunk(b": keep-alive\n\n")
         await connection.writer.drain()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
 
 
 async def comments_after_text(connection: Connection) -> None:
@@ -114,14 +117,14 @@ async def comments_after_text(connection: Connection) -> None:
     while True:
         connection.chunk(b": keep-alive\n\n")
         await connection.writer.drain()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
 
 
 async def broken_framing(connection: Connection) -> None:
     connection.begin_stream()
     connection.chunk(chunk("Hello"))
     await connection.writer.drain()
-    await asyncio.sleep(0.02)
+    await settle()
     connection.send(b"zz\r\nnonsense\r\n")
     await asyncio.Event().wait()
 
@@ -131,18 +134,19 @@ async def drip(connection: Connection) -> None:
     while True:
         connection.chunk(chunk("x"))
         await connection.writer.drain()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
 
 
 @pytest.mark.parametrize(
     ("handler", "timeouts", "which", "text"),
     [
-        (silent, {"first_event": 0.15}, "first_event", None),
-        (comments_only, {"first_event": 0.15}, "first_event", None),
-        (comments_after_text, {"idle": 0.15}, "idle", "Hello"),
-        (drip, {"total": 0.5, "idle": 0.45}, "total", "x"),
-        (silent, {"total": 0.15}, "total", None),
+        (silent, {"first_event": 15}, "first_event", None),
+        (comments_only, {"first_event": 15}, "first_event", None),
+        (comments_after_text, {"idle": 15}, "idle", "Hello"),
+        (drip, {"total": 50, "idle": 1.5}, "total", "x" * 50),
+        (silent, {"total": 15}, "total", None),
     ],
+    ids=["silent", "comments only", "comments after text", "drip", "silent in total"],
 )
 async def test_stream_ends_with_an_error_at_each_of_its_timeouts(
     handler: Any, timeouts: dict[str, float], which: str, text: str | None
@@ -151,16 +155,19 @@ async def test_stream_ends_with_an_error_at_each_of_its_timeouts(
         serve(handler) as server,
         connect("m", base_url=server.base_url, timeouts=timeouts) as model,
     ):
-        events, error = await asyncio.wait_for(_collect(model), 5)
-        await asyncio.wait_for(server.closed.wait(), 5)
+        began = asyncio.get_running_loop().time()
+        events, error = await arrival(_collect(model), "the timeout")
+        passed = asyncio.get_running_loop().time() - began
+        await arrival(server.closed.wait(), "the connection to close")
     assert isinstance(error, TimedOutError)
     assert error.which == which
+    assert passed == pytest.approx(timeouts[which], abs=0.1)
     check_events(events)
     if text is None:
         assert events == []
     else:
         assert events[-1].finish_reason == "error"
-        assert error.response.text.startswith(text)
+        assert error.response.text == text
 
 
 async def test_invalid_chunk_size_is_reported_at_once() -> None:
@@ -169,9 +176,9 @@ async def test_invalid_chunk_size_is_reported_at_once() -> None:
         serve(broken_framing) as server,
         connect("m", base_url=server.base_url, timeouts=None) as model,
     ):
-        events, error = await asyncio.wait_for(_collect(model), 5)
+        events, error = await arrival(_collect(model), "the end of the stream")
         with pytest.raises(StreamInterruptedError):
-            await asyncio.wait_for(model.complete("Hi"), 5)
+            await arrival(model.complete("Hi"), "an error")
     check_events(events)
     assert isinstance(error, StreamInterruptedError)
     assert error.response is not None
@@ -193,16 +200,15 @@ async def test_calls_that_wait_for_a_reply_fail_when_the_provider_is_closed(stre
     async with serve(half) as server:
         model = connect("m", base_url=server.base_url, timeouts=None)
         waiting = asyncio.ensure_future(_collect(model) if stream else model.complete("Hi"))  # type: ignore[arg-type]
-        while not server.requests:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.05)
+        await settle()
+        assert server.requests
         await model.close()
         if stream:
-            _, error = await asyncio.wait_for(waiting, 5)
+            _, error = await arrival(waiting, "the end of the stream")
             assert isinstance(error, StreamInterruptedError)
         else:
             with pytest.raises(StreamInterruptedError):
-                await asyncio.wait_for(waiting, 5)
+                await arrival(waiting, "an error")
 
 
 @pytest.mark.parametrize(
@@ -225,18 +231,15 @@ async def test_error_response_with_a_broken_body_is_classified_by_its_status(
     assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
 
 
-async def test_error_response_without_a_body_is_classified_by_its_status(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_error_response_without_a_body_is_classified_by_its_status() -> None:
     async def refuse(connection: Connection) -> None:
         connection.head(429, {"content-length": "500", "retry-after": "7"})
         await connection.writer.drain()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(http, "_ERROR_BODY_SECONDS", 0.05)
     async with serve(refuse) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(RateLimitError):
-            await asyncio.wait_for(model.complete("Hi"), 5)
+            await arrival(model.complete("Hi"), "an error")
 
 
 async def collect_all(stream: EventStream) -> list[Event]:
@@ -288,6 +291,7 @@ async def test_long_compressed_reply_is_accepted() -> None:
         assert (await model.complete("Hi")).text == text
 
 
+@pytest.mark.parametrize("make_transport", ["own"], indirect=True)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_compressed_comments_neither_extend_a_timeout_nor_block_the_event_loop(
     stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
@@ -301,10 +305,11 @@ async def test_compressed_comments_neither_extend_a_timeout_nor_block_the_event_
             await asyncio.sleep(0)
             turns += 1
 
-    # 1.3 GB take longer than the timeout, which is long enough for a busy machine to connect
+    # A second passes at each turn of the event loop.
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: turns)
     async with (
-        serve(exploding(bomb * 20)) as server,
-        connect("m", base_url=server.base_url, timeouts=0.5) as model,
+        serve(exploding(bomb * 2)) as server,
+        connect("m", base_url=server.base_url, timeouts=100) as model,
     ):
         counting = asyncio.create_task(count_turns())
         with pytest.raises(TimedOutError):
@@ -324,11 +329,11 @@ async def test_complete_call_fails_at_the_total_timeout() -> None:
     for handler in (silent, half):
         async with (
             serve(handler) as server,
-            connect("m", base_url=server.base_url, timeouts=0.15) as model,
+            connect("m", base_url=server.base_url, timeouts=15) as model,
         ):
             with pytest.raises(TimedOutError) as caught:
-                await asyncio.wait_for(model.complete("Hi"), 5)
-            await asyncio.wait_for(server.closed.wait(), 5)
+                await arrival(model.complete("Hi"), "the timeout")
+            await arrival(server.closed.wait(), "the connection to close")
         assert caught.value.which == "total"
 
 
@@ -344,7 +349,7 @@ async def test_slow_handling_of_the_first_event_causes_no_timeout() -> None:
         await connection.writer.drain()
         await asyncio.Event().wait()
 
-    patience = {"first_event": 0.1, "idle": 5.0}
+    patience = {"first_event": 10, "idle": 5}
     async with (
         serve(slow) as server,
         connect("m", base_url=server.base_url, timeouts=patience) as model,
@@ -352,21 +357,21 @@ async def test_slow_handling_of_the_first_event_causes_no_timeout() -> None:
         stream = model.stream("Hi")
         async for event in stream:
             if isinstance(event, TextDelta) and event.text == "Hel":
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(30)
                 going_on.set()
         assert stream.response is not None
         assert stream.response.text == "Hello"
 
 
 async def test_slow_reader_causes_no_idle_timeout() -> None:
-    patience = {"idle": 0.2}
+    patience = {"idle": 20}
     async with (
         serve(answering("abc")) as server,
         connect("m", base_url=server.base_url, timeouts=patience) as model,
     ):
         texts = []
         async for event in model.stream("Hi"):
-            await asyncio.sleep(0.25 if event.type == "text.delta" else 0)
+            await asyncio.sleep(25 if event.type == "text.delta" else 0)
             texts.append(event.type)
     assert texts[-1] == "message.complete"
 
@@ -527,10 +532,11 @@ async def test_large_reply_is_read_and_an_endless_one_is_rejected(
     monkeypatch.setattr("dragoman.wire.codec.MAX_BODY", 1_000_000)
     async with serve(endless) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(InvalidResponseError, match="longer than"):
-            await asyncio.wait_for(model.complete("Hi"), 10)
-        await asyncio.wait_for(server.closed.wait(), 5)
+            await arrival(model.complete("Hi"), "an error")
+        await arrival(server.closed.wait(), "the connection to close")
 
 
+@pytest.mark.parametrize("make_transport", ["own"], indirect=True)
 async def test_body_of_an_error_response_is_read_up_to_a_limit() -> None:
     async def endless(connection: Connection) -> None:
         connection.head(500, {"transfer-encoding": "chunked"})
@@ -540,8 +546,8 @@ async def test_body_of_an_error_response_is_read_up_to_a_limit() -> None:
 
     async with serve(endless) as server, connect("m", base_url=server.base_url) as model:
         with pytest.raises(Exception, match="HTTP 500"):
-            await asyncio.wait_for(model.complete("Hi"), 10)
-        await asyncio.wait_for(server.closed.wait(), 5)
+            await arrival(model.complete("Hi"), "an error")
+        await arrival(server.closed.wait(), "the connection to close")
 
 
 # --- reuse of connections ----------------------------------------------------------------------

@@ -18,6 +18,7 @@ from dragoman import HttpTransport, InvalidResponseError, NetworkError, StreamIn
 from dragoman.transport import Transport, connection
 from dragoman.transport.connection import JOINED_BODY, MAX_HEAD
 
+from ..waiting import arrival, settle, virtual_time
 from .raw import call, listen, read_request, replying
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -304,7 +305,7 @@ async def test_invalid_http_replies_are_rejected(name: str, stream: bool) -> Non
             await call(transport, server.url, stream=stream)
         assert type(caught.value) is kind
         assert caught.value.__cause__ is None or caught.value.__cause__.__traceback__ is None
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await arrival(server.closed.wait(), "the connection to close")
         assert transport.open_pool().sizes == (0, 0)
         await transport.close()
 
@@ -402,7 +403,7 @@ async def test_idle_connection_that_receives_bytes_is_closed() -> None:
         assert (await call(transport, server.url))[2] == b"hi"
         assert transport.open_pool().sizes == (1, 1)
         late.set()
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await arrival(server.closed.wait(), "the connection to close")
         assert (await call(transport, server.url))[::2] == (200, b"hi")
         assert server.connections == 2
         await transport.close()
@@ -468,7 +469,8 @@ async def _leave_early(
         request = HttpRequest("POST", f"{server.url}/v1", {}, b"{}")
         async with transport.send(request, {}, PATIENT) as reply:
             assert await reply.receive()
-        await asyncio.sleep(0.2)
+        with virtual_time():
+            await asyncio.sleep(2)
         assert isinstance(transport, HttpTransport)
         idle = transport.open_pool().sizes[1]
         await call(transport, server.url)
@@ -477,18 +479,20 @@ async def _leave_early(
     return count, idle
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_rest_of_a_reply_is_read_so_that_its_connection_can_be_reused() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await read_request(reader)
             writer.write(CHUNKED + b"2\r\nhi\r\n")
             await writer.drain()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.04)
             writer.write(b"0\r\n\r\n")
 
     assert await _leave_early(HttpTransport(), handler) == (1, 1)
 
 
+@pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize("much", [False, True], ids=["late", "much"])
 async def test_connection_is_closed_if_reading_the_rest_of_a_reply_takes_too_long(
     much: bool,
@@ -499,9 +503,10 @@ async def test_connection_is_closed_if_reading_the_rest_of_a_reply_takes_too_lon
             await read_request(reader)
             writer.write(CHUNKED + b"2\r\nhi\r\n")
             await writer.drain()
-            await asyncio.sleep(0.01)
             if not much and (first, first := False)[0]:
-                await asyncio.sleep(0.15)
+                await asyncio.sleep(0.06)
+            else:
+                await settle()
             writer.write(b"1000\r\n" + b"x" * 4096 + b"\r\n" if not much else b"")
             for _ in range(100 if much else 0):
                 writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")

@@ -19,6 +19,7 @@ from dragoman import (
 )
 
 from ..server import Connection, answering, chunk, serve
+from ..waiting import arrival
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from examples import httpx_transport
@@ -91,6 +92,7 @@ async def stall(connection: Connection) -> None:
     await asyncio.Event().wait()
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_httpx_transport_of_the_example_raises_provider_errors() -> None:
     expected = [
         (refuse, AuthenticationError, "no"),
@@ -100,7 +102,7 @@ async def test_httpx_transport_of_the_example_raises_provider_errors() -> None:
     ]
     for handler, kind, text in expected:
         async with serve(handler) as server:
-            limits = Timeouts(idle=0.3)
+            limits = Timeouts(idle=30)
             model = connect(
                 "m", base_url=server.base_url, transport=HttpxTransport(), timeouts=limits
             )
@@ -108,7 +110,7 @@ async def test_httpx_transport_of_the_example_raises_provider_errors() -> None:
                 async for _ in model.stream("Hi"):
                     pass
             await model.close()
-            await asyncio.wait_for(server.closed.wait(), 10)
+            await arrival(server.closed.wait(), "the connection to close")
             assert len(server.requests) == 1
     model = connect("m", base_url="http://127.0.0.1:1/v1", transport=HttpxTransport())
     with pytest.raises(NetworkError):

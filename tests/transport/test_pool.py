@@ -9,7 +9,6 @@ import gc
 import socket
 import ssl
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from dragoman.transport.pool import share_ahead
 from dragoman.wire import HttpRequest
 
 from ..server import answering, serve
+from ..waiting import arrival, settle, until
 from .raw import PATIENT, call, listen, read_request, replying
 
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
@@ -41,19 +41,16 @@ async def test_most_recently_used_connection_is_reused_first() -> None:
     transport = HttpTransport()
     async with listen(handler) as server:
         calls = [asyncio.ensure_future(call(transport, server.url)) for _ in range(3)]
-        while len(waiting) < 3:
-            await asyncio.sleep(0)
+        await until(lambda: len(waiting) == 3, "three requests")
         last = waiting[-1]
         for writer in waiting:
             writer.write(REPLY)
-            await writer.drain()
-            await asyncio.sleep(0.02)
+            await settle()
         await asyncio.gather(*calls)
         assert transport.open_pool().sizes == (3, 3)
         waiting.clear()
         again = asyncio.ensure_future(call(transport, server.url))
-        while not waiting:
-            await asyncio.sleep(0)
+        await until(lambda: waiting, "the next request")
         assert waiting[0] is last
         last.write(REPLY)
         await again
@@ -75,15 +72,14 @@ async def test_connection_is_idle_as_soon_as_the_last_events_are_read() -> None:
         assert transport.open_pool().sizes == (1, 1)
 
 
-async def test_idle_connections_are_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "PLAIN_SECONDS", 0.1)
+@pytest.mark.usefixtures("virtual_time")
+async def test_idle_connections_are_closed_after_a_while() -> None:
     transport = HttpTransport()
     async with listen(replying(REPLY)) as server:
         await asyncio.gather(*[call(transport, server.url) for _ in range(3)])
+        await asyncio.sleep(pool.PLAIN_SECONDS - 0.1)
         assert transport.open_pool().sizes == (3, 3)
-        async with asyncio.timeout(10):
-            while server.open:
-                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
         assert transport.open_pool().sizes == (0, 0)
         await call(transport, server.url)
         assert server.connections == 4
@@ -108,7 +104,7 @@ async def test_connection_limit_makes_calls_wait() -> None:
             await read_request(reader)
             now += 1
             most = max(most, now)
-            await asyncio.sleep(0.002)
+            await settle()
             now -= 1
             writer.write(REPLY)
 
@@ -129,6 +125,7 @@ async def test_connection_limit_makes_calls_wait() -> None:
         HttpTransport(connections=0)
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_waiting_for_a_connection_ends_at_the_connect_timeout() -> None:
     async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -136,10 +133,9 @@ async def test_waiting_for_a_connection_ends_at_the_connect_timeout() -> None:
     transport = HttpTransport(connections=1)
     async with listen(mute) as server:
         first = asyncio.ensure_future(call(transport, server.url))
-        while not server.connections:
-            await asyncio.sleep(0)
+        await settle()
         with pytest.raises(TimedOutError) as caught:
-            await call(transport, server.url, timeouts=Timeouts(connect=0.1))
+            await call(transport, server.url, timeouts=Timeouts(connect=10))
         assert caught.value.which == "connect"
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
@@ -162,7 +158,7 @@ async def test_ended_streams_do_not_count_as_open(way: str) -> None:
         while True:
             writer.write(b'19\r\ndata: {"choices":[{}]}\n\n\r\n')
             await writer.drain()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
     transport = HttpTransport()
     async with listen(drip) as server:
@@ -181,9 +177,7 @@ async def test_ended_streams_do_not_count_as_open(way: str) -> None:
         del stream, streams
         gc.collect()
         assert opened.streams == 0
-        async with asyncio.timeout(10):
-            while server.open:
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.open, "every connection to close")
         assert opened.sizes == (0, 0)
         await model.close()
 
@@ -217,14 +211,14 @@ async def test_slow_reader_applies_backpressure(secure: bool, tmp_path: Path) ->
             before = -1
             while before != written:  # write until backpressure stops the server
                 before = written
-                await asyncio.sleep(0.1)
+                await settle()
             # The limit is high, because most of these bytes are in the buffers of the kernel.
             assert written < 16 * 1024 * 1024
             received = 0
             while received < 3 * before:
                 received += len(await reply.receive())
                 reply.touch()
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await arrival(server.closed.wait(), "the connection to close")
         await transport.close()
 
 
@@ -425,10 +419,8 @@ async def test_transport_can_be_closed_while_a_connection_is_being_opened() -> N
         await asyncio.sleep(0)
         await transport.close()
         with pytest.raises(NetworkError):
-            await asyncio.wait_for(task, 10)
-        async with asyncio.timeout(10):
-            while server.open:
-                await asyncio.sleep(0.01)
+            await arrival(task, "the end of the call")
+        await until(lambda: not server.open, "every connection to close")
 
 
 async def test_abandoned_stream_is_closed_in_its_own_event_loop() -> None:
@@ -445,7 +437,7 @@ async def test_abandoned_stream_is_closed_in_its_own_event_loop() -> None:
         thread = threading.Thread(target=held.clear)
         thread.start()
         await asyncio.to_thread(thread.join)
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await arrival(server.closed.wait(), "the connection to close")
         await transport.close()
 
 
@@ -456,7 +448,7 @@ async def test_abandoned_transport_closes_its_sockets(elsewhere: bool) -> None:
         await call(held[0], server.url)
         await asyncio.to_thread(held.clear) if elsewhere else held.clear()
         gc.collect()
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await arrival(server.closed.wait(), "the connection to close")
 
 
 def test_default_tls_context_is_shared() -> None:

@@ -17,6 +17,7 @@ from dragoman.transport.connect import Proxy, find_proxy, parse_url
 from dragoman.wire import HttpRequest
 
 from ..programs import require
+from ..waiting import arrival, until
 from .certificates import Authority, server_context
 from .raw import PATIENT, Handler, call, listen, read_request, replying
 
@@ -44,6 +45,11 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 async def _start(
     program: str, folder: Path, password: str
 ) -> tuple[asyncio.subprocess.Process, int]:
@@ -56,13 +62,11 @@ async def _start(
         process = await asyncio.create_subprocess_exec(
             program, "-d", "-c", str(folder / "tinyproxy.conf"), stdout=asyncio.subprocess.DEVNULL
         )
-        async with asyncio.timeout(30):
-            while process.returncode is None:
-                with contextlib.suppress(ConnectionRefusedError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.close()
-                    return process, port
-                await asyncio.sleep(0.02)
+        await until(
+            lambda at=port, of=process: of.returncode is not None or _is_open(at), "tinyproxy"
+        )
+        if process.returncode is None:
+            return process, port
     raise AssertionError("tinyproxy does not start")
 
 
@@ -156,7 +160,7 @@ async def test_calls_work_through_a_proxy_tunnel(secure: bool, authority: Author
         assert (proxy.connections, server.connections) == (1, 1)
         assert transport.open_pool().sizes == (1, 1)
         await transport.close()
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await arrival(server.closed.wait(), "the connection to close")
     [head] = heads
     place = server.url.removeprefix("https://").encode()
     assert head.startswith(b"CONNECT %b HTTP/1.1\r\nhost: %b\r\n" % (place, place))
@@ -173,7 +177,7 @@ async def test_the_certificate_of_the_server_is_checked_inside_a_proxy_tunnel(
         transport = HttpTransport(proxy=proxy.url, ca=authority.path)
         with pytest.raises(NetworkError, match=r"certificate of .* was refused through the proxy"):
             await call(transport, server.url)
-        await asyncio.wait_for(proxy.closed.wait(), 10)
+        await arrival(proxy.closed.wait(), "the connection to close")
         await transport.close()
 
 
@@ -195,6 +199,7 @@ async def test_proxy_that_does_not_answer_http_is_reported() -> None:
             await transport.close()
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_the_connect_timeout_covers_the_proxy() -> None:
     async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -202,9 +207,9 @@ async def test_the_connect_timeout_covers_the_proxy() -> None:
     async with listen(mute) as proxy:
         transport = HttpTransport(proxy=proxy.url)
         with pytest.raises(TimedOutError, match="through the proxy") as caught:
-            await call(transport, "https://nowhere.test", timeouts=Timeouts(connect=0.2))
+            await call(transport, "https://nowhere.test", timeouts=Timeouts(connect=10))
         assert caught.value.which == "connect"
-        await asyncio.wait_for(proxy.closed.wait(), 10)
+        await arrival(proxy.closed.wait(), "the connection to close")
         await transport.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 from dragoman import HttpTransport, NetworkError, StreamInterruptedError
 from dragoman.transport.connect import make_context
 
+from ..waiting import arrival, settle, until
 from .certificates import Authority, server_context
 from .raw import RawServer, call, listen, read_request, replying
 
@@ -232,7 +233,7 @@ async def _read_until_eof(
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nhi")
         await writer.drain()
-        await asyncio.sleep(0.05)
+        await settle()
         if notify:
             writer.close()
         else:
@@ -269,7 +270,7 @@ async def test_closing_a_tls_connection_sends_close_notify(authority: Authority)
     async with listen(handler, ssl=server_context(authority.issue("127.0.0.1"))) as server:
         await call(transport, server.url)
         await transport.close()
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await arrival(server.closed.wait(), "the connection to close")
     assert ends == [b"", b"close_notify"]
 
 
@@ -280,11 +281,10 @@ async def test_cancelling_the_tls_handshake_closes_the_socket() -> None:
     transport = HttpTransport()
     async with listen(mute) as server:
         task = asyncio.ensure_future(call(transport, server.url.replace("http:", "https:")))
-        while not server.connections:
-            await asyncio.sleep(0)
+        await until(lambda: server.connections, "the connection")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await arrival(server.closed.wait(), "the connection to close")
         assert transport.open_pool().sizes == (0, 0)
         await transport.close()

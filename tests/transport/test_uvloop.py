@@ -18,9 +18,11 @@ from dragoman import (
     TimedOutError,
     Timeouts,
 )
+from dragoman.wire import HttpRequest
 
+from ..waiting import arrival, until
 from .certificates import Authority, server_context
-from .raw import call, listen, read_request, replying
+from .raw import PATIENT, call, listen, read_request, replying
 
 uvloop = pytest.importorskip("uvloop", reason="uvloop does not exist for Windows")
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
@@ -46,9 +48,8 @@ async def plain() -> None:
         async with listen(replying(data, close=True)) as server:
             with pytest.raises(kind):
                 await call(transport := HttpTransport(), server.url)
-            async with asyncio.timeout(10):
-                while transport.open_pool().sizes != (0, 0):
-                    await asyncio.sleep(0)
+            opened = transport.open_pool()
+            await until(lambda each=opened: each.sizes == (0, 0), "the pool to be empty")
             await transport.close()
     transport = HttpTransport()
     with pytest.raises(NetworkError, match="cannot be reached"):
@@ -66,15 +67,14 @@ async def cancelled() -> None:
     async with listen(stuck) as server:
         with pytest.raises(TimedOutError):
             await call(transport, server.url, stream=True, timeouts=Timeouts(first_event=0.1))
-        await asyncio.wait_for(server.closed.wait(), 10)
-        server.closed.clear()
+        await until(lambda: not server.open, "the connection to close")
+        before = server.connections  # on a busy machine the deadline passes without a connection
         task = asyncio.ensure_future(call(transport, server.url))
-        while server.connections < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: server.connections > before, "the second connection")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await until(lambda: not server.open, "the connection to close")
         await transport.close()
 
 
@@ -91,7 +91,7 @@ async def secure(folder: Path) -> None:
             await call(stranger, server.url)
         await stranger.close()
         await transport.close()
-        await asyncio.wait_for(server.closed.wait(), 10)
+        await arrival(server.closed.wait(), "the connection to close")
 
 
 async def until_eof(folder: Path, *, notify: bool) -> bytes:
@@ -99,15 +99,20 @@ async def until_eof(folder: Path, *, notify: bool) -> bytes:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nhi")
         await writer.drain()
-        await asyncio.sleep(0.05)
+        await read.wait()
         if not notify:
             writer.transport.abort()
 
+    read = asyncio.Event()
     authority = Authority(folder)
     transport = HttpTransport(ca=authority.path)
     async with listen(handler, ssl=server_context(authority.issue("127.0.0.1"))) as server:
+        request = HttpRequest("POST", server.url, {}, b"{}")
         try:
-            return (await call(transport, server.url))[2]
+            async with transport.send(request, {}, PATIENT) as reply:
+                first = await reply.receive()
+                read.set()
+                return first + await reply.receive()
         finally:
             await transport.close()
 
