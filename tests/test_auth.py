@@ -26,6 +26,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpRequest
 
 from .server import Connection, serve
+from .waiting import settle
 
 SAID = {
     "choices": [
@@ -65,7 +66,7 @@ async def test_token_is_renewed_once_before_it_expires() -> None:
 
     async def make() -> Token:
         made.append(now[0])
-        await asyncio.sleep(0.01)
+        await settle()
         return Token(f"token-{len(made)}", now[0] + 300)
 
     async with serve(answer) as server:

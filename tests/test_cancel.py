@@ -45,6 +45,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
 
 from .server import Connection, serve
+from .waiting import arrival, settle
 from .wire.cases import Case, find_cases, open_decoder
 
 STREAMS = [
@@ -84,19 +85,17 @@ async def test_stream_can_be_cancelled_after_every_event(
     async with serve(handler) as server:
         options = case.options
         settings: dict[str, Any] = {"quirks": options.quirks, "capabilities": options.capabilities}
-        limits = {"idle": 5.0, "total": 20.0}
-        async with connect(
-            "m", wire=case.wire, base_url=server.url, timeouts=limits, **settings
-        ) as model:
+        async with connect("m", wire=case.wire, base_url=server.url, **settings) as model:
             request = msgspec.structs.replace(case.request, stream=True)
             tasks = asyncio.all_tasks()
             total = events_of(case)
             for at in range(1 + total)[: None if WHOLE else 8]:
                 silent.set() if at == 0 else silent.clear()
                 server.closed.clear()
-                events = await _cancel_at(model, request, at)
+                cancelling = _cancel_at(model, request, at)
+                events = await arrival(cancelling, "the end of a cancelled stream")
                 _check(events, at)
-                await asyncio.wait_for(server.closed.wait(), 5)
+                await arrival(server.closed.wait(), "the connection to close")
                 assert server.open == 0
                 count("streams cancelled over a socket", 1)
             # Ignore the tasks of the test server, which runs in the same event loop.
@@ -124,7 +123,7 @@ async def _cancel_at(model: dragoman.Provider, request: Request, at: int) -> lis
 
 
 async def _cancel_soon(stream: dragoman.EventStream) -> None:
-    await asyncio.sleep(0.001)
+    await settle()
     assert await stream.cancel()
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from .pages import ROOT, answer_everything, read_blocks
 from .test_sync import Background
+from .waiting import PATIENCE
 
 README = ROOT / "README.md"
 FIRST_STEPS = ROOT / "docs" / "howto" / "first-steps.md"
@@ -70,7 +71,7 @@ class Install:
         done = subprocess.run(
             command, cwd=self.folder, env={**kept, **home, **path, **variables},
             capture_output=True, text=True,
-            timeout=300, stdin=subprocess.DEVNULL,
+            timeout=5 * PATIENCE, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 0, (
             f"{shlex.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"

@@ -19,6 +19,8 @@ from dragoman.sim import ScriptedProvider
 from dragoman.sync import SyncProvider
 from dragoman.sync import gather as blocking_gather
 
+from .waiting import block_until, settle
+
 
 class Slow(ScriptedProvider):
     """Answers every prompt, and counts the calls in flight. ``waits`` maps a prompt to the seconds
@@ -45,8 +47,9 @@ class Slow(ScriptedProvider):
             self.flying -= 1
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_replies_arrive_in_order_of_completion_within_the_concurrency_limit() -> None:
-    model = Slow({"0": 0.2})
+    model = Slow({"0": 20})
     items = [item async for item in gather(model, [str(n) for n in range(20)], concurrency=4)]
     assert sorted(item.index for item in items) == list(range(20))
     assert all(item.prompt == str(item.index) and item.error is None for item in items)
@@ -55,9 +58,10 @@ async def test_replies_arrive_in_order_of_completion_within_the_concurrency_limi
     assert model.most == 4
 
 
+@pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize("slow", ["0", "3", "7"])
 async def test_replies_arrive_in_input_order_on_request(slow: str) -> None:
-    model = Slow({slow: 0.05})
+    model = Slow({slow: 5})
     items = [
         item
         async for item in gather(model, [str(n) for n in range(8)], concurrency=3, ordered=True)
@@ -83,6 +87,7 @@ async def test_failed_call_does_not_stop_the_others(ordered: bool) -> None:
     assert by_place[2].response is not None
 
 
+@pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_prompts_are_read_lazily(ordered: bool) -> None:
     taken = 0
@@ -93,12 +98,12 @@ async def test_prompts_are_read_lazily(ordered: bool) -> None:
             taken += 1
             yield "0" if taken == 1 else "x"
 
-    model = Slow({"0": 0.05})
+    model = Slow({"0": 50})
     seen = 0
     async with aclosing(gather(model, endless(), concurrency=3, ordered=ordered)) as items:
         async for _ in items:
             seen += 1
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(1)
             assert taken <= seen + 2 * 3
             if seen == 30:
                 break
@@ -112,7 +117,7 @@ async def test_prompts_may_be_an_asynchronous_iterator() -> None:
         nonlocal closed
         try:
             for word in ("a", "b", "c"):
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
                 yield User(word)
         finally:
             closed = True
@@ -151,7 +156,7 @@ async def test_cancelling_the_reader_cancels_running_calls() -> None:
             pass
 
     task = asyncio.create_task(read())
-    await asyncio.sleep(0.01)
+    await settle()
     assert model.flying == 3
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -241,7 +246,12 @@ def test_interrupting_a_blocking_loop_cancels_running_calls() -> None:
     slow = Slow({"slow": 60})
     items = blocking_gather(SyncProvider(slow), ["slow", "slow"], concurrency=2)
     here = threading.get_ident()
-    threading.Timer(0.3, signal.pthread_kill, (here, signal.SIGINT)).start()
+
+    def interrupt() -> None:
+        block_until(lambda: slow.flying == 2, "both calls")
+        signal.pthread_kill(here, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         next(items)
     assert slow.flying == 0

@@ -33,6 +33,7 @@ from dragoman.provider import HttpProvider
 from dragoman.registry import ConfigError, Registry, read_file
 
 from .server import Connection, serve
+from .waiting import settle, until
 
 SAID = {
     "choices": [
@@ -199,7 +200,7 @@ async def test_adapter_limits_and_timeouts_are_enforced(file: Path) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        await settle()
         running -= 1
         connection.reply(200, json.dumps(SAID).encode())
 
@@ -300,11 +301,7 @@ async def test_one_name_opens_one_provider_and_each_adapter_has_one_connection_p
             for name in ("a:m", "a:n", "a:m", "a:o"):
                 await registry.open(name).complete("Hi")
             assert server.open == 1
-        for _ in range(100):
-            if not server.open:
-                break
-            await asyncio.sleep(0.01)
-        assert server.open == 0
+        await until(lambda: not server.open, "the connection to close")
         with pytest.raises(RuntimeError, match="registry of this provider is closed"):
             await registry.open("a:m").complete("Hi")
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from .waiting import PATIENCE
+
 ROOT = Path(__file__).parents[1]
 COMMAND = """\
 #!{python}
@@ -57,7 +59,7 @@ def make(
         env={**environment, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     calls = clone / "calls.jsonl"

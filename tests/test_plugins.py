@@ -17,6 +17,7 @@ from dragoman.tools import plugin_tools
 
 from .cli.test_models import Background
 from .server import Connection
+from .waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -56,7 +57,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "pip", *words, str(source)],
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     return folder / "site"
 
@@ -77,7 +78,7 @@ def test_example_plugin_is_installed_and_used(
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, server.base_url],
             capture_output=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
         assert done.stderr == b""

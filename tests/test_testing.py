@@ -32,7 +32,7 @@ def send_datagram(host: str, port: int) -> None:
 
 
 def create(host: str, port: int) -> None:
-    socket.create_connection((host, port), timeout=0.01)
+    socket.create_connection((host, port))
 
 
 @pytest.mark.parametrize(("host", "port"), FAR)
