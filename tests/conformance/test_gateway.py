@@ -14,6 +14,7 @@ from dragoman.conformance import check_server
 from dragoman.gateway.app import create_app
 from dragoman.sim import ScriptedProvider
 
+from ..waiting import PATIENCE
 from .test_live import GOOD
 
 
@@ -28,7 +29,7 @@ def gateway() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE)
         listener.close()
 
 

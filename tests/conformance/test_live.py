@@ -9,7 +9,6 @@ import html.parser
 import json
 import os
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -335,6 +334,7 @@ async def test_check_finds_a_server_that_accepts_invalid_requests() -> None:
     }
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_check_finds_a_server_that_keeps_generating_after_disconnection() -> None:
     """The test server delays the next call until the abandoned one is finished, as a server
     without cancellation does.
@@ -345,9 +345,9 @@ async def test_check_finds_a_server_that_keeps_generating_after_disconnection() 
     async def busy(connection: Connection) -> None:
         nonlocal free
         if connection.seen.method == "POST":
-            now = time.monotonic()
+            now = asyncio.get_running_loop().time()
             if connection.seen.json.get("stream"):
-                free = now + 1.2
+                free = now + 12
             else:
                 await asyncio.sleep(free - now)
         await answer(connection)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,6 +24,7 @@ from dragoman.tools import McpServer, Toolbox, ToolFailure
 
 from ..listed import Listed
 from ..session.playing import call, of, propose
+from ..waiting import PATIENCE, until, virtual_time
 
 pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 
@@ -38,8 +37,8 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[McpServer]:
     # Open and close the server in different tasks on purpose: pytest runs a fixture's setup and
     # teardown in separate tasks, and callers of a session may do so too.
     monkeypatch.setenv("DRAGOMAN_API_KEY", "k-secret")
-    settings: dict[str, Any] = {"env": {"MINE": "1"}, "timeout": 20, "output_limit": 1000}
-    server = McpServer(COMMAND, side_effects={"add": "none"}, **settings)
+    settings: dict[str, Any] = {"env": {"MINE": "1"}, "output_limit": 1000}
+    server = McpServer(COMMAND, side_effects={"add": "none"}, start_timeout=PATIENCE, **settings)
     await server.open()
     yield server
     await server.close()
@@ -52,8 +51,8 @@ async def test_tools_of_an_mcp_server_are_called(server: McpServer, tmp_path: Pa
     await check_calls(server)
     await check_session(server, tmp_path)
     sleep = next(tool for tool in server.tools if tool.name == "sleep")
-    sleep.timeout = 0.2
-    with pytest.raises(ToolFailure, match=r"still running after 0.2 s"):
+    sleep.timeout = 10
+    with virtual_time(), pytest.raises(ToolFailure, match=r"still running after 10 s"):
         await Toolbox(server.tools).execute("sleep", {})
     seen = await Toolbox(server.tools).execute("keys", {})
     assert "MINE" in str(seen.content)
@@ -102,10 +101,10 @@ async def test_mcp_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureF
     command = [*COMMAND, "--http", str(port)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
         try:
-            while not await asyncio.to_thread(_answers, port):
-                assert process.poll() is None
+            await until(lambda: process.poll() is not None or _answers(port), "the server")
+            assert process.poll() is None
             with caplog.at_level(logging.DEBUG):
-                server = McpServer(f"{url}?key=k-secret", start_timeout=20, headers=bearer)
+                server = McpServer(f"{url}?key=k-secret", start_timeout=PATIENCE, headers=bearer)
                 async with server:
                     assert server.label == url
                     box = Toolbox(server.tools)
@@ -117,7 +116,7 @@ async def test_mcp_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureF
                     )
                 for headers in ({}, {"Authorization": f"Bearer {WRONG}"}):
                     with pytest.raises(ToolFailure) as caught:
-                        await McpServer(url, start_timeout=20, headers=headers).open()
+                        await McpServer(url, start_timeout=PATIENCE, headers=headers).open()
                     assert caught.value.kind == "not_started"
                     assert WRONG not in "".join(traceback.format_exception(caught.value))
             assert TOKEN not in caplog.text + repr(server)
@@ -144,7 +143,7 @@ async def test_a_token_does_not_follow_a_redirect_to_another_origin() -> None:
     async with TestServer(there) as other, TestServer(here) as first:
         with pytest.raises(ToolFailure) as caught:
             await McpServer(
-                str(first.make_url("/mcp")), start_timeout=20, headers={"X-Key": TOKEN}
+                str(first.make_url("/mcp")), start_timeout=PATIENCE, headers={"X-Key": TOKEN}
             ).open()
     assert asked
     assert set(asked) == {TOKEN}
@@ -178,7 +177,6 @@ def test_label_of_an_mcp_server_omits_credentials_and_query() -> None:
 
 
 def _answers(port: int) -> bool:
-    time.sleep(0.02)
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

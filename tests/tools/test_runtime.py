@@ -31,6 +31,8 @@ from dragoman.tools import (
 from dragoman.tools.process import run_process
 from dragoman.tools.runtime import cut_text
 
+from ..waiting import PATIENCE, arrival, until, virtual_time
+
 
 class Point(msgspec.Struct):
     x: int
@@ -155,7 +157,7 @@ async def test_synchronous_function_does_not_block_the_event_loop() -> None:
 
     def wait() -> str:
         loop.call_soon_threadsafe(turn.set)
-        assert inside.wait(30)
+        assert inside.wait(PATIENCE)
         return threading.current_thread().name
 
     loop = asyncio.get_running_loop()
@@ -165,6 +167,7 @@ async def test_synchronous_function_does_not_block_the_event_loop() -> None:
     assert (await running).content == "dragoman-tool"
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_tool_that_exceeds_its_timeout_fails() -> None:
     stop = threading.Event()
 
@@ -172,10 +175,10 @@ async def test_tool_that_exceeds_its_timeout_fails() -> None:
         await asyncio.Event().wait()
 
     for function, word in (
-        (politely, "still running after 0.01 s"),
-        (lambda: stop.wait(30), "may still be running"),
+        (politely, "still running after 10 s"),
+        (lambda: stop.wait(PATIENCE), "may still be running"),
     ):
-        made = FunctionTool(function, name="f", timeout=0.01)
+        made = FunctionTool(function, name="f", timeout=10)
         with pytest.raises(ToolFailure) as caught:
             await run(made)
         assert caught.value.kind == "timeout"
@@ -391,9 +394,10 @@ async def gone(pid: int) -> None:
     """Wait until a process has ended, or is a zombie that its parent process has not collected
     yet.
     """
-    async with asyncio.timeout(20):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE,
+        f"the end of process {pid}",
+    )
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
@@ -403,23 +407,24 @@ async def test_no_process_keeps_running_after_a_timeout_or_cancel(
     """After a timeout or cancellation, neither the program nor its child processes keep running."""
     sign = tmp_path / "started"
     shell = ["/bin/sh", "-c", f"sleep 600 & echo $! > {sign}; wait"]
-    seconds = 1.5 if how == "timeout" else 30
     running = asyncio.ensure_future(
-        Toolbox([ProcessTool(Tool("p", "", SCHEMA), shell, timeout=seconds)]).execute("p", {})
+        Toolbox([ProcessTool(Tool("p", "", SCHEMA), shell, timeout=PATIENCE)]).execute("p", {})
     )
-    while not sign.exists() or not sign.read_text().endswith("\n"):
-        await asyncio.sleep(0.01)
+    await until(lambda: sign.exists() and sign.read_text().endswith("\n"), "the program")
     if how == "cancel":
         running.cancel()
+    else:
+        with virtual_time():
+            await asyncio.sleep(PATIENCE)
     with pytest.raises(ToolFailure if how == "timeout" else asyncio.CancelledError) as caught:
         await running
     if how == "timeout":
-        assert "still running after 1.5 s" in str(caught.value)
+        assert f"still running after {PATIENCE:g} s" in str(caught.value)
     await gone(int(sign.read_text()))
 
 
 async def test_background_process_of_a_program_does_not_delay_the_result() -> None:
     shell = "sleep 600 & echo $!"
-    done = await asyncio.wait_for(run_process(["/bin/sh", "-c", shell]), 20)
+    done = await arrival(run_process(["/bin/sh", "-c", shell]), "the result")
     assert done.exit_code == 0
     await gone(int(done.stdout))

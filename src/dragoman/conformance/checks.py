@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -511,9 +510,10 @@ async def _hang_up(server: Server) -> None:
 
 
 async def _timed(call: Awaitable[Response]) -> float:
-    began = time.perf_counter()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     await call
-    return time.perf_counter() - began
+    return loop.time() - began
 
 
 REFUSALS = (UnsupportedFeatureError, UnsupportedContentError, InvalidRequestError)
