@@ -6,11 +6,10 @@ import asyncio
 import http.client
 import json
 import logging
-import math
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,7 @@ from dragoman.sim import server as server_module
 from dragoman.wire import SERVER_CODECS
 
 from ..listed import collect
+from ..waiting import PATIENCE, until, virtual_time
 
 WIRES = sorted(SERVER_CODECS)
 SETTINGS: dict[str, Any] = {"config": {"max_tokens": 200}}
@@ -96,8 +96,8 @@ FAULTS: dict[str, Row] = {
     "cut at once": (Fault(cut_at=0), StreamInterruptedError, StreamInterruptedError),
     "ended": (Fault(end_at=90), InvalidResponseError, StreamInterruptedError),
     "garbage": (Fault(garbage_at=30, garbage=40), InvalidResponseError, None),
-    "stall": (Fault(stall=math.inf, after=2), TimedOutError, TimedOutError),
-    "stall at once": (Fault(stall=math.inf), TimedOutError, TimedOutError),
+    "stall": (Fault(stall=1e6, after=2), TimedOutError, TimedOutError),
+    "stall at once": (Fault(stall=1e6), TimedOutError, TimedOutError),
     "drip": (Fault(drip=50, pace=0.0001), None, None),
     "content type": (Fault(content_type="text/plain"), None, None),
     "duplicate": (Fault(duplicate=99), None, None),
@@ -110,15 +110,30 @@ async def test_scripted_faults_occur_over_a_socket(
     dragoman_sim: Sim, wire: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fault, whole, streamed = FAULTS[name]
-    sim = dragoman_sim(ScriptRule(TEXT, fault=fault))
-    limits = {"first_event": 0.15, "idle": 0.15, "total": 0.3} if "stall" in name else None
+    stalled = threading.Event()
+
+    async def sleep(seconds: float) -> None:
+        if seconds == 1e6:
+            stalled.set()
+        await asyncio.sleep(seconds)
+
+    async def finish(call: Awaitable[Any]) -> Any:
+        """Let the deadlines of a call pass when the server has sent everything."""
+        running = asyncio.ensure_future(call)
+        await until(lambda: running.done() or stalled.is_set(), "the end of the reply")
+        stalled.clear()
+        with virtual_time():
+            return await running
+
+    sim = dragoman_sim(ScriptRule(TEXT, fault=fault), sleep=sleep)
+    limits = {"first_event": 15, "idle": 15, "total": 30} if "stall" in name else None
     async with sim.connect(wire, timeouts=limits) as model:
         try:
-            assert (await model.complete("x", **SETTINGS)).text == TEXT
+            assert (await finish(model.complete("x", **SETTINGS))).text == TEXT
             raised: Exception | None = None
         except ProviderError as error:
             raised = error
-        events, error = await collect(model.stream("x", **SETTINGS))
+        events, error = await finish(collect(model.stream("x", **SETTINGS)))
     sim.stop()
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
     if wire == "ollama" and name == "ended":
@@ -256,11 +271,11 @@ async def test_simulator_stops_its_reply_when_the_client_disconnects(
     sim = dragoman_sim(ScriptRule(TEXT, fault=Fault(stall=99, after=after)), sleep=sleep)
     async with sim.connect() as model, model.stream("x") as stream:
         reading = asyncio.create_task(collect(stream))
-        assert await asyncio.to_thread(stalled.wait, 60)
+        assert await asyncio.to_thread(stalled.wait, PATIENCE)
         assert not ended.is_set()
         reading.cancel()
         await asyncio.wait([reading])
-    assert await asyncio.to_thread(ended.wait, 60)
+    assert await asyncio.to_thread(ended.wait, PATIENCE)
 
 
 async def test_stopping_the_simulator_ends_its_replies(dragoman_sim: Sim) -> None:
@@ -273,7 +288,7 @@ async def test_stopping_the_simulator_ends_its_replies(dragoman_sim: Sim) -> Non
     sim = dragoman_sim(ScriptRule(TEXT, fault=Fault(stall=99, after=4)), sleep=sleep)
     async with sim.connect() as model:
         reading = asyncio.create_task(collect(model.stream("x")))
-        assert await asyncio.to_thread(stalled.wait, 60)
+        assert await asyncio.to_thread(stalled.wait, PATIENCE)
         await asyncio.to_thread(sim.stop)
         _, error = await reading
     assert isinstance(error, StreamInterruptedError)
@@ -281,7 +296,7 @@ async def test_stopping_the_simulator_ends_its_replies(dragoman_sim: Sim) -> Non
 
 def test_simulator_serves_health_model_lists_and_token_counts(dragoman_sim: Sim) -> None:
     sim = dragoman_sim("x")
-    line = http.client.HTTPConnection(sim.url.removeprefix("http://"), timeout=5)
+    line = http.client.HTTPConnection(sim.url.removeprefix("http://"), timeout=PATIENCE)
 
     def ask(method: str, path: str, body: str | None = None) -> tuple[int, Any]:
         line.request(method, path, body)
