@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
+from ..waiting import arrival
+
 PATHS = {
     "openai": "/v1/chat/completions",
     "anthropic": "/v1/messages",
@@ -51,8 +53,7 @@ async def post(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    async with asyncio.timeout(60):
-        await app(scope, receive, send)
+    await arrival(app(scope, receive, send), "the reply of the gateway")
     start, *rest = sent
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
     return Answer(start["status"], found, b"".join([message.get("body", b"") for message in rest]))

@@ -4,7 +4,6 @@ background processes behind.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import stat
@@ -22,6 +21,7 @@ from dragoman.tools import McpServer, ToolChange, ToolFailure, ToolPins
 from dragoman.tools.process import KeptOutput
 
 from ..listed import Listed
+from ..waiting import PATIENCE, until
 from .evil_mcp import NAMES
 
 pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
@@ -67,7 +67,7 @@ async def test_stored_standard_error_of_a_server_is_limited(
     monkeypatch.setattr(
         "dragoman.tools.mcp.KeptOutput", lambda limit: kept.append(KeptOutput(limit)) or kept[-1]
     )
-    async with evil("flood", start_timeout=60) as server:
+    async with evil("flood", start_timeout=PATIENCE) as server:
         assert len(server.tools) == 2
         files = []
         for place in Path("/proc/self/fd").iterdir():
@@ -81,7 +81,7 @@ async def test_stored_standard_error_of_a_server_is_limited(
     with pytest.raises(
         ToolFailure, match=r"Its standard error ends with: x+ ?the last words$"
     ) as caught:
-        await evil("flood-and-die", start_timeout=60).open()
+        await evil("flood-and-die", start_timeout=PATIENCE).open()
     assert len(caught.value.message) < 1000
     assert [each.total > 1_000_000 for each in kept] == [True, True]
     assert max(len(each.text()) for each in kept) < 5000
@@ -91,18 +91,14 @@ async def test_stored_standard_error_of_a_server_is_limited(
 async def test_background_processes_of_a_server_do_not_outlive_it() -> None:
     seconds = f"4{os.getpid()}"
     async with evil("daemon", seconds):
-        for _ in range(500):  # the server may answer before its child process runs ``sleep``
-            if _sleeping(seconds):
-                break
-            await asyncio.sleep(0.02)
+        # the server may answer before its child process runs ``sleep``
+        await until(lambda: _sleeping(seconds), "the child process of the server")
         assert len(_sleeping(seconds)) == 1
-    for _ in range(500):
-        if not _sleeping(seconds):
-            return
-        await asyncio.sleep(0.02)
-    for process in _sleeping(seconds):
-        process.kill()
-    raise AssertionError("the daemon still runs")
+    try:
+        await until(lambda: not _sleeping(seconds), "the end of the daemon")
+    finally:
+        for process in _sleeping(seconds):
+            process.kill()
 
 
 def _sleeping(seconds: str) -> list[psutil.Process]:

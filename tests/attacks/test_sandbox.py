@@ -27,6 +27,7 @@ from dragoman.tools.process import run_process
 from dragoman.tools.seccomp import BLOCKED
 
 from ..programs import needs_sandbox, require
+from ..waiting import PATIENCE, until, virtual_time
 
 SECRET = "QSECRETQ"
 NONE = Sandbox(None, "for the test")
@@ -41,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def bash(root: Path, command: str, sandbox: Sandbox | None = None, **settings: Any) -> str:
-    box = Toolbox(workspace_tools(root, sandbox=sandbox, timeout=10, **settings))
+    box = Toolbox(workspace_tools(root, sandbox=sandbox, timeout=PATIENCE, **settings))
     return str((await box.execute("bash", {"command": command})).content)
 
 
@@ -174,7 +175,7 @@ async def test_sandboxed_command_cannot_reach_services_in_the_run_folder(
     with socket.socket(socket.AF_UNIX) as service:
         service.bind(str(place))
         service.listen()
-        service.settimeout(20)
+        service.settimeout(PATIENCE)
         threading.Thread(target=_serve, args=(service, heard), daemon=True).start()
         connect = (
             f'{sys.executable} -c "import socket; '
@@ -378,17 +379,19 @@ async def test_background_processes_do_not_outlive_the_tool_call(
 async def test_background_processes_do_not_outlive_a_cancelled_tool_call(
     root: Path, way: str, number: str
 ) -> None:
-    box = Toolbox(workspace_tools(root, sandbox=NONE, timeout=30 if way == "cancelled" else 0.7))
+    box = Toolbox(workspace_tools(root, sandbox=NONE, timeout=PATIENCE))
     # The parent of the command is the supervisor.
     stop = "kill -STOP $PPID;" if way == "stopped" else ""
     nap = f"sleep 3{number}"
     command = f"{stop} trap '' TERM INT HUP; setsid {nap} & (setsid {nap} &); echo x > up; {nap}"
     call = asyncio.create_task(box.execute("bash", {"command": command}))
-    while not (root / "up").exists():
-        await asyncio.sleep(0.01)
+    await until((root / "up").exists, "the command to begin")
     assert len(_sleeping(f"3{number}")) >= 1
     if way == "cancelled":
         call.cancel()
+    else:
+        with virtual_time():
+            await asyncio.sleep(PATIENCE)
     with pytest.raises((ToolFailure, asyncio.CancelledError)):
         await call
     assert _sleeping(f"3{number}") == []
@@ -406,16 +409,14 @@ async def test_background_processes_do_not_outlive_a_killed_agent(root: Path, nu
         program,
         env={"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]},
     )
-    while len(_sleeping(f"3{number}")) < 2:
-        assert agent.returncode is None
-        await asyncio.sleep(0.02)
+    await until(
+        lambda: agent.returncode is not None or len(_sleeping(f"3{number}")) == 2,
+        "the processes of the agent",
+    )
+    assert agent.returncode is None
     agent.kill()
     await agent.wait()
-    for _ in range(500):
-        if not _sleeping(f"3{number}"):
-            break
-        await asyncio.sleep(0.02)
-    assert _sleeping(f"3{number}") == []
+    await until(lambda: not _sleeping(f"3{number}"), "the end of the background processes")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from dragoman.wire import CODECS
 
 from ..server import Connection, Server, completion, serve
 from ..test_sync import Background
+from ..waiting import PATIENCE
 from .gateway_app import PATHS, post
 
 KEY, HEADER, CLIENT = "QCANARYQ7f3a9b2c4d5e", "QHEADERQ88aa77bb66", "QCLIENTQ1122334455"
@@ -150,7 +151,7 @@ def open_model(server: Server, kind: str, wire: str = "openai") -> Provider:
         base_url=url,
         api_key=KEY,
         headers={"x-secret": HEADER},
-        timeouts=5,
+        timeouts=PATIENCE,
     )
 
 
