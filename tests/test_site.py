@@ -21,6 +21,7 @@ import pytest
 
 from .pages import ROOT
 from .programs import require
+from .waiting import PATIENCE
 
 # Search text -> page that must be the first result.
 SEARCHES = {
@@ -206,7 +207,7 @@ def test_search_box_lists_the_right_page_first(
         opened.keyboard.press("Control+k")
         opened.wait_for_timeout(500)
         opened.keyboard.type(query)
-        opened.wait_for_function(f"({RESULTS})().length > 0", timeout=30_000)
+        opened.wait_for_function(f"({RESULTS})().length > 0", timeout=1000 * PATIENCE)
         opened.wait_for_timeout(500)
         assert opened.evaluate(RESULTS)[0] == page
     finally:

@@ -15,7 +15,7 @@ def execute(path: str) -> object:
     from nbclient import NotebookClient
 
     book = nbformat.read(path, 4)
-    NotebookClient(book, timeout=300, kernel_name="python3").execute()
+    NotebookClient(book, kernel_name="python3").execute()
     return [cell.outputs for cell in book.cells if cell.cell_type == "code"]
 
 

@@ -18,9 +18,10 @@ from tests.gateway.serving import serving
 from tests.gateway.upstream import EXHAUSTIVE, WIRES
 from tests.pages import ROOT
 from tests.programs import require
+from tests.waiting import PATIENCE
 
 INSTALLED = Path(os.environ.get("DRAGOMAN_CLIENTS") or ROOT / ".clients")
-SECONDS = 240.0
+SECONDS = 2 * PATIENCE
 
 in_full_run = pytest.mark.skipif(
     not EXHAUSTIVE, reason="programs of others take minutes: make test-exhaustive"

@@ -33,6 +33,7 @@ from dragoman.sim import Answer, ScriptedProvider, ScriptRule, SimServer
 
 from ..gateway.serving import serving
 from ..gateway.upstream import WIRES
+from ..waiting import PATIENCE
 from .obliging import USAGE
 from .obliging import answer as oblige
 
@@ -84,10 +85,10 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
 
     thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE)
     yield found[0]
     over.set()
-    thread.join(30)
+    thread.join(PATIENCE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Free the connections that clients left open, so that no later test gets their warnings.

@@ -22,6 +22,8 @@ from dragoman.retrieval import Embeddings as Embedded
 from dragoman.sim import ScriptedProvider, SimServer, SimulatedEmbedder
 from dragoman.sim.retrieval import RETRIEVAL_BASES
 
+from ..waiting import PATIENCE
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[SimServer]:
@@ -76,7 +78,9 @@ def connect_wire(server: SimServer, wire: str, **settings: Any) -> DragomanEmbed
 
 
 async def test_input_types_and_settings_are_sent(server: SimServer) -> None:
-    model = connect_wire(server, "voyage", dimensions=8, batch_size=2, api_key="k", timeout=30)
+    model = connect_wire(
+        server, "voyage", dimensions=8, batch_size=2, api_key="k", timeout=PATIENCE
+    )
     before = len(seen(server))
     vectors = await model.aembed_documents(["a", "b", "c"])
     assert [len(vector) for vector in vectors] == [8, 8, 8]

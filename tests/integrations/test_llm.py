@@ -23,6 +23,7 @@ from dragoman.messages import Document, Image, ToolResult
 from dragoman.provider import connect
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer, SimulatedEmbedder
 
+from ..waiting import PATIENCE
 from .obliging import obliging
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*unclosed database.*:ResourceWarning")
@@ -57,7 +58,9 @@ def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) ->
         " llm.cli.cli(words, standalone_mode=False)\n    print('====')"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     listed, answer, logged, embedding, vector, _ = done.stdout.split("====\n")
     assert "dragoman/quick" in listed

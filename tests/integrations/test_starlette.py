@@ -54,6 +54,7 @@ from dragoman.sim import Answer, Call, Fault, ScriptedProvider, ScriptRule, SimS
 
 from ..gateway.serving import serving
 from ..listed import Listed, broken, speak
+from ..waiting import arrival, until
 
 HELPERS = {"sse": sse_response, "ndjson": ndjson_response, "ui": ui_message_stream_response}
 HEADERS = {
@@ -225,12 +226,10 @@ async def test_disconnecting_the_client_cancels_the_call(kind: str, spec: str) -
     sent: list[Any] = []
     gone = asyncio.Event()
     running = asyncio.create_task(run(response, sent, gone, spec))
-    while not any(b"Half" in message.get("body", b"") for message in sent):
-        await asyncio.sleep(0)
+    await until(lambda: any(b"Half" in each.get("body", b"") for each in sent), "half the text")
     assert model.running == 1
     gone.set()
-    async with asyncio.timeout(10):
-        await running
+    await arrival(running, "the end of the response")
     assert model.running == 0
     assert stream.response.finish_reason == "cancelled"
     assert sent[-1]["more_body"]
@@ -244,9 +243,7 @@ async def test_disconnecting_a_real_socket_closes_the_upstream_connection() -> N
                 if "Half" in piece:
                     break
             assert model.running == 1
-        async with asyncio.timeout(10):
-            while model.running:
-                await asyncio.sleep(0.001)
+        await until(lambda: not model.running, "the end of the call")
 
 
 async def test_stopping_the_server_cancels_the_call() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import psutil
 
 from ..cli.terminal import Terminal
+from ..waiting import block_until
 from .tiny import write_model
+
+
+def _runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_chat_command_answers_with_a_real_model(tmp_path: Path) -> None:
@@ -24,6 +28,4 @@ def test_chat_command_answers_with_a_real_model(tmp_path: Path) -> None:
         assert children  # the child process is the model's server
         terminal.type("/exit\r")
         assert terminal.wait() == 0
-    deadline = time.monotonic() + 10
-    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
-        assert time.monotonic() < deadline, "the server is left behind"
+    block_until(lambda: not any(map(_runs, children)), "the end of the server of the model")

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from dragoman import (
 )
 from dragoman.local import LocalServer, LocalServerError, find_model, pull_model
 
+from ..waiting import arrival, block_until
 from .tiny import write_model
 
 SHORT = {"max_tokens": 12, "temperature": 0.8, "seed": 7}
@@ -101,7 +101,7 @@ async def test_cancelling_a_call_stops_generation_on_the_server(model: Provider)
         assert events[-1].finish_reason == "cancelled"
         # The server's slot is free again, so a complete call is served at once.
         assert (
-            await asyncio.wait_for(model.complete("Hello", config=SHORT), 20)
+            await arrival(model.complete("Hello", config=SHORT), "a reply")
         ).usage.output_tokens == 12
 
 
@@ -141,6 +141,15 @@ async def test_one_hundred_sequential_calls_succeed(model: Provider) -> None:
 # --- tests with the embedded model -------------------------------------------------------------
 
 
+async def wait_until_ready(model: Provider, seen: set[type]) -> None:
+    while True:
+        try:
+            return await model.ready()
+        except (NetworkError, ModelNotLoadedError) as error:
+            seen.add(type(error))
+        await asyncio.sleep(0)
+
+
 async def test_server_is_not_ready_while_the_model_is_loading() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -152,14 +161,7 @@ async def test_server_is_not_ready_while_the_model_is_loading() -> None:
         async with connect(
             "smol", base_url=f"http://127.0.0.1:{port}", api_key=running.key
         ) as model:
-            async with asyncio.timeout(60):
-                while True:
-                    try:
-                        await model.ready()
-                        break
-                    except (NetworkError, ModelNotLoadedError) as error:
-                        seen.add(type(error))
-                    await asyncio.sleep(0.002)
+            await arrival(wait_until_ready(model, seen), "the model to be loaded")
     finally:
         running.stop()
     assert ModelNotLoadedError in seen
@@ -337,10 +339,7 @@ def test_the_local_server_ends_with_its_parent_process(tiny: Path) -> None:
         assert psutil.pid_exists(child)
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
-        deadline = time.monotonic() + 10
-        while _runs(child) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not _runs(child)
+        block_until(lambda: not _runs(child), "the end of the server")
     finally:
         parent.kill()
         parent.stdout.close()  # type: ignore[union-attr]
