@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import uvicorn
 
 from dragoman.gateway.app import create_app
-from dragoman.gateway.http_cycle import Cycle
 from dragoman.gateway.http_protocol import BoundedHttpProtocol
 from dragoman.gateway.interruption import Interruption
 from tests.listed import Listed, reply
@@ -70,25 +72,14 @@ async def test_request_ends_when_its_client_disconnects(server: str, requests: i
     assert 'dragoman_requests_total{wire="openai",model="m",status="499"} 1' in counted
 
 
-class Connection:
-    """What a cycle uses of its connection."""
-
-    def __init__(self, *, is_reading_paused: bool = False) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.is_reading_paused = is_reading_paused
-
-    def resume_reading(self) -> None:
-        self.is_reading_paused = False
-
-
 async def test_disconnection_before_the_call_is_reported_too() -> None:
-    connection: Any = Connection()
+    """Later, the function is called in the next iteration of the event loop."""
     called: list[str] = []
-    cycle = Cycle(connection, create_app({}), {})
-    cycle.call_on_disconnect(lambda: called.append("first"))
-    cycle.call_on_disconnect(None)
-    cycle.disconnect()
-    cycle.call_on_disconnect(lambda: called.append("second"))
+    connection, lose = await running_request()
+    connection.call_on_disconnect(lambda: called.append("first"))
+    connection.call_on_disconnect(None)
+    lose()
+    connection.call_on_disconnect(lambda: called.append("second"))
     assert called == []
     await asyncio.sleep(0)
     assert called == ["second"]
@@ -96,17 +87,37 @@ async def test_disconnection_before_the_call_is_reported_too() -> None:
 
 async def test_connection_is_read_while_its_disconnection_matters() -> None:
     """The event loop does not notice a disconnection while reading is paused."""
-    connection: Any = Connection(is_reading_paused=True)
-    Cycle(connection, create_app({}), {}).call_on_disconnect(print)
-    assert not connection.is_reading_paused
+    connection, lose = await running_request()
+    connection.flow.pause_reading()
+    connection.call_on_disconnect(print)
+    assert not connection.flow.read_paused
+    connection.call_on_disconnect(None)
+    lose()
 
 
 async def test_disconnection_after_the_reply_does_not_interrupt_its_records() -> None:
-    connection: Any = Connection()
-    cycle = Cycle(connection, create_app({}), {})
-    interruption = Interruption(cycle.receive)
+    connection, lose = await running_request()
+    interruption = Interruption(connection.scope, connection.cycle.receive)
     interruption.watch()
     interruption.stop()
-    cycle.disconnect()
+    lose()
     await asyncio.sleep(0)
     assert not interruption.is_gone
+
+
+async def running_request() -> tuple[BoundedHttpProtocol, Callable[[], None]]:
+    """Return a connection with a request that is not answered, and a function that ends it."""
+
+    async def wait(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    config = uvicorn.Config(wait, log_config=None, proxy_headers=False)
+    connection = BoundedHttpProtocol(config, uvicorn.server.ServerState(), {})
+    transport = Mock(asyncio.Transport)
+    transport.get_extra_info = {"socket": Mock(socket.socket)}.get
+    transport.is_closing.return_value = False
+    connection.connection_made(transport)
+    connection.data_received(ASKED)
+    await asyncio.sleep(0)
+    return connection, lambda: connection.connection_lost(None)

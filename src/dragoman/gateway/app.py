@@ -28,7 +28,6 @@ from starlette.middleware import Middleware
 from starlette.requests import Request as HttpAsked
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from ..errors import InvalidModelError, ProviderError
 from ..log import EventLog, open_log
@@ -132,7 +131,7 @@ def create_app(
     if store is not None:
         service.store, service.background = store, Background(store)
     service.usage = None if admin is None else usage or UsageBook(None)
-    app = _Gateway(
+    app = Starlette(
         routes=_routes(service, admin),
         middleware=[Middleware(Cors, origins=cors)] if cors else [],
         exception_handlers={404: _refuse_route, 405: _refuse_route},
@@ -142,34 +141,6 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.service = service
     return app
-
-
-class _Gateway(Starlette):
-    """The application, which handles POST requests for paths without parameters directly.
-
-    They are nearly all requests. Starlette's routing and middleware would take 5 % of their CPU
-    time.
-    """
-
-    def __init__(self, routes: Sequence[Route], **settings: Any) -> None:
-        super().__init__(routes=routes, **settings)
-        self._handlers = {
-            route.path: route.endpoint
-            for route in routes
-            if isinstance(route.endpoint, RouteHandler) and not route.param_convertors
-        }
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (
-            scope["type"] == "http"
-            and (handler := self._handlers.get(scope["path"])) is not None
-            and scope["method"] == "POST"
-            and not scope.get("root_path")  # set if this application is a part of another one
-            and not self.user_middleware
-        ):
-            await handler(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
 
 
 @contextlib.asynccontextmanager

@@ -42,8 +42,10 @@ class Background:
         made = new_response(new_id("resp"), fields, "queued")
         await self._put(owner, made)
         key = (owner, made["id"])
+        # the extensions of the server concern the connection, which may end before the response
+        absent = {**scope, "extensions": {}}
         self._tasks[key] = asyncio.ensure_future(
-            self._run(dict(scope), dict(fields), owner, made, serve)
+            self._run(absent, dict(fields), owner, made, serve)
         )
         self._tasks[key].add_done_callback(lambda _: self._tasks.pop(key, None))
         return made

@@ -1,267 +1,183 @@
-"""The HTTP/1.1 protocol of the gateway's server: parse requests, limit them, run them in order.
+"""The HTTP/1.1 protocol of the gateway's server: uvicorn's, with limits that it lacks.
 
-uvicorn runs the server: its sockets, signals and workers. The protocol is not uvicorn's, for two
-reasons. uvicorn's protocol lacks most of the limits of ``Bounds``, which restrict what a client
-without a key can cost the gateway: the size of the headers and the time to send them, the size of
-trailers, the requests queued on one connection, the number of connections, and the time to read
-the reply. And it is slow: with these limits in a subclass, a request on a new connection took about
-2,800 Python instructions in the protocol, a quarter of all that the gateway executes for it. This
-protocol takes about 1,200.
-
-If a client exceeds a limit, the connection is closed, after a reply with status 431, 408 or 503 if
-a reply can still be sent.
+``Bounds`` limits what a client without a key can cost the gateway: the size of the headers and the
+time to send them, the size of trailers, the requests queued on one connection, the number of
+connections, and the time to read the reply. If a client exceeds a limit, the connection is closed,
+after a reply with status 431, 408 or 503 if a reply can still be sent.
 """
 
 from __future__ import annotations
 
 import http
+import ipaddress
 import json
-import math
-from collections import deque
-from urllib.parse import unquote
+from collections import Counter
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import httptools
+from uvicorn.server import ServerState
 
 from .http_connection import HttpConnection
-from .http_cycle import Cycle
 
-_NEVER = math.inf
-_HIGH_WATER = 64 * 1024  # how many bytes of a body may wait until the application reads them
-# Headers that need further steps: that of interim responses, and those of a proxy.
-_SPECIAL = frozenset({b"expect", b"x-forwarded-for", b"x-forwarded-proto"})
+Fields = list[tuple[bytes, bytes]]
+
+# for each server, the number of connections of each peer
+_peers: WeakKeyDictionary[ServerState, Counter[str]] = WeakKeyDictionary()
 
 
 class _RefusedError(Exception):
-    """Raised in a callback of the httptools parser to stop the parser."""
+    """Raised in a callback of the httptools parser, with the status and message of the reply."""
 
 
 class BoundedHttpProtocol(HttpConnection):
-    """Parse requests and enforce limits on what a client sends.
+    """Enforce limits on what a client sends.
 
-    The lifespan state of the application contains the ``Bounds``. Settings of uvicorn that
-    ``dragoman serve`` does not use have no effect: its access log, its limit of concurrent
-    requests, websockets, and a root path.
+    The lifespan state of the application contains the ``Bounds``.
     """
 
-    _url = b""
-    _fields: list[tuple[bytes, bytes]]  # the headers of the newest request, then its trailers
-    _is_special = False  # whether one of these fields is in ``_SPECIAL``
-    _may_be_large = False  # whether a head may have more than ``head_bytes``
+    _peer = ""
     _keep_alive = False  # whether the request being received allows keep-alive
-    _queue: deque[Cycle] | None = None  # pipelined requests that wait for earlier replies
-    _refusal = (400, "the request is not valid HTTP")
+    # bytes received since the last complete header block or the last part of a body
+    _unread = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._peer = _network_of(self.client[0]) if self.client else ""
+        peers = _peers.setdefault(self.server_state, Counter())
+        peers[self._peer] += 1
+        bounds = self.bounds
+        if (
+            len(self.connections) > bounds.connections
+            or peers[self._peer] > bounds.connections_per_peer
+        ):
+            self._refuse(503, "the gateway has too many connections", expects_data=True)
+        else:
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        peers = _peers[self.server_state]
+        peers[self._peer] -= 1
+        if not peers[self._peer]:
+            del peers[self._peer]
+        super().connection_lost(exc)
 
     def shutdown(self) -> None:
         """Close the connection after the last reply; uvicorn calls this before it ends."""
         self._keep_alive = False
-        if self._is_closing:
-            self.transport.close()  # close at once, even if the client is still sending
-        elif self.cycle.is_complete:
-            self.close()
+        if self.is_closing:
+            self.inner.close()  # close at once, even if the client is still sending
         else:
-            self.cycle.keep_alive = False
+            super().shutdown()
 
     # --- parsing requests
 
     def data_received(self, data: bytes) -> None:
-        size = len(data)
-        self.unread += size
-        if self._is_deaf:
-            self._drop_data()
+        if self.parser is None:
+            self.drop(data)
             return
-        self._may_be_large = self.in_message or size > self.server.bounds.head_bytes
+        self._unread += len(data)
         try:
             self.parser.feed_data(data)
-        # Upgrades are not supported: answer as if the client had not asked for one, then close the
-        # connection.
-        except httptools.HttpParserUpgrade:
-            self._stop_parsing()
-        except httptools.HttpParserError:
-            self._refuse(*self._refusal)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            refused = error.__context__
+            if not isinstance(refused, _RefusedError):
+                refused = _RefusedError(400, "the request is not valid HTTP")
+            self._refuse(*refused.args)
         else:
-            if self.in_message:
-                self._check_unread()
+            self._check_unread()
 
-    def _drop_data(self) -> None:
-        if self.transport.is_closing():
-            return
-        if self._is_closing:
-            self._discard()
-        else:
-            self.pause_reading()
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Parse a request again without its header ``upgrade``.
+
+        A server may ignore this header (RFC 9110, 7.8), but the parser ends such a request after
+        the head. The JDK's client offers ``h2c`` in its first request, whose body is not empty.
+        """
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.data_received(b"\r\n".join([*lines, b"", rest]))
 
     def _check_unread(self) -> None:
         """Reject the request if the parser buffers too many bytes of its headers or trailers."""
-        bounds = self.server.bounds
-        if not self.in_head:
-            if self.unread > bounds.trailer_bytes:
+        if self.in_head:
+            if max(self._unread, self._measure_head()) > self.bounds.head_bytes:
+                self._refuse(431, "the head of the request is too large")
+        elif self.cycle is not None and self.cycle.more_body:
+            if self._unread > self.bounds.trailer_bytes:
                 self._refuse(431, "the trailers of the request are too large")
-            return
-        if not self.unread:  # the head began with the data that has just arrived
-            self.read_by = self.loop.time() + bounds.head_seconds
-        if self.unread > bounds.head_bytes:
-            self._refuse(431, "the head of the request is too large")
-            return
-        try:
-            self._check_head()
-        except _RefusedError:
-            self._refuse(*self._refusal)
+
+    def _measure_head(self) -> int:
+        return len(self.url) + _measure(self.headers)
 
     def on_message_begin(self) -> None:
-        self.in_message = self.in_head = True
-        self.unread = 0
-        self._url = b""
-        self._fields = []
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        if name in _SPECIAL:
-            self._is_special = True
-        self._fields.append((name, value))
+        self._unset_keepalive_if_required()
+        self.in_head = True
+        self._unread = 0
+        self._wait_for_head()
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        server = self.server
-        parser = self.parser
-        headers = self._fields
-        if self._may_be_large or len(headers) > server.bounds.headers:
-            self._check_head()
-        version = parser.get_http_version()
-        url = httptools.parse_url(self._url)
-        path = url.path.decode("ascii")
-        cycle = Cycle(
-            self,
-            server.app,
-            {
-                "type": "http",
-                "asgi": server.asgi,
-                "http_version": version,
-                "server": server.address,
-                "client": self.client,
-                "scheme": server.scheme,
-                "method": parser.get_method().decode("ascii"),
-                "root_path": "",
-                "path": unquote(path) if "%" in path else path,
-                "raw_path": url.path,
-                "query_string": url.query or b"",
-                "headers": headers,
-                "state": server.app_state.copy(),
-            },
-        )
-        if self._is_special:
-            self._read_special(cycle, headers)
+        self._check_head()
+        self.in_head = False
+        self._unread = 0
+        self.stop_waiting()
+        self._unset_keepalive_if_required()
+        if self.parser.should_upgrade():
+            return
+        super().on_headers_complete()
+        self.headers = []  # fields after the body are trailers, which are dropped
         # A reply that is sent before the body has arrived announces ``connection: close``. The
         # client may then send only a part of the body, and the gateway must not parse that part as
-        # the next request. ``on_message_complete`` therefore sets ``keep_alive`` of the cycle.
-        self._keep_alive = version == "1.1" and parser.should_keep_alive()
-        self._fields = []  # fields after the body are trailers, which are dropped
-        if self._running.is_complete:
-            self._start(cycle)
-        else:
-            self._enqueue(cycle)
-        self.cycle = cycle
-        self.in_head = False
-        self.unread = 0
-        self.read_by = _NEVER
+        # the next request.
+        self._keep_alive = self.cycle.keep_alive
+        self.cycle.keep_alive = False
+        if self.scope["http_version"] == "1.0":
+            self.cycle.waiting_for_100_continue = False
+            self.cycle.chunked_encoding = False
+            self.cycle.expected_content_length = _UntilClose()
 
     def _check_head(self) -> None:
-        limit = self.server.bounds.headers
-        if len(self._fields) > limit:
-            raise self._refused(431, f"the request has more than {limit} headers")
-        limit = self.server.bounds.head_bytes
-        if len(self._url) + _measure(self._fields) > limit:
-            raise self._refused(431, f"the head of the request must have at most {limit} bytes")
-
-    def _read_special(self, cycle: Cycle, headers: list[tuple[bytes, bytes]]) -> None:
-        self._is_special = False
-        for name, value in headers:
-            if name.startswith(b"x-forwarded-"):
-                cycle.app = self.server.proxied_app
-            elif name == b"expect" and value.lower() == b"100-continue":
-                cycle.expects_continue = cycle.scope["http_version"] == "1.1"
+        """Reject a head that exceeds a limit or whose meaning is ambiguous (RFC 9112)."""
+        bounds, headers = self.bounds, self.headers
+        if len(headers) > bounds.headers:
+            raise _RefusedError(431, f"the request has more than {bounds.headers} headers")
+        if self._measure_head() > bounds.head_bytes:
+            raise _RefusedError(
+                431, f"the head of the request must have at most {bounds.head_bytes} bytes"
+            )
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1") or self.parser.get_method() == b"CONNECT":
+            raise _RefusedError(400, "the gateway serves HTTP/1.1, and is not a proxy")
+        names = [name for name, _ in headers]
+        if names.count(b"host") != 1 and (b"host" in names or version == "1.1"):
+            raise _RefusedError(400, "the request must have one header host")
+        if b"transfer-encoding" in names:
+            codings = [value for name, value in headers if name == b"transfer-encoding"]
+            if [coding.lower() for coding in codings] != [b"chunked"]:
+                raise _RefusedError(501, "the only transfer-encoding supported is chunked")
+        if len(self.pipeline) >= bounds.pipelined:
+            raise _RefusedError(503, "too many requests are queued on this connection")
 
     def on_body(self, body: bytes) -> None:
-        self.unread = 0
-        cycle = self.cycle
-        if cycle.is_complete:
-            return
-        cycle.pieces.append(body)
-        cycle.buffered += len(body)
-        if cycle.buffered > _HIGH_WATER:
-            self.pause_reading()
-        if cycle.waiters:
-            cycle.wake()
+        self._unread = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
-        cycle = self.cycle
-        if self._fields:
-            self._check_trailers()
-        self.in_message = cycle.more_body = False
-        if not cycle.is_started:
-            cycle.keep_alive = self._keep_alive
-        if cycle.waiters:
-            cycle.wake()
-
-    def _check_trailers(self) -> None:
-        limit = self.server.bounds.trailer_bytes
-        if _measure(self._fields) > limit:
-            raise self._refused(
-                431, f"the trailers of the request must have at most {limit} bytes"
-            )
-
-    # --- running requests one after the other
-
-    def _start(self, cycle: Cycle) -> None:
-        self._running = cycle
-        task = self.loop.create_task(cycle.run())
-        tasks = self.server.tasks
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    def _enqueue(self, cycle: Cycle) -> None:
-        """Keep a pipelined request until the earlier ones are answered."""
-        if self._queue is None:
-            self._queue = deque()
-        if len(self._queue) >= self.server.bounds.pipelined:
-            raise self._refused(503, "too many requests are queued on this connection")
-        self._queue.append(cycle)
-        self.pause_reading()
-
-    def finish(self, cycle: Cycle) -> None:
-        """Close the connection after a reply, or begin the next request of the connection."""
-        self.server.state.total_requests += 1
-        if not cycle.keep_alive:
-            self.close()
-        if self._is_closing or self.transport.is_closing():
+        if self.parser.should_upgrade():
             return
-        self.resume_reading()
-        if self._queue:
-            self._start(self._queue.popleft())
-        elif self.in_head:
-            self.read_by = self.loop.time() + self.server.bounds.head_seconds
-        else:
-            self.read_by = self.loop.time() + self.server.keep_alive_seconds
-
-    def end_reading(self) -> None:
-        """Close a connection on which no request arrives; called at ``read_by``."""
-        seconds = self.server.bounds.head_seconds
-        if self._is_closing:
-            self._stop_lingering()
-        elif not self._running.is_complete:
-            # backpressure may pause reading, so the client may not be at fault
-            self.read_by = self.loop.time() + seconds
-        elif self.in_head:
-            self._refuse(408, f"the head of the request did not arrive within {seconds:g} seconds")
-        else:
-            self.close()
+        limit = self.bounds.trailer_bytes
+        if self.headers and _measure(self.headers) > limit:
+            raise _RefusedError(431, f"the trailers must have at most {limit} bytes")
+        super().on_message_complete()
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._keep_alive
 
     # --- rejecting requests
-
-    def _refused(self, status: int, message: str) -> _RefusedError:
-        self._refusal = (status, message)
-        return _RefusedError(message)
 
     def _refuse(self, status: int, message: str, *, expects_data: bool = False) -> None:
         """Reply to input that exceeds a limit or is not HTTP, and close the connection.
@@ -269,35 +185,75 @@ class BoundedHttpProtocol(HttpConnection):
         If the reply to an earlier request is being sent on the connection, finish that reply and
         send no error.
         """
-        running = self._running
-        if not running.is_complete and not running.more_body:
-            self._stop_parsing()
-            return
-        running.disconnect()
-        if running.is_complete or not running.is_started:
-            self.transport.write(_write_refusal(status, message))
+        running = self.running
+        if running is not None and self.is_replying:
+            if not running.more_body:
+                self._stop_parsing()
+                return
+            self.disconnect()
+        if running is None or running.response_complete or not running.response_started:
+            self.inner.write(_refusal(status, message))
         self.close(expects_data=expects_data)
 
     def _stop_parsing(self) -> None:
-        self._is_deaf = True
+        self.parser = None  # type: ignore[assignment]
         self._keep_alive = False
         self.cycle.keep_alive = False
-        self.pause_reading()
+        self.flow.pause_reading()
+
+    def _wait_for_head(self) -> None:
+        self.set_read_timer(self.bounds.head_seconds, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        seconds = self.bounds.head_seconds
+        if self.is_replying:
+            # backpressure may pause reading, so the client may not be at fault
+            self._wait_for_head()
+        elif self.in_head:
+            self._refuse(408, f"the head of the request did not arrive within {seconds:g} seconds")
+        else:
+            self.close()
 
 
-def _measure(fields: list[tuple[bytes, bytes]]) -> int:
+class _UntilClose(int):
+    """An expected reply length that is never reached, for replies to HTTP/1.0 clients.
+
+    HTTP/1.0 has no chunked encoding, so only the end of the connection marks the end of the reply.
+    """
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: object) -> _UntilClose:
+        return self
+
+
+def _measure(fields: Fields) -> int:
     return sum([len(name) + len(value) + 4 for name, value in fields])
 
 
-def _write_refusal(status: int, message: str) -> bytes:
-    body = json.dumps(
-        {"error": {"message": message, "type": "invalid_request_error", "code": status}}
-    ).encode()
+def _network_of(host: str) -> str:
+    """Return the network that counts as one peer: an IPv4 address, or the /64 of an IPv6 one."""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+
+
+def _refusal(status: int, message: str) -> bytes:
+    error = {"message": message, "type": "invalid_request_error", "code": status}
+    body = json.dumps({"error": error})
     lines = [
         f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
         "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
     ]
-    lines += [f"content-length: {len(body)}", "connection: close"]
     if status == 503:
         lines.append("retry-after: 1")
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    return "\r\n".join([*lines, "", body]).encode()

@@ -6,49 +6,42 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from .http_cycle import Cycle
-
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Notify = Callable[[Callable[[], None] | None], None]
+
+DISCONNECT = "dragoman.disconnect"
+"""The ASGI extension of the gateway's own server: register a function to call on disconnection."""
 
 
 class Interruption:
     """What may interrupt the current task: a client that disconnects, or a timeout.
 
     The task receives a ``CancelledError``, and ``undo`` reports whether it came from here.
-    ``asyncio.timeout`` does the same for a timeout, but takes 2 % of the CPU time of a request.
     """
 
-    __slots__ = ("_cycle", "_is_late", "_receive", "_task", "_timer", "_watcher", "is_gone")
+    __slots__ = ("_is_late", "_notify", "_receive", "_task", "_timer", "_watcher", "is_gone")
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
         self.is_gone = False  # whether the client has disconnected
         self._is_late = False  # whether the timeout has passed
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
+        self._notify: Notify | None = scope.get("extensions", {}).get(DISCONNECT)
         self._receive = receive
-        # The gateway's own server, if there is no middleware that replaces ``receive``.
-        cycle = getattr(receive, "__self__", None)
-        self._cycle = cycle if isinstance(cycle, Cycle) else None
         self._watcher: asyncio.Future[None] | None = None
 
     def set_timeout(self, seconds: float) -> None:
         """Interrupt the task after some seconds."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
-    @property
-    def has_body(self) -> bool:
-        """Whether the complete body of the request is known to have arrived."""
-        return self._cycle is not None and not self._cycle.more_body
-
     def watch(self) -> None:
         """Interrupt the task when the client disconnects.
 
-        The gateway's own server calls a function then. With another server, or a middleware in
-        between, a task waits for the message of a disconnection: this takes a sixth of the CPU
-        time of a request.
+        The gateway's own server calls a function then. With another server, a task waits for the
+        message of a disconnection: this takes a sixth of the CPU time of a request.
         """
-        if self._cycle is not None:
-            self._cycle.call_on_disconnect(self._leave)
+        if self._notify is not None:
+            self._notify(self._leave)
         else:
             self._watcher = asyncio.ensure_future(self._wait())
 
@@ -56,8 +49,8 @@ class Interruption:
         """Stop the timer, and stop waiting for the client to disconnect."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._cycle is not None:
-            self._cycle.call_on_disconnect(None)
+        if self._notify is not None:
+            self._notify(None)
         if self._watcher is not None:
             self._watcher.cancel()
 
