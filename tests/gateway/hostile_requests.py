@@ -171,7 +171,7 @@ async def ask(port: int, pieces: Sequence[bytes], expected: str) -> tuple[list[s
     wanted = expected.split(" | ")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             for piece in pieces:
                 writer.write(piece)
                 await asyncio.sleep(0)

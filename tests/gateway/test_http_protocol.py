@@ -124,15 +124,17 @@ async def connected(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, async
 
 
 @contextlib.asynccontextmanager
-async def not_reading(url: str, sent: bytes) -> AsyncIterator[socket.socket]:
-    """Send bytes over a connection whose client has a small buffer and does not read."""
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(client, ("127.0.0.1", port_of(url)))
-        await loop.sock_sendall(client, sent)
-        yield client
+async def not_reading(application: Any, sent: bytes) -> AsyncIterator[socket.socket]:
+    """Send bytes from a client with a small buffer, until the server cannot send more to it."""
+    async with serving(application, http=Watched) as url:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", port_of(url)))
+            await loop.sock_sendall(client, sent)
+            await until(lambda: Watched.opened and Watched.opened[0].is_writing_paused)
+            yield client
 
 
 async def rest(client: socket.socket) -> bytes:
@@ -357,59 +359,54 @@ async def test_time_of_a_reply_does_not_count_for_the_next_head() -> None:
 
 async def test_client_that_does_not_read_its_reply_is_disconnected() -> None:
     model = Listed(lambda request: reply("x" * 200_000)(request) * 100, repeat=True)
-    async with serving(app(model), http=Watched) as url:
-        async with not_reading(url, call(STREAM)) as client:
-            await until(lambda: model.running and Watched.opened[0].is_writing_paused)
-            with stopped_clock() as clock:
-                await clock.advance(19)
-                assert model.running
-                await clock.advance(1)
-                assert not model.running
-                assert not Watched.opened[0].is_open
-            assert not (await rest(client)).endswith(DONE)
+    async with not_reading(app(model), call(STREAM)) as client:
+        with stopped_clock() as clock:
+            await clock.advance(19)
+            assert model.running
+            await clock.advance(1)
+            assert not model.running
+            assert not Watched.opened[0].is_open
+        assert not (await rest(client)).endswith(DONE)
 
 
 async def test_client_that_reads_slowly_keeps_its_connection() -> None:
     """The client reads 100 kB of a long reply every 19 seconds."""
-    model = Listed("x" * 5_000_000, repeat=True)
-    async with serving(app(model), http=Watched) as url:
-        async with not_reading(url, call(head=POST + b"connection: close\r\n")) as client:
-            await until(lambda: Watched.opened and Watched.opened[0].is_writing_paused)
-            loop = asyncio.get_running_loop()
-            size = 0
-            with stopped_clock() as clock:
-                for _ in range(10):
-                    before = Watched.opened[0].inner.get_write_buffer_size()
-                    while before - Watched.opened[0].inner.get_write_buffer_size() < 100_000:
-                        size += len(await loop.sock_recv(client, 10_000))
-                        await asyncio.sleep(0)
-                    await clock.advance(19)
-                assert Watched.opened[0].is_open
-            assert size + len(await rest(client)) > 5_000_000
+    long = app(Listed("x" * 5_000_000, repeat=True))
+    async with not_reading(long, call(head=POST + b"connection: close\r\n")) as client:
+        loop = asyncio.get_running_loop()
+        connection, size = Watched.opened[0], 0
+        with stopped_clock() as clock:
+            for _ in range(10):
+                before = connection.inner.get_write_buffer_size()
+                while before - connection.inner.get_write_buffer_size() < 100_000:
+                    size += len(await loop.sock_recv(client, 10_000))
+                    await asyncio.sleep(0)
+                await clock.advance(19)
+            assert connection.is_open
+        assert size + len(await rest(client)) > 5_000_000
 
 
 @pytest.mark.parametrize("head", [POST, POST + b"connection: close\r\n"], ids=["kept", "closed"])
 async def test_unread_reply_does_not_keep_a_connection_open(head: bytes) -> None:
-    async with serving(app(Listed("x" * 10_000_000, repeat=True)), http=Watched) as url:
-        async with not_reading(url, call(head=head)) as client:
-            await until(lambda: Watched.opened and Watched.opened[0].is_writing_paused)
-            with stopped_clock() as clock:
-                for _ in range(26):  # the deadline begins again when the idle connection is closed
-                    await clock.advance(1)
-                assert not Watched.opened[0].is_open
-            assert len(await rest(client)) < 10_000_000
+    long = app(Listed("x" * 10_000_000, repeat=True))
+    async with not_reading(long, call(head=head)) as client:
+        with stopped_clock() as clock:
+            for _ in range(26):  # the deadline begins again when the idle connection is closed
+                await clock.advance(1)
+            assert not Watched.opened[0].is_open
+        assert len(await rest(client)) < 10_000_000
 
 
 async def test_long_reply_is_sent_completely_before_the_connection_closes() -> None:
     """Invalid bytes after the request make the server close the connection after the reply, which
     the client begins to read after the lingering close.
     """
-    async with serving(app(Listed("x" * 5_000_000, repeat=True)), http=Watched) as url:
-        async with not_reading(url, call() + b"\0\0") as client:
-            await until(lambda: Watched.opened and Watched.opened[0].is_closing)
-            with stopped_clock() as clock:
-                await clock.advance(6)
-            answer = await rest(client)
+    long = app(Listed("x" * 5_000_000, repeat=True))
+    async with not_reading(long, call() + b"\0\0") as client:
+        await until(lambda: Watched.opened[0].is_closing)
+        with stopped_clock() as clock:
+            await clock.advance(6)
+        answer = await rest(client)
     assert b"connection: close" in answer[:500]
     assert len(answer) > 5_000_000
 
@@ -445,8 +442,7 @@ async def test_slow_reader_slows_the_application_down() -> None:
             sent += 1
         await send({"type": "http.response.body"})
 
-    async with serving(endless, http=Watched) as url, not_reading(url, LAST) as client:
-        await until(lambda: Watched.opened and Watched.opened[0].is_writing_paused)
+    async with not_reading(endless, LAST) as client:
         assert sent < 12, "the kernel and the server buffer little"
         assert len(await rest(client)) > 300 * 60_000
 

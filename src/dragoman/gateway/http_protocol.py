@@ -105,11 +105,13 @@ class BoundedHttpProtocol(HttpConnection):
     def _check_unread(self) -> None:
         """Reject the request if the parser buffers too many bytes of its headers or trailers."""
         if self.in_head:
-            if max(self._unread, self._measure_head()) > self.bounds.head_bytes:
-                self._refuse(431, "the head of the request is too large")
+            part, size, limit = "head", self._measure_head(), self.bounds.head_bytes
         elif self.cycle is not None and self.cycle.more_body:
-            if self._unread > self.bounds.trailer_bytes:
-                self._refuse(431, "the trailers of the request are too large")
+            part, size, limit = "trailers", 0, self.bounds.trailer_bytes
+        else:
+            return
+        if max(size, self._unread) > limit:
+            self._refuse(431, f"the {part} of the request must have at most {limit} bytes")
 
     def _measure_head(self) -> int:
         return len(self.url) + _measure(self.headers)
@@ -118,7 +120,8 @@ class BoundedHttpProtocol(HttpConnection):
         self._unset_keepalive_if_required()
         self.in_head = True
         self._unread = 0
-        self._wait_for_head()
+        if self._read_timer is None:  # the first head must arrive in time after the connection
+            self._wait_for_head()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -172,7 +175,9 @@ class BoundedHttpProtocol(HttpConnection):
             return
         limit = self.bounds.trailer_bytes
         if self.headers and _measure(self.headers) > limit:
-            raise _RefusedError(431, f"the trailers must have at most {limit} bytes")
+            raise _RefusedError(
+                431, f"the trailers of the request must have at most {limit} bytes"
+            )
         super().on_message_complete()
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._keep_alive
