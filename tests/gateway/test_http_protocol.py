@@ -159,16 +159,13 @@ async def test_hostile_request_is_answered_as_the_table_says(row: Row) -> None:
     assert echo.seen == [each for each in wanted if " " in each], "only what was answered was run"
 
 
-SMALL = [row for row in REQUESTS if len(row[1]) < 2000]
-
-
-@pytest.mark.parametrize("row", SMALL, ids=lambda row: row[0])
-async def test_answer_does_not_depend_on_how_the_bytes_of_a_request_are_cut(row: Row) -> None:
-    _, sent, expected = row
+async def test_answer_does_not_depend_on_how_the_bytes_of_a_request_are_cut() -> None:
     async with serving(Echo()) as url:
-        pieces = [sent[at : at + 1] for at in range(len(sent))]
-        found, wanted = await ask(port_of(url), pieces, expected)
-    assert found == wanted
+        for name, sent, expected in REQUESTS:
+            if len(sent) < 2000:
+                pieces = [sent[at : at + 1] for at in range(len(sent))]
+                found, wanted = await ask(port_of(url), pieces, expected)
+                assert found == wanted, name
 
 
 async def test_rejection_is_json_and_closes_the_connection() -> None:

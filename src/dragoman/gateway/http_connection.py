@@ -39,6 +39,7 @@ class HttpConnection(HttpToolsProtocol):
 
     bounds: Bounds
     in_head = False  # whether a part of a head has arrived, but not all of it
+    is_deaf = False  # whether further data of this connection is ignored
     is_closing = False  # whether the connection is closed, or will be after a delay
     running: RequestResponseCycle | None = None  # the request that is being answered
     inner: asyncio.Transport
@@ -69,7 +70,8 @@ class HttpConnection(HttpToolsProtocol):
     # --- clients that disconnect
 
     def on_headers_complete(self) -> None:
-        self.scope["extensions"] = {DISCONNECT: self.call_on_disconnect}
+        extensions: Any = {DISCONNECT: self.call_on_disconnect}
+        self.scope["extensions"] = extensions
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -172,7 +174,7 @@ class HttpConnection(HttpToolsProtocol):
         self.is_closing = True
         self.stop_waiting()
         is_body_incomplete = self.cycle is not None and self.cycle.more_body
-        is_sending = expects_data or self.in_head or is_body_incomplete or self.parser is None
+        is_sending = expects_data or self.in_head or is_body_incomplete or self.is_deaf
         if is_sending and not self.inner.is_closing():
             self._linger()
             return
@@ -181,7 +183,7 @@ class HttpConnection(HttpToolsProtocol):
             self._watch_writing()
 
     def _linger(self) -> None:
-        self.parser = None  # type: ignore[assignment] # free its buffer
+        self.is_deaf = True
         if self.inner.can_write_eof():
             self.inner.write_eof()
         self.set_read_timer(_LINGER_SECONDS, self._stop_lingering)

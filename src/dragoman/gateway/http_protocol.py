@@ -73,7 +73,7 @@ class BoundedHttpProtocol(HttpConnection):
     # --- parsing requests
 
     def data_received(self, data: bytes) -> None:
-        if self.parser is None:
+        if self.is_deaf:
             self.drop(data)
             return
         self._unread += len(data)
@@ -201,7 +201,7 @@ class BoundedHttpProtocol(HttpConnection):
         self.close(expects_data=expects_data)
 
     def _stop_parsing(self) -> None:
-        self.parser = None  # type: ignore[assignment]
+        self.is_deaf = True
         self._keep_alive = False
         self.cycle.keep_alive = False
         self.flow.pause_reading()
