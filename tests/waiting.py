@@ -145,9 +145,11 @@ class _Skip:
             return self._select(timeout)
         skips = not self._jobs and (self.settling or (self.depth and timeout is not None))
         longest = _IN_FLIGHT if timeout is None else min(_IN_FLIGHT, timeout)
-        ready = self._select(longest if skips else timeout)
+        stuck = PATIENCE if self.depth and timeout is None else timeout
+        ready = self._select(longest if skips else stuck)
         if ready:
             return ready
+        assert skips or not self.depth or timeout is not None, "virtual time has no next timer"
         if skips and self.settling:
             for idle in self.settling:
                 if not idle.done():
