@@ -1,4 +1,4 @@
-"""Damaged replies: whatever a server sends, the decoder gives valid events or a provider error."""
+"""Whatever a server sends, the decoder gives valid events or a provider error."""
 
 from __future__ import annotations
 
@@ -152,9 +152,9 @@ def places_of(wire: str) -> dict[Any, list[tuple[Case, int, Path]]]:
 
 @each_wire
 def test_values_of_the_wrong_type_anywhere_in_a_reply_are_handled(wire: str) -> None:
-    for field, places in places_of(wire).items():
+    for field, places in places_of(wire).items():  # all of them would take hours
         chance = random.Random(str(field))
-        for case, at, path in places if EXHAUSTIVE else chance.sample(places, 1):
+        for case, at, path in chance.sample(places, min(len(places), 3 if EXHAUSTIVE else 1)):
             lines = lines_of(case)
             for new in REPLACEMENTS if EXHAUSTIVE else chance.sample(REPLACEMENTS, 3):
                 prefix, value = lines[at]
