@@ -18,6 +18,7 @@ from dragoman import (
     Inline,
     InvalidModelError,
     InvalidResponseError,
+    MalformedToolCallError,
     ModelNotLoadedError,
     Opaque,
     ProviderError,
@@ -39,7 +40,7 @@ from dragoman import (
     connect,
     fold,
 )
-from dragoman.events import Assembler
+from dragoman.events import Assembler, ToolUseEnd
 from dragoman.sse import LineDecoder, SseError
 from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpReply
@@ -103,6 +104,20 @@ def test_reply_with_tool_calls_has_the_finish_reason_tool_calls() -> None:
     assert fold(read(odd)[0]).tool_calls[0].id == "c9"
 
 
+@pytest.mark.parametrize(
+    ("word", "after", "sound"),
+    [("stop", b"", True), ("length", b"", False), ("length", line("x"), True)],
+)
+def test_missing_tool_arguments_mean_no_arguments_only_in_a_complete_call(
+    word: str, after: bytes, sound: bool
+) -> None:
+    call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": None}}]})
+    events, error = read(call + after + line(done=True, done_reason=word), tools=(Tool("any"),))
+    end = next(event for event in events if isinstance(event, ToolUseEnd))
+    assert (end.intent is not None, end.problem is None) == (sound, sound)
+    assert isinstance(error, MalformedToolCallError) == (not sound)
+
+
 def test_tool_arguments_in_a_json_string_are_read() -> None:
     call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": '{"a": 1}'}}]})
     assert fold(read(call + LAST, tools=(Tool("any"),))[0]).tool_calls[0].arguments == {"a": 1}
@@ -139,6 +154,7 @@ def test_broken_streams_raise_the_right_error(data: bytes, kind: type[ProviderEr
 def test_invalid_utf8_in_text_is_replaced() -> None:
     data = b'{"message": {"content": "\\ud83d x \xff", "thinking": 5}, "done": true}\n'
     assert fold(read(data)[0]).text == "� x �"
+    assert fold(read(line(message={"content": None, "thinking": "hm"}) + LAST)[0]).text == ""
 
 
 def test_request_with_every_setting_is_encoded() -> None:
