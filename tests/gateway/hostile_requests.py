@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from tests.waiting import patience
+
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n"
 POST = b"POST /a HTTP/1.1\r\nhost: x\r\n"
 BODY = b"content-length: 3\r\n\r\nabc"
@@ -171,7 +173,7 @@ async def ask(port: int, pieces: Sequence[bytes], expected: str) -> tuple[list[s
     wanted = expected.split(" | ")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(60):
+        async with patience("the replies"):
             for piece in pieces:
                 writer.write(piece)
                 await asyncio.sleep(0)

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import arrival, until
+
 from .hostile_requests import PIPELINED, REQUESTS, Echo, read_reply
 from .serving import serving
 
@@ -83,13 +85,13 @@ async def proxied(name: str, upstream: int, folder: Path) -> AsyncIterator[int]:
             [binary, *arguments, str(settings)], stdout=output, stderr=output, cwd=folder
         )
     try:
-        while True:
+
+        def is_up() -> bool:
             assert process.poll() is None, (folder / "output").read_text()
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                break
-            await asyncio.sleep(0.05)
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        await until(is_up, f"{binary} to listen")
         yield port
     finally:
         process.terminate()
@@ -128,7 +130,6 @@ async def victimise(port: int, path: str) -> str:
     body = f"v{path[-1]}"
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}"
     writer.write(head.encode())
-    async with asyncio.timeout(60):
-        found = await read_reply(reader)
+    found = await arrival(read_reply(reader), "the reply")
     writer.close()
     return found

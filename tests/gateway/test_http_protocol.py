@@ -187,7 +187,7 @@ async def test_key_in_a_request_trailer_is_not_accepted() -> None:
 @pytest.mark.parametrize("garbage", [b"\0\0\0", b"x" * 100_000, b"GET /" + b"a" * 100_000])
 async def test_data_sent_after_a_request_does_not_break_its_reply(garbage: bytes) -> None:
     async with serving(app()) as url:
-        answer = await raw(url, call(STREAM) + garbage, wait=60)
+        answer = await raw(url, call(STREAM) + garbage)
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.endswith(DONE)
 
@@ -288,7 +288,7 @@ HOLDS: list[tuple[str, bytes, bytes, list[int], int]] = [
     ("a head by the byte", b"GET /hea", b"a", [408], 15 + 5),
     ("nothing after a reply", GET, b"", [200], 5),
     ("empty lines after a reply", GET, b"\r\n", [200], 5),
-    ("half a head after a reply", GET + b"GE", b"", [200], 5 + 5),
+    ("half a head after a reply", GET + b"GE", b"", [200, 408], 15 + 5),
     ("401, then one byte", POST + LENGTH, b"x", [401], 5),
     ("401, then half a chunk", POST + b"transfer-encoding: chunked\r\n\r\n", b"5", [401], 5),
     ("401 with an expectation", POST + b"expect: 100-continue\r\n" + LENGTH, b"x", [401], 5),

@@ -16,6 +16,7 @@ from dragoman.gateway.app import create_app
 from dragoman.gateway.http_protocol import BoundedHttpProtocol
 from dragoman.gateway.interruption import Interruption
 from tests.listed import Listed, reply
+from tests.waiting import until
 
 from .serving import serving
 
@@ -61,12 +62,8 @@ async def test_request_ends_when_its_client_disconnects(server: str, requests: i
         port = int(url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as link:
             link.sendall(ASKED * requests)
-            async with asyncio.timeout(10):
-                while not model.running:
-                    await asyncio.sleep(0.001)
-        async with asyncio.timeout(10):
-            while model.running:
-                await asyncio.sleep(0.001)
+            await until(lambda: model.running, "the call")
+        await until(lambda: not model.running, "the end of the call")
         assert len(model.requests) == 1
         counted = app.state.service.metrics.text()
     assert 'dragoman_requests_total{wire="openai",model="m",status="499"} 1' in counted

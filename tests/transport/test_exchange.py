@@ -291,7 +291,6 @@ async def test_long_compressed_reply_is_accepted() -> None:
         assert (await model.complete("Hi")).text == text
 
 
-@pytest.mark.parametrize("make_transport", ["own"], indirect=True)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_compressed_comments_neither_extend_a_timeout_nor_block_the_event_loop(
     stream: bool, bomb: bytes, monkeypatch: pytest.MonkeyPatch
@@ -536,7 +535,6 @@ async def test_large_reply_is_read_and_an_endless_one_is_rejected(
         await arrival(server.closed.wait(), "the connection to close")
 
 
-@pytest.mark.parametrize("make_transport", ["own"], indirect=True)
 async def test_body_of_an_error_response_is_read_up_to_a_limit() -> None:
     async def endless(connection: Connection) -> None:
         connection.head(500, {"transfer-encoding": "chunked"})

@@ -182,6 +182,13 @@ class BoundedHttpProtocol(HttpConnection):
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._keep_alive
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.in_head and not self.is_closing:
+            # a part of the next head arrived before the reply; it is not an idle connection
+            self._unset_keepalive_if_required()
+            self._wait_for_head()
+
     # --- rejecting requests
 
     def _refuse(self, status: int, message: str, *, expects_data: bool = False) -> None:

@@ -28,8 +28,8 @@ class _Supervisor(Multiprocess):
     """
 
     def __init__(self, config: Config, listener: socket.socket | None) -> None:
-        # A worker answers the supervisor only after it has imported the application. By default, it
-        # is replaced after 5 seconds, so that no worker would ever start on a busy machine.
+        # A worker answers the supervisor only after it has imported the application. By default,
+        # it is replaced after 5 seconds, so that no worker would ever start on a busy machine.
         config.timeout_worker_healthcheck = 60
         super().__init__(config, sockets=[config.bind_socket()])
         self._listener = listener

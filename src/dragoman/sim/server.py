@@ -399,6 +399,8 @@ class _Performance:
         for at, portion in enumerate(self._mangler.portions(data)):
             if at and self._fault.pace:
                 await asyncio.sleep(self._fault.pace)
+            if self._request.state.connection.transport.is_closing():
+                return  # asyncio would log every write to a client that has left
             await send({"type": "http.response.body", "body": portion, "more_body": True})
 
     def _refuse(self, error: ProviderError) -> HttpReply:
