@@ -22,7 +22,7 @@ from ...wire.responses import echo
 from . import anthropic, gemini, ollama, openai, responses
 from .gemini import unwrap_count
 from .rules import Leftover, Prepared, Rule, Sorter
-from .shape import is_settled, settle
+from .shape import settle
 from .translate import Target, Translated, refuse_losses, translate
 
 NEVER = ("api_base", "api_key", "base_url", "extra_body", "extra_headers", "extra_query")
@@ -88,8 +88,6 @@ def settle_shape(wire: str, messages: Any, prepared: Prepared) -> tuple[Any, Pre
 
     Also return the prepared request body, with a record of each change to the conversation.
     """
-    if is_settled(messages):
-        return messages, prepared
     sorter = Sorter({}, _TOGETHER[wire])
     settled = settle(messages, ROOTS[wire], sorter)
     if not sorter.left:

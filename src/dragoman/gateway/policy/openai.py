@@ -90,8 +90,6 @@ _PART = Rule("refused", "send text, images or files")
 
 def prepare(body: Mapping[str, Any]) -> Prepared:
     """Return the request body in a form that the server codec of this wire can decode."""
-    if _is_plain(body):
-        return Prepared(dict(body), body)
     sorter = Sorter(FIELDS, TOGETHER)
     search = body.get("web_search_options")
     if search is None:
@@ -112,23 +110,6 @@ def prepare(body: Mapping[str, Any]) -> Prepared:
     _sort_format(made, sorter)
     _sort_stream_options(made, sorter)
     return sorter.done(made, body)
-
-
-def _is_plain(body: Mapping[str, Any]) -> bool:
-    """Return whether a body consists of texts and settings that need no preparation."""
-    messages = body.get("messages")
-    return _PLAIN.issuperset(body) and type(messages) is list and all(map(_is_text, messages))
-
-
-def _is_text(message: Any) -> bool:
-    return type(message) is dict and message.keys() == _TEXT and type(message["content"]) is str
-
-
-# Fields that are passed on as they are, and the fields of a message that is one text.
-_PLAIN = frozenset([name for name, rule in FIELDS.items() if rule.effect == "read"]) - {
-    "tools", "tool_choice", "response_format", "stream_options", "reasoning_effort"
-}  # fmt: skip
-_TEXT = {"role", "content"}
 
 
 def _sort_reasoning(made: dict[str, Any], body: Mapping[str, Any], sorter: Sorter) -> None:

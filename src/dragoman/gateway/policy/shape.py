@@ -26,12 +26,6 @@ _ASKED = Rule("mapped", "the instructions are sent as a message of the user")
 _FILLED = Rule("mapped", "a text says that there is none")
 
 
-def is_settled(messages: Sequence[Message]) -> bool:
-    """Return whether a conversation is one text of the user, which every wire accepts."""
-    only = messages[0] if len(messages) == 1 else None
-    return type(only) is User and isinstance(only.content, str) and bool(only.content)
-
-
 def settle(messages: Sequence[Message], root: str, sorter: Sorter) -> Sequence[Message]:
     """Return the conversation in the form that every wire accepts; record each change."""
     messages = _lead_with_system(messages, root, sorter)
