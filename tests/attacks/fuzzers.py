@@ -32,6 +32,7 @@ from dragoman.sim import ScriptedProvider
 from dragoman.transport import FixtureTransport, HttpStream, Secret, Timeouts, Transport
 from dragoman.wire import CODECS
 from dragoman.wire.codec import HttpRequest
+from tests.gateway.translations import bodies
 
 from .gateway_app import PATHS, post
 from .mutations import (
@@ -63,16 +64,16 @@ SEEDS: dict[str, list[bytes]] = {}
 
 
 def request_seeds(wire: str) -> list[bytes]:
-    """Return request bodies written by our own codecs, for the model that the gateway serves."""
+    """Return request bodies for the model that the gateway serves: those that our own codecs
+    write, and those with fields that only some wires have.
+    """
     if wire not in SEEDS:
-        found = []
+        found = bodies(wire)
         for case in find_cases(wire):
             with contextlib.suppress(ProviderError):
-                body = json.loads(case.codec().encode(case.request).http.body)
-                found.append(
-                    json.dumps({**body, "model": "fast"} if wire != "gemini" else body).encode()
-                )
-        SEEDS[wire] = found
+                found.append(json.loads(case.codec().encode(case.request).http.body))
+        model = {} if wire == "gemini" else {"model": "fast"}
+        SEEDS[wire] = [json.dumps({**body, **model}).encode() for body in found]
     return SEEDS[wire]
 
 
