@@ -27,7 +27,7 @@ from dragoman.gateway.ledger import Ledger
 from dragoman.messages import Request
 from dragoman.registry import ConfigError, Registry
 from tests.listed import Listed, reply
-from tests.server import Connection, chunk, serve
+from tests.server import chunk
 from tests.waiting import arrival, settle, until, virtual_time
 
 from .serving import raw, serving
@@ -98,28 +98,14 @@ DATA = json.dumps(BODY).encode()
 JSON = "content-type: application/json"
 HOST = "host: localhost"
 OURS = f"authorization: Bearer {ANN}"
-SMUGGLED: list[tuple[str, bytes]] = [
-    ("two keys", head(HOST, JSON, "authorization: Bearer x", OURS, length=len(DATA)) + DATA),
-    ("two lengths", head(HOST, JSON, OURS, "content-length: 5", length=len(DATA)) + DATA),
-    ("length and chunks", head(HOST, JSON, OURS, "transfer-encoding: chunked", length=5) + DATA),
-    ("two hosts", head(HOST, "host: evil.test", JSON, OURS, length=len(DATA)) + DATA),
-    ("a folded header", head(HOST, JSON, "authorization: Basic x", f" Bearer {ANN}",
-                             length=len(DATA)) + DATA),
-    ("a line feed in a header", head(HOST, JSON, f"x: y\nauthorization: Bearer x\n{OURS}",
-                                     length=len(DATA)) + DATA),
-    ("a name with a space", head(HOST, JSON, f"authorization : Bearer {ANN}",
-                                 length=len(DATA)) + DATA),
-]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "sent"), SMUGGLED, ids=[name for name, _ in SMUGGLED])
-async def test_smuggled_headers_are_rejected(name: str, sent: bytes) -> None:
+async def test_request_with_two_keys_is_rejected() -> None:
     model = Listed("Hello", repeat=True)
-    with virtual_time():
-        async with serving(create_app({"fast": model}, keys=KEYS)) as url:
-            answer = await raw(url, sent)
-    assert model.requests == [], name
-    assert not answer.startswith(b"HTTP/1.1 200")
+    async with serving(create_app({"fast": model}, keys=KEYS)) as url:
+        sent = head(HOST, JSON, "authorization: Bearer x", OURS, length=len(DATA)) + DATA
+        assert (await raw(url, sent)).startswith(b"HTTP/1.1 400")
+    assert model.requests == []
 
 
 async def test_oversized_body_is_rejected_before_it_is_read() -> None:
@@ -131,34 +117,6 @@ async def test_oversized_body_is_rejected_before_it_is_read() -> None:
         said = await raw(url, head(HOST, JSON, "transfer-encoding: chunked") + chunks)
         assert said.startswith(b"HTTP/1.1 413")
     assert model.requests == []
-
-
-async def test_request_body_that_arrives_too_slowly_is_rejected() -> None:
-    model = Listed("Hello", repeat=True)
-    with virtual_time():
-        async with serving(create_app({"fast": model}, bounds=Bounds(body_seconds=50))) as url:
-            said = await raw(url, head(HOST, JSON, length=500) + b'{"model":')
-    assert said.startswith(b"HTTP/1.1 408")
-    assert b"no complete body within 50 seconds" in said
-    assert b"connection: close" in said.lower()
-    assert model.requests == []
-
-
-@pytest.mark.parametrize(
-    "before", [b"", head(HOST, JSON, length=2).replace(b"close", b"keep-alive") + b"{}"]
-)
-async def test_endless_request_head_times_out(before: bytes) -> None:
-    loop = asyncio.get_running_loop()
-    app = create_app({"fast": Listed("Hello")}, bounds=Bounds(head_seconds=50))
-    with virtual_time():
-        async with serving(app) as url:
-            began = loop.time()
-            said = await raw(url, before + b"POST /v1/messages HTTP/1.1\r\nx-slow: ")
-            assert loop.time() - began >= 50
-            assert said.startswith(b"HTTP/1.1 400" if before else b"HTTP/1.1 408")
-            assert b"HTTP/1.1 408" in said
-            status, _, _ = await post(f"{url}/v1/chat/completions", BODY)
-            assert status == 200
 
 
 @pytest.mark.parametrize(
@@ -235,20 +193,6 @@ async def test_local_programs_can_use_a_gateway_without_keys(headers: dict[str, 
     async with serving(create_app({"fast": Listed("Hello")})) as url:
         status, _, _ = await post(f"{url}/v1/chat/completions", BODY, headers)
     assert status == 200
-
-
-@pytest.mark.parametrize(
-    "field", ["base_url", "api_base", "api_key", "extra_headers", "extra_body"]
-)
-async def test_request_cannot_choose_the_upstream_address(field: str) -> None:
-    model = Listed("Hello", repeat=True)
-    async with serving(create_app({"fast": model})) as url:
-        status, _, said = await post(
-            f"{url}/v1/chat/completions", {**BODY, field: "http://evil.test"}
-        )
-    assert status == 400
-    assert field.encode() in said
-    assert model.requests == []
 
 
 @pytest.mark.parametrize(
@@ -375,28 +319,6 @@ async def test_key_is_disabled_if_its_new_limit_cannot_be_enforced(tmp_path: Pat
         assert (status, headers["x-should-retry"]) == (429, "false")
         assert b"no shared ledger to count them in" in said
     assert len(model.requests) == 1
-
-
-def test_processes_that_share_a_ledger_share_the_rate_limits(tmp_path: Path) -> None:
-    key = Key("ann", "x", requests_per_minute=2, tokens_per_minute=100)
-    now = [600.0]
-    one, two = [Ledger(tmp_path / "used.db", clock=lambda: now[0]) for _ in range(2)]
-    one.admit(key)
-    two.admit(key)
-    with pytest.raises(ProviderError, match="requests a minute") as caught:
-        one.admit(key)
-    assert caught.value.retry_after == 60
-    now[0] = 690  # the sliding window still counts half of the last minute
-    two.admit(key)
-    with pytest.raises(ProviderError):
-        two.admit(key)
-    now[0] = 800
-    one.settle(None, key, 150, Decimal("0.1"))
-    with pytest.raises(ProviderError, match="tokens a minute"):
-        two.admit(key)
-    assert two.spent("ann") == Decimal("0.1")
-    for ledger in (one, two):
-        ledger.close()
 
 
 # --- the file of gateway keys ------------------------------------------------------------------
@@ -763,43 +685,3 @@ async def test_invalid_content_length_is_a_client_error(length: str) -> None:
     )
     assert status == 400
     assert "content-length" in said["error"]["message"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_gateway_serves_the_gemini_wire(stream: bool) -> None:
-    body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
-    verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
-    async with serving(
-        create_app({"x": Listed("Bonjour")}, keys=KeyRing([Key("ann", hash_key(ANN))]))
-    ) as url:
-        model = connect("x", wire="gemini", base_url=url, api_key=ANN)
-        async with model:
-            await model.ready()
-            if stream:
-                async with model.stream("Hello") as events:
-                    async for _ in events:
-                        pass
-                assert events.response is not None
-                said = events.response.text
-            else:
-                said = (await model.complete("Hello")).text
-        assert said == "Bonjour"
-        status, _, _ = await post(f"{url}/v1beta/models/x:{verb}", body)
-        assert status == 401
-
-
-async def test_vendor_specific_fields_reach_a_provider_on_the_same_wire() -> None:
-    seen: list[Any] = []
-
-    async def handler(connection: Connection) -> None:
-        seen.append(connection.seen.json)
-        connection.reply(
-            200, b'{"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}'
-        )
-
-    async with serve(handler) as upstream:
-        model = connect("upstream-name", base_url=upstream.base_url)
-        async with serving(create_app({"fast": model})) as url:
-            await post(f"{url}/v1/chat/completions", {**BODY, "logit_bias": {"5": 1}})
-    assert seen[0]["logit_bias"] == {"5": 1}
-    assert seen[0]["model"] == "upstream-name"

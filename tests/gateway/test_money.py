@@ -47,6 +47,19 @@ OWNERS = ("ann", "bob", "eve")
 KINDS = ("answer", "filtered", "busy", "refused", "breaks", "hangs", "waits")
 WORDS = "one two three four five six"
 ARRIVED = "one two three"
+SCOPE = {
+    "type": "http",
+    "method": "POST",
+    "path": "/v1/chat/completions",
+    "raw_path": b"/v1/chat/completions",
+    "query_string": b"",
+    "http_version": "1.1",
+    "headers": [
+        (b"host", b"localhost"),
+        (b"content-type", b"application/json"),
+        (b"authorization", f"Bearer {ANN}".encode()),
+    ],
+}
 
 
 class Bills:
@@ -180,14 +193,7 @@ async def ask_and_leave(app: Any, models: list[Billing], stream: bool) -> None:
     """Send a request directly to the application, and disconnect when the reply stalls or when no
     reply begins.
     """
-    path, gone = "/v1/chat/completions", asyncio.Event()
-    headers = {"host": "localhost", "content-type": "application/json", **bearer(ANN)}
-    scope = {
-        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
-        "query_string": b"",
-        "http_version": "1.1", "headers": [(name.lower().encode(), value.encode()) for name,
-                                           value in headers.items()],
-    }  # fmt: skip
+    gone = asyncio.Event()
     received = [
         {
             "type": "http.request",
@@ -216,7 +222,7 @@ async def ask_and_leave(app: Any, models: list[Billing], stream: bool) -> None:
 
     watcher = asyncio.ensure_future(leave())
     async with patience("the end of the call"):
-        await app(scope, receive, send)
+        await app(dict(SCOPE), receive, send)
     watcher.cancel()
     for model in models:
         model.waiting.clear()
@@ -252,17 +258,7 @@ async def leave_after(app: Any, turns: int) -> bool:
     """Send a request directly to the application, and disconnect after some turns of the event
     loop; return whether a reply was sent.
     """
-    path, is_asked, is_sent = "/v1/chat/completions", False, False
-    headers = {"host": "localhost", "content-type": "application/json", **bearer(ANN)}
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "http_version": "1.1",
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-    }
+    is_asked, is_sent = False, False
 
     async def receive() -> Any:
         nonlocal is_asked
@@ -278,7 +274,7 @@ async def leave_after(app: Any, turns: int) -> bool:
         is_sent = True
 
     async with patience("the end of the call"):
-        await app(scope, receive, send)
+        await app(dict(SCOPE), receive, send)
     return is_sent
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import date, timedelta
 from typing import Any
@@ -21,9 +20,8 @@ from dragoman.errors import AuthenticationError, UnavailableError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from tests.listed import Listed, reply
-from tests.waiting import arrival
 
-from .serving import raw, serving
+from .serving import serving
 from .upstream import Bench, bench
 
 HELLO = {"contents": [{"parts": [{"text": "Hi"}]}]}
@@ -261,28 +259,6 @@ async def test_web_pages_of_allowed_origins_may_call_the_gateway() -> None:
         assert (status, "access-control-allow-origin" in headers) == (403, False)
     with pytest.raises(ValueError, match="cors"):
         create_app({}, cors=["*"])
-
-
-async def test_http_1_0_and_half_closed_clients_are_answered() -> None:
-    body = json.dumps(
-        {"model": "openai", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-    ).encode()
-    lines = [
-        "POST /v1/chat/completions HTTP/1.%d",
-        "host: localhost",
-        "content-type: application/json",
-    ]
-    head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
-    async with bench() as gateway:
-        old = await raw(gateway.url, (head % 0).encode() + body)
-        assert b"[DONE]" in old
-        assert b"transfer-encoding" not in old.lower()
-        host, _, port = gateway.url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write((head % 1).encode() + body)
-        writer.write_eof()
-        assert b"[DONE]" in await arrival(reader.read(), "the reply")
-        writer.close()
 
 
 class AddHeader:

@@ -69,7 +69,7 @@ async def end_generators(closed: Any) -> None:
 
 
 class VendorClient:
-    """Use each feature through a client. The class of a client says how it asks and reads."""
+    """Use each feature through a client. Its class defines how it asks and reads."""
 
     name: str
     error: type[Exception]
