@@ -59,7 +59,7 @@ def test_responses_match_the_openapi_description(operation: Any, data: st.DataOb
 
 
 TALK = {"model": "fast", "prompt": "Hi", "system": "S", "input": ["Hi"], "dimensions": 4}
-# Bodies for the routes beside those of chats, which ``tests.attacks`` fuzzes.
+# Bodies for every route but those of chats, which ``tests.attacks`` fuzzes.
 SEEDS: dict[str, list[dict[str, Any]]] = {
     "/v1/responses/input_tokens": bodies("responses"),
     "/v1/messages/count_tokens": bodies("anthropic"),

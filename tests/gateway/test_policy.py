@@ -48,7 +48,8 @@ async def find_fault(gateway: Bench, row: Row, model: str) -> Any:
     shown = headers.get("x-dragoman-warnings", "")
     match outcome[model]:
         case Rejected(text):
-            is_right = (status, gateway.seen, text in str(said)) == (400, [], True)
+            is_named = text in str(said) and f"'{model}'" in str(said)
+            is_right = (status, gateway.seen, is_named) == (400, [], True)
         case str(text):
             is_right = status == 200 and text in shown
         case wanted:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dragoman.gateway.policy.translate import merge
 
-from .upstream import BODIES
+from .upstream import BODIES, WIRES
 
 
 class Rejected(NamedTuple):
@@ -167,6 +167,28 @@ SETTINGS: list[Row] = [
     ("anthropic", {"made_up": 1}, "field_dropped made_up"),
     ("gemini", {"madeUp": 1}, "field_dropped madeUp"),
     ("gemini", {"generationConfig.own": 2}, "field_dropped generationConfig.own"),
+]  # fmt: skip
+
+# Settings without an equivalent: those that change the meaning of the answer are rejected.
+LACKING: list[Row] = [
+    ("openai", {"n": 2}, dict.fromkeys(WIRES, "n_dropped n")),
+    ("openai", {"logprobs": True}, Rejected("logprobs")),
+    ("openai", {"top_logprobs": 3}, Rejected("top_logprobs")),
+    ("openai", {"modalities": ["text", "audio"]}, Rejected("modalities")),
+    ("openai", {"functions": [FUNCTION]}, Rejected("functions")),
+    ("responses", {"top_logprobs": 3}, Rejected("top_logprobs")),
+    ("responses", {"client_metadata": {"a": "b"}}, "client_metadata_dropped client_metadata"),
+    ("anthropic", {"mcp_servers": [{"url": "http://x"}]}, Rejected("mcp_servers")),
+    ("anthropic", {"container": "c"}, {"anthropic": {"container": "c"}}),
+    ("gemini", {"generationConfig.candidateCount": 2},
+     dict.fromkeys(WIRES, "candidateCount_dropped")),
+    ("gemini", {"safetySettings": [{"category": "A", "threshold": "B"}]},
+     "safetySettings_dropped safetySettings"),
+    ("gemini", {"labels": {"a": "b"}}, "labels_dropped labels"),
+    ("gemini", {"cachedContent": "c"}, Rejected("cachedContent")),
+    ("gemini", {"generationConfig.responseModalities": ["IMAGE"]},
+     Rejected("generationConfig.responseModalities")),
+    ("ollama", {"logprobs": True}, Rejected("logprobs")),
 ]  # fmt: skip
 
 REASONING: list[Row] = [
@@ -402,7 +424,7 @@ PARTS: list[Row] = [
      "field_dropped tools[0].function.x"),
 ]  # fmt: skip
 
-ROWS = [*SETTINGS, *REASONING, *HOSTED, *CONVERSATIONS, *PARTS]
+ROWS = [*SETTINGS, *LACKING, *REASONING, *HOSTED, *CONVERSATIONS, *PARTS]
 
 
 def bodies(client: str) -> list[dict[str, Any]]:
