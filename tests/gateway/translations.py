@@ -207,6 +207,9 @@ REASONING: list[Row] = [
         },
         "gemini": {"generationConfig.thinkingConfig.thinkingLevel": "medium"},
     }),
+    ("openai", {"reasoning_effort": "max"}, {
+        "openai": {"reasoning_effort": "max"}, "responses": {"reasoning.effort": "xhigh"},
+    }),
     ("anthropic", {"thinking.type": "adaptive", "output_config.effort": "max"}, {
         "openai": {"reasoning_effort": "xhigh"},
         "anthropic": {"thinking.type": "adaptive", "output_config.effort": "max"},
