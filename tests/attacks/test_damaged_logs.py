@@ -82,7 +82,7 @@ def test_log_commands_do_not_crash_on_flipped_bytes(
         ["log", "export", "-o", str(tmp_path / "o.jsonl")], ["log", "verify"], ["log", "cost"],
         ["replay", "fix"],
     ]  # fmt: skip
-    for _ in range(300 if EXHAUSTIVE else 20):
+    for _ in range(300 if EXHAUSTIVE else 6):
         damaged = bytearray(data)
         for _ in range(draw.choice([1, 4, 30])):
             damaged[draw.randrange(100, len(damaged))] = draw.randrange(256)

@@ -17,7 +17,7 @@ from .hostile_lives import Tally
 
 EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 # The number of kills; ``DRAGOMAN_SESSION_KILLS`` can set a larger number, for a longer run.
-KILLS = int(os.environ.get("DRAGOMAN_SESSION_KILLS", "400" if EXHAUSTIVE else "10"))
+KILLS = int(os.environ.get("DRAGOMAN_SESSION_KILLS", "400" if EXHAUSTIVE else "5"))
 Count = Callable[[str, int], None]
 
 

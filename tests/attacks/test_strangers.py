@@ -37,7 +37,7 @@ CALL = (
 MIB = 1024 * 1024
 WHOLE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 # Each entry: kind of attack, number of connections, and number of calls during the attack.
-ATTACKS = [(kind, 200, 2000) for kind in kinds("")] if WHOLE else [("each", 5, 100)]
+ATTACKS = [(kind, 200, 2000) for kind in kinds("")] if WHOLE else [("each", 2, 20)]
 
 
 async def measure(url: str, process: psutil.Process, calls: int) -> tuple[float, float]:
@@ -110,7 +110,7 @@ async def test_client_with_a_key_is_served_during_a_flood_without_keys(
     how long calls take, which needs an idle machine.
     """
     async with gateway(tmp_path) as (url, process):
-        await measure(url, process, 20)
+        await measure(url, process, 5)
         calm, _ = await measure(url, process, calls)
         files = process.num_fds()
         async with attacked(kind, url, number):

@@ -202,9 +202,7 @@ def test_unknown_field_of_a_stored_record_is_kept(open_store: Open) -> None:
         assert b'"payload":{"colour":"red","number":1}' in record.line
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(appends=st.lists(st.tuples(st.sampled_from(["a", "b", "é日本 c"]), payloads), max_size=12))
 def test_appended_records_are_read_in_order(
     open_store: Open, appends: list[tuple[str, Any]]

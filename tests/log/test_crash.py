@@ -30,7 +30,7 @@ from ..programs import require
 from ..waiting import PATIENCE
 from .children import killing, start
 
-KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "20"))  # number of writers to kill
+KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "10"))  # number of writers to kill
 
 
 def check(log: EventLog, acknowledged: list[str]) -> None:

@@ -121,9 +121,7 @@ def test_truncated_file_is_detected(path: Path) -> None:
         ExportedLog(path)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flipped_bits_are_detected(path: Path, data: st.DataObject) -> None:
     whole = path.read_bytes()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE, block_until
+from tests.waiting import block_until
 
 from ..programs import require
 
@@ -31,37 +31,8 @@ def _wait_until_up(port: int, server: subprocess.Popen[bytes]) -> None:
     block_until(is_up, "redis-server to listen")
 
 
-@pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start a real Redis server on a free loopback port; yield its URL."""
-    binary = require("redis-server")
-    port = _free_port()
-    folder = tmp_path_factory.mktemp("redis")
-    settings = [
-        "--port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--dir",
-        str(folder),
-    ]
-    server = subprocess.Popen(
-        [binary, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        _wait_until_up(port, server)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        server.terminate()
-        server.wait(timeout=PATIENCE)
-
-
 class OwnRedis:
-    """A Redis server for one test, which can be stopped and started again on its port."""
+    """A real Redis server on a loopback port, which a test can stop and start again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -72,16 +43,8 @@ class OwnRedis:
 
     def start(self) -> None:
         binary = require("redis-server")
-        settings = [
-            "--port",
-            str(self._port),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--dir",
-            str(self._folder),
-        ]
+        settings = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]
+        settings += ["--dir", str(self._folder)]
         self._process = subprocess.Popen(
             [binary, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -101,6 +64,14 @@ class OwnRedis:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start a Redis server for all tests; yield its URL."""
+    redis = OwnRedis(tmp_path_factory.mktemp("redis"))
+    yield redis.url
+    redis.stop()
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from dragoman.errors import (
     ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
-    InvalidResponseError,
     NetworkError,
     ProviderError,
     QuotaExceededError,
@@ -410,22 +409,6 @@ async def test_failing_event_listener_does_not_affect_calls(
     with caplog.at_level(logging.WARNING, "dragoman"):
         assert (await Fallback([a, b], on_event=listen).complete("hi")).text == "b"
     assert "on_event failed" in caplog.text
-
-
-async def test_invalid_response_does_not_lead_to_the_next_candidate() -> None:
-    a, b, model, _ = pair(InvalidResponseError("odd"))
-    with pytest.raises(InvalidResponseError):
-        await model.complete("hi")
-    assert (len(a.requests), b.requests) == (1, [])
-
-
-async def test_fallback_closes_the_inner_stream_when_the_reader_stops() -> None:
-    a, _, model, _ = pair(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
-    source = model.events(build_request("hi", stream=True))
-    await source.__anext__()
-    assert a.running == 1
-    await source.aclose()  # type: ignore[attr-defined]
-    assert a.running == 0
 
 
 # --- validity, readiness and closing of candidates ---------------------------------------------

@@ -21,10 +21,8 @@ from dragoman.errors import (
     NetworkError,
     ProviderError,
     RateLimitError,
-    StreamInterruptedError,
     UnavailableError,
 )
-from dragoman.events import check_events
 from dragoman.messages import RuntimeConfig
 from dragoman.middleware import (
     CallCompleted,
@@ -44,7 +42,7 @@ from dragoman.middleware import (
 )
 from dragoman.provider import Provider, connect
 from dragoman.validate import build_request
-from tests.listed import Clock, Listed, collect, reply
+from tests.listed import Clock, Listed, reply
 from tests.server import Connection, answering, chunk, serve
 from tests.waiting import arrival
 
@@ -113,53 +111,6 @@ async def test_failing_server_receives_one_request_per_attempt(
         assert clock.slept == [3.0] * max_retries
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_recovering_server_is_retried_until_it_succeeds(
-    tmp_path: Path, stream: bool
-) -> None:
-    clock, told = Clock(), list[Any]()
-    bad, good = failing("500"), answering("Hello")
-    left = 2
-
-    async def handler(connection: Connection) -> None:
-        nonlocal left
-        left -= 1
-        await (bad if left >= 0 else good)(connection)
-
-    async with serve(handler) as server:
-        model = stacked(server.base_url, clock, tmp_path, told)
-        await _ask(model, stream)
-        await model.close()
-        assert len(server.requests) == 3
-    assert [event.type for event in told] == [
-        *["llm.call_started", "llm.call_failed"] * 2,
-        "llm.call_started",
-        "llm.call_completed",
-    ]
-    # Replay the same calls and failures from the cassette without the server.
-    provider = Record(Listed(name="server"), tmp_path / "cassette.jsonl", "replay")
-    await _ask(Retry(provider, clock=clock, sleep=clock.sleep), stream)
-
-
-async def test_request_is_not_repeated_if_its_stream_breaks_after_the_first_event(
-    tmp_path: Path,
-) -> None:
-    async def handler(connection: Connection) -> None:
-        connection.begin_stream()
-        connection.chunk(chunk("Hel"))
-        await connection.writer.drain()
-        connection.writer.close()
-
-    clock, told = Clock(), list[Any]()
-    async with serve(handler) as server:
-        model = stacked(server.base_url, clock, tmp_path, told)
-        heard, error = await collect(model.events(build_request("hi", model="m", stream=True)))
-        await model.close()
-        assert len(server.requests) == 1
-    assert isinstance(error, StreamInterruptedError)
-    check_events(heard)
-
-
 async def test_internal_metadata_of_middleware_is_not_sent(tmp_path: Path) -> None:
     async with serve(answering()) as server:
         model = stacked(server.base_url, Clock(), tmp_path, [])
@@ -189,27 +140,6 @@ async def test_abandoning_a_stream_closes_the_connection_through_all_layers(
         assert server.in_flight == 0
     assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]
     assert told[1].error_class == "cancelled"
-
-
-async def test_fallback_switches_to_another_server_if_the_first_is_down() -> None:
-    told: list[Any] = []
-    async with serve(failing("500")) as dead, serve(answering("alive")) as living:
-        clock = Clock()
-        candidates = [
-            Retry(
-                connect("m", base_url=server.base_url, name=name), clock=clock, sleep=clock.sleep
-            )
-            for server, name in ((dead, "dead"), (living, "living"))
-        ]
-        async with Fallback(candidates, on_event=told.append) as model:
-            reply_ = await model.complete("hi")
-        assert (reply_.text, reply_.provider) == ("alive", "living")
-        assert (len(dead.requests), len(living.requests)) == (3, 1)
-    assert told == [
-        RoutingSwitched(
-            "dead:m", "living:m", "server_error", "server_error", reply_.request_id or ""
-        )
-    ]
 
 
 # --- delegation to the inner provider ----------------------------------------------------------
@@ -251,9 +181,9 @@ async def test_middleware_forwards_everything_it_does_not_change(tmp_path: Path)
 async def test_every_middleware_closes_its_inner_stream_when_the_reader_stops(
     tmp_path: Path, mode: str
 ) -> None:
-    for make in range(4):
+    for make in range(5):
         inner = Listed(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
-        layer = layers(inner, tmp_path)[make]
+        layer = [*layers(inner, tmp_path), Fallback([inner])][make]
         source: Any = (
             layer.stream("hi")
             if mode == "stream"
@@ -350,10 +280,10 @@ def test_description_shows_objects_by_their_class_only() -> None:
 
 # --- long runs: no leak, and no attempt is lost ------------------------------------------------
 
-SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 1_000
+SOAK = 100_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 200
 # Fewer calls are enough: tracing memory makes calls several times slower, and a leak shows even in
 # few calls.
-TRACED = 300
+TRACED = 100
 
 
 async def _growth(run: Any) -> int:

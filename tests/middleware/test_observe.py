@@ -38,7 +38,6 @@ from dragoman.middleware import (
     redact,
 )
 from dragoman.validate import build_request
-from tests import cpu
 from tests.listed import Clock, Listed, broken, collect, reply, speak
 from tests.waiting import PATIENCE
 
@@ -415,29 +414,6 @@ def test_redaction_removes_secrets_and_personal_data(text: str, secret: str) -> 
 )
 def test_redaction_keeps_text_that_is_not_secret(text: str) -> None:
     assert redact(text) == text
-
-
-LONG = ["a" * 200_000, "a." * 100_000, "token" * 40_000, "a:" * 100_000, "@" * 100_000]
-LONG += [
-    "bearer=" * 30_000,
-    "bearer " * 30_000,
-    "bearer token " * 20_000,
-    "token:" * 40_000,
-    "token: 1" * 30_000,
-]
-LONG += [
-    "password:\t" * 20_000,
-    "token: " + "1" * 200_000,
-    "bearer " + "a" * 200_000,
-    "api_key\\" * 20_000,
-]
-
-
-@pytest.mark.parametrize("text", LONG, ids=lambda text: text[:12])
-def test_redaction_takes_linear_time(text: str) -> None:
-    with cpu.spending() as spent:
-        redact(text)
-    assert spent.units < 8 * cpu.QUARTER_SECOND
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)

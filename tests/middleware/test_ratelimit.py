@@ -85,50 +85,32 @@ class Queue:
 # --- the rate limiter --------------------------------------------------------------------------
 
 
-async def test_token_bucket_allows_a_burst_and_then_a_steady_rate() -> None:
-    queue = Queue(requests_per_minute=6)
-    for number in range(9):
-        queue.ask(str(number))
-    await queue.clock.run_to(0)
-    assert [name for name, _ in queue.passed] == list("012345")
-    await queue.clock.run_to(30)
-    assert queue.passed[6:] == [("6", 10), ("7", 20), ("8", 30)]
-
-
-async def test_burst_of_a_rate_limit_is_configurable() -> None:
-    queue = Queue(requests_per_minute=60, burst_seconds=2)
-    for number in range(4):
-        queue.ask(str(number))
-    await queue.clock.run_to(2)
-    assert [at for _, at in queue.passed] == [0, 0, 1, 2]
-
-
-async def test_calls_wait_until_the_token_bucket_has_enough_tokens() -> None:
-    queue = Queue(tokens_per_minute=600)
-    queue.ask("a", 500)
-    queue.ask("b", 200)
-    await queue.clock.run_to(60)
-    assert queue.passed == [("a", 0), ("b", 10)]
-
-
-async def test_waiting_calls_are_admitted_in_order() -> None:
-    queue = Queue(tokens_per_minute=600)
-    queue.ask("a", 600)
-    queue.ask("big", 500)
-    queue.ask("small", 1)
-    await queue.clock.run_to(49)
-    assert queue.passed == [("a", 0)]
-    await queue.clock.run_to(60)
-    assert queue.passed[1:] == [("big", 50), ("small", pytest.approx(50.1))]
-
-
-async def test_call_larger_than_the_bucket_waits_until_it_is_full() -> None:
-    queue = Queue(tokens_per_minute=600)
-    queue.ask("a", 60)
-    queue.ask("huge", 1200)
-    queue.ask("b", 60)
+@pytest.mark.parametrize(
+    ("limits", "tokens", "passed"),
+    [
+        ({"requests_per_minute": 6}, [0] * 9, [0] * 6 + [10, 20, 30]),
+        ({"requests_per_minute": 60, "burst_seconds": 2}, [0] * 4, [0, 0, 1, 2]),
+        ({"tokens_per_minute": 600}, [500, 200], [0, 10]),
+        ({"tokens_per_minute": 600}, [600, 500, 1], [0, 50, 50.1]),
+        ({"tokens_per_minute": 600}, [60, 1200, 60], [0, 6, 72]),
+    ],
+    ids=[
+        "a burst, then a steady rate",
+        "the burst is configurable",
+        "a call waits for its tokens",
+        "a small call does not overtake a large one",
+        "a call larger than the bucket waits until it is full",
+    ],
+)
+async def test_calls_are_admitted_in_order_as_the_bucket_fills(
+    limits: dict[str, float], tokens: list[int], passed: list[float]
+) -> None:
+    queue = Queue(**limits)
+    for number, asked in enumerate(tokens):
+        queue.ask(str(number), asked)
     await queue.clock.run_to(1000)
-    assert queue.passed == [("a", 0), ("huge", 6), ("b", 72)]
+    assert [int(name) for name, _ in queue.passed] == list(range(len(tokens)))
+    assert [at for _, at in queue.passed] == pytest.approx(passed)
 
 
 @pytest.mark.parametrize(

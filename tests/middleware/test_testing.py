@@ -38,12 +38,10 @@ def test_fixture_counts_calls():
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    """Run pytest in a subprocess with only two plugins, because loading all installed plugins
-    would take seconds.
-    """
+    """Run pytest with only two plugins, because loading all installed plugins would take seconds."""
     settings = ["-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"]
     settings += ["-p", "dragoman.testing", "-p", "pytest_asyncio.plugin"]
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-s", *settings, *options)
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-s", *settings, *options)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dragoman.events import ToolIntent
 from dragoman.log import CallCompleted, MessageRecorded, Payload, ToolObserved, ToolStarted
@@ -42,7 +42,6 @@ def test_differences_between_values_are_listed_by_path(a: Any, b: Any, words: li
     assert [str(found) for found in find_differences(a, b)] == words
 
 
-@settings(max_examples=50, deadline=None)
 @given(a=json_values, b=json_values)
 def test_differences_are_found_only_between_unequal_values(a: Any, b: Any) -> None:
     assert list(find_differences(a, a)) == []

@@ -247,9 +247,7 @@ def writable(message: Assistant) -> bool:
     return True
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(message=assistants.filter(lambda message: distinct(message) and writable(message)))
 async def test_any_recorded_reply_is_replayed_unchanged(message: Assistant, log: EventLog) -> None:
     session = f"s{len(log.sessions())}"

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import OverloadedError, ProviderError
@@ -121,7 +121,6 @@ async def play(turns: list[Any], answer_yes: Any, window: int, folder: Path) -> 
         )
 
 
-@settings(max_examples=30)
 @given(turns, st.sampled_from(["yes", "no", "edit"]), st.sampled_from([60, 120, 100_000]))
 def test_evidence_in_the_log_of_any_run_is_complete(
     turns: list[Any], said: str, window: int

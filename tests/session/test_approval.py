@@ -131,55 +131,55 @@ async def test_approval_with_unchanged_input_is_not_an_edit() -> None:
 # --- scopes of approvals -----------------------------------------------------------------------
 
 
-async def count_questions(provider: Listed, decision: Decision) -> int:
+def edits(*paths: str) -> Listed:
+    return Listed(
+        *[
+            propose(call("edit_file", call_id=f"c{at}", path=path, text=str(at)))
+            for at, path in enumerate(paths)
+        ],
+        "Done.",
+    )
+
+
+GIT = ("git status", "git log", "git status; curl x", "gitx", "git status $(x)", "git diff")
+
+
+@pytest.mark.parametrize(
+    ("provider", "scope", "questions"),
+    [
+        (commands("a", "b", "c"), {"scope": "session"}, 1),
+        (edits("a.txt", "a.txt", "b.txt", "a.txt"), {"scope": "path"}, 2),
+        (commands(*GIT), {"scope": "prefix"}, 4),
+        (
+            commands("git log -1", "git log -2", "git push", "git log"),
+            {"scope": "prefix", "prefix": "git log"},
+            2,
+        ),
+        (commands("a", "b"), {"scope": "path"}, 2),
+        (commands("a;b", "a;b"), {"scope": "prefix"}, 2),
+        (commands("a", "a"), {"scope": "prefix", "prefix": "b"}, 2),
+    ],
+    ids=[
+        "a session: all calls of the tool",
+        "a path: later calls on it",
+        "the prefix of the command: single commands that begin with it",
+        "another prefix of the command",
+        "a path, for a call without one: this call only",
+        "a prefix, for several commands: this call only",
+        "a prefix that the command does not have: this call only",
+    ],
+)
+async def test_scope_of_an_approval_decides_which_calls_it_allows(
+    provider: Listed, scope: dict[str, Any], questions: int
+) -> None:
     asked: list[Proposal] = []
 
     def approve(proposal: Proposal, verdict: Verdict) -> Decision:
         asked.append(proposal)
-        return decision
+        return Decision(True, "ann", **scope)
 
     await run(provider, approve)
-    return len(asked)
-
-
-async def test_approval_with_session_scope_allows_all_calls_of_the_tool() -> None:
-    assert (
-        await count_questions(commands("a", "b", "c"), Decision(True, "ann", scope="session")) == 1
-    )
-
-
-async def test_approval_with_path_scope_allows_later_calls_on_the_path() -> None:
-    given = [("a.txt", "1"), ("a.txt", "2"), ("b.txt", "3"), ("a.txt", "4")]
-    calls = [
-        propose(call("edit_file", call_id=f"c{at}", path=p, text=t))
-        for at, (p, t) in enumerate(given)
-    ]
-    assert await count_questions(Listed(*calls, "Done."), Decision(True, "ann", scope="path")) == 2
-
-
-async def test_approval_with_prefix_scope_allows_single_commands_with_the_prefix() -> None:
-    provider = commands(
-        "git status", "git log", "git status; curl x", "gitx", "git status $(x)", "git diff"
-    )
-    assert await count_questions(provider, Decision(True, "ann", scope="prefix")) == 4
-    provider = commands("git log -1", "git log -2", "git push", "git log")
-    assert (
-        await count_questions(provider, Decision(True, "ann", scope="prefix", prefix="git log"))
-        == 2
-    )
-
-
-async def test_approval_with_a_scope_that_does_not_apply_allows_one_call() -> None:
-    assert await count_questions(commands("a", "b"), Decision(True, "ann", scope="path")) == 2
-    assert (
-        await count_questions(commands("a;b", "a;b"), Decision(True, "ann", scope="prefix")) == 2
-    )
-    assert (
-        await count_questions(
-            commands("a", "a"), Decision(True, "ann", scope="prefix", prefix="b")
-        )
-        == 2
-    )
+    assert len(asked) == questions
 
 
 async def test_later_calls_allowed_by_an_edited_approval_are_not_edited() -> None:

@@ -5,8 +5,6 @@ receive.
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,68 +20,7 @@ from dragoman.tools.runtime import ExecutableTool, Observation
 from dragoman.transport import FixtureTransport
 
 from ..listed import Listed
-from ..test_layers import LAYERS, PACKAGE, PRESENT
 from .playing import call, propose
-
-CORE = ("permission", "tools", "session")
-BELOW = LAYERS[: LAYERS.index("permission")]
-
-
-def reachable(layers: list[str]) -> dict[str, set[str]]:
-    """Return, for each module of the given layers, the layers it imports directly or
-    indirectly.
-    """
-    modules = PRESENT
-    known = {module.name for module in modules}
-    edges = {module.name: {target for _, _, target in module.imports(known)} for module in modules}
-    found: dict[str, set[str]] = {}
-    for module in modules:
-        if module.layer not in layers:
-            continue
-        seen: set[tuple[str, ...]] = set()
-        waiting = [module.name]
-        while waiting:
-            name = waiting.pop()
-            # Importing a module also imports the parent packages, except the top-level package
-            # here.
-            for each in [name[:depth] for depth in range(1, len(name) + 1)]:
-                if each not in seen:
-                    seen.add(each)
-                    waiting += edges.get(each, ())
-        found[module.path.as_posix()] = {name[0] for name in seen if name}
-    return found
-
-
-def test_lower_layers_do_not_import_the_session() -> None:
-    found = reachable(BELOW)
-    assert len(found) > 60
-    assert not {path: layers & set(CORE) for path, layers in found.items() if layers & set(CORE)}
-
-
-def test_search_for_imports_finds_indirect_imports() -> None:
-    assert all("tools" in layers for layers in reachable(["session"]).values() if layers)
-    assert "tools" in reachable(["session"])["session/session.py"]
-
-
-def test_importing_lower_layers_does_not_load_the_session() -> None:
-    program = (
-        f"import importlib, pkgutil, sys, dragoman\nfor name in {BELOW!r}:\n    module = "
-        "importlib.import_module(f'dragoman.{name}')\n    for found in "
-        "pkgutil.walk_packages(getattr(module, '__path__', ()), module.__name__ + '.'):\n       "
-        " if 'otel' not in found.name and 'redis' not in found.name: "
-        "importlib.import_module(found.name)\nprint([name for name in sys.modules if "
-        f"name.split('.')[:2] in [['dragoman', core] for core in {CORE!r}]])\n"
-    )
-    environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
-
 
 # --- tools that fail the test if they run ------------------------------------------------------
 

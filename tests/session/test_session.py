@@ -13,7 +13,6 @@ import pytest
 import dragoman
 from dragoman.errors import (
     AuthenticationError,
-    MalformedToolCallError,
     ProviderError,
     RateLimitError,
 )
@@ -376,13 +375,6 @@ async def test_model_is_asked_again_after_an_invalid_tool_call(log: SqliteLog) -
     check_evidence(records)
 
 
-async def test_session_ends_after_too_many_invalid_calls(log: SqliteLog) -> None:
-    session = Session(Listed(propose(call("reboot")), repeat=True), [look], ALL, log)
-    with pytest.raises(MalformedToolCallError):
-        await session.run("Go.")
-    assert types(list(log.read(session.id))).count("tool_intent.rejected") == 3
-
-
 async def test_session_validates_intents_that_the_provider_did_not_validate(
     log: SqliteLog,
 ) -> None:
@@ -551,15 +543,6 @@ async def test_availability_changes_are_recorded_with_their_call(log: SqliteLog)
     assert [each.provider for each in recovered] == ["bad"]
 
 
-async def test_session_records_a_fallback_switch_without_subscribers(log: SqliteLog) -> None:
-    bad, good = Listed(RateLimitError("no"), name="bad"), Listed(name="good", model="g")
-    good.answers = [lambda request: [*_spoken_by("good", request)]]
-    session = Session(Fallback([bad, good]), (), ALL, log)
-    await session.run("Go.")
-    [switched] = of(list(log.read(session.id)), "routing.switched")
-    assert (switched.from_, switched.to) == ("bad:m", "good:g")
-
-
 def _spoken_by(name: str, request: Any) -> Any:
     out = dragoman.events.Assembler(
         request_id=request.request_id, model=request.model, provider=name
@@ -631,14 +614,6 @@ async def test_failing_subscribers_receive_every_event_and_do_not_affect_the_run
     kinds = [event.type for event in heard]
     assert [kind for kind in kinds if kind == "text.delta"] == ["text.delta"] * 2
     assert "session.finished" in kinds
-
-
-async def test_a_session_opens_a_log_by_its_path(tmp_path: Path) -> None:
-    async with Session(Listed("Hi."), (), ALL, tmp_path / "log.db", session_id="s1") as session:
-        await session.run("Go.")
-    with SqliteLog(tmp_path / "log.db", readonly=True) as log:
-        assert log.verify().ok
-        assert types(list(log.read("s1")))[0] == "session.started"
 
 
 async def test_error_raised_before_a_request_is_sent_is_recorded(log: SqliteLog) -> None:

@@ -14,8 +14,7 @@ import pytest
 
 import dragoman
 from dragoman import Assistant, Tool, ToolCall, ToolResult, User
-from dragoman.calls import CallFailed
-from dragoman.log import MessageRecorded, RoutingSwitched, SqliteLog
+from dragoman.log import SqliteLog
 from dragoman.permission import Policy, Rule
 from dragoman.session import Session
 from dragoman.tools import tool
@@ -70,13 +69,6 @@ async def test_an_adapter_keeps_no_messages_between_calls(log: SqliteLog) -> Non
     assert len(json.loads(transport.requests[1].body)["messages"]) == 3
 
 
-async def test_an_adapter_does_not_run_the_agent_loop(log: SqliteLog) -> None:
-    transport = FixtureTransport((200, STREAM, [CALL]))
-    model = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport)
-    _ = [event async for event in model.stream("Go.", [look.description])]
-    assert len(transport.requests) == 1
-
-
 async def test_raw_chunks_of_a_stream_are_not_logged(log: SqliteLog, tmp_path: Path) -> None:
     await run_over_a_wire(log)
     log.export(tmp_path / "all.jsonl")
@@ -99,58 +91,6 @@ async def test_an_adapter_does_not_truncate_a_tool_result(wire: str) -> None:
     with pytest.raises(dragoman.ProviderError):
         await model.complete(messages, [Tool("look")], {"max_tokens": 9})
     assert json.dumps(whole)[1:-1].encode() in transport.requests[0].body
-
-
-async def test_a_fallback_switch_is_recorded_with_its_reason(log: SqliteLog) -> None:
-    def reach(name: str, transport: FixtureTransport) -> dragoman.Provider:
-        return dragoman.connect(
-            "m", base_url="http://127.0.0.1:9/v1", transport=transport, name=name
-        )
-
-    full = FixtureTransport((429, {}, [b'{"error":{"message":"slow down"}}']))
-    notes: list[Any] = []
-    model = dragoman.Fallback(
-        [reach("full", full), reach("free", FixtureTransport((200, STREAM, [ANSWER])))],
-        on_event=notes.append,
-    )
-    session = Session(model, (), Policy(), log)
-    assert (await session.run("Go.")).text == "Done."
-    records = list(log.read(session.id))
-    [switched] = [
-        record.payload for record in records if isinstance(record.payload, RoutingSwitched)
-    ]
-    replies = [record.payload for record in records if isinstance(record.payload, MessageRecorded)]
-    assert replies[-1].provider == "free"
-    assert notes == [switched]
-    assert switched == RoutingSwitched(
-        "full:m", "free:m", "rate_limit", "rate_limit", switched.request_id
-    )
-    [failed] = [record.payload for record in records if isinstance(record.payload, CallFailed)]
-    assert (failed.provider, failed.status) == ("full", 429)
-    order = [record.type for record in records]
-    assert (
-        order.index("llm.call_failed")
-        < order.index("routing.switched")
-        < len(order) - 1 - order[::-1].index("message.recorded")
-    )
-    assert replies[-1].routing is not None
-    assert list(replies[-1].routing.passed_over) == ["full:m"]
-
-
-async def test_a_fallback_that_does_not_switch_records_no_switch(log: SqliteLog) -> None:
-    """If the first model answers, a fallback records neither a switch nor a failure, and a cost
-    budget still works.
-    """
-    transport = FixtureTransport((200, STREAM, [ANSWER]))
-    first = dragoman.connect(
-        "m", base_url="http://127.0.0.1:9/v1", transport=transport, name="a", priced_as="free"
-    )
-    second = dragoman.connect("m", base_url="http://127.0.0.1:9/v1", name="b", priced_as="free")
-    budget = dragoman.Budget(cost_usd=1)
-    session = Session(dragoman.Fallback([first, second]), (), Policy(), log, budget=budget)
-    assert (await session.run("Go.")).outcome == "completed"
-    found = [record.type for record in log.read(session.id)]
-    assert not {"routing.switched", "llm.call_failed", "routing.provider_unavailable"} & set(found)
 
 
 def test_provider_specific_fields_do_not_appear_in_session_or_cli_code() -> None:
