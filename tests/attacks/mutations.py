@@ -16,102 +16,33 @@ Rng = random.Random
 _DEEP = "@@DEEP@@"
 _LONG = "-eyJaaaaaaaaaa" * 3000
 ODD: list[Any] = [
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1,
-        2**31,
-        2**53 + 1,
-        2**63,
-        2**64,
-        -(2**63) - 1,
-        10**400,
-        1e308,
-        -1e308,
-        0.5,
-    ),
-    *(
-        float("nan"),
-        float("inf"),
-        -float("inf"),
-        "",
-        " ",
-        "x",
-        "\x00",
-        "\ud800",
-        "\udfff\ud800",
-        "\u202e",
-        "\u2028",
-    ),
-    *(
-        "\ufeff",
-        "null",
-        "NaN",
-        "-1",
-        "1e999",
-        "[DONE]",
-        "data: x\n\n",
-        "</script>",
-        "__proto__",
-        "\r\nX: y",
-        "a" * 5000,
-    ),
-    *(
-        [],
-        [None],
-        [[]],
-        {},
-        {"": ""},
-        {"__proto__": {"x": 1}},
-        {"$ref": "file:///etc/passwd"},
-        [1, "2", {}],
-    ),
-    *(
-        {"type": "text", "text": "x"},
-        {"type": "tool_use", "id": "a", "name": "b", "input": {}},
-        {"id": []},
-        {"type": 5},
-    ),
-    *(
-        "stop",
-        "tool_calls",
-        "length",
-        "tool_use",
-        "end_turn",
-        "STOP",
-        "function",
-        "assistant",
-        "user",
-        "system",
-        "tool",
-    ),
-    *(
-        "model",
-        "error",
-        _DEEP,
-        _LONG,
-        {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
-        {"$ref": "#"},
-        "2026-01-01T00:00:00Z",
-    ),
-]
+    None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400, 0.5,
+    1e308, -1e308, float("nan"), float("inf"), -float("inf"),
+    "", " ", "x", "\x00", "\ud800", "\udfff\ud800", "\u202e", "\u2028", "\ufeff", "a" * 5000,
+    "null", "NaN", "-1", "1e999", "[DONE]", "data: x\n\n", "</script>", "__proto__", "\r\nX: y",
+    [], [None], [[]], {}, {"": ""}, {"__proto__": {"x": 1}}, [1, "2", {}],
+    {"$ref": "file:///etc/passwd"}, {"$ref": "#"}, {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
+    {"type": "text", "text": "x"}, {"type": "tool_use", "id": "a", "name": "b", "input": {}},
+    {"id": []}, {"type": 5}, "2026-01-01T00:00:00Z", _DEEP, _LONG,
+    *["stop", "tool_calls", "length", "tool_use", "end_turn", "STOP", "function", "assistant", "user", "system", "tool"],
+    *["model", "error"],
+]  # fmt: skip
 _NAMES = [
-    "error",
-    "type",
-    "id",
-    "index",
-    "x",
     "",
-    "stream",
-    "model",
-    "n",
-    "__proto__",
-    "content",
-    "$ref",
-    "role",
+    *[
+        "error",
+        "type",
+        "id",
+        "index",
+        "x",
+        "stream",
+        "model",
+        "n",
+        "__proto__",
+        "content",
+        "$ref",
+        "role",
+    ],
 ]
 _PIECES = ["\x00", "\ud83d", "{", '"', "\\", "\n\n", "}", "]", "é", ""]
 
@@ -205,21 +136,9 @@ def dump(value: Any, rng: Rng) -> bytes:
 
 
 _INSERTS = [
-    *(
-        b"\r",
-        b"\n",
-        b"\r\n",
-        b"\n\n",
-        b"\x00",
-        b"\xff",
-        b"\xc3",
-        b"\xed\xa0\x80",
-        b"data: ",
-        b"event: error\n",
-        b"}",
-    ),
-    *(b"{", b'"', b"]", b"[DONE]", b":", b"\xef\xbb\xbf"),
-]
+    b"\r", b"\n", b"\r\n", b"\n\n", b"\x00", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xef\xbb\xbf",
+    b"data: ", b"event: error\n", b"[DONE]", b":", b"{", b"}", b'"', b"]",
+]  # fmt: skip
 _STARTS = [b"\xef\xbb\xbf", b" ", b"\n", b"<", b"[", b"{", b": x\n\n", b"\x1f\x8b"]
 
 
@@ -277,40 +196,28 @@ def mutate_lines(data: bytes, rng: Rng) -> bytes:
 
 
 _YAML_MARKS = [
-    "!!python/object:os.system ",
-    "!!binary ",
-    "!x ",
-    "&a ",
-    "*a",
-    "<<: *a",
-    "|\n    ",
-    ">-\n    ",
-    "? ",
-    "\t",
-]
+    "!!python/object:os.system ", "!!binary ", "!x ", "&a ", "*a", "<<: *a", "|\n    ",
+    ">-\n    ", "? ", "\t",
+]  # fmt: skip
 _YAML_SCALARS = [
-    *(
-        [
-            "1e999",
-            "-.inf",
-            ".nan",
-            "0x1F",
-            "0o17",
-            "1_000",
-            "~",
-            "no",
-            "12:30:45",
-            "2026-01-01",
-            "{}",
-            "[]",
-            "'",
-            "re:(",
-            "re:(a+)+$",
-            "**/**/**",
-            "../x",
-        ]
-    ),
-    *("", "{a: {b: [", '"\\ud800"', '"\\0"', "/etc/passwd", "9" * 400, "1" + "0" * 400, "*" * 500),
+    *[
+        "1e999",
+        "-.inf",
+        ".nan",
+        "0x1F",
+        "0o17",
+        "1_000",
+        "~",
+        "no",
+        "12:30:45",
+        "2026-01-01",
+        "{}",
+        "[]",
+        "'",
+        "/etc/passwd",
+    ],
+    *["re:(", "re:(a+)+$", "**/**/**", "../x"],
+    *("", "{a: {b: [", '"\\ud800"', '"\\0"', "9" * 400, "1" + "0" * 400, "*" * 500),
 ]
 
 
@@ -356,14 +263,8 @@ def _change_line(lines: list[str], rng: Rng) -> None:
 
 
 _EVENTS = [
-    b"error",
-    b"message",
-    b"ping",
-    b"",
-    b"response.failed",
-    b"message_stop",
-    b"content_block_start",
-]
+    b"", *b"error message ping response.failed message_stop content_block_start".split()
+]  # fmt: skip
 
 
 def mutate_events(data: bytes, others: list[bytes], rng: Rng) -> bytes:

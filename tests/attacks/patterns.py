@@ -140,6 +140,19 @@ def _data() -> Iterator[tuple[str, str]]:
             yield f"config, {tag}", pattern.pattern
 
 
+def _calls_of_re(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
+    """Yield each call of a function of ``re`` that takes a pattern, and the function's name."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id == "re"
+            and node.func.attr in _CALLS
+        ):
+            yield node, node.func.attr
+
+
 def find_made() -> set[str]:
     """Return the functions that compile a regular expression from data or from user input."""
     found = set()
@@ -149,15 +162,8 @@ def find_made() -> set[str]:
             for node in ast.walk(tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ]:
-            for node in ast.walk(function):
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Attribute)
-                    and isinstance(node.func.value, ast.Name)
-                    and node.func.value.id == "re"
-                    and node.func.attr in _CALLS
-                    and not (node.args and _text_of(node.args[0], place) is not None)
-                ):
+            for call, _ in _calls_of_re(function):
+                if not (call.args and _text_of(call.args[0], place) is not None):
                     found.add(f"{place}:{function.name}")
     return found
 
@@ -165,23 +171,15 @@ def find_made() -> set[str]:
 def _literals() -> Iterator[tuple[str, Any, int, str]]:
     """Return the regular expressions in calls: ``re.sub(r"...", ...)``, ``re.sub(_NAME, ...)``."""
     for place, tree in _trees():
-        for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and isinstance(node.func.value, ast.Name)
-                and node.func.value.id == "re"
-                and node.func.attr in _CALLS
-                and node.args
-                and (text := _text_of(node.args[0], place)) is not None
-            ):
-                given = ast.unparse(node)
+        for call, verb in _calls_of_re(tree):
+            if call.args and (text := _text_of(call.args[0], place)) is not None:
+                given = ast.unparse(call)
                 flags = sum(
                     getattr(re, flag)
                     for flag in ("DOTALL", "IGNORECASE", "MULTILINE")
                     if f"re.{flag}" in given
                 )
-                yield f"{place}:{node.lineno}", text, flags, node.func.attr
+                yield f"{place}:{call.lineno}", text, flags, verb
 
 
 def _text_of(node: ast.expr, place: str) -> str | bytes | None:
@@ -200,72 +198,12 @@ def _text_of(node: ast.expr, place: str) -> str | bytes | None:
 # --- texts that match a pattern ----------------------------------------------------------------
 
 _UNITS = [
-    *(
-        "a",
-        "A",
-        "0",
-        " ",
-        "\n",
-        "-",
-        ".",
-        "\\",
-        '"',
-        "/",
-        "<",
-        "{",
-        "[",
-        "é",
-        "語",
-        "a-",
-        "a.",
-        "a:",
-        "a@",
-        "a/",
-        "a ",
-        "0.",
-    ),
-    *(
-        " \n",
-        "\\\\",
-        "\\u",
-        '\\"',
-        "['a",
-        "<a ",
-        "<script",
-        "</",
-        "*/",
-        "a=",
-        "=a",
-        "eyJaaaaaaaaaa",
-        "-eyJaaaaaaaaaa",
-    ),
-    *(
-        "sk-",
-        "sk-a",
-        "bearer ",
-        "bearer\n",
-        "AIza",
-        "key_a-",
-        "http://",
-        "http://a",
-        "data:",
-        "data:a/a;base64,",
-        "::",
-    ),
-    *(
-        "/models/a:",
-        ":",
-        "token=",
-        "token: ",
-        "a-a-",
-        "0000000000000000",
-        "deadbeef",
-        "\ud800",
-        ".[",
-        "}{",
-        "a\x00",
-    ),
-]
+    "a", "A", "0", " ", "\n", "-", ".", "\\", '"', "/", "<", "{", "[", "é", "語", ":", "\ud800",
+    "a-", "a.", "a:", "a@", "a/", "a ", "0.", "a=", "=a", "a-a-", "a\x00", "::", ".[", "}{",
+    " \n", "\\\\", "\\u", '\\"', "['a", "<a ", "<script", "</", "*/", "0" * 16, "deadbeef",
+    "eyJaaaaaaaaaa", "-eyJaaaaaaaaaa", "sk-", "sk-a", "bearer ", "bearer\n", "AIza", "key_a-",
+    "http://", "http://a", "data:", "data:a/a;base64,", "/models/a:", "token=", "token: ",
+]  # fmt: skip
 
 
 def shapes(pattern: re.Pattern[Any]) -> list[tuple[str, str, str]]:

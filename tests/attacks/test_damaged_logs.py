@@ -1,4 +1,7 @@
-"""Damaged logs, and forged logs with valid hashes, raise log errors and never crash."""
+"""Damaged logs, and forged logs with valid hashes, raise log errors and never crash.
+
+Exports that are damaged without new hashes are in ``test_fuzz.py``.
+"""
 
 from __future__ import annotations
 
@@ -179,23 +182,6 @@ def relink(records: list[Any], draw: random.Random) -> bytes:
     return b"\n".join(out) + b"\n"
 
 
-def damage(records: list[Any], draw: random.Random) -> bytes:
-    """Mutate lines and bytes of a log export without recomputing the hashes."""
-    for _ in range(draw.choice([1, 1, 3])):
-        at = draw.randrange(len(records))
-        act = draw.randrange(4)
-        if act == 0:
-            del records[at]
-        elif act == 1:
-            records.insert(at, draw.choice(records))
-        else:
-            records[at] = mutate(records[at], draw)
-    data = bytearray(b"\n".join([write_line(record) for record in records]) + b"\n")
-    for _ in range(draw.choice([0, 0, 1, 5])):
-        data[draw.randrange(len(data))] = draw.randrange(256)
-    return bytes(data)
-
-
 def read_everything(log: EventLog, session: str) -> None:
     """Read a session with every function that reads logs."""
     count_totals(log, session)
@@ -218,13 +204,14 @@ async def replay(log: EventLog, session: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_damaged_log_exports_raise_only_log_errors(
+def test_forged_log_exports_raise_only_log_errors(
     lines: list[Any], tmp_path: Path, count: Count
 ) -> None:
     draw, seen = random.Random(4), Counter[str]()
     path, text = tmp_path / "x.jsonl", json.dumps(lines)
-    for number in range(4000 if EXHAUSTIVE else 120):
-        path.write_bytes((relink if number % 2 else damage)(json.loads(text), draw))
+    exports = 4000 if EXHAUSTIVE else 40
+    for _ in range(exports):
+        path.write_bytes(relink(json.loads(text), draw))
         try:
             with open_log(path, readonly=True) as log:
                 seen["whole" if log.verify().ok else "broken"] += 1
@@ -237,9 +224,8 @@ def test_damaged_log_exports_raise_only_log_errors(
                         seen[type(error).__name__] += 1
         except LogError as error:
             seen[type(error).__name__] += 1
-    count("hostile exports read", number + 1)
+    count("hostile exports read", exports)
     assert seen["whole"] > 10
-    assert seen["broken"] > 10
     assert seen["read"] > 10
     assert seen["LogCorruptError"] > 0
 

@@ -157,7 +157,7 @@ def test_short_fuzz_run_of_input_files_raises_only_expected_errors(
     kind: str, exported: bytes, tmp_path: Path
 ) -> None:
     # Fewer configuration files, because each run opens providers.
-    cases = 20 if kind == "configuration" else 60
+    cases = 40 if kind == "configuration" else 60
     ends = fuzz_files(kind, cases, SEED * 10**6, exported, tmp_path)
     assert sum(ends.values()) == cases
     assert len([end for end, times in ends.items() if times > 2]) >= 2

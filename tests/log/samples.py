@@ -68,237 +68,176 @@ COMPLETED = CallCompleted(
 )  # fmt: skip
 LOSS = LossWarning("dropped", "messages[1].content[0]", "thinking of another issuer")
 
-# Each sample is (type, payload, actor, sensitivity). Actor and sensitivity follow the adapter
-# contract where it defines them.
-SAMPLES: list[tuple[str, Any, str, str]] = [
-    (
-        "session.started",
-        SessionStarted(
-            "Fix the tests", "large", "acme", ("bash",), {"cwd": "/x"}, {"bash": "0" * 64}
-        ),
-        "user",
-        "private",
-    ),
-    (
-        "session.resumed",
-        SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64}),
-        "system",
-        "private",
-    ),
-    ("session.finished", SessionFinished("exhausted", "50 turns", 50), "system", "private"),
-    ("turn.started", TurnStarted(1, "large", "acme"), "system", "private"),
-    (
-        "message.recorded",
-        MessageRecorded(
-            Assistant(
-                [
-                    Thinking(
-                        "hm", Continuity("sig==", None, Issuer("anthropic", "acme", "large"))
-                    ),
-                    Text("I will run the tests — ありがとう \x00 \U0001f600"),
-                    ToolCall("call_1", "bash", {"command": "make test"}),
-                ]
+_REPLY = Assistant(
+    [
+        Thinking("hm", Continuity("sig==", None, Issuer("anthropic", "acme", "large"))),
+        Text("I will run the tests — ありがとう \x00 \U0001f600"),
+        ToolCall("call_1", "bash", {"command": "make test"}),
+    ]
+)
+_RECORDED = MessageRecorded(
+    _REPLY,
+    "large",
+    "acme",
+    "r1",
+    "tool_calls",
+    (LOSS,),
+    "msg_01",
+    Routing("manual", "acme:large", "the user asked"),
+    Usage(1200, 45, 1000),
+    Decimal("0.00475"),
+    "2026-11",
+    None,
+    812.5,
+    {"call_1": "tu_01"},
+)
+_STARTED = CallStarted(
+    model="large",
+    provider="acme",
+    request_id="r1",
+    estimated_input_tokens=1200,
+    config=RuntimeConfig(temperature=0.5, stop_sequences=["\n"]),
+)
+_FAILED = CallFailed(
+    model="large",
+    provider="acme",
+    error_class="rate_limit",
+    latency_ms=80.0,
+    error_message_redacted="slow down",
+    retry_count=1,
+    request_id="r1",
+    status=429,
+)
+_PROJECTED = ContextProjected(
+    "window",
+    "share",
+    (LeftOut(3, 900), LeftOut(5, 80, "gone")),
+    15000,
+    9000,
+    16000,
+    "Note",
+    "01",
+)
+# The payloads of each type, by their actor and sensitivity, which follow the adapter contract where
+# it defines them.
+_GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
+    ("user", "private"): [
+        (
+            "session.started",
+            SessionStarted(
+                "Fix the tests", "large", "acme", ("bash",), {"cwd": "/x"}, {"bash": "0" * 64}
             ),
-            "large",
-            "acme",
-            "r1",
-            "tool_calls",
-            (LOSS,),
-            "msg_01",
-            Routing("manual", "acme:large", "the user asked"),
-            Usage(1200, 45, 1000),
-            Decimal("0.00475"),
-            "2026-11",
-            None,
-            812.5,
-            {"call_1": "tu_01"},
         ),
-        "agent",
-        "private",
-    ),
-    (
-        "message.recorded",
-        MessageRecorded(Assistant("Hal"), finish_reason="error", in_context=False),
-        "agent",
-        "private",
-    ),
-    ("message.recorded", MessageRecorded(User("Hello")), "user", "private"),
-    ("message.recorded", MessageRecorded(System("Be terse.")), "system", "private"),
-    (
-        "message.recorded",
-        MessageRecorded(ToolResult("call_1", "exit 1", is_error=True)),
-        "tool",
-        "private",
-    ),
-    (
-        "model.swapped",
-        ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)),
-        "system",
-        "pseudonymous",
-    ),
-    (
-        "context.projected",
-        ContextProjected(
-            "window",
-            "share",
-            (LeftOut(3, 900), LeftOut(5, 80, "gone")),
-            15000,
-            9000,
-            16000,
-            "Note",
-            "01",
+        ("message.recorded", MessageRecorded(User("Hello"))),
+        (
+            "permission.answered",
+            PermissionAnswered(
+                "tu_01", True, "ann", "fine", "prefix", "make", {"command": "make lint"}
+            ),
         ),
-        "system",
-        "private",
-    ),
-    (
-        "context.summarised",
-        ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7"),
-        "system",
-        "private",
-    ),
-    (
-        "budget.exceeded",
-        BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD"),
-        "system",
-        "pseudonymous",
-    ),
-    (
-        "llm.call_started",
-        CallStarted(
-            model="large",
-            provider="acme",
-            request_id="r1",
-            estimated_input_tokens=1200,
-            config=RuntimeConfig(temperature=0.5, stop_sequences=["\n"]),
+    ],
+    ("agent", "private"): [
+        (
+            "message.recorded",
+            _RECORDED,
         ),
-        "agent",
-        "private",
-    ),
-    ("llm.call_completed", COMPLETED, "agent", "pseudonymous"),
-    (
-        "llm.call_completed",
-        CallCompleted(model="large", provider="acme", stop_reason="end_turn", latency_ms=1.0),
-        "agent",
-        "pseudonymous",
-    ),
-    (
-        "llm.call_failed",
-        CallFailed(
-            model="large",
-            provider="acme",
-            error_class="rate_limit",
-            error_message_redacted="slow down",
-            retry_count=1,
-            latency_ms=80.0,
-            request_id="r1",
-            status=429,
+        (
+            "message.recorded",
+            MessageRecorded(Assistant("Hal"), finish_reason="error", in_context=False),
         ),
-        "agent",
-        "pseudonymous",
-    ),
-    (
-        "llm.exchange_kept",
-        LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]}),
-        "agent",
-        "private",
-    ),
-    (
-        "llm.exchange_kept",
-        LlmExchangeKept("r1", "acme", "large", problem="too long"),
-        "agent",
-        "private",
-    ),
-    (
-        "routing.switched",
-        RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1"),
-        "system",
-        "pseudonymous",
-    ),
-    (
-        "routing.provider_unavailable",
-        ProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small")),
-        "system",
-        "pseudonymous",
-    ),
-    (
-        "routing.provider_recovered",
-        ProviderRecovered("acme", "model_specific", 31.5, ("large",)),
-        "system",
-        "pseudonymous",
-    ),
-    ("tool_intent.proposed", INTENT, "agent", "private"),
-    (
-        "tool_intent.validated",
-        ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",)),
-        "system",
-        "private",
-    ),
-    (
-        "tool_intent.rejected",
-        ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"),
-        "system",
-        "private",
-    ),
-    (
-        "tool_intent.closed",
-        ToolIntentClosed("tu_01", "the process was killed", "bash"),
-        "system",
-        "private",
-    ),
-    (
-        "permission.requested",
-        PermissionRequested("tu_01", "bash", "not in the rules"),
-        "system",
-        "private",
-    ),
-    (
-        "permission.granted",
-        PermissionGranted("tu_01", "bash", "user", scope="session"),
-        "system",
-        "private",
-    ),
-    (
-        "permission.denied",
-        PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive"),
-        "system",
-        "private",
-    ),
-    (
-        "permission.answered",
-        PermissionAnswered(
-            "tu_01", True, "ann", "fine", "prefix", "make", {"command": "make lint"}
+        (
+            "llm.call_started",
+            _STARTED,
         ),
-        "user",
-        "private",
-    ),
-    (
-        "tool.started",
-        ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),
-        "tool",
-        "private",
-    ),
-    (
-        "tool.observed",
-        ToolObserved(
-            "tu_01", "bash", "Expected 4, received 5", True, False, 1, 912.0, {"stderr": "…"}
+        (
+            "llm.exchange_kept",
+            LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]}),
         ),
-        "tool",
-        "private",
-    ),
-    ("tool.observed", ToolObserved("tu_01", "look", (Text("a"), Text("b"))), "tool", "private"),
-    (
-        "tool.failed",
-        ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0),
-        "tool",
-        "private",
-    ),
-    (
-        "log.pruned",
-        LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC)),
-        "system",
-        "private",
-    ),
+        ("llm.exchange_kept", LlmExchangeKept("r1", "acme", "large", problem="too long")),
+        ("tool_intent.proposed", INTENT),
+    ],
+    ("agent", "pseudonymous"): [
+        ("llm.call_completed", COMPLETED),
+        (
+            "llm.call_completed",
+            CallCompleted(model="large", provider="acme", stop_reason="end_turn", latency_ms=1.0),
+        ),
+        (
+            "llm.call_failed",
+            _FAILED,
+        ),
+    ],
+    ("tool", "private"): [
+        ("message.recorded", MessageRecorded(ToolResult("call_1", "exit 1", is_error=True))),
+        (
+            "tool.started",
+            ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),
+        ),
+        (
+            "tool.observed",
+            ToolObserved(
+                "tu_01", "bash", "Expected 4, received 5", True, False, 1, 912.0, {"stderr": "…"}
+            ),
+        ),
+        ("tool.observed", ToolObserved("tu_01", "look", (Text("a"), Text("b")))),
+        (
+            "tool.failed",
+            ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0),
+        ),
+    ],
+    ("system", "private"): [
+        (
+            "session.resumed",
+            SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64}),
+        ),
+        ("session.finished", SessionFinished("exhausted", "50 turns", 50)),
+        ("turn.started", TurnStarted(1, "large", "acme")),
+        ("message.recorded", MessageRecorded(System("Be terse."))),
+        (
+            "context.projected",
+            _PROJECTED,
+        ),
+        ("context.summarised", ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7")),
+        ("tool_intent.validated", ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",))),
+        (
+            "tool_intent.rejected",
+            ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"),
+        ),
+        ("tool_intent.closed", ToolIntentClosed("tu_01", "the process was killed", "bash")),
+        ("permission.requested", PermissionRequested("tu_01", "bash", "not in the rules")),
+        ("permission.granted", PermissionGranted("tu_01", "bash", "user", scope="session")),
+        (
+            "permission.denied",
+            PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive"),
+        ),
+        (
+            "log.pruned",
+            LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC)),
+        ),
+    ],
+    ("system", "pseudonymous"): [
+        (
+            "model.swapped",
+            ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)),
+        ),
+        ("budget.exceeded", BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD")),
+        (
+            "routing.switched",
+            RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1"),
+        ),
+        (
+            "routing.provider_unavailable",
+            ProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small")),
+        ),
+        (
+            "routing.provider_recovered",
+            ProviderRecovered("acme", "model_specific", 31.5, ("large",)),
+        ),
+    ],
+}
+# Each sample is (type, payload, actor, sensitivity).
+SAMPLES: list[tuple[str, Any, str, str]] = [
+    (kind, payload, *facts) for facts, group in _GROUPS.items() for kind, payload in group
 ]
 WRITABLE = [payload for kind, payload, *_ in SAMPLES if kind != "log.pruned"]
 

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -283,16 +282,17 @@ def test_export_command_writes_the_records(path: Path, tmp_path: Path) -> None:
     assert run("export", "--log", str(path), "-o", str(tmp_path / "no" / "out")).exit_code == 2
 
 
-def test_progress_bars_are_shown_at_terminals_only(path: Path) -> None:
-    program = (
-        "import sys; sys.stderr.isatty = lambda: True\n"
-        "from dragoman.cli import main, console; console._DELAY = -1; main(sys.argv[1:])"
-    )
-    command = [sys.executable, "-c", program, "log", "verify", "--log", str(path)]
-    environment = {**os.environ, "TERM": "dumb"}
-    seen = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert "verifying: 100 %" in seen.stderr
-    assert seen.stdout.endswith("whole\n")
+def test_progress_bars_are_shown_at_terminals_only(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dragoman.cli.console._DELAY", -1)
+    monkeypatch.setenv("TERM", "dumb")
+    with monkeypatch.context() as terminal:
+        terminal.setattr(sys.stderr, "isatty", lambda: True)
+        main(["log", "verify", "--log", str(path)], standalone_mode=False)
+    seen = capsys.readouterr()
+    assert "verifying: 100 %" in seen.err
+    assert seen.out.endswith("whole\n")
     assert run("verify", "--log", str(path)).stderr == ""
 
 

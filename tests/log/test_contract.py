@@ -129,16 +129,24 @@ def test_reading_can_start_after_a_given_record(open_store: Open) -> None:
         assert list(log.read("none")) == []
 
 
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read logs in pages of 50 records, so that few records make several pages."""
+    for module in ("eventlog", "chain"):
+        monkeypatch.setattr(f"dragoman.log.{module}._PAGE", 50)
+
+
+@pytest.mark.usefixtures("small_pages")
 async def test_a_long_session_is_read_in_pages(open_store: Open) -> None:
     async with open_store() as log:
-        await asyncio.gather(*[log.append("s1", TurnStarted(number)) for number in range(1203)])
+        await asyncio.gather(*[log.append("s1", TurnStarted(number)) for number in range(123)])
         reading = log.read("s1")
         first = next(reading)
         await log.append("s1", TurnStarted(9999))
         rest = list(reading)
         # Reading ends at the record that was the last one when reading began.
-        assert [record.seq for record in (first, *rest)] == list(range(1, 1204))
-        assert log.verify().records == 1204
+        assert [record.seq for record in (first, *rest)] == list(range(1, 124))
+        assert log.verify().records == 124
 
 
 def test_sessions_are_listed_with_their_first_and_last_records(open_store: Open) -> None:
@@ -160,19 +168,8 @@ def test_sessions_are_listed_with_their_first_and_last_records(open_store: Open)
 def test_record_of_an_unknown_type_is_read_and_verified(open_store: Open) -> None:
     with open_store() as log:
         # Write a record type that only a newer version knows.
-        log._write(
-            [
-                Draft(
-                    "s1",
-                    None,
-                    None,
-                    "future.event",
-                    "worker",
-                    "private",
-                    b'{"shiny":[1,{"new":null}]}',
-                )
-            ]
-        )
+        data = b'{"shiny":[1,{"new":null}]}'
+        log._write([Draft("s1", None, None, "future.event", "worker", "private", data)])
         log.append_sync("s1", TurnStarted(1))
         strange, known = log.read("s1")
         assert strange.type == "future.event"
@@ -183,19 +180,8 @@ def test_record_of_an_unknown_type_is_read_and_verified(open_store: Open) -> Non
 
 def test_unknown_field_of_a_stored_record_is_kept(open_store: Open) -> None:
     with open_store() as log:
-        log._write(
-            [
-                Draft(
-                    "s1",
-                    None,
-                    None,
-                    "turn.started",
-                    "system",
-                    "private",
-                    b'{"colour":"red","number":1}',
-                )
-            ]
-        )
+        data = b'{"colour":"red","number":1}'
+        log._write([Draft("s1", None, None, "turn.started", "system", "private", data)])
         [record] = log.read("s1")
         assert record.payload == TurnStarted(1)
         assert record.data == {"colour": "red", "number": 1}
@@ -395,16 +381,15 @@ def test_pruning_requires_a_time_with_a_time_zone(open_store: Open) -> None:
         log.retain(datetime(2026, 1, 1))
 
 
+@pytest.mark.usefixtures("small_pages")
 def test_reading_a_session_that_is_pruned_meanwhile_raises_an_error(open_store: Open) -> None:
-    async def fill(log: EventLog) -> None:
-        await asyncio.gather(*[log.append("s1", TurnStarted(number)) for number in range(600)])
-
     with open_store() as log:
-        asyncio.run(fill(log))
+        for number in range(60):
+            log.append_sync("s1", TurnStarted(number))
         reading = log.read("s1")
         next(reading)
         log.retain(timedelta(0))
-        with pytest.raises(Exception, match="record 501 is missing; pruned during the read"):
+        with pytest.raises(Exception, match="record 51 is missing; pruned during the read"):
             list(reading)
 
 
@@ -492,6 +477,7 @@ def test_repr_of_a_log_or_record_contains_no_private_data(open_store: Open) -> N
 # --- searching records, and reporting progress -------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_pages")
 def test_records_are_found_by_type_across_sessions_and_pages(open_store: Open) -> None:
     log = open_store()
     asyncio.run(_append_many(log))
@@ -499,7 +485,7 @@ def test_records_are_found_by_type_across_sessions_and_pages(open_store: Open) -
         (record.session, record.payload) for record in log.find("turn.started", "session.started")
     ]
     assert found == [
-        *[("a", TurnStarted(number)) for number in range(700)],
+        *[("a", TurnStarted(number)) for number in range(70)],
         ("b", SessionStarted("goal")),
         ("b", TurnStarted(1)),
     ]
@@ -511,22 +497,19 @@ def test_records_are_found_by_type_across_sessions_and_pages(open_store: Open) -
 
 
 async def _append_many(log: EventLog) -> None:
-    for start in range(0, 700, 100):
-        pairs = [
-            (TurnStarted(number), ToolStarted("tu", "bash", {}))
-            for number in range(start, start + 100)
-        ]
-        await asyncio.gather(*[log.append("a", payload) for pair in pairs for payload in pair])
+    pairs = [(TurnStarted(number), ToolStarted("tu", "bash", {})) for number in range(70)]
+    await asyncio.gather(*[log.append("a", payload) for pair in pairs for payload in pair])
     await log.append("b", SessionStarted("goal"))
     await log.append("b", TurnStarted(1))
 
 
+@pytest.mark.usefixtures("small_pages")
 def test_long_operations_report_progress(open_store: Open) -> None:
     log = open_store()
     asyncio.run(_append_many(log))
     told: list[tuple[int, int]] = []
-    assert log.verify(progress=lambda *both: told.append(both)).records == 1402
-    assert told[-1] == (1402, 1402)
+    assert log.verify(progress=lambda *both: told.append(both)).records == 142
+    assert told[-1] == (142, 142)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert len(told) >= 4
     told.clear()
@@ -538,15 +521,12 @@ def test_long_operations_report_progress(open_store: Open) -> None:
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[SqliteLog]:
+def other(tmp_path: Path, small_pages: None) -> Iterator[SqliteLog]:
     with SqliteLog(tmp_path / "other.db") as log:
-        asyncio.run(_append_turns(log))
+        for number in range(120):
+            log.append_sync("a", TurnStarted(number))
         log.append_sync("b", SessionStarted("goal"))
         yield log
-
-
-async def _append_turns(log: EventLog) -> None:
-    await asyncio.gather(*[log.append("a", TurnStarted(number)) for number in range(1200)])
 
 
 def test_records_of_another_log_are_imported_unchanged(
@@ -557,8 +537,8 @@ def test_records_of_another_log_are_imported_unchanged(
     other.export(tmp_path / "other.jsonl")
     with ExportedLog(tmp_path / "other.jsonl") as export:
         assert log.restore(export, "b") == 1
-        assert log.restore(export, progress=lambda *both: told.append(both)) == 1200
-        assert told[-1] == (1200, 1201)
+        assert log.restore(export, progress=lambda *both: told.append(both)) == 120
+        assert told[-1] == (120, 121)
         assert log.restore(export) == 0
     assert [list(log.read(name)) for name in "ab"] == [list(other.read(name)) for name in "ab"]
     other.append_sync("b", TurnStarted(1))

@@ -241,11 +241,7 @@ ENDED: dict[str, Any] = {
 
 def test_a_cost_is_stored_as_an_exact_decimal_number() -> None:
     cost = Decimal("0.004750000000000000000001")
-    _, data = encode_payload(
-        CallCompleted(
-            model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, cost_usd=cost
-        )
-    )
+    _, data = encode_payload(CallCompleted(**ENDED, cost_usd=cost))
     assert b'"cost_usd":0.004750000000000000000001' in data
     read = decode_payload("llm.call_completed", data)
     assert isinstance(read, CallCompleted)
@@ -263,12 +259,5 @@ def test_a_key_in_an_error_message_is_hidden() -> None:
 
 
 def test_unknown_token_counts_are_omitted_rather_than_stored_as_zero() -> None:
-    _, data = encode_payload(
-        CallCompleted(
-            model="m", provider="p", stop_reason="end_turn", latency_ms=1.0, input_tokens=0
-        )
-    )
-    assert msgspec.json.decode(data) == {
-        "model": "m", "provider": "p", "stop_reason": "end_turn", "latency_ms": 1.0,
-        "input_tokens": 0,
-    }  # fmt: skip
+    _, data = encode_payload(CallCompleted(**ENDED, input_tokens=0))
+    assert msgspec.json.decode(data) == {**ENDED, "input_tokens": 0}

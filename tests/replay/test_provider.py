@@ -152,18 +152,8 @@ async def test_failures_are_replayed_unless_the_call_was_retried(log: EventLog) 
     log.append_sync("s", MessageRecorded(User("Hi")))
     for attempt in range(2):
         log.append_sync("s", started("r1", attempt=attempt))
-        log.append_sync(
-            "s",
-            CallFailed(
-                model="m",
-                provider="p",
-                error_class="rate_limit",
-                error_message_redacted="slow down",
-                retry_count=attempt,
-                status=429,
-                request_id="r1",
-            ),
-        )
+        facts = {"retry_count": attempt, "status": 429, "request_id": "r1"}
+        log.append_sync("s", failed("rate_limit", "slow down", **facts))
     log.append_sync("s", started("r2"))
     log.append_sync("s", failed("network", "gone", request_id="r2"))
     log.append_sync("s", started("r2", attempt=1))
@@ -192,16 +182,7 @@ async def test_call_whose_task_was_cancelled_is_not_replayed_as_a_reply(
     # The process was killed, and the process that resumes the session records the failure.
     if ended == "other":
         log.append_sync("s", SessionResumed(3))
-    log.append_sync(
-        "s",
-        CallFailed(
-            model="m",
-            provider="p",
-            error_class=ended,
-            error_message_redacted="its end was not recorded",
-            request_id="r1",
-        ),
-    )
+    log.append_sync("s", failed(ended, "its end was not recorded", request_id="r1"))
     log.append_sync("s", TurnStarted(2))
     log.append_sync("s", started("r2"))
     log.append_sync("s", MessageRecorded(Assistant("Hello"), "m", "p", "r2", "stop"))
@@ -214,16 +195,7 @@ async def test_partial_reply_is_replayed_as_far_as_it_was_recorded(log: EventLog
     half = Assistant([Text("I will"), ToolCall("c", "bash", None)])
     log.append_sync("s", MessageRecorded(User("Hi")))
     log.append_sync("s", MessageRecorded(half, "m", "p", "r1", "error", in_context=False))
-    log.append_sync(
-        "s",
-        CallFailed(
-            model="m",
-            provider="p",
-            error_class="invalid_request",
-            error_message_redacted="cut",
-            request_id="r1",
-        ),
-    )
+    log.append_sync("s", failed("invalid_request", "cut", request_id="r1"))
     events, error = await collect(ReplayProvider(log, "s").stream("Hi", TOOLS))
     check_events(events)
     assert isinstance(error, InvalidRequestError)

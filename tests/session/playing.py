@@ -9,7 +9,10 @@ import msgspec
 
 from dragoman.events import Assembler
 from dragoman.log import LogRecord
-from dragoman.messages import Request
+from dragoman.messages import Request, User
+from dragoman.provider import Provider, connect
+from dragoman.transport import FixtureTransport
+from dragoman.wire import SERVER_CODECS, Asked
 
 from ..listed import speak
 
@@ -41,6 +44,30 @@ def text(words: str) -> Callable[[Assembler], None]:
 def propose(*calls: Callable[[Assembler], None], words: str = "", **facts: Any) -> Answer:
     """Return a reply that proposes the given tool calls, after a text if one is given."""
     return speak(*([text(words)] if words else []), *calls, finish="tool_calls", **facts)
+
+
+def served(wire: str, *answers: Answer) -> Provider:
+    """Return a provider for a wire whose server gives the answers one after the other."""
+    replies: list[Any] = []
+    for answer in answers:
+        # The server proposes what it likes, so no calls are checked here.
+        request = Request([User("x")], stream=True, model="m", request_id="R", check_calls=False)
+        encoder = SERVER_CODECS[wire].encoder(Asked(request))
+        data = b"".join([encoder.feed(event) for event in answer(request)]) + encoder.end()
+        replies.append((200, {"content-type": "text/event-stream"}, [data]))
+    transport = FixtureTransport(*replies)
+    return connect("m", wire=wire, base_url="http://127.0.0.1:9/v1", transport=transport)
+
+
+def anthropic_reply(words: str, stop: str = "end_turn") -> bytes:
+    """Return a reply of the wire ``anthropic`` with a text."""
+    return msgspec.json.encode(
+        {
+            "id": "x", "type": "message", "role": "assistant", "model": "m-2026",
+            "stop_reason": stop, "content": [{"type": "text", "text": words}],
+            "usage": {"input_tokens": 5, "output_tokens": 2},
+        }
+    )  # fmt: skip
 
 
 def types(records: Sequence[LogRecord]) -> list[str]:

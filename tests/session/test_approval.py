@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from dragoman import Policy, Rule, Session
+from dragoman.cli import main
 from dragoman.log import EventLog, MemoryLog, SqliteLog
 from dragoman.messages import ToolResult
 from dragoman.permission import Decision, Proposal, Verdict
@@ -354,10 +356,11 @@ async def test_log_approve_command_answers_a_permission_request_of_another_proce
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "log.db"
-    words = [sys.executable, "-m", "dragoman", "log", "approve", "--log", str(place)]
+    words = ["log", "approve", "--log", str(place)]
 
     def tell(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*words, *more], capture_output=True, text=True, check=False)
+        program = [sys.executable, "-m", "dragoman", *words, *more]
+        return subprocess.run(program, capture_output=True, text=True, check=False)
 
     with SqliteLog(place) as log:
         session = Session(
@@ -365,10 +368,9 @@ async def test_log_approve_command_answers_a_permission_request_of_another_proce
         )
         running = asyncio.create_task(session.run("Go."))
         question = await until_asked(log)
-        listed = await asyncio.to_thread(tell, "--json")
+        listed = CliRunner().invoke(main, [*words, "--json"])
         assert json.loads(listed.stdout)[0]["intent_id"] == question.intent_id
-        wrong = await asyncio.to_thread(tell, session.id, "tu_nothing")
-        assert wrong.returncode == 2
+        assert CliRunner().invoke(main, [*words, session.id, "tu_nothing"]).exit_code == 2
         done = await asyncio.to_thread(
             tell, session.id, question.intent_id, "--by", "ann", "--input", '{"command": "ls -a"}'
         )

@@ -1,5 +1,6 @@
-"""Test that layers below the session neither import code that runs tools nor run a tool that they
-receive.
+"""Test that layers below the session do not run a tool that they receive.
+
+That they import no code that runs tools follows from the list of layers (``test_layers.py``).
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from dragoman.middleware import Record
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import FunctionTool, ProcessTool, Toolbox, workspace_tools
 from dragoman.tools.runtime import ExecutableTool, Observation
-from dragoman.transport import FixtureTransport
 
 from ..listed import Listed
-from .playing import call, propose
+from .playing import call, propose, served
 
 # --- tools that fail the test if they run ------------------------------------------------------
 
@@ -42,22 +42,15 @@ def bash(command: str) -> str:
 
 
 ARMED = Toolbox([FunctionTool(bash), Bomb(dragoman.Tool("boom"))])
-CALL = (
-    b"data: "
-    b'{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"bash","arguments":"{\\"command\\":\\"ls\\"}"}},{"index":1,"id":"c2","function":{"name":"boom","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}\n\ndata:'
-    b" [DONE]\n\n"
-)
+PROPOSAL = propose(call("bash", call_id="1", command="ls"), call("boom", call_id="2"))
 
 
 def over_http() -> Provider:
-    transport = FixtureTransport(*[(200, {"content-type": "text/event-stream"}, [CALL])] * 2)
-    return dragoman.connect("m", base_url="http://127.0.0.1:9/v1", transport=transport)
+    return served("openai", *[PROPOSAL] * 2)
 
 
 def listed() -> Provider:
-    return Listed(
-        propose(call("bash", call_id="1", command="ls"), call("boom", call_id="2")), repeat=True
-    )
+    return Listed(PROPOSAL, repeat=True)
 
 
 def simulated() -> Provider:

@@ -10,11 +10,9 @@ import pytest
 
 from dragoman import (
     Budget,
-    Event,
     Policy,
     Session,
     StructuredOutputError,
-    TextDelta,
     ToolResult,
     User,
 )
@@ -165,14 +163,3 @@ async def test_output_of_a_session_is_none_without_a_schema() -> None:
     outcome = await Session(ScriptedProvider("Hello.")).run("Hi")
     with pytest.raises(SessionError, match="was not given output="):
         assert outcome.output
-
-
-async def test_the_events_of_a_session_can_be_streamed() -> None:
-    seen: list[str] = []
-
-    def show(event: Event) -> None:
-        if isinstance(event, TextDelta):
-            seen.append(event.text)
-
-    await Session(ScriptedProvider("Hello there."), on_event=show).run("Hi")
-    assert "".join(seen) == "Hello there."

@@ -56,6 +56,7 @@ from dragoman.transport import FixtureTransport
 from ..attacks.gateway_app import post
 from ..listed import Clock, Listed, broken, reply, speak
 from ..waiting import until
+from .playing import anthropic_reply as body
 from .playing import call, propose, text
 from .test_context import read_page, reader
 
@@ -167,17 +168,6 @@ HEADERS = {
     "anthropic-ratelimit-requests-remaining": "9",
     "retry-after": "0",
 }
-
-
-def body(words: str, stop: str = "end_turn") -> bytes:
-    return json.dumps(
-        {
-            "id": "x", "type": "message", "role": "assistant", "model": "m-2026",
-            "stop_reason": stop,
-            "content": [{"type": "text", "text": words}],
-            "usage": {"input_tokens": 5, "output_tokens": 2},
-        }
-    ).encode()  # fmt: skip
 
 
 # --- sessions that produce every field of every record -----------------------------------------

@@ -19,7 +19,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.validate import build_request, check_request
 
 from ..listed import Listed, reply
-from .playing import call, check_evidence, of, propose, types
+from .playing import anthropic_reply, call, check_evidence, of, propose, types
 
 ALL = Policy([Rule("allow")])
 ran: list[str] = []
@@ -245,14 +245,8 @@ async def test_goal_added_during_a_run_is_sent_after_the_answer() -> None:
 
 # --- turns that the server paused --------------------------------------------------------------
 
-PAUSED = (
-    b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Searching."}],'
-    b'"stop_reason":"pause_turn","usage":{"input_tokens":5,"output_tokens":2}}'
-)
-DONE = (
-    b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"Found."}],'
-    b'"stop_reason":"end_turn","usage":{"input_tokens":7,"output_tokens":2}}'
-)
+PAUSED = anthropic_reply("Searching.", "pause_turn")
+DONE = anthropic_reply("Found.")
 
 
 def over_wire(*bodies: bytes) -> tuple[Any, FixtureTransport]:

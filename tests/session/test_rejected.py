@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import dragoman
 from dragoman import (
     MalformedToolCallError,
     Policy,
@@ -17,18 +16,16 @@ from dragoman import (
     Rule,
     RuntimeConfig,
     Session,
-    User,
 )
 from dragoman.events import Assembler, Event, ToolUseEnd
 from dragoman.log import MemoryLog, SqliteLog
 from dragoman.middleware import Fallback, Retry
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import tool
-from dragoman.transport import FixtureTransport
-from dragoman.wire import SERVER_CODECS, Asked
+from dragoman.wire import SERVER_CODECS
 
-from ..listed import Listed, speak
-from .playing import call, check_evidence, of, propose, types
+from ..listed import Listed, reply, speak
+from .playing import call, check_evidence, of, propose, served, types
 
 ALL = Policy([Rule("allow")])
 CONFIG = RuntimeConfig(max_tokens=100)
@@ -50,24 +47,6 @@ def say_calls(out: Assembler) -> None:
         call(name, call_id=f"call_{at}", **arguments)(out)
 
 
-def served(wire: str) -> Provider:
-    """Return a provider for a wire whose server first proposes ``CALLS`` and then answers with
-    text.
-    """
-    bodies: list[Any] = []
-    for said, finish in ((say_calls, "tool_calls"), (lambda out: out.text("Done."), "stop")):
-        request = Request([User("x")], stream=True, model="m", request_id="R")
-        out = Assembler(request_id="R", model="m")
-        out.start()
-        said(out)
-        out.finish(finish)  # type: ignore[arg-type]
-        encoder = SERVER_CODECS[wire].encoder(Asked(request))
-        data = b"".join([encoder.feed(event) for event in out.take()]) + encoder.end()
-        bodies.append((200, {"content-type": "text/event-stream"}, [data]))
-    transport = FixtureTransport(*bodies)
-    return dragoman.connect("m", wire=wire, base_url="http://127.0.0.1:9/v1", transport=transport)
-
-
 class Strict(Provider):
     """Act as a custom provider that always validates calls, even if the request disables that."""
 
@@ -87,7 +66,10 @@ def simulated() -> Provider:
 
 
 KINDS: dict[str, Callable[[], Provider]] = {
-    **{wire: lambda wire=wire: served(wire) for wire in sorted(SERVER_CODECS)},  # type: ignore[misc]
+    **{
+        wire: lambda wire=wire: served(wire, propose(say_calls), reply("Done."))
+        for wire in sorted(SERVER_CODECS)
+    },  # type: ignore[misc]
     "sim": simulated,
     "checked by the assembler": lambda: Listed(propose(say_calls), "Done."),
     "checked by itself": Strict,

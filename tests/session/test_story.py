@@ -5,7 +5,6 @@ of records.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from dragoman.session import Session
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import workspace_tools
 
-from ..listed import Listed
-from .playing import call, check_evidence, of, propose, types
+from .playing import check_evidence, of, types
 
 GOAL = "Help me figure out why this project's tests are failing and fix it."
 TESTS = f"{sys.executable} -m unittest -q test_add"
@@ -35,17 +33,6 @@ SCRIPT: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
     ("", [("bash", {"command": TESTS})]),
     ("The tests pass: add() had been off by one.", []),
 ]
-
-
-def listed() -> Provider:
-    answers: list[Any] = []
-    for words, calls in SCRIPT:
-        said = [
-            call(name, call_id=f"call_{at}", **arguments)
-            for at, (name, arguments) in enumerate(calls)
-        ]
-        answers.append(propose(*said, words=words) if said else words)
-    return Listed(*answers)
 
 
 def simulated() -> Provider:
@@ -86,10 +73,7 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("provider", [listed, simulated])
-async def test_agent_fixes_a_failing_test(
-    log: SqliteLog, workspace: Path, provider: Callable[[], Provider]
-) -> None:
+async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path) -> None:
     policy = Policy(
         [
             Rule("allow", side_effect=["none", "read"], name="reading"),
@@ -109,7 +93,7 @@ async def test_agent_fixes_a_failing_test(
         assert (workspace / "add.py").read_text().count(OLD) == 1
         return Decision(True, "ann", "looks right")
 
-    session = Session(provider(), workspace_tools(workspace), policy, log, approve=approve)
+    session = Session(simulated(), workspace_tools(workspace), policy, log, approve=approve)
     outcome = await session.run(GOAL)
     assert (outcome.outcome, outcome.text) == ("completed", SCRIPT[-1][0])
     assert (workspace / "add.py").read_text() == f"def add(a, b):\n    {NEW}\n"

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from dragoman import Policy, Rule, RuntimeConfig, Session, connect
+from dragoman import Policy, Rule, RuntimeConfig, Session
 from dragoman.log import SqliteLog
 from dragoman.messages import Document, Image, Inline, Text, Url
 from dragoman.tools import Observation, tool
-from dragoman.transport import FixtureTransport
+
+from ..listed import reply
+from .playing import call, propose, served
 
 PNG = base64.b64encode(b"\x89PNG picture").decode()
 IMAGE = Image(Inline(PNG), "image/png")
@@ -27,37 +29,9 @@ RESULTS: dict[str, Any] = {
     "nothing": (),
     "a spreadsheet": (Document(Inline(PNG), "application/vnd.ms-excel", "a.xls"),),
 }
-CALLS = {
-    "openai": (
-        b'{"id":"x","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant",'
-        b'"tool_calls":[{"id":"c","type":"function","function":{"name":"look","arguments":"{}"}}]},'
-        b'"finish_reason":"tool_calls"}]}'
-    ),
-    "anthropic": (
-        b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"tool_use","id":"c",'
-        b'"name":"look","input":{}}],"stop_reason":"tool_use"}'
-    ),
-    "gemini": (
-        b'{"candidates":[{"content":{"role":"model","parts":[{"functionCall":{"name":"look","args":{}}}]},'
-        b'"finishReason":"STOP"}]}'
-    ),
-}
-DONE = {
-    "openai": (
-        b'{"id":"x","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant",'
-        b'"content":"Done."},"finish_reason":"stop"}]}'
-    ),
-    "anthropic": (
-        b'{"id":"x","type":"message","role":"assistant","model":"m","content":[{"type":"text",'
-        b'"text":"Done."}],"stop_reason":"end_turn"}'
-    ),
-    "gemini": (
-        b'{"candidates":[{"content":{"role":"model","parts":[{"text":"Done."}]},"finishReason":"STOP"}]}'
-    ),
-}
 
 
-@pytest.mark.parametrize("wire", sorted(CALLS))
+@pytest.mark.parametrize("wire", ["anthropic", "gemini", "openai"])
 @pytest.mark.parametrize("name", RESULTS)
 async def test_session_continues_after_any_kind_of_tool_result(
     name: str, wire: str, tmp_path: Path
@@ -67,8 +41,7 @@ async def test_session_continues_after_any_kind_of_tool_result(
         """Return the result under test."""
         return Observation(RESULTS[name])
 
-    transport = FixtureTransport(*[(200, {}, [body]) for body in (CALLS[wire], DONE[wire])])
-    provider = connect("m", wire=wire, base_url="http://127.0.0.1:9/v1", transport=transport)
+    provider = served(wire, propose(call("look")), reply("Done."))
     with SqliteLog(tmp_path / "log.db") as log:
         session = Session(
             provider, [look], Policy([Rule("allow")]), log, config=RuntimeConfig(max_tokens=9)
