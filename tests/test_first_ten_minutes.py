@@ -6,6 +6,7 @@ test-exhaustive``, pip installs the dependencies of the wheel and its extras, as
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,13 @@ with asyncio.Runner() as runner:
     if "model" in scope:
         runner.run(scope["model"].close())
 """
+RUN_COMMANDS = """\
+import json, shlex, sys
+from click.testing import CliRunner
+from dragoman.cli import main
+done = {line: CliRunner().invoke(main, shlex.split(line)[1:]) for line in json.loads(sys.argv[1])}
+print(json.dumps({line: [result.exit_code, result.output] for line, result in done.items()}))
+"""
 
 
 class Install:
@@ -49,18 +58,19 @@ class Install:
             [sys.executable, "-m", "venv", *["--without-pip"] * borrow, str(folder / "venv")]
         )
         self.bin = folder / "venv" / "bin"
+        [self.packages] = (folder / "venv" / "lib").glob("*/site-packages")
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "-q"]
         if borrow:
-            self.call([*pip, "--no-deps", str(wheel)])
-            borrowed = next((folder / "venv" / "lib").glob("*/site-packages")) / "borrowed.pth"
+            self.call([*pip, "--no-deps", "--no-compile", str(wheel)])
             own = [path for path in sys.path if path.endswith("site-packages")]
-            borrowed.write_text("\n".join([*own, sysconfig.get_path("platlib")]))
+            borrowed = "\n".join([*own, sysconfig.get_path("platlib")])
+            (self.packages / "borrowed.pth").write_text(borrowed)
         else:
             self.call([*pip, f"{wheel}[cli,local]", "pydantic"])
 
     def call(self, command: list[str], **variables: str) -> str:
         """Run a command in the environment of a new user, without keys; return its output."""
-        dropped = re.compile(r"_API_KEY$|^DRAGOMAN|^PYTHONPATH$")
+        dropped = re.compile(r"_API_KEY$|^DRAGOMAN|^PYTHONPATH$|^PYTHONDONTWRITEBYTECODE$")
         kept = {name: value for name, value in os.environ.items() if not dropped.search(name)}
         home = {
             "HOME": str(self.folder),
@@ -110,6 +120,7 @@ def shell_lines(page: Path) -> list[str]:
 def test_tests_use_the_installed_package(install: Install) -> None:
     where = install.run_python("import dragoman\nprint(dragoman.__file__)")
     assert where.startswith(str(install.folder))
+    assert install.call(["dragoman", "--version"]).startswith("dragoman")
 
 
 def test_readme_program_runs(install: Install) -> None:
@@ -143,12 +154,9 @@ def test_documented_install_commands_name_existing_extras(install: Install) -> N
         for found in re.findall(r"dragoman\[([\w,]+)\]", line)
         for extra in found.split(",")
     }
-    known = install.run_python(
-        "import "
-        "importlib.metadata\nprint(*importlib.metadata.metadata('dragoman').get_all('Provides-Extra'))"
-    ).split()
+    [built] = distributions(name="dragoman", path=[str(install.packages)])
     assert named == {"cli", "local"}
-    assert named <= set(known)
+    assert named <= set(built.metadata.get_all("Provides-Extra") or ())
 
 
 COMMANDS = {
@@ -189,12 +197,25 @@ def test_every_readme_command_is_tested() -> None:
     assert set(lines) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_readme_command_runs(install: Install, server: str, line: str) -> None:
+@pytest.fixture(scope="module")
+def printed(install: Install, server: str) -> dict[str, tuple[int, str]]:
+    """Run the commands in one process; return the exit code and the output of each."""
     box = f"adapters: {{box: {{type: openai-compatible, base_url: {server}/v1}}}}\n"
     (install.folder / "models.yaml").write_text(box)
     (install.folder / "notes.txt").write_text("A river.\n")
     (install.folder / "conversation.json").write_text('[{"role": "user", "content": "Hello?"}]')
     (install.folder / "script.yaml").write_text("rules:\n  - reply: {text: Hello}\n")
+    lines = [line for lines in COMMANDS.values() for line in lines]
+    python = [str(install.bin / "python"), "-c", RUN_COMMANDS, json.dumps(lines)]
+    found: dict[str, tuple[int, str]] = json.loads(
+        install.call(python, DRAGOMAN_CONFIG="models.yaml")
+    )
+    return found
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_readme_command_runs(printed: dict[str, tuple[int, str]], line: str) -> None:
     for command in COMMANDS[line]:
-        assert install.call(shlex.split(command), DRAGOMAN_CONFIG="models.yaml").strip(), command
+        code, output = printed[command]
+        assert code == 0, output
+        assert output.strip(), command
