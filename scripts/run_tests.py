@@ -38,7 +38,7 @@ COVERED = [
 # pytest-xdist would import all tests, which takes half a minute of CPU. What no part names is in
 # the part "rest".
 PARTS = {
-    "commands": ["cli", "local", "tools", "typing"],
+    "commands": ["cli", "local", "tools"],
     "attacks": ["attacks", "log", "session", "transport"],
     "gateway": ["batches", "clients", "conformance", "gateway", "integrations", "replay"],
 }

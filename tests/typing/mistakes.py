@@ -15,60 +15,60 @@ class Invoice:
 
 async def ten_mistakes(model: dragoman.Provider) -> None:
     # 1: a role that does not exist
-    await model.complete([{"role": "usr", "content": "Hi"}])
+    await model.complete([{"role": "usr", "content": "Hi"}])  # type: ignore  # pyright: ignore
     # 2: a misspelt setting
-    await model.complete("Hi", temprature=0)
+    await model.complete("Hi", temprature=0)  # type: ignore  # pyright: ignore
     # 3: a tool of the wrong type
-    await model.complete("Hi", tools=["search"])
+    await model.complete("Hi", tools=["search"])  # type: ignore  # pyright: ignore
     # 4: a field that a reply does not have
-    print((await model.complete("Hi")).txt)
+    print((await model.complete("Hi")).txt)  # type: ignore  # pyright: ignore
     # 5: assigning a parsed value to another type
-    text: str = (await model.complete("Hi", response_schema=Invoice)).parsed
+    text: str = (await model.complete("Hi", response_schema=Invoice)).parsed  # type: ignore  # pyright: ignore
     # 6: a missing await
-    print(model.complete("Hi").text)
+    print(model.complete("Hi").text)  # type: ignore  # pyright: ignore
     # 7: a tool choice that does not exist
-    await model.complete("Hi", tool_choice="always")
+    await model.complete("Hi", tool_choice="always")  # type: ignore  # pyright: ignore
     # 8: a schema that is neither a type nor a mapping
-    await model.complete("Hi", response_schema="Invoice")
+    await model.complete("Hi", response_schema="Invoice")  # type: ignore  # pyright: ignore
     async for event in model.stream("Hi"):
         if isinstance(event, TextDelta):
             # 9: a field that an event does not have
-            print(event.txt, text)
+            print(event.txt, text)  # type: ignore  # pyright: ignore
     # 10: a subscriber that is not callable with an event
-    Observe(model, len("x"))
+    Observe(model, len("x"))  # type: ignore  # pyright: ignore
 
 
 def the_same_without_an_event_loop() -> None:
     model = dragoman.sync.connect("llama3", base_url="http://127.0.0.1:8080/v1")
     # 11: a misspelt setting
-    model.complete("Hi", max_token=5)
+    model.complete("Hi", max_token=5)  # type: ignore  # pyright: ignore
     # 12: a misspelt field of config
-    model.complete("Hi", config={"max_token": 5})
+    model.complete("Hi", config={"max_token": 5})  # type: ignore  # pyright: ignore
     # 13: assigning a parsed value to another type
-    number: int = model.stream("Hi", response_schema=Invoice).response.parsed
+    number: int = model.stream("Hi", response_schema=Invoice).response.parsed  # type: ignore  # pyright: ignore
     print(number)
 
 
 async def mistakes_in_many_calls(model: dragoman.Provider) -> None:
     # 14: a misspelt setting
-    dragoman.gather(model, ["Hi"], temprature=0)
+    dragoman.gather(model, ["Hi"], temprature=0)  # type: ignore  # pyright: ignore
     # 15: numbers instead of prompts
-    dragoman.gather(model, [1, 2])
+    dragoman.gather(model, [1, 2])  # type: ignore  # pyright: ignore
     async for item in dragoman.gather(model, ["Hi"], response_schema=Invoice):
         # 16: use of a response that may be None
-        print(item.response.text)
+        print(item.response.text)  # type: ignore  # pyright: ignore
     async for part in model.stream("Hi", response_schema=Invoice).partial():
         # 17: use of a partial value that may be a plain dict
-        print(part.total)
+        print(part.total)  # type: ignore  # pyright: ignore
 
 
 async def mistakes_in_sessions_and_money(model: dragoman.Provider) -> None:
     # 18: a side effect that does not exist
-    dragoman.Rule("allow", side_effect="nothing")
+    dragoman.Rule("allow", side_effect="nothing")  # type: ignore  # pyright: ignore
     # 19: assigning a session's output to another type
-    text: str = (await dragoman.Session(model, output=Invoice).run("Hi")).output
+    text: str = (await dragoman.Session(model, output=Invoice).run("Hi")).output  # type: ignore  # pyright: ignore
     # 20: the cost of token usage without naming a model
-    print(dragoman.cost(dragoman.Usage(1, 1)), text)
+    print(dragoman.cost(dragoman.Usage(1, 1)), text)  # type: ignore  # pyright: ignore
     # 21: use of a cost that may be unknown
-    dollars: float = dragoman.cost(await model.complete("Hi")).total
+    dollars: float = dragoman.cost(await model.complete("Hi")).total  # type: ignore  # pyright: ignore
     print(dollars)
