@@ -7,15 +7,14 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-import dragoman
 from dragoman.events import Event
 from dragoman.wire import CODECS
 
-PACKAGE = Path(dragoman.__file__).parent
+from .sources import PACKAGE, Source, read_package, read_sources
 
 # The list of layers. A module may import only from layers above its own in this list; a folder is
 # one layer. docs/design.md contains a copy, which ``python -m tests.test_docs`` updates.
@@ -70,40 +69,12 @@ NAMELESS = {"utils", "helpers", "common", "base", "types"}
 # Vendor names belong in the catalogue and not in the code. Names of wires (openai, anthropic,
 # gemini and others) are allowed.
 VENDORS = [
-    "alibaba",
-    "azure",
-    "baseten",
-    "cerebras",
-    "cloudflare",
-    "databricks",
-    "dashscope",
-    "deepinfra",
-    "deepseek",
-    "fireworks",
-    "githubcopilot",
-    "groq",
-    "huggingface",
-    "hyperbolic",
-    "litellm",
-    "llamacpp",
-    "lmstudio",
-    "mistral",
-    "moonshot",
-    "nebius",
-    "novita",
-    "nvidia",
-    "ollama",
-    "openrouter",
-    "perplexity",
-    "pollinations",
-    "sambanova",
-    "sglang",
-    "siliconflow",
-    "snowflake",
-    "togetherai",
-    "vllm",
-    "watsonx",
-]
+    "alibaba", "azure", "baseten", "cerebras", "cloudflare", "databricks", "dashscope",
+    "deepinfra", "deepseek", "fireworks", "githubcopilot", "groq", "huggingface", "hyperbolic",
+    "litellm", "llamacpp", "lmstudio", "mistral", "moonshot", "nebius", "novita", "nvidia",
+    "ollama", "openrouter", "perplexity", "pollinations", "sambanova", "sglang", "siliconflow",
+    "snowflake", "togetherai", "vllm", "watsonx",
+]  # fmt: skip
 # Names so short that they are searched for as whole words only.
 VENDOR_WORDS = ["xai", "zai", "qwen", "kimi"]
 _VENDOR = re.compile("|".join(name for name in VENDORS if name not in CODECS))
@@ -125,9 +96,8 @@ RUNS_SQL = ["middleware/stores.py"]
 class Module:
     """One file of the package."""
 
-    def __init__(self, root: Path, path: Path) -> None:
-        self.path = path.relative_to(root)
-        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+    def __init__(self, source: Source) -> None:
+        self.path, self.tree, self.nodes = source.path, source.tree, source.nodes
         parts = self.path.with_suffix("").parts
         self.layer = parts[0]
         self.is_package = parts[-1] == "__init__"
@@ -172,44 +142,53 @@ class Module:
         return (*package[: len(package) - node.level + 1], *words)
 
     @cached_property
-    def identifiers(self) -> set[tuple[int, str]]:
-        """Yield every identifier with its line."""
-        found: set[tuple[int, str]] = set()
-        for node in ast.walk(self.tree):
-            for field in ("id", "attr", "arg", "name", "asname", "module"):
-                value = getattr(node, field, None)
-                if isinstance(value, str):
-                    found.add((getattr(node, "lineno", 0), value))
-        return found
+    def names(self) -> tuple[set[tuple[int, str]], set[tuple[int, str]]]:
+        """Return the identifiers and the string literals that are data, with their lines.
 
-    @cached_property
-    def literals(self) -> set[tuple[int, str]]:
-        """Yield string literals that are data, with their lines; docstrings are excluded."""
-        said = {id(node.value) for node in ast.walk(self.tree) if isinstance(node, ast.Expr)}
-        found: set[tuple[int, str]] = set()
-        for node in ast.walk(self.tree):
-            if (
-                isinstance(node, ast.Constant)
-                and isinstance(node.value, str | bytes)
-                and id(node) not in said
-            ):
-                text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
-                found.add((node.lineno, text))
-        return found
+        Docstrings are excluded.
+        """
+        identifiers: set[tuple[int, str]] = set()
+        literals: set[tuple[int, str]] = set()
+        said: set[ast.expr] = set()
+        for node in self.nodes:
+            if isinstance(node, ast.Expr):
+                said.add(node.value)
+            elif isinstance(node, ast.Constant):
+                if isinstance(node.value, str) and node not in said:
+                    literals.add((node.lineno, node.value))
+                elif isinstance(node.value, bytes):
+                    literals.add((node.lineno, node.value.decode("latin-1")))
+            for field in NAMED.get(type(node), ()):
+                if (value := getattr(node, field)) is not None:
+                    identifiers.add((node.lineno, value))  # type: ignore[attr-defined]
+        return identifiers, literals
 
     @cached_property
     def vendors(self) -> list[tuple[int, str]]:
         """Return the vendors named outside docstrings and comments, with their lines."""
-        found: list[tuple[int, str]] = []
-        for line, text in self.identifiers | self.literals | {(0, self.path.as_posix())}:
-            low = text.lower()
-            names = _VENDOR.findall(re.sub(r"[^a-z0-9]+", "", low)) + _VENDOR_WORD.findall(low)
-            found += [(line, name) for name in names]
-        return found
+        identifiers, literals = self.names
+        texts = identifiers | literals | {(0, self.path.as_posix())}
+        return [(line, name) for line, text in texts for name in find_vendors(text)]
 
 
-def read_package(root: Path) -> list[Module]:
-    return [Module(root, path) for path in sorted(root.rglob("*.py"))]
+NAMED: dict[type[Any], tuple[str, ...]] = {
+    ast.Name: ("id",),
+    ast.Attribute: ("attr",),
+    ast.arg: ("arg",),
+    ast.keyword: ("arg",),
+    ast.FunctionDef: ("name",),
+    ast.AsyncFunctionDef: ("name",),
+    ast.ClassDef: ("name",),
+    ast.ExceptHandler: ("name",),
+    ast.alias: ("name", "asname"),
+    ast.ImportFrom: ("module",),
+}
+
+
+@cache
+def find_vendors(text: str) -> list[str]:
+    low = text.lower()
+    return _VENDOR.findall(re.sub(r"[^a-z0-9]+", "", low)) + _VENDOR_WORD.findall(low)
 
 
 def wrong_directions(modules: list[Module]) -> list[str]:
@@ -275,7 +254,7 @@ def executors(modules: list[Module]) -> list[str]:
         f"{module.path}:{line}"
         for module in modules
         if module.layer not in MAY_EXECUTE and module.path.as_posix() not in RUNS_SQL
-        for line, name in module.identifiers
+        for line, name in module.names[0]
         if "execute" in name.lower().split("_")
     ]
 
@@ -296,7 +275,7 @@ def event_makers(modules: list[Module]) -> list[str]:
     """Return the calls outside ``events`` that construct an event or an intent."""
     found: list[str] = []
     for module in modules:
-        for node in ast.walk(module.tree) if module.layer != "events" else ():
+        for node in module.nodes if module.layer != "events" else ():
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
                 if name in EVENTS:
@@ -313,10 +292,10 @@ PRIVATE_ALLOWED = {
 }
 
 
-def _private_names(tree: ast.AST) -> set[str]:
+def _private_names(nodes: list[ast.AST]) -> set[str]:
     """Return the private names that a file defines, including attributes and slots."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -332,8 +311,8 @@ def private_accesses(modules: list[Module]) -> list[str]:
     """
     found: list[str] = []
     for module in modules:
-        own = _private_names(module.tree)
-        for node in ast.walk(module.tree):
+        own = _private_names(module.nodes)
+        for node in module.nodes:
             if (
                 not isinstance(node, ast.Attribute)
                 or not node.attr.startswith("_")
@@ -362,7 +341,7 @@ CHECKS: list[Check] = [
 ]
 
 
-PRESENT = read_package(PACKAGE)
+PRESENT = [Module(source) for source in read_package()]
 
 
 @cache
@@ -379,9 +358,7 @@ def test_package_keeps_to_its_layers(check: Check) -> None:
 def test_every_allowed_exception_to_the_layers_is_used() -> None:
     used = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.vendors}
     assert set(ALLOWED) <= used
-    names = {
-        (module.path.as_posix(), name) for module in PRESENT for _, name in module.identifiers
-    }
+    names = {(module.path.as_posix(), name) for module in PRESENT for _, name in module.names[0]}
     assert set(PRIVATE_ALLOWED) <= names
 
 
@@ -471,14 +448,13 @@ PLANTED = [
 
 @pytest.mark.parametrize(("check", "name", "code", "complaint"), PLANTED)
 def test_layer_checks_find_deliberate_violations(
-    check: Check, name: str, code: str, complaint: str, tmp_path: Path
+    check: Check, name: str, code: str, complaint: str
 ) -> None:
-    original, copy = PACKAGE / name, tmp_path / name
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text((original.read_text() if original.exists() else "") + f"\n\n{code}\n")
+    original = PACKAGE / name
+    text = (original.read_text() if original.exists() else "") + f"\n\n{code}\n"
     looks_at_one_file = check in (event_makers, private_accesses)
     others = [module for module in PRESENT if module.path != Path(name) and not looks_at_one_file]
-    before, after = check_present(check), check([*others, Module(tmp_path, copy)])
+    before, after = check_present(check), check([*others, Module(Source(Path(name), text))])
     assert [found for found in after if found not in before and complaint in found]
 
 
@@ -503,4 +479,4 @@ INNOCENT = [
 def test_layer_checks_accept_correct_code(check: Check, code: str, tmp_path: Path) -> None:
     (tmp_path / "sse.py").write_text(code)
     (tmp_path / "errors.py").write_text("")
-    assert check(read_package(tmp_path)) == []
+    assert check([Module(source) for source in read_sources(tmp_path)]) == []

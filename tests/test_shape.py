@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import dragoman
+from .sources import read_package
 
-PACKAGE = Path(dragoman.__file__).parent
 METHODS = 25
 FUNCTION_LINES = 60
 FILE_LINES = 700
@@ -30,74 +28,76 @@ def find_long_lines(source: str, tree: ast.AST) -> Iterator[str]:
     Lines within a string may be longer (tables in docstrings, SQL, style sheets), and comments for
     type checkers and linters are not counted.
     """
+    columns = [len(PRAGMA.sub("", line)) for line in source.splitlines()]
+    if max(columns, default=0) <= COLUMNS:
+        return
     inside: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant | ast.JoinedStr) and isinstance(node.end_lineno, int):
             value = getattr(node, "value", "")
             if isinstance(value, str | bytes):
                 inside.update(range(node.lineno, node.end_lineno + 1))
-    for number, line in enumerate(source.splitlines(), 1):
-        columns = len(PRAGMA.sub("", line))
-        if columns > COLUMNS and number not in inside:
-            yield f"{number}: the line has {columns} columns, {COLUMNS} are allowed"
+    for number, count in enumerate(columns, 1):
+        if count > COLUMNS and number not in inside:
+            yield f"{number}: the line has {count} columns, {COLUMNS} are allowed"
 
 
-def count_branches(function: ast.AST) -> int:
-    """Return the cyclomatic complexity of a function, with the functions inside it.
+class Measure:
+    """Count the branches and conditional expressions of each node, in one pass over a tree.
 
-    Each operand of ``and`` and ``or`` after the first counts as a branch, too.
+    The cyclomatic complexity of a function includes the functions inside it. Each operand of
+    ``and`` and ``or`` after the first counts as a branch, too.
     """
-    count = 1
-    for node in ast.walk(function):
-        if isinstance(node, BRANCHES):
-            count += 1
-        elif isinstance(node, ast.BoolOp):
-            count += len(node.values) - 1
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.found: list[str] = []
+        self._visit(tree)
+
+    def _visit(self, node: ast.AST) -> tuple[int, int]:
+        branches, conditionals = int(isinstance(node, BRANCHES)), 0
+        if isinstance(node, ast.BoolOp):
+            branches = len(node.values) - 1
         elif isinstance(node, ast.comprehension):
-            count += 1 + len(node.ifs)
-    return count
+            branches = 1 + len(node.ifs)
+        for child in ast.iter_child_nodes(node):
+            more, inner = self._visit(child)
+            branches, conditionals = branches + more, conditionals + inner
+        if isinstance(node, ast.ClassDef):
+            self._check_class(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self._check_function(node, 1 + branches)
+        elif isinstance(node, ast.IfExp):
+            if conditionals:
+                self.found.append(f"{node.lineno}: a conditional expression contains another")
+            conditionals += 1
+        return branches, conditionals
+
+    def _check_class(self, node: ast.ClassDef) -> None:
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        # A name that occurs several times is one method: overloads, or a property and its setter.
+        methods = len({each.name for each in node.body if isinstance(each, functions)})
+        if methods > METHODS:
+            about = f"class {node.name} has {methods} methods"
+            self.found.append(f"{node.lineno}: {about}, {METHODS} are allowed")
+
+    def _check_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, branches: int) -> None:
+        name = f"{node.lineno}: {node.name}()"
+        lines = (node.end_lineno or 0) - node.lineno + 1
+        if lines > FUNCTION_LINES:
+            self.found.append(f"{name} has {lines} lines, {FUNCTION_LINES} are allowed")
+        if branches > COMPLEXITY:
+            about = f"a cyclomatic complexity of {branches}, {COMPLEXITY} is allowed"
+            self.found.append(f"{name} has {about}")
 
 
-def find_violations(source: str) -> Iterator[str]:
+def find_violations(source: str, tree: ast.AST | None = None) -> Iterator[str]:
     """Yield each violation of the limits in a file, with its line."""
     lines = source.count("\n")
     if lines > FILE_LINES:
         yield f"{FILE_LINES}: the file has {lines} lines, {FILE_LINES} are allowed"
-    tree = ast.parse(source)
+    tree = tree or ast.parse(source)
     yield from find_long_lines(source, tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            # A name that occurs several times is one method: overloads, or a property and its
-            # setter.
-            methods = len(
-                {
-                    each.name
-                    for each in node.body
-                    if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-                }
-            )
-            if methods > METHODS:
-                yield (
-                    f"{node.lineno}: class {node.name} has {methods} methods, {METHODS} are "
-                    "allowed"
-                )
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or 0) - node.lineno + 1
-            if lines > FUNCTION_LINES:
-                yield (
-                    f"{node.lineno}: {node.name}() has {lines} lines, {FUNCTION_LINES} are allowed"
-                )
-            branches = count_branches(node)
-            if branches > COMPLEXITY:
-                yield (
-                    f"{node.lineno}: {node.name}() has a cyclomatic complexity of {branches}, "
-                    f"{COMPLEXITY} is allowed"
-                )
-        elif (
-            isinstance(node, ast.IfExp)
-            and sum(isinstance(each, ast.IfExp) for each in ast.walk(node)) > 1
-        ):
-            yield f"{node.lineno}: a conditional expression contains another"
+    yield from Measure(tree).found
 
 
 def _class(methods: int) -> str:
@@ -177,11 +177,11 @@ def test_branches_of_one_expression_count_each(statement: str) -> None:
 
 
 def test_package_keeps_to_the_size_limits() -> None:
-    files = sorted(PACKAGE.rglob("*.py"))
-    assert len(files) > 100
+    sources = read_package()
+    assert len(sources) > 100
     found = [
-        f"{path.relative_to(PACKAGE)}:{violation}"
-        for path in files
-        for violation in find_violations(path.read_text(encoding="utf-8"))
+        f"{source.path}:{violation}"
+        for source in sources
+        for violation in find_violations(source.text, source.tree)
     ]
     assert found == []
