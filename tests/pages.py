@@ -336,9 +336,13 @@ def _run(block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner
 
 
 def _run_tests(folder: Path, url: str) -> None:
-    """Use pytest to run the code blocks of a page that define tests."""
+    """Use pytest to run the code blocks of a page that define tests.
+
+    Of a test with many parameters only some run, because other tests run the bundled suites.
+    """
     (folder / "conftest.py").write_text(
         f"import tests.pages\nchanged = tests.pages.redirected({url!r})\nchanged.__enter__()\n"
+        "def pytest_collection_modifyitems(items): items[:] = items[:20] + items[20::20]\n"
     )
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,20 +14,13 @@ from dragoman import Provider, ProviderError, Response, check_events
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
 
+from .listed import collect
+
 HTML = b"<!doctype html><html><body><h1>502 Bad Gateway</h1></body></html>"
 KEYS = [
-    "error",
-    "choices",
-    "content",
-    "candidates",
-    "output",
-    "message",
-    "type",
-    "usage",
-    "id",
-    "model",
-    "done",
-]
+    "error", "choices", "content", "candidates", "output", "message", "type", "usage", "id",
+    "model", "done",
+]  # fmt: skip
 WRONG: list[Any] = [None, True, -1, 1e308, "", "x", [], [None], [[]], {}, {"x": None}]
 
 BODIES: dict[str, Callable[[int], bytes]] = {
@@ -56,6 +50,8 @@ BODIES: dict[str, Callable[[int], bytes]] = {
     ),
 }
 KINDS = list(BODIES.values())
+# How far apart the tested status codes are.
+STEP = 7 if "DRAGOMAN_EXHAUSTIVE" in os.environ else 29
 LABELS = ["application/json", "text/event-stream", "text/html", "application/x-ndjson", ""]
 
 
@@ -70,34 +66,29 @@ def model(wire: str, status: int, turn: int) -> Provider:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("first", range(len(KINDS)), ids=list(BODIES))
 @pytest.mark.parametrize("wire", sorted(CODECS))
 async def test_any_body_with_any_status_gives_a_reply_or_one_error(wire: str, first: int) -> None:
-    ends: list[Response | ProviderError] = []
-    for turn, status in enumerate(range(200 + first % 7, 600, 7)):
+    for turn, status in enumerate(range(200 + first % 7, 600, STEP)):
         provider = model(wire, status, first + turn * len(KINDS))
+        end: Response | ProviderError
         try:
-            ends.append(await provider.complete("Hi"))
+            end = await provider.complete("Hi")
         except ProviderError as error:
-            ends.append(error)
-    assert len(ends) >= 57
-    assert all(str(end) for end in ends)
-    assert not any(isinstance(end, Response) for end in ends[16:]), (
-        "only a success can be an answer"
-    )
+            end = error
+        assert str(end)
+        assert status < 300 or not isinstance(end, Response), "only a success can be an answer"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("first", range(len(KINDS)), ids=list(BODIES))
 @pytest.mark.parametrize("wire", sorted(CODECS))
 async def test_any_stream_gives_valid_events_or_one_error(wire: str, first: int) -> None:
-    for turn, status in enumerate(range(200 + first % 7, 600, 7)):
+    for turn, status in enumerate(range(200 + first % 7, 600, STEP)):
         provider = model(wire, status, first + turn * len(KINDS))
-        heard, refused = [], False
-        try:
-            async for event in provider.stream("Hi"):
-                heard.append(event)
-        except ProviderError:
-            refused = True
-        assert heard or refused
+        heard, error = await collect(provider.stream("Hi"))
+        assert error is None or isinstance(error, ProviderError)
+        assert heard or error
         if heard:
             check_events(heard)
