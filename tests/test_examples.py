@@ -1,4 +1,4 @@
-"""The programs in ``examples/`` run without a network, are short, and pass mypy --strict."""
+"""The programs in ``examples/`` run without a network and are short."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import asyncio
 import json
 import signal
-import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -139,9 +138,3 @@ async def test_cost_example_runs() -> None:
     assert spent.keys() == {"gpt-5"}
     assert spent["gpt-5"] > Decimal(0)
     assert sum(reasons.values()) == 1
-
-
-def test_the_examples_pass_mypy() -> None:
-    words = [sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "examples"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
