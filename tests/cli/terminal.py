@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import pty
 import re
 import select
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import time
+from multiprocessing.connection import Connection
 from typing import Self
+
+from dragoman.cli import main
 
 from ..waiting import PATIENCE
 
@@ -22,9 +25,31 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 # Variables that the test terminal sets; the values of the outer environment are removed.
 _ITS_OWN = ("NO_COLOR", "TERM", "COLUMNS", "LINES")
 
+# Each program is a fork of a process that has imported the commands, because an import takes most
+# of the CPU time of a short command.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    [f"dragoman.cli.{name}" for name in ("agent", "chat", "keys", "local", "log", "models")]
+    + ["dragoman.local", "prompt_toolkit", "rich.live", "rich.markdown"]
+)
+
+
+def _run(terminal: Connection, words: tuple[str, ...], variables: dict[str, str]) -> None:
+    """Run a command in a session of its own, at the given terminal."""
+    os.setsid()
+    fcntl.ioctl(terminal.fileno(), termios.TIOCSCTTY, 0)
+    for standard in range(3):
+        os.dup2(terminal.fileno(), standard)
+    terminal.close()
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w"))
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = ["dragoman", *words]
+    main()
+
 
 class Terminal:
-    """Runs ``python -m dragoman ...`` in a pseudo-terminal."""
+    """Runs ``dragoman ...`` in a pseudo-terminal."""
 
     def __init__(self, *words: str, columns: int = 80, **variables: str) -> None:
         self.raw = ""
@@ -32,16 +57,10 @@ class Terminal:
         self._own, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {name: value for name, value in os.environ.items() if name not in _ITS_OWN}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", *words],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**environment, "TERM": "xterm-256color", **variables},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0) and None,
-        )
-        os.close(theirs)
+        given = {**environment, "TERM": "xterm-256color", **variables}
+        with Connection(theirs) as terminal:
+            self.process = _FORKS.Process(target=_run, args=(terminal, words, given))
+            self.process.start()
 
     def type(self, keys: str) -> None:
         os.write(self._own, keys.encode())
@@ -71,7 +90,9 @@ class Terminal:
     def wait(self) -> int:
         while self._read(PATIENCE):
             pass
-        return self.process.wait(PATIENCE)
+        self.process.join(PATIENCE)
+        assert self.process.exitcode is not None, f"waited {PATIENCE:.0f} s for the end"
+        return self.process.exitcode
 
     def _read(self, seconds: float) -> bool:
         if not select.select([self._own], [], [], seconds)[0]:
@@ -87,7 +108,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
+        if self.process.pid is not None and self.process.exitcode is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            self.process.join()
         os.close(self._own)

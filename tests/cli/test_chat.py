@@ -66,7 +66,7 @@ def leave(terminal: Terminal) -> None:
         with contextlib.suppress(OSError):
             terminal.type("\x04")
         terminal.drain(0.5)
-        return terminal.process.poll() is not None
+        return terminal.process.exitcode is not None
 
     block_until(has_ended, "the end of the program")
     assert terminal.wait() == 0
