@@ -160,7 +160,7 @@ RUNS = (
         for seed in range(seeds)
     ]
     if WHOLE
-    else [("prompt", "input", 3, 100, 5), ("openai", "input", 1, 100, 5)]
+    else [("prompt", "input", 2, 100, 5), ("openai", "input", 1, 100, 5)]
 )
 
 

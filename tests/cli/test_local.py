@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -116,44 +113,19 @@ def test_serve_command_answers_other_programs_until_it_is_interrupted(
     tmp_path: Path, key: str
 ) -> None:
     model = write_model(tmp_path / "tiny.gguf")
-    command = [
-        sys.executable,
-        "-m",
-        "dragoman",
-        "local",
-        "serve",
-        str(model),
-        "--port",
-        "0",
-        "--context",
-        "512",
-    ]
-    command += ["--json", *(["--api-key-env", "MY_KEY"] if key else [])]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "MY_KEY": key},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        text = ""
-        while not text.endswith("}\n"):
-            text += process.stdout.readline() or pytest.fail(f"it ended: {process.communicate()}")
-        facts = json.loads(text)
+    words = ["local", "serve", str(model), "--port", "0", "--context", "512", "--json"]
+    words += ["--api-key-env", "MY_KEY"] if key else []
+    with Terminal(*words, MY_KEY=key) as terminal:
+        facts = json.loads(terminal.see("}"))
         assert facts["model"] == "tiny"
         status, reply, headers = ask(facts["url"], key, origin="https://evil.example")
         assert (status, reply["usage"]["completion_tokens"]) == (200, 3)
         assert headers.get("access-control-allow-origin") not in ("*", "https://evil.example")
         if key:
             assert ask(facts["url"])[0] == 401
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, errors) == (130, "interrupted\n")
-    finally:
-        process.kill()
-        process.communicate()
+        terminal.type("\x03")
+        terminal.see("interrupted")
+        assert terminal.wait() == 130
 
 
 def test_serve_command_requires_its_api_key() -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import llm
+import llm.cli
+import llm.plugins
 import pytest
+from click.testing import CliRunner
 
+import dragoman.integrations.llm as plugin
 from dragoman.integrations.llm import (
     AsyncDragomanModel,
     DragomanEmbeddingModel,
@@ -23,7 +23,6 @@ from dragoman.messages import Document, Image, ToolResult
 from dragoman.provider import connect
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer, SimulatedEmbedder
 
-from ..waiting import PATIENCE
 from .obliging import obliging
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*unclosed database.*:ResourceWarning")
@@ -45,24 +44,30 @@ def config(server: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return path
 
 
-def test_llm_command_lists_and_calls_the_models(config: Path, tmp_path: Path) -> None:
-    """Run ``llm`` in a separate process, as a user does; the log of ``llm`` contains the usage."""
-    environment = {**os.environ, "LLM_USER_PATH": str(tmp_path / "llm")}
-    # If the package is not installed, its entry point is not found; register the plugin in that
-    # case.
-    code = (
-        "import llm.cli, llm.plugins as p, dragoman.integrations.llm as "
-        "own\np.load_plugins()\np.pm.is_registered(own) or p.pm.register(own)\nembed = ['embed', "
-        "'-m', 'dragoman/quick', '-c', 'a red fox']\nfor words in (['models'], ['-m', "
-        "'dragoman/quick', 'Hello?'], ['logs', '--json'], ['embed-models'], embed):\n   "
-        " llm.cli.cli(words, standalone_mode=False)\n    print('====')"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stderr
-    listed, answer, logged, embedding, vector, _ = done.stdout.split("====\n")
+@pytest.fixture
+def run(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a function that runs a command of ``llm`` with the plugin."""
+    monkeypatch.setenv("LLM_USER_PATH", str(tmp_path / "llm"))
+    llm.plugins.load_plugins()
+    # If the package is not installed, its entry point is not found.
+    is_added = not llm.plugins.pm.is_registered(plugin) and llm.plugins.pm.register(plugin)
+
+    def invoke(*words: str) -> str:
+        done = CliRunner().invoke(llm.cli.cli, words)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    yield invoke
+    if is_added:
+        llm.plugins.pm.unregister(plugin)
+
+
+def test_llm_command_lists_and_calls_the_models(run: Any) -> None:
+    listed = run("models")
+    answer = run("-m", "dragoman/quick", "Hello?")
+    logged = run("logs", "--json")
+    embedding = run("embed-models")
+    vector = run("embed", "-m", "dragoman/quick", "-c", "a red fox")
     assert "dragoman/quick" in listed
     assert "dragoman/local" in listed
     assert answer.startswith("Hello from the scripted model")

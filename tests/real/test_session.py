@@ -1,10 +1,10 @@
-"""Test a session with the embedded model: a forced tool call, and a final text."""
+"""Test a session with a real server: a forced tool call, and a final text."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -18,27 +18,29 @@ from dragoman.tools import tool
 from dragoman.transport import Timeouts
 
 from ..session.playing import check_evidence, of, types
+from .tiny import write_model
 
 asked: list[str] = []
 
 
 @tool(side_effect="read")
-def get_weather(city: str) -> str:
+def get_weather(city: Literal["Paris", "Rome"]) -> str:
     """Get the weather of a city."""
     asked.append(city)
     return f"In {city} it rains."
 
 
-async def test_session_runs_with_the_embedded_model(tmp_path: Path) -> None:
+async def test_session_runs_with_a_real_server(tmp_path: Path) -> None:
     asked.clear()
     policy = Policy([Rule("allow", tool="get_weather")])
     cool, short = (
-        RuntimeConfig(temperature=0, max_tokens=60),
+        RuntimeConfig(temperature=0, max_tokens=400),
         RuntimeConfig(temperature=0, max_tokens=4),
     )
+    tiny = write_model(tmp_path / "tiny.gguf")
     with SqliteLog(tmp_path / "log.db") as log:
-        async with connect("local") as model:
-            # The model is too small to decide by itself, so it is forced to call the tool once and
+        async with connect(f"local:{tiny}") as model:
+            # The weights of the model are random, so it is forced to call the tool once and
             # then to answer.
             session = Session(
                 model, [get_weather], policy, log, session_id="s1", config=cool,

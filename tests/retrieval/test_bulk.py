@@ -22,7 +22,7 @@ server = SimServer(ScriptedProvider("Hi."), embedder=SimulatedEmbedder(dimension
 print(server.url, flush=True)
 sys.stdin.read()
 """
-TEXTS = [f"the quick brown fox number {number} jumps over the lazy dog" for number in range(6000)]
+TEXTS = [f"the quick brown fox number {number} jumps over the lazy dog" for number in range(3000)]
 
 
 @pytest.fixture(scope="module")

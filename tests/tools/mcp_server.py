@@ -85,8 +85,6 @@ def guard(app: Any, expected: str) -> Any:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--broken"]:
-        sys.exit("it does not start")
     if sys.argv[1:2] == ["--http"]:
         app = guard(server.streamable_http_app(), os.environ["MCP_EXPECTED"])
         uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="critical")

@@ -181,13 +181,16 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize("target", [[*COMMAND, "--broken"], ["/no/such/server"]])
+BROKEN = [sys.executable, "-c", "raise SystemExit('it does not start')"]
+
+
+@pytest.mark.parametrize("target", [BROKEN, ["/no/such/server"]])
 async def test_error_names_an_mcp_server_that_does_not_start(target: list[str]) -> None:
     with pytest.raises(ToolFailure) as caught:
         async with McpServer(target):
             pass
     assert caught.value.kind == "not_started"
-    assert ("it does not start" in caught.value.message) is (target[-1] == "--broken")
+    assert ("it does not start" in caught.value.message) is (target is BROKEN)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-import signal
 import socket
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -34,6 +32,7 @@ from dragoman.replay import read_steps
 from dragoman.trace import Reader, TraceServer, Wanted, export_html
 from dragoman.trace.queries import trim
 
+from ..cli.terminal import Terminal
 from ..story import EDIT, LEFT_OPEN, STORY, tell
 from ..strategies import json_values
 from ..waiting import PATIENCE
@@ -440,37 +439,20 @@ def test_permission_requests_cannot_be_answered_unless_enabled(log: SqliteLog, u
 
 def test_trace_command_serves_until_interrupted(log: SqliteLog) -> None:
     log.append_sync("a b", MessageRecorded(User("Hi")))
-    command = [
-        sys.executable,
-        "-m",
-        "dragoman",
-        "log",
-        "view",
-        "a b",
-        "--no-browser",
-        "--log",
-        str(log.path),
-    ]
-    process = subprocess.Popen(
-        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        url = json.loads(process.stdout.readline())["url"]
+    words = ["view", "a b", "--no-browser", "--log", str(log.path)]
+    with Terminal("log", *words, "--json") as terminal:
+        url = json.loads(terminal.see("}"))["url"]
         assert url.endswith("/#a%20b")
         status, body, _ = ask(url.partition("#")[0] + "api/steps?session=a%20b")
         assert (status, json.loads(body)["steps"][0]["title"]) == (200, "user: Hi")
         # the reader does not block the writer
         log.append_sync("a b", MessageRecorded(User("more")))
-        taken = subprocess.run(
-            [*command, "--port", url.split(":")[2].split("/")[0]], capture_output=True, text=True
-        )
-        assert (taken.returncode, "--port" in taken.stderr) == (2, True)
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert "Traceback" not in complaints
+        port = url.split(":")[2].split("/")[0]
+        taken = CliRunner().invoke(command, [*words, "--port", port])
+        assert (taken.exit_code, "--port" in taken.stderr) == (2, True)
+        terminal.type("\x03")
+        assert terminal.wait() == 130
+    assert "Traceback" not in terminal.raw
 
 
 @pytest.mark.parametrize("module", ["starlette.routing", "uvicorn.config"])
