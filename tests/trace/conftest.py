@@ -6,9 +6,17 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Dialog,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from dragoman.log import EventLog, SqliteLog
 from dragoman.trace import TraceServer
@@ -86,25 +94,43 @@ class Watched:
         self.page = page
         self.complaints: list[str] = []
         self.asked: list[str] = []
-        page.on("console", lambda message: self._hear(message.type, message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self._stop(dialog))
-        page.on("request", lambda request: self.asked.append(request.url))
+        self._listeners: dict[Any, Any] = {
+            "console": self._hear,
+            "pageerror": lambda error: self.complaints.append(str(error)),
+            "dialog": self._stop,
+            "request": lambda request: self.asked.append(request.url),
+        }
+        for event, listener in self._listeners.items():
+            page.on(event, listener)
 
-    def _hear(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
-            self.complaints.append(text)
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
 
-    def _stop(self, dialog: object) -> None:
+    def _stop(self, dialog: Dialog) -> None:
         self.complaints.append("a dialog opened")
-        dialog.dismiss()  # type: ignore[attr-defined]
+        dialog.dismiss()
+
+    def leave(self) -> None:
+        """Leave the page as the next test expects it."""
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
+        self.page.goto("about:blank")
+
+
+@pytest.fixture(scope="module")
+def shared(browser: Browser) -> Iterator[Page]:
+    """Open one page for all tests: each new context starts a process of the browser."""
+    context = browser.new_context(locale="en-GB", timezone_id="UTC")
+    context.set_default_timeout(PATIENCE * 1000)
+    yield context.new_page()
+    context.close()
 
 
 @pytest.fixture
-def watched(browser: Browser) -> Iterator[Watched]:
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC"
-    )
-    context.set_default_timeout(PATIENCE * 1000)
-    yield Watched(context.new_page())
-    context.close()
+def watched(shared: Page) -> Iterator[Watched]:
+    shared.set_viewport_size({"width": 1280, "height": 900})
+    shared.emulate_media(color_scheme="light", reduced_motion="no-preference")
+    watched = Watched(shared)
+    yield watched
+    watched.leave()

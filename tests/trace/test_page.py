@@ -206,21 +206,30 @@ def test_page_shows_where_the_hash_chain_is_broken(
         expect(page.locator("#chain")).to_have_class("chip bad")
 
 
-def test_page_shows_new_records_of_a_running_session(
-    watched: Watched, log: SqliteLog, url: str
+def test_new_records_and_sessions_appear_without_a_reload(
+    browser: Browser, log: SqliteLog, url: str
 ) -> None:
     tell(log, "live", STORY[:8])
-    watched.page.clock.install()
-    page = open_page(watched, url, "live")
-    expect(page.locator("#outcome")).to_have_text("not finished")
-    expect(page.locator(".proposal .chip")).to_have_text("allowed")
-    for payload in STORY[8:11]:
-        log.append_sync("live", payload)
-    page.clock.run_for(2500)
-    expect(page.locator(".proposal .chip")).to_have_text("observed an error")
-    log.append_sync("live", SessionFinished("cancelled"))
-    page.clock.run_for(2500)
-    expect(page.locator("#outcome")).to_have_text("cancelled")
+    # A page of its own, because its clock stays replaced.
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.clock.install()
+        open_page(Watched(page), url, "live")
+        expect(page.locator("#outcome")).to_have_text("not finished")
+        expect(page.locator(".proposal .chip")).to_have_text("allowed")
+        for payload in STORY[8:11]:
+            log.append_sync("live", payload)
+        page.clock.run_for(2500)
+        expect(page.locator(".proposal .chip")).to_have_text("observed an error")
+        log.append_sync("live", SessionFinished("cancelled"))
+        page.clock.run_for(2500)
+        expect(page.locator("#outcome")).to_have_text("cancelled")
+        tell(log, "look", LEFT_OPEN)
+        # Append a record to a session that had finished.
+        log.append_sync("live", MessageRecorded(User("One more thing")))
+        page.clock.run_for(6000)
+        expect(page.locator("#sessions a")).to_have_count(2)
+        expect(page.locator("#timeline")).to_contain_text("One more thing")
 
 
 def test_long_session_is_loaded_in_pages(watched: Watched, log: SqliteLog, url: str) -> None:
@@ -320,16 +329,16 @@ def test_narrow_screen_has_no_horizontal_scroll(
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
-def test_page_reports_an_unknown_session(watched: Watched, log: SqliteLog, url: str) -> None:
-    tell(log)
-    watched.page.goto(url + "#nobody")
-    expect(watched.page.locator("#trouble")).to_have_text("the log has no session nobody")
-
-
-def test_page_explains_that_the_log_is_empty(watched: Watched, url: str) -> None:
+def test_page_explains_an_empty_log_and_an_unknown_session(
+    watched: Watched, log: SqliteLog, url: str
+) -> None:
     watched.page.goto(url)
     expect(watched.page.locator("#sessions")).to_have_text("No sessions yet.")
     expect(watched.page.locator("#empty")).to_be_visible()
+    tell(log)
+    watched.page.goto(url + "#nobody")
+    watched.page.reload()
+    expect(watched.page.locator("#trouble")).to_have_text("the log has no session nobody")
 
 
 # --- rendering of texts ------------------------------------------------------------------------
@@ -503,20 +512,6 @@ def test_sessions_are_sorted_filtered_and_searched(
     expect(page.locator("#timeline > li.hit")).to_contain_text("expected 4, received 5")
     assert page.evaluate("CSS.highlights.get('found').size") >= 2
     assert watched.complaints == []
-
-
-def test_new_sessions_and_records_appear_without_a_reload(
-    watched: Watched, log: SqliteLog, url: str
-) -> None:
-    tell(log, "fix")
-    watched.page.clock.install()
-    page = open_page(watched, url, "fix")
-    tell(log, "look", LEFT_OPEN)
-    # Append a record to a session that had finished.
-    log.append_sync("fix", MessageRecorded(User("One more thing")))
-    page.clock.run_for(6000)
-    expect(page.locator("#sessions a")).to_have_count(2)
-    expect(page.locator("#timeline")).to_contain_text("One more thing")
 
 
 def test_the_page_is_accessible(watched: Watched, log: SqliteLog) -> None:
