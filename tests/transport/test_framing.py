@@ -228,7 +228,9 @@ def fields_by_llhttp(data: bytes) -> dict[str, str]:
 
 @pytest.mark.parametrize("pieces", [1, 0], ids=["at once", "byte by byte"])
 @pytest.mark.parametrize("name", [*KEPT, *CLOSED])
-async def test_valid_http_replies_are_accepted(name: str, pieces: int) -> None:
+async def test_valid_http_replies_are_accepted(
+    name: str, pieces: int, transport: HttpTransport
+) -> None:
     kept = name in KEPT
     data, body = KEPT[name] if kept else CLOSED[name], BODIES.get(name, b"hi")
 
@@ -241,14 +243,12 @@ async def test_valid_http_replies_are_accepted(name: str, pieces: int) -> None:
             if not kept:
                 return
 
-    transport = HttpTransport()
     async with listen(handler) as server:
         for number in (1, 2):
             status, fields, received = await call(transport, server.url)
             assert (status, received) == (200, body)
             assert fields == fields_by_llhttp(data)
             assert server.connections == (1 if kept else number)
-        await transport.close()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -256,7 +256,7 @@ async def test_valid_http_replies_are_accepted(name: str, pieces: int) -> None:
     ("kind", "name"), [(kind, name) for kind, replies in REFUSED.items() for name in replies]
 )
 async def test_invalid_http_replies_are_rejected(
-    kind: type[Exception], name: str, stream: bool
+    kind: type[Exception], name: str, stream: bool, transport: HttpTransport
 ) -> None:
     data = REFUSED[kind][name]
     ended = "end of file" in name
@@ -267,7 +267,6 @@ async def test_invalid_http_replies_are_rejected(
         if not ended:
             await reader.read()  # read until the client closes the connection
 
-    transport = HttpTransport()
     async with listen(handler) as server:
         with pytest.raises(kind) as caught:
             await call(transport, server.url, stream=stream)
@@ -275,51 +274,52 @@ async def test_invalid_http_replies_are_rejected(
         assert caught.value.__cause__ is None or caught.value.__cause__.__traceback__ is None
         await arrival(server.closed.wait(), "the connection to close")
         assert transport.open_pool().sizes == (0, 0)
-        await transport.close()
 
 
 @pytest.mark.parametrize(
     ("status", "rest"), [(204, b""), (304, b""), (304, b"content-length: 5\r\n")]
 )
-async def test_replies_with_a_status_that_has_no_body_are_read(status: int, rest: bytes) -> None:
+async def test_replies_with_a_status_that_has_no_body_are_read(
+    status: int, rest: bytes, transport: HttpTransport
+) -> None:
     reply = b"HTTP/1.1 %d X\r\n%b\r\n" % (status, rest)
-    transport = HttpTransport()
     async with listen(replying(reply)) as server:
         for _ in range(2):
             assert (await call(transport, server.url))[::2] == (status, b"")
         assert server.connections == 1
-        await transport.close()
 
 
-async def test_repeated_reply_headers_are_joined_and_names_are_lower_case() -> None:
+async def test_repeated_reply_headers_are_joined_and_names_are_lower_case(
+    transport: HttpTransport,
+) -> None:
     reply = TWO + b"X-A: 1\r\nx-a:  2 \r\nRetry-After: 7\r\n\r\nhi"
-    transport = HttpTransport()
     async with listen(replying(reply)) as server:
         _, fields, _ = await call(transport, server.url)
-        await transport.close()
     assert fields == {"content-length": "2", "x-a": "1, 2", "retry-after": "7"}
 
 
 # --- replies that arrive at the wrong time -----------------------------------------------------
 
 
-async def test_reply_that_arrives_before_the_request_is_sent_is_read() -> None:
+async def test_reply_that_arrives_before_the_request_is_sent_is_read(
+    transport: HttpTransport,
+) -> None:
     """A server at its connection limit replies 503 as soon as a connection is open, and closes it."""
 
     async def handler(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\nretry-after: 1\r\n\r\nno")
         await writer.drain()
 
-    transport = HttpTransport()
     async with listen(handler) as server:
         for _ in range(5):
             status, fields, body = await call(transport, server.url)
             assert (status, fields["retry-after"], body) == (503, "1", b"no")
-        await transport.close()
 
 
 @pytest.mark.parametrize("size", [JOINED_BODY, JOINED_BODY + 1, 600_000])
-async def test_request_body_is_sent_completely_after_the_head(size: int) -> None:
+async def test_request_body_is_sent_completely_after_the_head(
+    size: int, transport: HttpTransport
+) -> None:
     """A large request body is written after the head, and a small one together with the head."""
     body, received = bytes(range(256)) * (size // 256 + 1), b""
 
@@ -328,29 +328,27 @@ async def test_request_body_is_sent_completely_after_the_head(size: int) -> None
         _, received = await read_request(reader)
         writer.write(TWO + b"\r\nhi")
 
-    transport = HttpTransport()
     async with listen(handler) as server:
         assert (await call(transport, server.url, body=body[:size]))[2] == b"hi"
-        await transport.close()
     assert received == body[:size]
 
 
-async def test_call_ends_if_the_server_replies_before_it_reads_the_body() -> None:
+async def test_call_ends_if_the_server_replies_before_it_reads_the_body(
+    transport: HttpTransport,
+) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too large\r\ncontent-length: 2\r\n\r\nno")
         await writer.drain()
         await asyncio.Event().wait()  # the server never reads the body
 
-    transport = HttpTransport()
     async with listen(handler) as server:
         status, _, body = await call(transport, server.url, body=b"x" * 20_000_000)
         assert (status, body) == (413, b"no")
         assert transport.open_pool().sizes[1] == 0
-        await transport.close()
 
 
-async def test_idle_connection_that_receives_bytes_is_closed() -> None:
+async def test_idle_connection_that_receives_bytes_is_closed(transport: HttpTransport) -> None:
     """nginx and HAProxy send status 408 when they close a connection that was idle for too long."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -366,7 +364,6 @@ async def test_idle_connection_that_receives_bytes_is_closed() -> None:
         await reader.read()
 
     told, late = asyncio.Event(), asyncio.Event()
-    transport = HttpTransport()
     async with listen(handler) as server:
         assert (await call(transport, server.url))[2] == b"hi"
         assert transport.open_pool().sizes == (1, 1)
@@ -374,10 +371,11 @@ async def test_idle_connection_that_receives_bytes_is_closed() -> None:
         await arrival(server.closed.wait(), "the connection to close")
         assert (await call(transport, server.url))[::2] == (200, b"hi")
         assert server.connections == 2
-        await transport.close()
 
 
-async def test_no_request_is_lost_if_the_server_closes_after_each_reply() -> None:
+async def test_no_request_is_lost_if_the_server_closes_after_each_reply(
+    transport: HttpTransport,
+) -> None:
     """The server closes the connection after each reply, and the client may send the next request
     before its event loop notices.
     """
@@ -388,7 +386,6 @@ async def test_no_request_is_lost_if_the_server_closes_after_each_reply() -> Non
         writer.write(TWO + b"\r\nhi")
         await writer.drain()
 
-    transport = HttpTransport()
     async with listen(handler) as server:
         for number in range(50):
             assert (await call(transport, server.url))[2] == b"hi"
@@ -396,10 +393,9 @@ async def test_no_request_is_lost_if_the_server_closes_after_each_reply() -> Non
             while server.open:
                 await asyncio.sleep(0)
             assert server.connections == number + 1
-        await transport.close()
 
 
-async def test_request_is_not_resent_on_a_lost_connection() -> None:
+async def test_request_is_not_resent_on_a_lost_connection(transport: HttpTransport) -> None:
     requests = 0
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -411,13 +407,11 @@ async def test_request_is_not_resent_on_a_lost_connection() -> None:
             await read_request(reader)  # the server closes the connection at the second request
             requests += 1
 
-    transport = HttpTransport()
     async with listen(handler) as server:
         await call(transport, server.url)
         with pytest.raises(NetworkError, match="lost before the reply"):
             await call(transport, server.url)
         assert (requests, server.connections) == (2, 1)
-        await transport.close()
 
 
 # --- draining after the end mark of a stream ---------------------------------------------------
@@ -515,26 +509,24 @@ DAMAGED: dict[str, tuple[bytes, bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", CODINGS)
-async def test_content_encodings_are_decoded(name: str) -> None:
+async def test_content_encodings_are_decoded(name: str, transport: HttpTransport) -> None:
     coding, data, text = CODINGS[name]
     head = OK + b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding, len(data))
-    transport = HttpTransport()
     async with listen(replying(head + data)) as server:
         for _ in range(2):
             assert (await call(transport, server.url))[2] == text
         assert server.connections == 1
-        await transport.close()
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-async def test_damaged_compressed_bodies_raise_an_error(name: str) -> None:
+async def test_damaged_compressed_bodies_raise_an_error(
+    name: str, transport: HttpTransport
+) -> None:
     coding, data, complaint = DAMAGED[name]
     head = OK + b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding, len(data))
-    transport = HttpTransport()
     async with listen(replying(head + data)) as server:
         with pytest.raises(InvalidResponseError, match=complaint):
             await call(transport, server.url)
-        await transport.close()
 
 
 def test_documented_state_table_of_a_connection_is_complete() -> None:

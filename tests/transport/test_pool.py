@@ -28,7 +28,7 @@ from .raw import PATIENT, call, listen, read_request, replying
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 
 
-async def test_most_recently_used_connection_is_reused_first() -> None:
+async def test_most_recently_used_connection_is_reused_first(transport: HttpTransport) -> None:
     waiting: list[asyncio.StreamWriter] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,7 +38,6 @@ async def test_most_recently_used_connection_is_reused_first() -> None:
             used.append(writer)
 
     used: list[asyncio.StreamWriter] = []
-    transport = HttpTransport()
     async with listen(handler) as server:
         calls = [asyncio.ensure_future(call(transport, server.url)) for _ in range(3)]
         await until(lambda: len(waiting) == 3, "three requests")
@@ -54,7 +53,6 @@ async def test_most_recently_used_connection_is_reused_first() -> None:
         assert waiting[0] is last
         last.write(REPLY)
         await again
-        await transport.close()
 
 
 async def test_connection_is_idle_as_soon_as_the_last_events_are_read() -> None:
@@ -73,8 +71,7 @@ async def test_connection_is_idle_as_soon_as_the_last_events_are_read() -> None:
 
 
 @pytest.mark.usefixtures("virtual_time")
-async def test_idle_connections_are_closed_after_a_while() -> None:
-    transport = HttpTransport()
+async def test_idle_connections_are_closed_after_a_while(transport: HttpTransport) -> None:
     async with listen(replying(REPLY)) as server:
         await asyncio.gather(*[call(transport, server.url) for _ in range(3)])
         await asyncio.sleep(pool.PLAIN_SECONDS - 0.1)
@@ -83,16 +80,15 @@ async def test_idle_connections_are_closed_after_a_while() -> None:
         assert transport.open_pool().sizes == (0, 0)
         await call(transport, server.url)
         assert server.connections == 4
-        await transport.close()
 
 
-async def test_number_of_idle_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_idle_connections_is_limited(
+    monkeypatch: pytest.MonkeyPatch, transport: HttpTransport
+) -> None:
     monkeypatch.setattr(pool, "MAX_IDLE", 2)
-    transport = HttpTransport()
     async with listen(replying(REPLY)) as server:
         await asyncio.gather(*[call(transport, server.url) for _ in range(5)])
         assert transport.open_pool().sizes[1] == 2
-        await transport.close()
 
 
 async def test_connection_limit_makes_calls_wait() -> None:
@@ -339,8 +335,7 @@ HEAD = (
 )
 
 
-async def test_headers_for_records_are_those_that_errors_keep() -> None:
-    transport = HttpTransport()
+async def test_headers_for_records_are_those_that_errors_keep(transport: HttpTransport) -> None:
     async with listen(replying(HEAD + b"hi")) as server:
         request = HttpRequest("POST", server.url, {}, b"{}")
         async with transport.send(request, {}, PATIENT) as reply:
@@ -351,7 +346,6 @@ async def test_headers_for_records_are_those_that_errors_keep() -> None:
             }  # fmt: skip
             assert kept["x-ratelimit-remaining-requests"] == "9"
             assert "12345678" not in kept["x-ratelimit-note"]
-        await transport.close()
 
 
 @pytest.mark.parametrize(
@@ -368,8 +362,9 @@ async def test_headers_for_records_are_those_that_errors_keep() -> None:
         {"connection": "keep-alive"},
     ],
 )
-async def test_invalid_headers_are_rejected(headers: dict[str, str]) -> None:
-    transport = HttpTransport()
+async def test_invalid_headers_are_rejected(
+    headers: dict[str, str], transport: HttpTransport
+) -> None:
     async with listen(replying(REPLY)) as server:
         with pytest.raises(NetworkError, match="malformed") as caught:
             await call(transport, server.url, headers=headers)
@@ -378,7 +373,6 @@ async def test_invalid_headers_are_rejected(headers: dict[str, str]) -> None:
             for value in headers.values()
             if value in repr(caught.value.__cause__) and len(value) > 1
         ]
-        await transport.close()
 
 
 @pytest.mark.parametrize(
@@ -423,13 +417,12 @@ async def test_transport_can_be_closed_while_a_connection_is_being_opened() -> N
         await until(lambda: not server.open, "every connection to close")
 
 
-async def test_abandoned_stream_is_closed_in_its_own_event_loop() -> None:
+async def test_abandoned_stream_is_closed_in_its_own_event_loop(transport: HttpTransport) -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         await reader.read()
 
-    transport = HttpTransport()
     async with listen(mute) as server:
         request = HttpRequest("POST", f"{server.url}/v1", {}, b"{}")
         held: list[Any] = [transport.send(request, {}, PATIENT, stream=True)]
@@ -438,7 +431,6 @@ async def test_abandoned_stream_is_closed_in_its_own_event_loop() -> None:
         thread.start()
         await asyncio.to_thread(thread.join)
         await arrival(server.closed.wait(), "the connection to close")
-        await transport.close()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in its loop", "in another thread"])

@@ -200,7 +200,7 @@ STREAMS = 5_000 if WHOLE else 400
 
 
 @pytest.mark.exhaustive
-async def test_concurrent_streams_do_not_mix_their_bytes() -> None:
+async def test_concurrent_streams_do_not_mix_their_bytes(transport: HttpTransport) -> None:
     """Many streams are open at once, and each receives only its own bytes."""
     everyone = asyncio.Event()
     here = 0
@@ -220,8 +220,6 @@ async def test_concurrent_streams_do_not_mix_their_bytes() -> None:
             await writer.drain()
         writer.write(b"0\r\n\r\n")
 
-    transport = HttpTransport()
-
     async def read(number: int) -> bytes:
         request = HttpRequest("POST", f"{server.url}/v1", {"x-do": f"[{number}]"}, b"{}")
         async with transport.send(request, {}, PATIENT, stream=True) as reply:
@@ -232,5 +230,4 @@ async def test_concurrent_streams_do_not_mix_their_bytes() -> None:
 
     async with listen(handler, backlog=1000) as server:
         replies = await asyncio.gather(*[read(number) for number in range(STREAMS)])
-        await transport.close()
     assert replies == [f"[{number}]".encode() * 3 for number in range(STREAMS)]

@@ -274,11 +274,10 @@ async def test_closing_a_tls_connection_sends_close_notify(authority: Authority)
     assert ends == [b"", b"close_notify"]
 
 
-async def test_cancelling_the_tls_handshake_closes_the_socket() -> None:
+async def test_cancelling_the_tls_handshake_closes_the_socket(transport: HttpTransport) -> None:
     async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    transport = HttpTransport()
     async with listen(mute) as server:
         task = asyncio.ensure_future(call(transport, server.url.replace("http:", "https:")))
         await until(lambda: server.connections, "the connection")
@@ -287,4 +286,3 @@ async def test_cancelling_the_tls_handshake_closes_the_socket() -> None:
             await task
         await arrival(server.closed.wait(), "the connection to close")
         assert transport.open_pool().sizes == (0, 0)
-        await transport.close()
