@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +91,40 @@ def server() -> Iterator[Server]:
         yield running
 
 
+def place(workspace: Path) -> list[str]:
+    return ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
+
+
 def words(server: Server, workspace: Path, *more: str) -> list[str]:
-    place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
-    return ["agent", "Make it two.", "--model", "m", "--base-url", server.base_url, *place, *more]
+    return [
+        "agent",
+        "Make it two.",
+        "--model",
+        "m",
+        "--base-url",
+        server.base_url,
+        *place(workspace),
+        *more,
+    ]
 
 
 def run(
     server: Server, workspace: Path, *more: str, given: str | None = None, **variables: str
 ) -> Result:
     return CliRunner().invoke(main, words(server, workspace, *more), input=given, env=variables)
+
+
+def run_script(
+    workspace: Path,
+    *answers: tuple[str, list[tuple[str, dict[str, Any]]]],
+    more: Sequence[str] = (),
+) -> Result:
+    with Background(Scripted(*answers)) as server:
+        return run(server, workspace, *more)
+
+
+def payloads(workspace: Path, kind: str) -> list[Any]:
+    return [record.payload for record in records(workspace) if record.type == kind]
 
 
 def records(workspace: Path) -> list[Any]:
@@ -135,8 +160,7 @@ def test_yes_option_allows_every_tool_call(server: Server, workspace: Path) -> N
 
 def test_same_loss_in_several_turns_is_reported_once(workspace: Path) -> None:
     fails = [("", [("bash", {"command": "exit 3"})])] * 3
-    with Background(Scripted(*fails, ("So.", []))) as server:
-        result = run(server, workspace, "--yes")
+    result = run_script(workspace, *fails, ("So.", []), more=["--yes"])
     assert result.output.count("is_error_dropped") == 1, result.output
     assert (
         "     note  messages[3].is_error: this wire cannot mark a result as an error"
@@ -153,51 +177,25 @@ def test_tool_call_is_denied_without_an_approver(server: Server, workspace: Path
 
 
 def test_permission_rules_are_read_from_the_command_line(server: Server, workspace: Path) -> None:
-    result = run(
-        server,
-        workspace,
-        "--allow",
-        "edit_file:*.txt",
-        "--allow",
-        "bash:cat*",
-        "--deny",
-        "execute",
-    )
+    allowed = ["--allow", "edit_file:*.txt", "--allow", "bash:cat*"]
+    result = run(server, workspace, *allowed, "--deny", "execute")
     assert "  allowed  edit_file, by rule: --allow edit_file:*.txt" in result.stdout
     assert "   denied  bash, by rule: --deny execute" in result.stdout
     assert (workspace / "a.txt").read_text() == "two\n"
 
 
-@pytest.mark.parametrize("rule", ["bash:", "edit_file: ", ":x", " "])
-def test_incomplete_permission_rules_are_rejected(
-    server: Server, workspace: Path, rule: str
-) -> None:
-    result = run(server, workspace, "--allow", rule)
-    assert result.exit_code == 2
-    assert f"--allow {rule}: n" in result.output
-    assert server.requests == []
-
-
 def test_permission_rules_that_never_match_are_reported_at_the_start(
     server: Server, workspace: Path
 ) -> None:
-    result = run(
-        server,
-        workspace,
-        "--deny",
-        "bash",
-        "--deny",
-        "fetch:secrets/**",
-        "--deny",
-        "edit_file:x/**",
-    )
+    rules = ("bash", "fetch:secrets/**", "edit_file:x/**")
+    result = run(server, workspace, *[word for rule in rules for word in ("--deny", rule)])
     assert (
         "note  the rule '--deny fetch:secrets/**' never matches: no tool that it is about"
         in result.stdout
     )
     assert result.stdout.count("never matches") == 1
-    with Background(Scripted(("So.", []))) as other:
-        result = run(other, workspace, "--deny", "fetch:secrets/**", "--json")
+    more = ["--deny", "fetch:secrets/**", "--json"]
+    result = run_script(workspace, ("So.", []), more=more)
     assert "note: the rule '--deny fetch:secrets/**' never matches" in result.stderr
     assert all(line.startswith("{") for line in result.stdout.splitlines())
 
@@ -226,8 +224,8 @@ def test_changed_tools_of_an_mcp_server_are_omitted_until_accepted(workspace: Pa
         ("changed", []),
     ):
         mode.write_text(name)
-        with Background(Scripted(("So.", []))) as server:
-            result = run(server, workspace, "--mcp", f"{sys.executable} {program} @{mode}", *more)
+        words = ["--mcp", f"{sys.executable} {program} @{mode}", *more]
+        result = run_script(workspace, ("So.", []), more=words)
         text = " ".join(result.stdout.split())
         shown.append(("bash, echo, other" in text, "pinned; --mcp-accept accepts it" in text))
     assert shown == [(True, False), (False, True), (True, False), (True, False)]
@@ -276,14 +274,13 @@ def test_headers_for_an_mcp_server_are_sent_to_its_origin_only(
     }
 
 
+@pytest.mark.parametrize("allowing", [["--allow", "write"], ["--yes"]], ids=" ".join)
 @pytest.mark.parametrize("path", [".git", "sub/.git", ".GIT/config", "sub/.Git/hooks/pre-commit"])
 def test_git_folder_cannot_be_written_even_if_writing_is_allowed(
-    workspace: Path, path: str
+    workspace: Path, path: str, allowing: list[str]
 ) -> None:
-    with Background(
-        Scripted(("", [("edit_file", {"path": path, "old": "", "new": "x"})]), ("So.", []))
-    ) as server:
-        result = run(server, workspace, "--allow", "write")
+    edit = ("edit_file", {"path": path, "old": "", "new": "x"})
+    result = run_script(workspace, ("", [edit]), ("So.", []), more=allowing)
     assert "denied  edit_file, by rule: version control is not written" in result.stdout, (
         result.output
     )
@@ -301,9 +298,7 @@ def test_permission_rules_are_read_from_a_file(server: Server, workspace: Path) 
 def test_approval_answers_are_read_from_standard_input(server: Server, workspace: Path) -> None:
     result = run(server, workspace, "--ask", given="a\nlooks wrong to me\ny\n")
     assert result.exit_code == 0
-    granted = [
-        record.payload for record in records(workspace) if record.type == "permission.granted"
-    ]
+    granted = payloads(workspace, "permission.granted")
     assert [(grant.tool_name, grant.by, grant.scope) for grant in granted] == [
         ("read_file", "user", "session"),
         ("bash", "user", "once"),
@@ -321,9 +316,7 @@ def test_approval_answer_may_change_the_input_or_allow_a_path_or_prefix(
     result = run(server, workspace, "--ask", given=answers)
     assert result.exit_code == 0, result.output
     assert (workspace / "a.txt").read_text() == "three\n"
-    granted = [
-        record.payload for record in records(workspace) if record.type == "permission.granted"
-    ]
+    granted = payloads(workspace, "permission.granted")
     assert [(grant.scope, grant.prefix) for grant in granted] == [
         ("path", None),
         ("once", None),
@@ -342,9 +335,7 @@ def test_approval_answer_in_free_text_is_a_denial_with_a_reason(
     server: Server, workspace: Path, answer: str
 ) -> None:
     run(server, workspace, "--ask", given=f"y\ny\n{answer}\n")
-    denied = [
-        record.payload for record in records(workspace) if record.type == "permission.denied"
-    ]
+    denied = payloads(workspace, "permission.denied")
     assert [(each.tool_name, each.reason) for each in denied] == [("bash", answer)]
 
 
@@ -398,9 +389,7 @@ def test_session_can_be_resumed_at_a_record_or_as_a_fork(workspace: Path) -> Non
         again[1] = "Something else."
         result = CliRunner().invoke(main, again)
         assert result.exit_code == 0, result.output
-        resumed = [
-            record.payload for record in records(workspace) if record.type == "session.resumed"
-        ]
+        resumed = payloads(workspace, "session.resumed")
         assert [each.at for each in resumed] == [3]
         forked = words(server, workspace, "--fork", first, "--at", "3", "--then", "And then?")
         forked[1] = "Another way."
@@ -423,8 +412,7 @@ def test_conflicting_options_of_the_agent_command_are_rejected(
 
 
 def test_error_of_the_model_sets_the_exit_code(workspace: Path) -> None:
-    with Background(Scripted()) as server:
-        result = run(server, workspace)
+    result = run_script(workspace)
     assert result.exit_code == EXIT_CODES["provider_unavailable"]
     assert "error: provider_unavailable" in result.stderr
     assert types(records(workspace))[-1] == "session.finished"
@@ -444,7 +432,7 @@ def test_error_of_the_model_sets_the_exit_code(workspace: Path) -> None:
             ["--allow", "edit_file:/etc/**"],
             "--allow edit_file:/etc/**: path: must be a pattern below the workspace",
         ),
-        (["--allow", ":x"], "--allow :x: names no tool"),
+        *[(["--allow", rule], f"--allow {rule}: n") for rule in ("bash:", ":x", " ")],
         (["--resume", "nowhere"], "the log has no session 'nowhere'"),
     ],
 )
@@ -453,7 +441,7 @@ def test_invalid_option_values_are_reported(
 ) -> None:
     result = run(server, workspace, *more)
     assert result.exit_code == 2, result.output
-    assert complaint in " ".join(result.stderr.split())
+    assert " ".join(complaint.split()) in " ".join(result.stderr.split())
     assert not server.requests
 
 
@@ -469,15 +457,6 @@ def test_mcp_server_that_does_not_start_is_reported(server: Server, workspace: P
     result = run(server, workspace, "--mcp", "/no/such/server --flag")
     assert result.exit_code == EXIT_CODES["session_failed"]
     assert "/no/such/server" in result.stderr
-
-
-def test_git_folder_cannot_be_written_with_the_yes_option(workspace: Path) -> None:
-    (workspace / ".git").mkdir()
-    hook = ("edit_file", {"path": ".git/hooks/pre-commit", "old": "", "new": "#!/bin/sh\n"})
-    with Background(Scripted(("", [hook]), ("Oh.", []))) as server:
-        result = run(server, workspace, "--yes")
-    assert "   denied  edit_file, by rule: version control is not written" in result.stdout
-    assert not list((workspace / ".git").iterdir())
 
 
 # --- dragoman agent at a terminal --------------------------------------------------------------
@@ -607,9 +586,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_model_without_tool_support_is_rejected(
     settings: Path, workspace: Path, more: list[str], name: str
 ) -> None:
-    place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
     result = CliRunner().invoke(
-        main, ["agent", "Mend it.", *place, *more], env={"GROQ_API_KEY": "k" * 20}
+        main, ["agent", "Mend it.", *place(workspace), *more], env={"GROQ_API_KEY": "k" * 20}
     )
     assert result.exit_code == EXIT_CODES["provider_invalid_request"]
     category, reason, advice = result.stderr.splitlines()
@@ -655,8 +633,7 @@ def test_default_model_is_read_from_the_settings(settings: Path, workspace: Path
             "default: box:m\nadapters: {box: {type: openai-compatible, base_url: "
             f"'{server.base_url}'}}}}\n"
         )
-        place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
-        result = CliRunner().invoke(main, ["agent", "Mend it.", *place])
+        result = CliRunner().invoke(main, ["agent", "Mend it.", *place(workspace)])
     assert result.exit_code == 0, result.output
     assert "  session  box:m with " in result.stdout
 
@@ -679,8 +656,7 @@ def test_long_task_runs_in_a_small_context_window(workspace: Path) -> None:
             f"adapters: {{lab: {{type: openai-compatible, base_url: '{server.base_url}'}}}}\n"
             "models: {'lab:m': {adapter: lab, capabilities: {max_context_tokens: 16000}}}\n"
         )
-        place = ["--workspace", str(workspace), "--log", str(workspace.parent / "log.db")]
-        words = ["agent", "Read it.", "--model", "lab:m", *place]
+        words = ["agent", "Read it.", "--model", "lab:m", *place(workspace)]
         result = CliRunner().invoke(main, words, env={"DRAGOMAN_CONFIG": str(config)})
     assert result.exit_code == 0, result.output
     assert "  context  DropOldToolResults: " in result.stdout

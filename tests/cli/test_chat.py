@@ -32,8 +32,21 @@ def chat(*words: str, given: str, **variables: str) -> Result:
     return CliRunner().invoke(main, ["chat", *words], input=given, env=variables)
 
 
+def talk_to(server: Background, *words: str, given: str, **variables: str) -> Result:
+    return chat("m", "--base-url", server.base_url, *words, given=given, **variables)
+
+
 def heard(server: Any) -> list[list[Any]]:
     return [[message["content"] for message in seen.json["messages"]] for seen in server.requests]
+
+
+def save_talk(folder: Path, block: dict[str, Any]) -> Path:
+    """Write a file of a chat whose answer begins with the given block."""
+    said = [block, {"type": "text", "text": "Hello"}]
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}]
+    path = folder / "talk.json"
+    path.write_text(json.dumps(talk))
+    return path
 
 
 async def propose(connection: Connection) -> None:
@@ -43,18 +56,19 @@ async def propose(connection: Connection) -> None:
     if any(message["role"] == "tool" for message in messages):
         connection.chunk(stream_of("Seen"))
     else:
-        call = {
-            "index": 0,
-            "id": "c1",
-            "function": {"name": "look", "arguments": '{"at": "sea", "n": 1}'},
-        }
-        data = {
-            "choices": [
-                {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
-            ]
-        }
-        connection.chunk(b"data: " + json.dumps(data).encode() + b"\n\n" + DONE)
+        function = {"name": "look", "arguments": '{"at": "sea", "n": 1}'}
+        call = {"index": 0, "id": "c1", "function": function}
+        choice = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+        connection.chunk(chunk(choices=[choice]) + DONE)
     connection.end_stream()
+
+
+async def hang(connection: Connection, text: str = "First half") -> None:
+    """Send the beginning of an answer, and nothing more."""
+    connection.begin_stream()
+    connection.chunk(chunk(text))
+    await connection.writer.drain()
+    await asyncio.Event().wait()
 
 
 def leave(terminal: Terminal) -> None:
@@ -136,17 +150,12 @@ def test_message_can_be_written_in_an_editor(tmp_path: Path) -> None:
 
 def test_keys_typed_during_a_reply_are_not_lost() -> None:
     async def handler(connection: Connection) -> None:
-        if len(connection.seen.json["messages"]) > 1:
-            await answering("Done")(connection)
-            return
-        connection.begin_stream()
-        connection.chunk(chunk("Working"))
-        await connection.writer.drain()
-        await asyncio.Event().wait()
+        is_first = len(connection.seen.json["messages"]) == 1
+        await (hang if is_first else answering("Done"))(connection)
 
     with Background(handler) as server, chatting(server) as terminal:
         terminal.type("one\r")
-        terminal.see("Working")
+        terminal.see("First half")
         terminal.type("typed aheax\x7fd")
         terminal.drain(0.2)
         terminal.type("\x03")
@@ -154,15 +163,14 @@ def test_keys_typed_during_a_reply_are_not_lost() -> None:
         terminal.see("typed ahead")  # the next prompt contains what was typed during the answer
         terminal.type("\r")
         terminal.see("Done")
-    assert heard(server)[-1] == ["one", "Working", "typed ahead"]
+    assert heard(server)[-1] == ["one", "First half", "typed ahead"]
 
 
 def test_warning_about_omitted_reasoning_is_printed_once() -> None:
     async def handler(connection: Connection) -> None:
-        delta = {"reasoning_content": "hm"}
-        data = {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        choice = {"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": None}
         connection.begin_stream()
-        connection.chunk(b"data: " + json.dumps(data).encode() + b"\n\n" + stream_of("Hello"))
+        connection.chunk(chunk(choices=[choice]) + stream_of("Hello"))
         connection.end_stream()
 
     with Background(handler) as server:
@@ -170,7 +178,7 @@ def test_warning_about_omitted_reasoning_is_printed_once() -> None:
             for line in ("one", "two", "three"):
                 terminal.type(f"{line}\r")
                 terminal.see("Hello")
-        piped = chat("m", "--base-url", server.base_url, given="one\ntwo\nthree\n")
+        piped = talk_to(server, given="one\ntwo\nthree\n")
     for shown in (terminal.raw, piped.stderr):
         assert "thinking_dropped" not in shown
         assert "messages[" not in shown
@@ -186,8 +194,8 @@ def test_chat_errors_use_the_names_of_command_line_options() -> None:
         connection.writer.close()
 
     with Background(handler) as server:
-        talk = chat("m", "--base-url", server.base_url, given="one\n")
-        setting = chat("m", "--base-url", server.base_url, "--wire", "anthropic", given="one\n")
+        talk = talk_to(server, given="one\n")
+        setting = talk_to(server, "--wire", "anthropic", given="one\n")
     assert "error.response" not in talk.stderr
     assert "Try again" in talk.stderr
     assert "config." not in setting.stderr
@@ -196,13 +204,8 @@ def test_chat_errors_use_the_names_of_command_line_options() -> None:
 def test_markdown_is_rendered_while_streaming_and_chat_survives_interrupts() -> None:
     async def handler(connection: Connection) -> None:
         question = connection.seen.json["messages"][-1]["content"]
-        if question != "slowly":
-            await answering("## A title\n\nSome **bold** words.\n")(connection)
-            return
-        connection.begin_stream()
-        connection.chunk(chunk("First half"))
-        await connection.writer.drain()
-        await asyncio.Event().wait()
+        said = "## A title\n\nSome **bold** words.\n"
+        await (hang if question == "slowly" else answering(said))(connection)
 
     with (
         Background(handler) as server,
@@ -236,11 +239,7 @@ def test_markdown_is_rendered_while_streaming_and_chat_survives_interrupts() -> 
 
 
 def test_model_swap_at_a_terminal_shows_losses_and_asks_for_confirmation(tmp_path: Path) -> None:
-    saved = tmp_path / "talk.json"
-    said = [{"type": "opaque", "data": {"x": 1}}, {"type": "text", "text": "Hello"}]
-    saved.write_text(
-        json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}])
-    )
+    saved = save_talk(tmp_path, {"type": "opaque", "data": {"x": 1}})
     with (
         Background(answering("Hello")) as server,
         Terminal("chat", "m", "--base-url", server.base_url) as terminal,
@@ -287,16 +286,10 @@ def test_output_has_no_colour_if_the_environment_disables_it(variables: dict[str
 
 
 def test_model_swap_shows_losses_and_continues(tmp_path: Path) -> None:
-    saved = tmp_path / "talk.json"
-    said = [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Hello"}]
-    saved.write_text(
-        json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": said}])
-    )
+    saved = save_talk(tmp_path, {"type": "thinking", "text": "hm"})
     with Background(answering("A")) as one, Background(answering("B")) as two:
-        talk = chat(
-            "m",
-            "--base-url",
-            one.base_url,
+        talk = talk_to(
+            one,
             given=f"/load {saved}\n/model other {two.base_url}\nand now?\n/model\n",
         )
     assert "- messages[1].content[0]" in talk.stdout
@@ -308,10 +301,8 @@ def test_model_swap_shows_losses_and_continues(tmp_path: Path) -> None:
 
 def test_impossible_model_swap_changes_nothing() -> None:
     with Background(answering("Hello")) as server:
-        talk = chat(
-            "m",
-            "--base-url",
-            server.base_url,
+        talk = talk_to(
+            server,
             given="one\n/model nobody:x\n/model anthropic:claude-sonnet-4-6\ntwo\n",
             ANTHROPIC_API_KEY="",
         )
@@ -324,21 +315,17 @@ def test_impossible_model_swap_changes_nothing() -> None:
 def test_chat_is_saved_and_loaded(tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     with Background(answering("Hello")) as server:
-        first = chat(
-            "m",
-            "--base-url",
-            server.base_url,
+        first = talk_to(
+            server,
             "--system",
             "S",
             given=f"one\n/save {file}\n/save {file}\n",
         )
-        second = chat(
-            "m",
-            "--base-url",
-            server.base_url,
+        second = talk_to(
+            server,
             given=f"/load {file}\ntwo\n/save {tmp_path / 'other.json'}\n",
         )
-        third = chat("m", "--base-url", server.base_url, given=f"/save {file}\n")
+        third = talk_to(server, given=f"/save {file}\n")
     assert "3 messages in" in first.stderr
     assert "3 messages from" in second.stderr
     assert heard(server)[-1] == ["S", "one", "Hello", "two"]
@@ -356,7 +343,7 @@ def test_cost_command_prints_the_cost_of_the_chat(tmp_path: Path) -> None:
             "models: {mine:m: {wire_name: gpt-5, aliases: [five]}}\n"
         )
         talk = chat("five", given="/cost\none\ntwo\n/cost\n", DRAGOMAN_CONFIG=str(config))
-        unknown = chat("m", "--base-url", server.base_url, given="one\n/cost\n")
+        unknown = talk_to(server, given="one\n/cost\n")
     assert "nothing was asked yet" in talk.stdout
     # Two calls, each with 3 tokens at 1.25 and 2 tokens at 10 dollars per million.
     assert "five: 2 answers, 6 tokens in, 4 out; $0.0000475 (prices" in talk.stdout
@@ -372,10 +359,8 @@ def test_images_are_sent_with_the_next_message(tmp_path: Path) -> None:
         f"/image {tmp_path / name}" for name in ("dot.png", "notes.txt", "paper.pdf", "none.png")
     ]
     with Background(answering("Hello")) as server:
-        talk = chat(
-            "m",
-            "--base-url",
-            server.base_url,
+        talk = talk_to(
+            server,
             given="\n".join([*lines, "what is it?", "and?", "/image", ""]),
         )
     kinds = [part["type"] for part in heard(server)[0][0]]
@@ -393,7 +378,7 @@ def test_tool_calls_are_shown_and_answered_by_hand(tmp_path: Path) -> None:
             f"/tools {tmp_path / 'tools.json'}\nlook!\n/result a boat\n/result again\n/tools "
             "none\n"
         )
-        talk = chat("m", "--base-url", server.base_url, given=given)
+        talk = talk_to(server, given=given)
     assert 'proposed, not executed: look({\n  "at": "sea",\n  "n": 1\n})' in talk.stdout
     assert talk.stdout.endswith("Seen\n")
     assert server.requests[0].json["tools"][0]["function"]["name"] == "look"
@@ -408,10 +393,8 @@ def test_tool_calls_are_shown_and_answered_by_hand(tmp_path: Path) -> None:
 def test_skipped_tool_call_is_marked_as_not_run(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps([TOOL]))
     with Background(propose) as server:
-        chat(
-            "m",
-            "--base-url",
-            server.base_url,
+        talk_to(
+            server,
             given=f"/tools {tmp_path / 'tools.json'}\nlook!\nnever mind\n",
         )
     roles = [message["role"] for message in server.requests[1].json["messages"]]
@@ -431,7 +414,7 @@ def test_invalid_chat_commands_are_reported(tmp_path: Path) -> None:
     ]
     lines += [f"/tools {tmp_path / 'bad.json'}", f"/save {tmp_path / 'no/where.json'}", "/help"]
     with Background(answering("Hello")) as server:
-        talk = chat("m", "--base-url", server.base_url, given="\n".join(lines))
+        talk = talk_to(server, given="\n".join(lines))
     assert talk.exit_code == 0
     for words in (
         "/fly is not a command",
@@ -447,7 +430,7 @@ def test_invalid_chat_commands_are_reported(tmp_path: Path) -> None:
 
 def test_chat_events_are_printed_as_json() -> None:
     with Background(answering("Hello")) as server:
-        talk = chat("m", "--base-url", server.base_url, "--json", given="one\n")
+        talk = talk_to(server, "--json", given="one\n")
     types = [json.loads(line)["type"] for line in talk.stdout.splitlines()]
     assert (types[0], types[-1]) == ("message.start", "message.complete")
 

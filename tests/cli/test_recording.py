@@ -30,10 +30,10 @@ from dragoman.log import (
 )
 from dragoman.messages import Assistant, System, User
 
-from ..server import Connection, answering, chunk
+from ..server import Connection, answering
 from ..test_sync import Background
 from ..waiting import PATIENCE
-from .test_chat import TOOL, heard, propose
+from .test_chat import TOOL, hang, heard, propose, talk_to
 
 KEY = "sk-secret-0123456789abcdef"
 
@@ -117,7 +117,7 @@ def test_ask_command_is_recorded_in_the_log(place: Path, mode: str) -> None:
 
 def test_chat_is_recorded_as_one_session_and_its_text_is_searchable(place: Path) -> None:
     with Background(answering("Hello")) as server:
-        run("chat", "m", "--base-url", server.base_url, given="one giraffe\ntwo\n/reset\nthree\n")
+        talk_to(server, given="one giraffe\ntwo\n/reset\nthree\n")
     sessions = list(read(place).values())
     assert [types(records) for records in sessions] == [
         ["session.started", *CALL, *CALL, "session.finished"],
@@ -133,13 +133,13 @@ def test_chat_is_recorded_as_one_session_and_its_text_is_searchable(place: Path)
 
 def test_empty_chat_records_no_session(place: Path) -> None:
     with Background(answering("Hello")) as server:
-        run("chat", "m", "--base-url", server.base_url, given="/help\n/reset\n")
+        talk_to(server, given="/help\n/reset\n")
     assert not place.exists()
 
 
 def test_continued_chat_keeps_its_model_and_messages(place: Path) -> None:
     with Background(answering("Hello")) as server:
-        run("chat", "m", "--base-url", server.base_url, "--system", "S", given="one\n")
+        talk_to(server, "--system", "S", given="one\n")
         run("ask", "m", "other", "--base-url", server.base_url)
         for words in (["-c"], ["--continue", max(read(place))[:12]]):
             again = run("chat", *words, given="two\n")
@@ -161,7 +161,7 @@ def test_unanswered_question_is_recorded_and_not_sent_again(place: Path) -> None
             await answering("Hello")(connection)
 
     with Background(handler) as server:
-        run("chat", "m", "--base-url", server.base_url, given="one\ntwo\n")
+        talk_to(server, given="one\ntwo\n")
         run("chat", "-c", given="three\n")
     assert heard(server)[-1] == ["one", "Hello", "three"]
     records = only(place)
@@ -185,11 +185,8 @@ def test_continue_option_reports_a_missing_chat_or_an_unknown_id(place: Path) ->
 
 def test_model_swap_is_recorded_and_continuing_uses_the_new_model(place: Path) -> None:
     with Background(answering("A")) as one, Background(answering("B")) as two:
-        run(
-            "chat",
-            "m",
-            "--base-url",
-            one.base_url,
+        talk_to(
+            one,
             given=f"one\n/model other {two.base_url}\ntwo\n",
         )
         run("chat", "-c", given="three\n")
@@ -201,7 +198,7 @@ def test_tool_calls_in_a_chat_are_recorded_as_not_executed(place: Path, tmp_path
     (tmp_path / "tools.json").write_text(json.dumps(TOOL))
     with Background(propose) as server:
         given = f"/tools {tmp_path / 'tools.json'}\nlook\n/result a boat\n"
-        run("chat", "m", "--base-url", server.base_url, given=given)
+        talk_to(server, given=given)
     found = types(only(place))
     assert (found.count("tool_intent.proposed"), found.count("tool_intent.closed")) == (1, 1)
     assert "tool.started" not in found
@@ -226,19 +223,13 @@ def started(*words: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("command", ["ask", "chat"])
 def test_interrupted_reply_is_recorded_partially(place: Path, command: str) -> None:
-    async def handler(connection: Connection) -> None:
-        connection.begin_stream()
-        connection.chunk(chunk("Half an ans"))
-        await connection.writer.drain()
-        await asyncio.Event().wait()
-
     words = ["m", "Hi"] if command == "ask" else ["m", "--prompt", "Hi"]
     with (
-        Background(handler) as server,
+        Background(hang) as server,
         started(command, *words, "--base-url", server.base_url) as process,
     ):
         process.stdin.close()
-        assert process.stdout.read(4) == b"Half"
+        assert process.stdout.read(5) == b"First"
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE)
     records = only(place)
@@ -249,7 +240,7 @@ def test_interrupted_reply_is_recorded_partially(place: Path, command: str) -> N
         EXIT_CODES["cancelled"] if command == "ask" else 0,
         "cancelled",
     )
-    assert messages(records)[-1] == Assistant("Half an ans")
+    assert messages(records)[-1] == Assistant("First half")
 
 
 @pytest.mark.parametrize("mode", ["--stream", "--no-stream"])
@@ -291,7 +282,7 @@ def test_unusable_log_causes_one_note_and_does_not_stop_the_reply(place: Path) -
         with SqliteLog(place):
             held = run("ask", "m", "Capital?", "--base-url", server.base_url)
         place.write_bytes(b"this is not a database" * 100)
-        broken = run("chat", "m", "--base-url", server.base_url, given="one\ntwo\n")
+        broken = talk_to(server, given="one\ntwo\n")
     for found in (held, broken):
         assert found.exit_code == 0
         assert "Paris" in found.stdout

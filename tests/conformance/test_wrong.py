@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -70,6 +71,11 @@ def each(kind: type, **facts: Any) -> Change:
     return lambda events: [
         replace(event, **facts) if isinstance(event, kind) else event for event in events
     ]
+
+
+def ending(**facts: Any) -> type[Clockwork]:
+    """Return a provider class whose replies end with other facts."""
+    return changing(each(MessageComplete, **facts))
 
 
 def both(first: Change, second: Change) -> Change:
@@ -169,12 +175,10 @@ class NotAnError(Clockwork):
         super().__init__(AuthenticationError("no"))
 
 
-def success(events: list[Event]) -> list[Event]:
-    return each(MessageComplete, finish_reason="stop")(events)
+class Breaking(Clockwork):
+    """Breaks off and replaces its error by another, or by none, as if the reply was complete."""
 
-
-class EndsWell(Clockwork):
-    """Treats an interrupted reply as complete."""
+    error: ProviderError | None = None
 
     def __init__(self) -> None:
         super().__init__(breaks=True)
@@ -184,19 +188,12 @@ class EndsWell(Clockwork):
             async for event in super().events(request):
                 yield event
         except ProviderError:
-            pass
+            if self.error is not None:
+                raise self.error from None
 
 
-class RaisesEmpty(Clockwork):
-    def __init__(self) -> None:
-        super().__init__(breaks=True)
-
-    async def events(self, request: Request) -> AsyncIterator[Event]:
-        try:
-            async for event in super().events(request):
-                yield event
-        except StreamInterruptedError:
-            raise StreamInterruptedError("gone") from None
+class BreakingEmpty(Breaking):
+    error = StreamInterruptedError("gone")
 
 
 class Choosy(Clockwork):
@@ -281,22 +278,10 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("streams.fold-to-their-response", TwoFaced, "their usage"),
     ("structured.parses-into-a-type", Untyped, "not an instance of it"),
     ("shape.says-what-it-is", Nameless, "name is empty"),
-    (
-        "shape.answers-with-a-response",
-        changing(each(MessageComplete, usage=Usage(-1))),
-        "usage.input_tokens is -1",
-    ),
-    (
-        "shape.answers-with-a-response",
-        changing(each(MessageComplete, final_content=())),
-        "has no text",
-    ),
-    (
-        "shape.answers-with-a-response",
-        changing(each(MessageComplete, finish_reason="done")),
-        "finish_reason is 'done'",
-    ),
-    ("shape.answers-with-a-response", changing(each(MessageComplete, parsed={})), "parsed is set"),
+    ("shape.answers-with-a-response", ending(usage=Usage(-1)), "usage.input_tokens is -1"),
+    ("shape.answers-with-a-response", ending(final_content=()), "has no text"),
+    ("shape.answers-with-a-response", ending(finish_reason="done"), "finish_reason is 'done'"),
+    ("shape.answers-with-a-response", ending(parsed={}), "parsed is set"),
     (
         "shape.answers-with-a-response",
         changing(each(MessageStart, provider="other")),
@@ -356,31 +341,11 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
         changing(each(ToolUseStart, tool_use_id="other")),
         "a tool call that is not open",
     ),
-    (
-        "tools.are-proposed",
-        changing(each(MessageComplete, finish_reason="stop")),
-        "the finish reason of a reply",
-    ),
-    (
-        "tools.in-both-modes",
-        changing(each(MessageComplete, final_content=())),
-        "complete() returned no call",
-    ),
-    (
-        "structured.parses-what-was-asked-for",
-        changing(each(MessageComplete, parsed=None)),
-        "parsed is empty",
-    ),
-    (
-        "structured.parses-what-was-asked-for",
-        changing(each(MessageComplete, parsed={"city": 1})),
-        "violates the schema",
-    ),
-    (
-        "structured.parses-what-was-asked-for",
-        changing(each(MessageComplete, structured_path=None)),
-        "structured_path",
-    ),
+    ("tools.are-proposed", ending(finish_reason="stop"), "the finish reason of a reply"),
+    ("tools.in-both-modes", ending(final_content=()), "complete() returned no call"),
+    ("structured.parses-what-was-asked-for", ending(parsed=None), "parsed is empty"),
+    ("structured.parses-what-was-asked-for", ending(parsed={"city": 1}), "violates the schema"),
+    ("structured.parses-what-was-asked-for", ending(structured_path=None), "structured_path"),
 ]
 
 
@@ -413,8 +378,8 @@ HOOKS: list[tuple[str, dict[str, Any], str]] = [
         "it raised AuthenticationError",
     ),
     ("streams.break-off-well", {"breaking": Clockwork}, "counted as complete"),
-    ("streams.break-off-well", {"breaking": EndsWell}, "counted as complete"),
-    ("streams.break-off-well", {"breaking": RaisesEmpty}, "lacks the partial response"),
+    ("streams.break-off-well", {"breaking": Breaking}, "counted as complete"),
+    ("streams.break-off-well", {"breaking": BreakingEmpty}, "lacks the partial response"),
     (
         "ready.ModelNotLoadedError",
         {"unready": {ModelNotLoadedError: Clockwork}},
@@ -518,35 +483,26 @@ async def test_conformance_cases_detect_a_faulty_http_provider(
 # --- codecs with deliberate defects ------------------------------------------------------------
 
 
-class Restless(ParrotCodec):
-    count = 0
+def sending(change: Callable[[HttpRequest], HttpRequest]) -> type[ParrotCodec]:
+    """Return a codec class whose HTTP requests are changed before they are sent."""
 
-    def encode(self, request: Request) -> Encoded:
-        Restless.count += 1
-        encoded = super().encode(request)
-        return replace(
-            encoded,
-            http=replace(encoded.http, headers={**encoded.http.headers, "x": str(Restless.count)}),
-        )
+    class Changed(ParrotCodec):
+        def encode(self, request: Request) -> Encoded:
+            encoded = super().encode(request)
+            return replace(encoded, http=change(encoded.http))
+
+    return Changed
 
 
-class Getting(ParrotCodec):
-    def encode(self, request: Request) -> Encoded:
-        encoded = super().encode(request)
-        return replace(encoded, http=replace(encoded.http, method="GET"))
+NUMBERS = itertools.count()
+Restless = sending(lambda http: replace(http, headers={**http.headers, "x": str(next(NUMBERS))}))
+Getting = sending(lambda http: replace(http, method="GET"))
+Nulls = sending(lambda http: replace(http, body=http.body[:-1] + b',"top_p":null}'))
 
 
 class Hasty(ParrotCodec):
     def encode(self, request: Request) -> Encoded:
         return super().encode(replace(request, stream=False))
-
-
-class Nulls(ParrotCodec):
-    def encode(self, request: Request) -> Encoded:
-        encoded = super().encode(request)
-        return replace(
-            encoded, http=replace(encoded.http, body=encoded.http.body[:-1] + b',"top_p":null}')
-        )
 
 
 class Silent(ParrotCodec):
