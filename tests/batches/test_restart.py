@@ -70,20 +70,10 @@ def acknowledged(out: Path) -> set[int]:
 
 
 async def start(server: Server, source: Path, out: Path, order: str) -> asyncio.subprocess.Process:
-    command = [
-        "batch",
-        str(source),
-        str(out),
-        "--model",
-        "m",
-        "--base-url",
-        server.base_url,
-        "--order",
-        order,
-        "--json",
-    ]
+    command = ["batch", str(source), str(out), "--model", "m", "--base-url", server.base_url]
+    command += ["--order", order, "--concurrency", "8", "--json"]
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dragoman", *command, "--concurrency", "8", "--json",
+        sys.executable, "-m", "dragoman", *command,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=dict(os.environ),
     )  # fmt: skip
 

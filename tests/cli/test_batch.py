@@ -59,27 +59,9 @@ def test_batch_options_are_sent_to_the_provider(server: Background) -> None:
     Path("words.csv").write_text("word\nHaus\n")
     Path("schema.json").write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
     Path("tool.json").write_text('{"name": "add"}')
-    words = [
-        "--template",
-        "Translate: {word}",
-        "--system",
-        "Be terse.",
-        "--max-tokens",
-        "7",
-        "--temperature",
-        "0.5",
-    ]
-    words += [
-        "-o",
-        "top_p",
-        "0.9",
-        "--tool-schema",
-        "tool.json",
-        "--schema",
-        "schema.json",
-        "--order",
-        "completed",
-    ]
+    words = ["--template", "Translate: {word}", "--system", "Be terse.", "--max-tokens", "7"]
+    words += ["--temperature", "0.5", "-o", "top_p", "0.9", "--order", "completed"]
+    words += ["--tool-schema", "tool.json", "--schema", "schema.json"]
     run(server, *words, source="words.csv")
     (request,) = server.requests
     sent = request.json

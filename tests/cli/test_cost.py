@@ -34,27 +34,15 @@ def bill(*words: str, given: str | None = None, **variables: str) -> Any:
 
 
 def test_cost_command_prices_token_counts() -> None:
-    made = bill(
-        "--model",
-        "openai:gpt-5",
-        "--input",
-        "1000",
-        "--cached",
-        "400",
-        "--output",
-        "50",
-        "--reasoning",
-        "20",
-    )
+    counts = ["--model", "openai:gpt-5", "--input", "1000", "--cached", "400", "--output", "50"]
+    made = bill(*counts, "--reasoning", "20")
     assert made["pricing_version"] == VERSION
     assert made["parts"] == {
         "input": "0.00075", "cached_input": "0.00005", "cache_write": "0", "output": "0.0003",
         "reasoning": "0.0002",
     }  # fmt: skip
     assert Decimal(made["total"]) == sum(Decimal(part) for part in made["parts"].values())
-    shown = run(
-        "--model", "openai:gpt-5", "--input", "1000", "--cached", "400", "--output", "50"
-    ).stdout
+    shown = run(*counts).stdout
     assert shown.splitlines()[0] == "openai:gpt-5"
     assert f"total: 0.0013 (prices {VERSION})" in shown
 
@@ -136,17 +124,9 @@ def test_cost_command_prices_the_events_that_ask_prints(tmp_path: Path) -> None:
 
 
 def test_costs_of_many_calls_are_summed_and_unknown_prices_reported() -> None:
+    usage = {"input_tokens": 1000, "output_tokens": 0}
     calls: list[dict[str, Any]] = [
-        {
-            "provider": "openai",
-            "model": "gpt-5",
-            "usage": {"input_tokens": 1000, "output_tokens": 0},
-        },
-        {
-            "provider": "openai",
-            "model": "gpt-5",
-            "usage": {"input_tokens": 1000, "output_tokens": 0},
-        },
+        *[{"provider": "openai", "model": "gpt-5", "usage": usage}] * 2,
         {"provider": "acme", "model": "x", "usage": {"input_tokens": 1, "output_tokens": 1}},
         {"provider": "local", "model": "x", "usage": {"output_tokens": 1}},
         {"type": "session.started", "payload": {}},

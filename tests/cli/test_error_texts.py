@@ -55,31 +55,16 @@ def test_errors_use_the_names_of_command_line_options(error: ProviderError, show
 def test_error_names_a_stopped_local_server_and_gives_a_hint(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text("adapters: {}")
     config = str(tmp_path / "models.yaml")
-    result = run(
-        "ask",
-        "ollama:llama3",
-        "Hi",
-        "--retries",
-        "0",
-        DRAGOMAN_CONFIG=config,
-        OLLAMA_HOST="127.0.0.1:1",
-    )
+    words = ["ask", "ollama:llama3", "Hi", "--retries", "0"]
+    nowhere = {"DRAGOMAN_CONFIG": config, "OLLAMA_HOST": "127.0.0.1:1"}
+    result = run(*words, **nowhere)
     assert result.exit_code == 14
     assert result.stderr.splitlines() == [
         "error: provider_unavailable",
         "  ollama/llama3: the server at http://127.0.0.1:1 cannot be reached.",
         "  Is `ollama serve` running? OLLAMA_HOST names another address.",
     ]
-    as_json = run(
-        "ask",
-        "ollama:llama3",
-        "Hi",
-        "--retries",
-        "0",
-        "--json",
-        DRAGOMAN_CONFIG=config,
-        OLLAMA_HOST="127.0.0.1:1",
-    )
+    as_json = run(*words, "--json", **nowhere)
     assert "http://127.0.0.1:1" in json.loads(as_json.stdout)["error"]["message"]
 
 

@@ -35,20 +35,9 @@ def find(place: str, key: str) -> Any:
 
 
 def test_gateway_key_is_created_changed_rotated_and_revoked(place: str) -> None:
-    limits = [
-        "--team",
-        "core",
-        "--model",
-        "fast",
-        "--model",
-        "anthropic:*",
-        "--budget-month",
-        "20",
-        "--expires",
-    ]
-    key = json.loads(
-        run("new", "ann", *limits, "2999-01-31", "--requests-per-minute", "60", "--json").stdout
-    )["key"]
+    limits = ["--model", "fast", "--model", "anthropic:*", "--budget-month", "20"]
+    limits += ["--expires", "2999-01-31", "--requests-per-minute", "60"]
+    key = json.loads(run("new", "ann", "--team", "core", *limits, "--json").stdout)["key"]
     run("team", "core", "--budget-month", "100")
     found = find(place, key)
     assert (found.models, str(found.budget_usd_month), found.requests_per_minute) == (

@@ -83,17 +83,9 @@ CALL = [
 @pytest.mark.parametrize("mode", ["--stream", "--no-stream"])
 def test_ask_command_is_recorded_in_the_log(place: Path, mode: str) -> None:
     with Background(answering("Paris")) as server:
-        words = [
-            "ask",
-            "m",
-            "Capital?",
-            "--base-url",
-            server.base_url,
-            "--system",
-            "Be brief",
-            mode,
-        ]
-        assert run(*words, "-o", "secret_field", KEY).exit_code == 0
+        words = ["ask", "m", "Capital?", "--base-url", server.base_url, mode]
+        more = ["--system", "Be brief", "-o", "secret_field", KEY]
+        assert run(*words, *more).exit_code == 0
     records = only(place)
     assert types(records) == ["session.started", "message.recorded", *CALL, "session.finished"]
     assert messages(records) == [System("Be brief"), User("Capital?"), Assistant("Paris")]
@@ -104,14 +96,8 @@ def test_ask_command_is_recorded_in_the_log(place: Path, mode: str) -> None:
     assert isinstance(ended, CallCompleted)
     assert (ended.input_tokens, ended.output_tokens) == (3, 2)
     assert KEY.encode() not in place.read_bytes()
-    for words in (
-        ["log", "show"],
-        ["replay"],
-        ["log", "verify"],
-        ["log", "cost"],
-        ["log", "export"],
-    ):
-        assert run(*words, "last").exit_code == 0
+    for command in ("log show", "replay", "log verify", "log cost", "log export"):
+        assert run(*command.split(), "last").exit_code == 0
     assert "!" not in run("replay", "last").stdout  # replay marks no record as inconsistent
 
 

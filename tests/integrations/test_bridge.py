@@ -66,6 +66,7 @@ from dragoman.messages import ForceTool, Inline
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
 
 CAN = {"supports_images": True}
+PICTURE = Image(Inline("iVBORw0KGgo="), "image/png")
 
 
 class HttpFailure(Exception):
@@ -325,34 +326,22 @@ async def test_provider_made_from_a_langchain_model_passes_the_provider_test_sui
 
 
 async def test_langchain_chunks_are_joined() -> None:
-    usage: Any = {
-        "input_tokens": 9,
-        "output_tokens": 0,
-        "total_tokens": 9,
-        "input_token_details": {"cache_read": 4},
-    }
-    more: Any = {
-        "input_tokens": 0,
-        "output_tokens": 3,
-        "total_tokens": 3,
-        "output_token_details": {"reasoning": 2},
-    }
+    usage: Any = {"input_tokens": 9, "output_tokens": 0, "total_tokens": 9}
+    usage["input_token_details"] = {"cache_read": 4}
+    more: Any = {"input_tokens": 0, "output_tokens": 3, "total_tokens": 3}
+    more["output_token_details"] = {"reasoning": 2}
+    pieces = [
+        tool_call_chunk(name="look", args='{"at"', id="c1", index=0),
+        tool_call_chunk(args=': "Bern"}', index=0),
+        tool_call_chunk(name="look", args="{}", id="c2"),
+    ]
     model = Streaming(
         said=[
             AIMessageChunk(
                 content=[{"type": "reasoning", "reasoning": "Hm."}], usage_metadata=usage
             ),
             AIMessageChunk(content=[{"type": "text", "text": "Look: "}]),
-            AIMessageChunk(
-                content="",
-                tool_call_chunks=[tool_call_chunk(name="look", args='{"at"', id="c1", index=0)],
-            ),
-            AIMessageChunk(
-                content="", tool_call_chunks=[tool_call_chunk(args=': "Bern"}', index=0)]
-            ),
-            AIMessageChunk(
-                content="", tool_call_chunks=[tool_call_chunk(name="look", args="{}", id="c2")]
-            ),
+            *[AIMessageChunk(content="", tool_call_chunks=[piece]) for piece in pieces],
             AIMessageChunk(
                 content="", usage_metadata=more, response_metadata={"stop_reason": "tool_use"}
             ),
@@ -374,13 +363,7 @@ async def test_langchain_chunks_are_joined() -> None:
 async def test_messages_and_settings_reach_langchain() -> None:
     model = Foreign(said=[AIMessage("Fine.", response_metadata={"finish_reason": "MAX_TOKENS"})])
     conversation: list[Any] = [
-        User(
-            [
-                Text("Look."),
-                Image(Inline("iVBORw0KGgo="), "image/png"),
-                Document(Inline("JVBERi0=")),
-            ]
-        ),
+        User([Text("Look."), PICTURE, Document(Inline("JVBERi0="))]),
         Assistant([Thinking("Hm."), Text("So."), ToolCall("c1", "look", {"at": "Bern"})]),
         ToolResult("c1", "no", is_error=True),
     ]
@@ -507,13 +490,7 @@ async def test_requests_and_replies_of_pydantic_ai_are_translated() -> None:
 
     conversation: list[Any] = [
         System("Be terse."),
-        User(
-            [
-                Text("Look."),
-                Image(Inline("iVBORw0KGgo="), "image/png"),
-                Document("https://example.com/a.pdf"),
-            ]
-        ),
+        User([Text("Look."), PICTURE, Document("https://example.com/a.pdf")]),
         Assistant([Thinking("Hm."), Text("So."), ToolCall("c1", "look", {"at": "Bern"})]),
         ToolResult("c1", "no", is_error=True),
     ]
@@ -527,11 +504,8 @@ async def test_requests_and_replies_of_pydantic_ai_are_translated() -> None:
     )
     assert (found.thinking, found.text, found.finish_reason) == ("Hm.", "Look: ", "tool_calls")
     assert [(call.id, call.arguments) for call in found.tool_calls] == [("c9", {"at": "Bern"})]
-    assert (
-        found.usage.input_tokens,
-        found.usage.output_tokens,
-        found.usage.cached_input_tokens,
-    ) == (9, 3, 4)
+    used = found.usage
+    assert (used.input_tokens, used.output_tokens, used.cached_input_tokens) == (9, 3, 4)
     assert [warning.code for warning in found.warnings] == ["block_dropped", "part_dropped"]
     [(messages, info)] = seen
     kinds = [[part.part_kind for part in message.parts] for message in messages]

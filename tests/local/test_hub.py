@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,10 +106,25 @@ def test_complete_file_is_downloaded_if_the_server_lacks_range_requests(hub: Hub
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
 
 
-def test_download_is_rejected_if_the_server_sends_another_byte_range(hub: HubServer) -> None:
-    hub.cuts, hub.shift = [100_000], 7
-    with pytest.raises(WeightsError, match="a different range"):
+@pytest.mark.parametrize(
+    ("faults", "complaint"),
+    [
+        ({"cuts": [100_000], "shift": 7}, "a different range"),
+        ({"size": 1000}, "more than the 1000 bytes"),
+        ({"content": b"<html>" + CONTENT}, "not a GGUF file"),
+        ({"digest": "0" * 64}, "wrong contents"),
+    ],
+    ids=["another range", "longer than announced", "not GGUF", "wrong digest"],
+)
+def test_faulty_download_is_rejected(
+    hub: HubServer, tmp_path: Path, faults: dict[str, Any], complaint: str
+) -> None:
+    for name, value in faults.items():
+        setattr(hub, name, value)
+    with pytest.raises(WeightsError, match=complaint):
         pull_model(SPEC)
+    if "digest" in faults:
+        assert [path for path in (tmp_path / "models").rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("size", [None, -1])
@@ -128,19 +144,6 @@ def test_partial_download_longer_than_the_file_is_discarded(
     assert Path(pull_model(SPEC).path).read_bytes() == CONTENT
 
 
-def test_file_with_a_wrong_digest_is_deleted(hub: HubServer, tmp_path: Path) -> None:
-    hub.digest = "0" * 64
-    with pytest.raises(WeightsError, match="wrong contents"):
-        pull_model(SPEC)
-    assert [path for path in (tmp_path / "models").rglob("*") if path.is_file()] == []
-
-
-def test_file_that_is_not_gguf_is_rejected(hub: HubServer) -> None:
-    hub.content = b"<html>" + CONTENT
-    with pytest.raises(WeightsError, match="not a GGUF file"):
-        pull_model(SPEC)
-
-
 def test_file_without_a_published_digest_needs_the_digest_option(hub: HubServer) -> None:
     hub.digest = None
     with pytest.raises(WeightsError, match="--sha256"):
@@ -158,12 +161,6 @@ def test_digest_that_differs_from_the_published_one_is_rejected_before_download(
     with pytest.raises(WeightsError, match=DIGEST):
         pull_model(SPEC, sha256="1" * 64)
     assert hub.gets() == []
-
-
-def test_download_that_is_longer_than_announced_is_rejected(hub: HubServer) -> None:
-    hub.size = 1000
-    with pytest.raises(WeightsError, match="more than the 1000 bytes"):
-        pull_model(SPEC)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,10 @@ class Scores(Reranker):
         )
 
 
+def open_embedder(**settings: Any) -> Embedder:
+    return connect_embedder("m", base_url="http://host", **settings)
+
+
 # --- invalid arguments of embed and rerank -----------------------------------------------------
 
 EMBED_MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
@@ -219,19 +223,13 @@ async def test_rankings_of_a_split_call_are_merged() -> None:
     ],
 )
 def test_every_wire_has_its_batch_limit(wire: str, limit: int | None) -> None:
-    assert connect_embedder("m", wire=wire, base_url="http://host").batch_size == limit
-    assert connect_embedder("m", wire=wire, base_url="http://host", batch_size=7).batch_size == 7
-    assert (
-        connect_embedder(
-            "m", wire=wire, base_url="http://host", quirks={"batch_limit": 5}
-        ).batch_size
-        == 5
-    )
-    known = {"max_batch_size": 4}
-    assert (
-        connect_embedder("m", wire=wire, base_url="http://host", capabilities=known).batch_size
-        == 4
-    )
+    for settings, size in (
+        ({}, limit),
+        ({"batch_size": 7}, 7),
+        ({"quirks": {"batch_limit": 5}}, 5),
+        ({"capabilities": {"max_batch_size": 4}}, 4),
+    ):
+        assert open_embedder(wire=wire, **settings).batch_size == size
 
 
 def test_supported_embedding_and_reranking_wires_are_listed() -> None:
@@ -247,24 +245,14 @@ def _reply(*rows: Sequence[float], status: int = 200) -> tuple[int, dict[str, st
     return status, {}, [msgspec.json.encode({"data": data, "usage": {"prompt_tokens": 1}})]
 
 
-async def test_raw_field_of_a_split_call_is_a_list_of_replies() -> None:
-    transport = FixtureTransport(_reply([1.0]), _reply([2.0]))
-    found = await connect_embedder(
-        "m", base_url="http://host", transport=transport, batch_size=1
-    ).embed(["a", "b"])
-    assert [each["data"][0]["embedding"] for each in found.raw] == [[1.0], [2.0]]
-    assert found.vectors.tolist() == [[1.0], [2.0]]
-
-
-async def test_raw_field_of_one_request_is_its_reply() -> None:
-    transport = FixtureTransport(_reply([1.0]))
-    found = await connect_embedder("m", base_url="http://host", transport=transport).embed(["a"])
-    assert found.raw["usage"] == {"prompt_tokens": 1}
-
-
-async def test_raw_reply_is_not_kept_if_turned_off() -> None:
-    transport = FixtureTransport(_reply([1.0]))
-    embedder = connect_embedder("m", base_url="http://host", transport=transport, keep_raw=False)
+async def test_raw_field_is_a_reply_or_a_list_of_replies() -> None:
+    transport = FixtureTransport(*[_reply([1.0])] * 2, _reply([2.0]), _reply([3.0]))
+    whole = await open_embedder(transport=transport).embed(["a"])
+    assert whole.raw["usage"] == {"prompt_tokens": 1}
+    split = await open_embedder(transport=transport, batch_size=1).embed(["a", "b"])
+    assert [each["data"][0]["embedding"] for each in split.raw] == [[1.0], [2.0]]
+    assert split.vectors.tolist() == [[1.0], [2.0]]
+    embedder = open_embedder(transport=transport, keep_raw=False)
     assert (await embedder.embed(["a"])).raw is None
 
 
@@ -274,9 +262,7 @@ async def test_errors_contain_neither_secrets_nor_texts() -> None:
         {"error": {"message": f"cannot embed {text} with key sk-verysecretkey123"}}
     )
     transport = FixtureTransport((400, {}, [body]))
-    embedder = connect_embedder(
-        "m", base_url="http://host", transport=transport, api_key="sk-verysecretkey123"
-    )
+    embedder = open_embedder(transport=transport, api_key="sk-verysecretkey123")
     with pytest.raises(InvalidRequestError) as caught:
         await embedder.embed([text])
     assert text not in str(caught.value)
@@ -286,7 +272,7 @@ async def test_errors_contain_neither_secrets_nor_texts() -> None:
 
 async def test_embedding_call_that_would_lose_a_setting_can_be_rejected() -> None:
     transport = FixtureTransport(_reply([1.0]))
-    embedder = connect_embedder("m", base_url="http://host", transport=transport, on_loss="reject")
+    embedder = open_embedder(transport=transport, on_loss="reject")
     with pytest.raises(UnsupportedFeatureError, match="input_type"):
         await embedder.embed(["a"], input_type="query")
     assert transport.requests == []
@@ -294,7 +280,7 @@ async def test_embedding_call_that_would_lose_a_setting_can_be_rejected() -> Non
 
 async def test_error_for_a_loss_found_in_the_reply_carries_the_result() -> None:
     transport = FixtureTransport(_reply([1.0]))
-    embedder = connect_embedder("m", base_url="http://host", transport=transport, on_loss="reject")
+    embedder = open_embedder(transport=transport, on_loss="reject")
     with pytest.raises(UnsupportedFeatureError, match="dimensions") as caught:
         await embedder.embed(["a"], dimensions=8)
     assert caught.value.response.vectors.tolist() == [[1.0]]
@@ -303,19 +289,14 @@ async def test_error_for_a_loss_found_in_the_reply_carries_the_result() -> None:
 async def test_unsupported_features_are_not_sent() -> None:
     transport = FixtureTransport()
     known = {"supports_dimensions": False}
-    embedder = connect_embedder(
-        "m", base_url="http://host", transport=transport, capabilities=known
-    )
+    embedder = open_embedder(transport=transport, capabilities=known)
     with pytest.raises(UnsupportedFeatureError, match="one length only"):
         await embedder.embed(["a"], dimensions=8)
-    embedder = connect_embedder(
-        "m", base_url="http://host", transport=transport, capabilities={"max_dimensions": 4}
-    )
+    embedder = open_embedder(transport=transport, capabilities={"max_dimensions": 4})
     with pytest.raises(InvalidRequestError, match="4 at most"):
         await embedder.embed(["a"], dimensions=8)
-    for settings in ({"supports_embeddings": False},):
-        with pytest.raises(UnsupportedFeatureError, match="known not to embed"):
-            await connect_embedder("m", base_url="http://host", capabilities=settings).embed(["a"])
+    with pytest.raises(UnsupportedFeatureError, match="known not to embed"):
+        await open_embedder(capabilities={"supports_embeddings": False}).embed(["a"])
     with pytest.raises(UnsupportedFeatureError, match="known not to rank"):
         await connect_reranker(
             "m", base_url="http://host", capabilities={"supports_reranking": False}

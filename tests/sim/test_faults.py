@@ -99,24 +99,12 @@ def test_fault_interleaves_the_fragments_of_several_calls() -> None:
         )
 
     other = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
-    stream = (
-        other
-        + frame(0, "a")
-        + frame(0, "b")
-        + frame(1, "c")
-        + frame(1, "d")
-        + frame(1, "e")
-        + b"data: [DONE]\n\n"
-    )
-    wanted = (
-        other
-        + frame(0, "a")
-        + frame(1, "c")
-        + frame(0, "b")
-        + frame(1, "d")
-        + frame(1, "e")
-        + b"data: [DONE]\n\n"
-    )
+
+    def join(*frames: tuple[int, str]) -> bytes:
+        return other + b"".join(frame(*each) for each in frames) + b"data: [DONE]\n\n"
+
+    stream = join((0, "a"), (0, "b"), (1, "c"), (1, "d"), (1, "e"))
+    wanted = join((0, "a"), (1, "c"), (0, "b"), (1, "d"), (1, "e"))
     assert interleave(stream) == wanted
     one = mangler(interleave=True)
     assert one.feed(stream[:100]).data + one.feed(stream[100:200]).data == b""
