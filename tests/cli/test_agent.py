@@ -432,7 +432,10 @@ def test_error_of_the_model_sets_the_exit_code(workspace: Path) -> None:
             ["--allow", "edit_file:/etc/**"],
             "--allow edit_file:/etc/**: path: must be a pattern below the workspace",
         ),
-        *[(["--allow", rule], f"--allow {rule}: n") for rule in ("bash:", ":x", " ")],
+        *[
+            (["--allow", rule], f"--allow {rule}: n")
+            for rule in ("bash:", "edit_file: ", ":x", " ")
+        ],
         (["--resume", "nowhere"], "the log has no session 'nowhere'"),
     ],
 )

@@ -358,6 +358,9 @@ async def not_http(connection: Connection) -> None:
 async def broken_framing(connection: Connection) -> None:
     """Send an invalid chunk size, after which an HTTP library would keep waiting."""
     connection.begin_stream()
+    connection.chunk(chunk("Hello"))
+    await connection.writer.drain()
+    await settle()
     connection.send(b"zz\r\nnonsense\r\n")
     await asyncio.Event().wait()
 
@@ -387,6 +390,8 @@ async def test_broken_http_replies_raise_the_right_error_class(
         events, error = await arrival(_collect(model), "the end of the stream")
     assert type(error) is kind
     check_events(events)
+    if handler is broken_framing:
+        assert error.response.text == "Hello"
     assert caught.value.__cause__ is None or caught.value.__cause__.__traceback__ is None
 
 
