@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.events import Usage
@@ -37,30 +37,8 @@ from dragoman.registry import load_vendor, vendor_names
 
 D = Decimal
 PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
-PROVIDERS = [
-    "anthropic",
-    "azure",
-    "bedrock",
-    "cerebras",
-    "cohere",
-    "deepseek",
-    "fireworks",
-    "google",
-    "groq",
-    "llamacpp",
-    "lmstudio",
-    "local",
-    "mistral",
-    "ollama",
-    "openai",
-    "openrouter",
-    "sglang",
-    "tei",
-    "together",
-    "vllm",
-    "voyage",
-    "xai",
-]
+# Every vendor of chat models, and the embedded model; Jina has no chat model.
+PROVIDERS = sorted({*vendor_names(), "local"} - {"jina"})
 JUNE = date(2026, 6, 1)
 
 
@@ -94,8 +72,6 @@ def exact(values: Any) -> Fraction:
 
 PLAIN = row(input="3", output="15", cache_read="0.3", cache_write="3.75")
 BARE = row(input="3", output="15")
-# Each token costs one dollar, so the cost equals the number of billed tokens.
-COUNTING = row(input="1000000", output="1000000", cache_read="1000000", cache_write="1000000")
 
 
 # --- the bundled price table -------------------------------------------------------------------
@@ -200,12 +176,10 @@ def test_every_bundled_price_row_is_found_by_each_of_its_names(bundled: PriceTab
     asked = 0
     for entry in bundled.rows:
         first = entry.valid_from or (entry.valid_until or date(2026, 11, 15)) - timedelta(days=1)
+        clocks = [entry.hours[0]] if entry.hours else [time(hour, 50) for hour in range(24)]
         for name in (*entry.match.equals, *entry.match.starts_with):
-            clocks = [entry.hours[0]] if entry.hours else [time(hour, 50) for hour in range(24)]
-            found = [
-                bundled.find(f"{entry.provider}:{name or 'x'}", datetime.combine(first, t))
-                for t in clocks
-            ]
+            full = f"{entry.provider}:{name or 'x'}"
+            found = (bundled.find(full, datetime.combine(first, clock)) for clock in clocks)
             if entry.unpriced:
                 assert all(
                     isinstance(one, Unpriced) and entry.unpriced in one.reason for one in found
@@ -244,54 +218,25 @@ def test_dated_price_change_takes_effect_on_its_date(bundled: PriceTable) -> Non
 
 # Costs that xAI and OpenRouter reported for recorded calls (`cost_in_usd_ticks`, `usage.cost`).
 # They include cache reads and writes, reasoning, and dates with other prices than today's.
-RECORDED_BILLS = [
-    (
-        "xai:grok-3-mini",
-        datetime(2026, 2, 11, tzinfo=UTC),
-        Usage(12, 322, 2, None, 320, 334),
-        "0.00016415",
+RECORDED_BILLS = {
+    "xai:grok-3-mini": (date(2026, 2, 11), Usage(12, 322, 2, None, 320), "0.00016415"),
+    "xai:grok-4-fast-reasoning": (date(2026, 3, 12), Usage(468, 659, 467, None, 582), "0.00035305"),
+    "xai:grok-code-fast-1": (date(2026, 3, 12), Usage(496, 333, 320, None, 256), "0.0005411"),
+    "openrouter:x-ai/grok-4-fast": (date(2025, 11, 2), Usage(173, 104, 150, None, 90), "0.0000641"),
+    "openrouter:z-ai/glm-4.5v": (date(2025, 11, 2), Usage(226, 105, 4, None, 65), "0.00032264"),
+    "openrouter:anthropic/claude-4.6-sonnet-20260217": (
+        date(2026, 3, 8), Usage(2572, 63, 0, 2569, 0), "0.01058775",
     ),
-    (
-        "xai:grok-4-fast-reasoning",
-        date(2026, 3, 12),
-        Usage(468, 659, 467, None, 582, 1127),
-        "0.00035305",
+    "openrouter:z-ai/glm-5-turbo-20260315": (
+        date(2026, 4, 27), Usage(359, 55, 256, 0, 21), "0.00040504",
     ),
-    ("xai:grok-code-fast-1", date(2026, 3, 12), Usage(496, 333, 320, None, 256, 829), "0.0005411"),
-    (
-        "openrouter:x-ai/grok-4-fast",
-        date(2025, 11, 2),
-        Usage(173, 104, 150, None, 90, 277),
-        "0.0000641",
-    ),
-    (
-        "openrouter:z-ai/glm-4.5v",
-        date(2025, 11, 2),
-        Usage(226, 105, 4, None, 65, 331),
-        "0.00032264",
-    ),
-    (
-        "openrouter:anthropic/claude-4.6-sonnet-20260217",
-        date(2026, 3, 8),
-        Usage(2572, 63, 0, 2569, 0, 2635),
-        "0.01058775",
-    ),
-    (
-        "openrouter:z-ai/glm-5-turbo-20260315",
-        date(2026, 4, 27),
-        Usage(359, 55, 256, 0, 21, 414),
-        "0.00040504",
-    ),
-]
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("model", "at", "usage", "bill"), RECORDED_BILLS, ids=lambda value: str(value)[:40]
-)
-def test_cost_equals_the_providers_bill(model: str, at: date, usage: Usage, bill: str) -> None:
-    mine = cost(usage, model, at)
-    assert isinstance(mine, Cost)
-    assert mine.total == D(bill)
+@pytest.mark.parametrize("model", RECORDED_BILLS)
+def test_cost_equals_the_providers_bill(model: str) -> None:
+    at, usage, bill = RECORDED_BILLS[model]
+    assert cost(usage, model, at).total == D(bill)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -305,12 +250,6 @@ def test_local_model_is_free(provider: str) -> None:
         assert bill.total == 0
         assert bill.parts == dict.fromkeys(PARTS, D(0))
         assert bill
-
-
-def test_every_local_server_is_free() -> None:
-    assert {"ollama", "vllm", "llamacpp", "lmstudio", "sglang"} <= {
-        row.provider for row in PriceTable.bundled().rows
-    }
 
 
 def test_unknown_cost_is_none_and_not_zero() -> None:
@@ -339,50 +278,6 @@ assert len([path for path in opened if path.endswith("prices.json")]) == 1
 
 
 # --- computing the cost of a call --------------------------------------------------------------
-
-# Token usage as each wire reports it, after decoding: totals that include the cached and reasoning
-# tokens listed with them.
-WIRES = {
-    # openai: prompt_tokens 10000 of which cached_tokens 9000, completion_tokens 300 of which
-    # reasoning 200
-    "openai": (
-        Usage(10_000, 300, 9_000, None, 200, 10_300),
-        {"input": 1_000, "cached_input": 9_000},
-    ),
-    # anthropic: input_tokens 504, cache_read 1000, cache_creation 123, output_tokens 50
-    "anthropic": (
-        Usage(1_627, 50, 1_000, 123, None, 1_677),
-        {"input": 504, "cached_input": 1_000, "cache_write": 123},
-    ),
-    # gemini: promptTokenCount 700 of which cachedContent 600, candidates 40, plus thoughts 260
-    "gemini": (Usage(700, 300, 600, None, 260, 1_000), {"input": 100, "cached_input": 600}),
-    # responses: input_tokens 42, nothing cached, output_tokens 7
-    "responses": (Usage(42, 7, 0, None, 0, 49), {"input": 42}),
-    # a server that reports totals only
-    "plain": (Usage(42, 7), {"input": 42}),
-}
-
-
-@pytest.mark.parametrize("wire", WIRES)
-def test_every_input_token_is_billed_once(wire: str) -> None:
-    usage, expected = WIRES[wire]
-    parts = price(usage, COUNTING).parts
-    billed = {part: parts[part] for part in ("input", "cached_input", "cache_write")}
-    assert billed == {"input": 0, "cached_input": 0, "cache_write": 0} | expected
-    assert sum(billed.values()) == usage.input_tokens
-    assert parts["output"] + parts["reasoning"] == usage.output_tokens
-    assert parts["reasoning"] == (usage.reasoning_tokens or 0)
-
-
-def test_cached_tokens_are_not_billed_twice() -> None:
-    """The numbers come from a public double-billing bug: 10,000 input tokens, of which 9,000 were
-    cached.
-    """
-    gpt_5 = row(input="1.25", output="10", cache_read="0.125")
-    cached = price(Usage(10_000, 225, 9_000), gpt_5).total
-    plain = price(Usage(10_000, 225, 0), gpt_5).total
-    assert cached == D("0.00125") + D("0.001125") + D("0.00225")
-    assert plain == D("0.0125") + D("0.00225")
 
 
 def test_billed_token_counts_take_precedence_over_processed_ones() -> None:
@@ -420,14 +315,6 @@ def test_cost_of_a_call_is_itemised() -> None:
     assert bill.total == D("4.455")
     assert (bill.currency, bill.pricing_version, bill.row, bill.notes) == ("USD", "t", PLAIN, ())
     assert bill
-
-
-def test_reasoning_tokens_have_their_own_price_only_if_the_row_has_one() -> None:
-    usage = Usage(0, 1_000_000, 0, 0, 400_000)
-    own = row(input="2", output="8", reasoning="3")
-    assert price(usage, own).parts["reasoning"] == D("1.2")
-    assert price(usage, BARE).parts["reasoning"] == D("6")
-    assert price(usage, own).parts["output"] == D("4.8")
 
 
 @pytest.mark.parametrize(
@@ -479,29 +366,16 @@ def test_assumptions_about_a_cost_are_in_its_notes(
     assert list(price(usage, entry).notes) == notes
 
 
-def test_cached_tokens_cost_the_input_rate_if_no_cache_rate_is_known() -> None:
-    assert price(Usage(1_000_000, 0, 400_000, 100_000), BARE).total == D(3)
-
-
 @pytest.mark.parametrize(
     ("usage", "reason"),
     [
         (Usage(None, 5), "usage not reported: input_tokens"),
         (Usage(5, None), "usage not reported: output_tokens"),
         (Usage(), "usage not reported: input_tokens"),
-        (
-            Usage(5, 5, 6),
-            (
-                "usage contradicts itself: cached_input_tokens 6 and cache_creation_input_tokens 0"
-                " are more "
-            ),
-        ),
+        (Usage(5, 5, 6), "usage contradicts itself: cached_input_tokens 6 and cache_creation_i"),
         (
             Usage(5, 5, 3, 3),
-            (
-                "usage contradicts itself: cached_input_tokens 3 and cache_creation_input_tokens 3"
-                " are "
-            ),
+            "usage contradicts itself: cached_input_tokens 3 and cache_creation_i",
         ),
         (
             Usage(5, 5, 0, 0, 6),
@@ -695,7 +569,6 @@ def rows(draw: st.DrawFn, *, tiered: bool = True) -> PriceRow:
     return PriceRow("p", Match(("m",)), **rates, tiers=tiers)
 
 
-@settings(deadline=None)
 @given(usages(10**40), rows())
 def test_parts_of_a_cost_sum_to_the_total_exactly(usage: Usage, entry: PriceRow) -> None:
     with localcontext(prec=3):  # the decimal precision of the caller must not affect the result
@@ -705,7 +578,6 @@ def test_parts_of_a_cost_sum_to_the_total_exactly(usage: Usage, entry: PriceRow)
     assert all(part >= 0 for part in bill.parts.values())
 
 
-@settings(deadline=None)
 @given(usages(10**40), rows(tiered=False))
 def test_each_part_of_a_cost_is_exactly_tokens_times_rate(usage: Usage, entry: PriceRow) -> None:
     cached, written = usage.cached_input_tokens or 0, usage.cache_creation_input_tokens or 0
@@ -728,54 +600,8 @@ def test_each_part_of_a_cost_is_exactly_tokens_times_rate(usage: Usage, entry: P
     }
 
 
-@settings(deadline=None)
-@given(usages(), rows(tiered=False), st.integers(0, 10**9), st.integers(0, 10**9))
-def test_more_tokens_never_cost_less(
-    usage: Usage, entry: PriceRow, more_in: int, more_out: int
-) -> None:
-    grown = msgspec.structs.replace(
-        usage,
-        input_tokens=(usage.input_tokens or 0) + more_in,
-        output_tokens=(usage.output_tokens or 0) + more_out,
-    )
-    less, more = price(usage, entry).total, price(grown, entry).total
-    assert entry.input is not None
-    assert entry.output is not None
-    assert less <= more
-    assert (
-        Fraction(more) - Fraction(less)
-        == (more_in * Fraction(entry.input) + more_out * Fraction(entry.output)) / 10**6
-    )
-
-
-@settings(deadline=None)
-@given(usages(), rows(tiered=False))
-def test_cached_input_costs_more_only_if_its_rate_is_higher(usage: Usage, entry: PriceRow) -> None:
-    uncached = msgspec.structs.replace(usage, cached_input_tokens=0)
-    hit, miss = price(usage, entry).total, price(uncached, entry).total
-    assert entry.input is not None
-    rate = entry.input if entry.cache_read is None else entry.cache_read
-    if rate <= entry.input:
-        assert hit <= miss
-    else:
-        assert hit >= miss
-
-
-@settings(deadline=None)
-@given(usages())
-def test_billed_tokens_are_input_and_output_tokens(usage: Usage) -> None:
-    parts = price(usage, COUNTING).parts
-    assert (
-        exact([parts["input"], parts["cached_input"], parts["cache_write"]]) == usage.input_tokens
-    )
-    assert exact([parts["output"], parts["reasoning"]]) == usage.output_tokens
-
-
-@settings(deadline=None)
 @given(
-    usages(),
-    st.sampled_from([model for model, *_ in RECORDED_BILLS]),
-    st.dates(date(2024, 1, 1), date(2027, 1, 1)),
+    usages(), st.sampled_from(sorted(RECORDED_BILLS)), st.dates(date(2024, 1, 1), date(2027, 1, 1))
 )
 def test_bundled_price_table_never_prices_tokens_at_zero(
     usage: Usage, model: str, day: date
@@ -860,58 +686,49 @@ def test_different_overriding_rows_give_different_table_versions() -> None:
 
 
 BAD_FIELDS = [
-    ({"input": "-1"}, "rows[1]: input: must be a finite number of at least 0, not -1"),
-    ({"output": -0.5}, "rows[1]: output: must be a finite number of at least 0, not -0.5"),
-    ({"cache_read": "NaN"}, "rows[1]: cache_read: must be a finite number of at least 0, not NaN"),
+    ({"input": "-1"}, ": input: must be a finite number of at least 0, not -1"),
+    ({"output": -0.5}, ": output: must be a finite number of at least 0, not -0.5"),
+    ({"cache_read": "NaN"}, ": cache_read: must be a finite number of at least 0, not NaN"),
     (
         {"cache_write": "Infinity"},
-        "rows[1]: cache_write: must be a finite number of at least 0, not Infinity",
+        ": cache_write: must be a finite number of at least 0, not Infinity",
     ),
-    ({"input": "cheap"}, "rows[1].input: Invalid decimal string"),
-    ({"input": True}, "rows[1].input: Expected `decimal | null`, got `bool`"),
-    ({"input": [1]}, "rows[1].input: Expected `decimal | null`, got `array`"),
-    ({"input": None}, "rows[1]: input: is missing"),
-    ({"output": None}, "rows[1]: output: is missing"),
-    (
-        {"input": "1e12"},
-        "rows[1]: input: 1E+12 is outside the range of a price per million tokens",
-    ),
-    (
-        {"input": "1e-30"},
-        "rows[1]: input: 1E-30 is outside the range of a price per million tokens",
-    ),
-    ({"input": 0, "output": 0}, "rows[1]: input: input and output are both 0; say `free: true`"),
-    ({"free": True}, "rows[1]: free: the row has a rate above 0"),
-    ({"unpriced": "unknown"}, "rows[1]: unpriced: the row also has input"),
-    ({"provider": "a:b"}, "rows[1]: provider: must be a name without a colon, not 'a:b'"),
-    ({"provider": ""}, "rows[1]: provider: must be a name without a colon, not ''"),
-    ({"provider": 3}, "rows[1].provider: Expected `str`, got `int`"),
+    ({"input": "cheap"}, ".input: Invalid decimal string"),
+    ({"input": True}, ".input: Expected `decimal | null`, got `bool`"),
+    ({"input": [1]}, ".input: Expected `decimal | null`, got `array`"),
+    ({"input": None}, ": input: is missing"),
+    ({"output": None}, ": output: is missing"),
+    ({"input": "1e12"}, ": input: 1E+12 is outside the range of a price per million tokens"),
+    ({"input": "1e-30"}, ": input: 1E-30 is outside the range of a price per million tokens"),
+    ({"input": 0, "output": 0}, ": input: input and output are both 0; say `free: true`"),
+    ({"free": True}, ": free: the row has a rate above 0"),
+    ({"unpriced": "unknown"}, ": unpriced: the row also has input"),
+    ({"provider": "a:b"}, ": provider: must be a name without a colon, not 'a:b'"),
+    ({"provider": ""}, ": provider: must be a name without a colon, not ''"),
+    ({"provider": 3}, ".provider: Expected `str`, got `int`"),
     (
         {"match": {}},
-        "rows[1].match: match: at least one of equals, starts_with, contains, regex is needed",
+        ".match: match: at least one of equals, starts_with, contains, regex is needed",
     ),
-    ({"match": {"regex": ["("]}}, "rows[1].match: match.regex: '(' is not a regular expression"),
-    ({"match": {"equal": ["x"]}}, "rows[1].match: Object contains unknown field `equal`"),
-    ({"cached": "1"}, "rows[1]: Object contains unknown field `cached`"),
-    (
-        {"tiers": [{"above": 5, "input": "-2"}]},
-        "rows[1].tiers[0]: tiers.input: must be a finite number",
-    ),
+    ({"match": {"regex": ["("]}}, ".match: match.regex: '(' is not a regular expression"),
+    ({"match": {"equal": ["x"]}}, ".match: Object contains unknown field `equal`"),
+    ({"cached": "1"}, ": Object contains unknown field `cached`"),
+    ({"tiers": [{"above": 5, "input": "-2"}]}, ".tiers[0]: tiers.input: must be a finite number"),
     (
         {"tiers": [{"above": -5}]},
-        "rows[1].tiers[0]: tiers.above: must be a whole number of at least 0, not -5",
+        ".tiers[0]: tiers.above: must be a whole number of at least 0, not -5",
     ),
     (
         {"tiers": [{"above": 5}, {"above": 5}]},
-        "rows[1]: tiers: must rise strictly in `above`, not [5, 5]",
+        ": tiers: must rise strictly in `above`, not [5, 5]",
     ),
-    ({"valid_from": "soon"}, "rows[1].valid_from: Invalid RFC3339 encoded date"),
+    ({"valid_from": "soon"}, ".valid_from: Invalid RFC3339 encoded date"),
     (
         {"valid_from": "2026-02-01", "valid_until": "2026-02-01"},
-        "rows[1]: valid_until: 2026-02-01 is not after valid_from 2026-02-01",
+        ": valid_until: 2026-02-01 is not after valid_from 2026-02-01",
     ),
-    ({"hours": ["01:00:00", "01:00:00"]}, "rows[1]: hours: must be two different times of day"),
-    ({"hours": ["01:00:00Z", "02:00:00Z"]}, "rows[1]: hours: must be two different times of day"),
+    ({"hours": ["01:00:00", "01:00:00"]}, ": hours: must be two different times of day"),
+    ({"hours": ["01:00:00Z", "02:00:00Z"]}, ": hours: must be two different times of day"),
 ]
 
 
@@ -927,7 +744,7 @@ def test_error_names_file_and_field_of_an_invalid_price_row(
         with pytest.raises(ValueError) as caught:
             PriceTable.load(file)
         line = "1: " if name.endswith("yaml") else " "
-        assert str(caught.value).startswith(f"{file}:{line}{problem}")
+        assert str(caught.value).startswith(f"{file}:{line}rows[1]{problem}")
 
 
 @pytest.mark.parametrize(
@@ -1034,16 +851,6 @@ def test_repricing_reads_its_input_lazily() -> None:
             yield (Usage(1, 1), "p:m", JUNE, None)
 
     assert next(reprice(endless(), table(BARE))).new
-
-
-@settings(deadline=None)
-@given(st.lists(usages(), max_size=5))
-def test_repricing_with_the_same_table_changes_nothing(log: list[Usage]) -> None:
-    same = table(PLAIN)
-    records = [
-        PricedUse(usage, "p:m", JUNE, cost(usage, "p:m", JUNE, table=same)) for usage in log
-    ]
-    assert [result.difference for result in reprice(records, same)] == [0] * len(log)
 
 
 def test_cost_round_trips_through_json() -> None:
