@@ -411,7 +411,6 @@ async def test_bedrock_reads_region_and_keys_from_the_environment(
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "an-api-key-of-bedrock")
     assert (await connect(name, transport=transport).complete("x")).text == "Hi"
     signed, keyed = transport.headers
-    assert signed is not None
     assert signed.startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
     assert "/eu-west-1/bedrock/aws4_request" in signed
     assert keyed == "Bearer an-api-key-of-bedrock"

@@ -174,7 +174,6 @@ async def test_settings_and_schemas_are_passed_to_every_call() -> None:
         model, ["?"], response_schema=River, system="Be brief.", temperature=0, session_id="s"
     ):
         assert isinstance(item, Gathered)
-        assert item.response is not None
         assert item.response.parsed == River("Rhine")
         assert item.response.message == Assistant('{"name": "Rhine"}')
     (request,) = model.requests

@@ -235,5 +235,4 @@ def test_storing_observed_capabilities_can_be_turned_off(monkeypatch: pytest.Mon
     )
     monkeypatch.delenv("DRAGOMAN_OBSERVED")
     found = observed_path()
-    assert found is not None
     assert found.name == "observed.json"

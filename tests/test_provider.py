@@ -89,7 +89,6 @@ async def test_completed_and_streamed_calls_give_the_same_reply() -> None:
         events = [event async for event in stream]
     check_events(events)
     streamed = stream.response
-    assert streamed is not None
     assert whole.text == "Hello"
     assert (streamed.message, streamed.finish_reason, streamed.usage) == (
         whole.message,
@@ -211,9 +210,8 @@ async def test_invalid_tool_calls_have_the_finish_reason_error() -> None:
         {"id": "c", "function": {"name": "weather", "arguments": '{"city": '}},
         {"id": "d", "function": {"name": None, "arguments": "[1]"}},
     ]
-    body = json.dumps(
-        {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "error"}]}
-    ).encode()
+    choice = {"message": {"tool_calls": calls}, "finish_reason": "error"}
+    body = json.dumps({"choices": [choice]}).encode()
     model, _ = fixed(body)
     response = await model.complete("Hi", [CITY])
     assert response.finish_reason == "error"
@@ -223,10 +221,7 @@ async def test_invalid_tool_calls_have_the_finish_reason_error() -> None:
         ("c", "weather", None),
         ("d", "", None),
     ]
-    assert (
-        response.raw["choices"][0]["message"]["tool_calls"][2]["function"]["arguments"]
-        == '{"city": '
-    )
+    assert response.raw == json.loads(body)
 
 
 async def test_streamed_tool_call_with_malformed_arguments_never_becomes_an_intent() -> None:
@@ -277,8 +272,7 @@ async def test_structured_output_can_be_requested_by_schema_or_by_type() -> None
         )
     model, _ = fixed(stream_of('{"name": ', '"Rialto"}'))
     stream = model.stream("Hi", response_schema=Bridge)
-    _ = [event async for event in stream]
-    assert stream.response is not None
+    await _drain(stream)
     assert stream.response.parsed == Bridge(name="Rialto")
 
 
@@ -334,7 +328,6 @@ async def test_structured_value_that_matches_the_schema_but_not_the_type_raises(
         pass
     with pytest.raises(StructuredOutputError, match="Even"):
         await anext(stream)
-    assert stream.response is not None
     assert (stream.response.text, stream.response.parsed) == ('{"n": 3}', None)
     with pytest.raises(StopAsyncIteration):
         await anext(stream)
@@ -379,7 +372,6 @@ async def test_rejected_stream_options_are_omitted_from_later_requests() -> None
     for text in "ab":
         stream = model.stream("Hi")
         _ = [event async for event in stream]
-        assert stream.response is not None
         assert stream.response.text == text
     assert [b"stream_options" in request.body for request in transport.requests] == [
         True,
@@ -514,26 +506,9 @@ async def test_stream_can_be_cancelled_from_another_task() -> None:
     check_events(events)
     assert (events[-2].problem, events[-2].intent) == ("cancelled", None)
     assert events[-1].finish_reason == "cancelled"
-    assert stream.response is not None
     assert stream.response.text == "Hello"
     assert stream.response.tool_calls[0].arguments is None
     assert task.cancelling() == 0
-
-
-async def test_stream_can_be_cancelled_inside_its_own_loop() -> None:
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
-        stream = model.stream("Hi", [CITY])
-        events: list[Any] = []
-        async for event in stream:
-            events.append(event)
-            if isinstance(event, TextDelta):
-                assert await stream.cancel() is True
-                assert await stream.cancel() is False
-        await arrival(server.closed.wait(), "the connection to close")
-    check_events(events)
-    assert events[-1].final_content == (Text("Hel"),)
-    assert stream.response is not None
-    assert stream.response.raw["chunks"][0]["choices"][0]["delta"]["content"] == "Hel"
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -567,24 +542,6 @@ async def test_completed_stream_cannot_be_cancelled_and_raises_its_error() -> No
         await anext(stream)
 
 
-async def test_stream_can_be_cancelled_before_its_first_event() -> None:
-    async def silent(connection: Connection) -> None:
-        await asyncio.Event().wait()
-
-    async with serve(silent) as server, connect("m", base_url=server.base_url) as model:
-        stream = model.stream("Hi")
-
-        async def collect() -> list[Any]:
-            return [event async for event in stream]
-
-        task = asyncio.create_task(collect())
-        await until(lambda: server.requests, "the request")
-        assert await stream.cancel()
-        events = await arrival(task, "the end of the stream")
-    check_events(events)
-    assert [event.type for event in events] == ["message.start", "message.complete"]
-
-
 async def test_unstreamed_call_can_be_cancelled() -> None:
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
         task = asyncio.create_task(model.complete("Hi", request_id="r2"))
@@ -598,42 +555,24 @@ async def test_unstreamed_call_can_be_cancelled() -> None:
         await arrival(server.closed.wait(), "the connection to close")
 
 
-async def test_task_cancellation_propagates_through_a_call() -> None:
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
-        for call in (model.complete("Hi"), _drain(model.stream("Hi", [CITY]))):
-            server.closed.clear()
-            task = asyncio.create_task(call)  # type: ignore[arg-type]
-            await settle()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await arrival(server.closed.wait(), "the connection to close")
-        assert server.open == 0
-
-
-async def test_task_cancellation_takes_precedence_over_cancelling_the_call() -> None:
+@pytest.mark.parametrize("first", ["call", "task"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_cancelled_task_propagates_even_if_the_call_is_cancelled(
+    stream: bool, first: str
+) -> None:
     """If both the call and its task are cancelled, the task raises ``CancelledError``, so that a
     timeout around the task takes effect.
     """
     async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
-        task = asyncio.create_task(model.complete("Hi", request_id="r3"))
-        await until(lambda: server.requests, "the request")
-        await model.cancel("r3")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_task_cancellation_just_before_cancelling_the_call_propagates(stream: bool) -> None:
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
-        call = model.stream("Hi", [CITY], request_id="r4") if stream else None
-        task = asyncio.create_task(
-            _drain(call) if stream else model.complete("Hi", request_id="r4")
-        )  # type: ignore[arg-type]
+        if stream:
+            task = asyncio.ensure_future(_drain(model.stream("Hi", [CITY], request_id="r")))
+        else:
+            task = asyncio.ensure_future(model.complete("Hi", request_id="r"))  # type: ignore[arg-type]
         await settle()
+        if first == "call":
+            await model.cancel("r")
         task.cancel()
-        await model.cancel("r4")
+        await model.cancel("r")
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
@@ -664,7 +603,6 @@ async def test_stream_closed_early_has_a_response_and_no_more_events(how: str) -
             if how != "with":
                 await getattr(stream, how)()
         assert [event async for event in stream] == []
-        assert stream.response is not None
         assert (stream.response.text, stream.response.finish_reason) == ("Hel", "cancelled")
         await until(lambda: not server.open, "every connection to close")
 
@@ -678,7 +616,6 @@ async def test_request_id_can_be_reused_once_the_message_is_complete() -> None:
         assert await model.cancel("r6") is False
         assert (await model.complete("Hi", request_id="r6")).text == "abc"
         await stream.aclose()
-        assert stream.response is not None
         assert stream.response.finish_reason == "stop"
 
 
@@ -785,7 +722,6 @@ async def test_truncated_stream_never_counts_as_a_success(handler: Any) -> None:
         check_events(events)
         assert events[-1].finish_reason == "error"
         assert caught.value.response.text == "Hello"
-        assert stream.response is not None
         assert stream.response.text == "Hello"
         with pytest.raises(StreamInterruptedError):
             await model.complete("Hi")
@@ -839,7 +775,9 @@ async def test_api_key_is_sent_but_never_shown(caplog: pytest.LogCaptureFixture)
     assert [line for line in shown.splitlines() if KEY in line] == []
 
 
-@pytest.mark.parametrize("said", ["my thought of it", "hunter2hunter2", "in a list of words"])
+@pytest.mark.parametrize(
+    "said", ["the launch code is 4711", "my thought of it", "hunter2hunter2", "in a list of words"]
+)
 async def test_prompt_echoed_by_a_provider_is_not_quoted(said: str) -> None:
     arguments = {
         "password": "hunter2hunter2",
@@ -848,7 +786,7 @@ async def test_prompt_echoed_by_a_provider_is_not_quoted(said: str) -> None:
         "unit": "metric",
     }
     call = Assistant([Thinking("my thought of it")], tool_calls=[ToolCall("c1", "f", arguments)])
-    messages = [User("Go."), call, ToolResult("c1", "done")]
+    messages = [User("the launch code is 4711"), call, ToolResult("c1", "done")]
     model = connect(
         "m", base_url="http://test", transport=FixtureTransport((400, {}, [_refusal(said)]))
     )
@@ -883,18 +821,6 @@ async def test_redirect_is_not_followed_and_the_key_is_not_forwarded() -> None:
                 await model.complete("Hi")
         assert caught.value.status == 307
         assert other.requests == []
-
-
-async def test_error_does_not_repeat_the_prompt() -> None:
-    prompt = "the launch code is 4711 and nobody may know it"
-    body = json.dumps(
-        {"error": {"message": f"1 validation error: input_value={prompt!r}"}}
-    ).encode()
-    model, _ = fixed(body, status=400)
-    with pytest.raises(InvalidRequestError) as caught:
-        await model.complete(prompt)
-    assert "4711" not in str(caught.value)
-    assert "4711" in (caught.value.provider_message or "")
 
 
 # --- custom providers --------------------------------------------------------------------------
@@ -961,12 +887,3 @@ async def test_event_stream_without_an_end_raises_an_error() -> None:
 def test_invalid_settings_of_connect_are_rejected(settings: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         connect("m", **settings)
-
-
-async def test_error_response_is_parsed_if_the_conversation_has_turns_without_text() -> None:
-    """The prompt is removed from error texts. This must also work for turns without text."""
-    refusal = (400, {}, [b'{"error": {"message": "tools are not supported here"}}'])
-    model = connect("m", base_url="http://x/v1", transport=FixtureTransport(refusal))
-    talk = [User("go"), Assistant(tool_calls=[ToolCall("a", "f", {})]), ToolResult("a", "done")]
-    with pytest.raises(InvalidRequestError, match="tools are not supported here"):
-        await model.complete(talk)

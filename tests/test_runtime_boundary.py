@@ -256,7 +256,6 @@ async def test_cancelled_tool_call_is_never_proposed(cancelled_after: int) -> No
                 assert await stream.cancel()
     check_events(events)
     assert not [event for event in events if isinstance(event, ToolUseEnd) and event.intent]
-    assert stream.response is not None
     assert stream.response.finish_reason == "cancelled"
 
 

@@ -59,7 +59,6 @@ def test_every_method_works_in_the_blocking_api(server: Server) -> None:
         stream = model.stream("Hi")
         events = list(stream)
         check_events(events)
-        assert stream.response is not None
         assert stream.response.text == "Hello"
         assert model.estimate_input_tokens("Hello there, you") > 0
         assert model.plan("Hi").items[0].outcome == "kept"
