@@ -24,7 +24,10 @@ from dragoman.log import (
 from dragoman.log.chain import check_log
 from dragoman.log.record import Draft, Head, link_record, to_row
 
-FLIPS = int(os.environ.get("DRAGOMAN_LOG_FLIPS", "50"))  # bits of the file to flip, one per copy
+# The number of bits of the file to flip, one in each copy.
+FLIPS = int(
+    os.environ.get("DRAGOMAN_LOG_FLIPS", "500" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "50")
+)
 NUMBER = 20
 CHANGED = 7  # the number of the record that the tests change or delete
 
@@ -244,6 +247,7 @@ def check_flip(
             leftover.unlink()
 
 
+@pytest.mark.exhaustive
 def test_every_flipped_bit_that_changes_a_record_is_detected(
     original: tuple[Path, list[LogRecord]], tmp_path: Path
 ) -> None:

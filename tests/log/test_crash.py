@@ -30,7 +30,10 @@ from ..programs import require
 from ..waiting import PATIENCE
 from .children import killing, start
 
-KILLS = int(os.environ.get("DRAGOMAN_LOG_KILLS", "10"))  # number of writers to kill
+# The number of writers to kill.
+KILLS = int(
+    os.environ.get("DRAGOMAN_LOG_KILLS", "100" if os.environ.get("DRAGOMAN_EXHAUSTIVE") else "10")
+)
 
 
 def check(log: EventLog, acknowledged: list[str]) -> None:
@@ -61,11 +64,13 @@ def kill_again_and_again(where: str, opener: Callable[[], EventLog], kills: int)
     assert len(acknowledged) > 2 * kills
 
 
+@pytest.mark.exhaustive
 def test_killing_the_writer_loses_no_acknowledged_record(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     kill_again_and_again(str(path), lambda: SqliteLog(path), KILLS)
 
 
+@pytest.mark.exhaustive
 def test_killing_a_postgres_writer_loses_no_acknowledged_record(conninfo: str) -> None:
     # open_log recognises PostgreSQL by the URL scheme, so the connection string is converted to a
     # URL

@@ -49,7 +49,7 @@ async def record(folder: str, usages: list[Usage], table: PriceTable) -> SqliteL
     return log
 
 
-@settings(max_examples=8)
+@settings(max_examples=15)
 @given(usages=st.lists(usages, min_size=1, max_size=4), first=tables, second=tables)
 async def test_repriced_cost_equals_the_cost_recorded_with_the_same_table(
     usages: list[Usage], first: tuple[Decimal, ...], second: tuple[Decimal, ...]

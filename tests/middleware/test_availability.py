@@ -407,7 +407,7 @@ class Oracle:
                 self.down.setdefault(provider, now)
 
 
-@settings(max_examples=100)
+@settings(max_examples=400)
 @given(STEPS)
 def test_unavailable_model_receives_at_most_one_probe_at_a_time(
     steps: list[tuple[Any, ...]],

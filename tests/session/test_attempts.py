@@ -223,7 +223,7 @@ STACKS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=12)
+@settings(max_examples=25)
 @given(stack=st.sampled_from(sorted(STACKS)), first=outcomes, second=outcomes)
 async def test_session_log_and_observer_agree_on_the_total_cost(
     stack: str, first: list[tuple[str, Usage]], second: list[tuple[str, Usage]]

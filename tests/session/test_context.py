@@ -93,6 +93,7 @@ POLICIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", POLICIES)
 async def test_long_conversation_fits_a_small_context_window(name: str) -> None:
     log, provider = MemoryLog(), reader()
@@ -471,6 +472,7 @@ class CountedLog(MemoryLog):
         return await super().append(*arguments, **facts)
 
 
+@pytest.mark.exhaustive
 async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
