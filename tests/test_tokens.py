@@ -121,18 +121,9 @@ TEXTS = {
 # The exact token counts of these texts in the vocabulary of each tokenizer family, without message
 # overhead.
 COUNTED = (
-    "o200k",
-    "cl100k",
-    "claude",
-    "claude-4.7",
-    "llama3",
-    "qw152k",
-    "ds129k",
-    "tekken",
-    "gemini",
-    "glm",
-    "km164k",
-)
+    "o200k", "cl100k", "claude", "claude-4.7", "llama3", "qw152k", "ds129k", "tekken", "gemini",
+    "glm", "km164k",
+)  # fmt: skip
 COUNTS = {
     "english": (71, 72, 74, 98, 71, 72, 72, 71, 71, 71, 72),
     "instructions": (55, 56, 58, 77, 56, 56, 56, 56, 57, 56, 55),
@@ -174,16 +165,10 @@ def _off(name: str, family: str, count: int) -> float:
     return abs(estimate.tokens / count - 1) / estimate.error_band
 
 
-@pytest.mark.parametrize(("name", "family", "count"), CASES)
-def test_token_estimates_are_never_far_outside_their_error_band(
-    name: str, family: str, count: int
-) -> None:
-    assert _off(name, family, count) <= 2
-
-
-def test_nine_in_ten_token_estimates_are_within_their_error_band() -> None:
-    within = [_off(*case) <= 1 for case in CASES]
-    assert sum(within) >= 0.9 * len(within)
+def test_nine_in_ten_token_estimates_are_within_their_error_band_and_none_is_far_outside() -> None:
+    off = {case: _off(*case) for case in CASES}
+    assert {case: error for case, error in off.items() if error > 2} == {}
+    assert sum(error <= 1 for error in off.values()) >= 0.9 * len(off)
 
 
 def test_token_estimates_are_unbiased() -> None:
@@ -220,31 +205,11 @@ def test_error_names_an_unknown_tokenizer_family() -> None:
 _LONE_SURROGATE = st.integers(0xD800, 0xDFFF).map(chr)
 _ANY_CHARACTER = st.characters() | st.characters(categories=("Cc", "Cf", "Co")) | _LONE_SURROGATE
 _ANY_TEXT = st.text(_ANY_CHARACTER, max_size=300)
-_LIKELY_TEXT = st.lists(
-    st.sampled_from(
-        [
-            "word",
-            "Word",
-            "WORD",
-            "x",
-            " ",
-            "  ",
-            "\n",
-            "\r\n",
-            "\t",
-            ".",
-            "((",
-            "--",
-            "12",
-            "é",
-            "я",
-            "漢",
-            "か",
-            "😀",
-        ]
-    ),
-    max_size=60,
-).map("".join)
+_LIKELY_PIECES = [
+    "word", "Word", "WORD", "x", " ", "  ", "\n", "\r\n", "\t", ".", "((", "--", "12", "é", "я", "漢",
+    "か", "😀",
+]  # fmt: skip
+_LIKELY_TEXT = st.lists(st.sampled_from(_LIKELY_PIECES), max_size=60).map("".join)
 
 
 @given(st.one_of(_ANY_TEXT, _LIKELY_TEXT), st.sampled_from(FAMILIES))
@@ -278,24 +243,15 @@ def test_repeated_lines_count_proportionally(text: str, times: int, family: str)
     assert repeated == pytest.approx(times * once, rel=0.25, abs=2 * times)
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        *" aA0\n(-éя漢かไ😀\u200d\ud800\x00\ue000\ufdd0\U0010ffff\u00a0",
-        "aA",
-        "Aa ",
-        " \n",
-        "\t ",
-        "\t\n ",
-        "()",
-        "aé",
-        "я ",
-        "_a",
-        "a1",
-    ],
-)
+LONG = [
+    *" aA0\n(-éя漢かไ😀\u200d\ud800\x00\ue000\ufdd0\U0010ffff\u00a0",
+    *("aA", "Aa ", " \n", "\t ", "\t\n ", "()", "aé", "я ", "_a", "a1"),
+]
+
+
+@pytest.mark.parametrize("unit", LONG)
 def test_very_long_text_can_be_counted(unit: str) -> None:
-    text = unit * (300_000 // len(unit))
+    text = unit * (100_000 // len(unit))
     assert 1 <= estimate_text(text).tokens <= 6 * len(text)
 
 
@@ -366,10 +322,9 @@ def test_counting_tokens_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_exact_token_counts_equal_the_reference_counts(family: str) -> None:
     vocabulary = VOCABULARIES[family]
     for name, row in COUNTS.items():
-        count = row[COUNTED.index(family)]
-        assert exact_text(TEXTS[name], vocabulary) == count, name
         estimate = estimate_text(TEXTS[name], family, vocabulary=vocabulary)
-        assert estimate == Estimate(count, f"exact:{vocabulary}", family, 0.0)
+        count = row[COUNTED.index(family)]
+        assert estimate == Estimate(count, f"exact:{vocabulary}", family, 0.0), name
 
 
 def test_exact_token_counting_accepts_any_text() -> None:
@@ -487,6 +442,7 @@ def test_token_estimate_counts_every_kind_of_block() -> None:
         Thinking(long),
         RedactedThinking("QUJD" * 100),
         ToolCall("c1", "find", {"what": long}),
+        ToolCall("c1", "find" * 60, None),
         Opaque({"type": "server_tool_result", "text": long}),
     ):
         assert estimate_input_tokens([question, Assistant([Text("hi"), block])]) > plain + 50, (
@@ -503,12 +459,6 @@ def test_token_estimate_counts_every_kind_of_block() -> None:
             estimate_input_tokens([User([Text("hello"), said]), Assistant("hi")]) > plain + 50
         ), said
         assert estimate_input_tokens([*called, ToolResult("c1", [said])]) > bare + 50, said
-
-
-def test_tool_call_with_unreadable_arguments_is_counted() -> None:
-    assert estimate_input_tokens(
-        [User("hello"), Assistant([ToolCall("c1", "find", None)])]
-    ) > _plain("default")
 
 
 def test_thinking_of_earlier_turns_is_not_counted() -> None:
