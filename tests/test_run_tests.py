@@ -48,7 +48,8 @@ def test_results_count_the_tests_and_end_with_the_names_of_failures(
 ) -> None:
     file = tmp_path / "test_examples.py"
     file.write_text(EXAMPLES)
-    part = pytest_part("part", "-p", "no:cacheprovider", file)
+    alone = ["-c", os.devnull, "--disable-plugin-autoload", "-p", "no:cacheprovider"]
+    part = pytest_part("part", *alone, file)
     run_parts([part])
     assert print_results([part]) == 1
     shown = capsys.readouterr().out
