@@ -218,22 +218,7 @@ def verbs(draw: st.DrawFn) -> list[Verb]:
     tail: int | None = None  # the tool call that was opened last, until other content follows it
     count = 0
     for _ in range(draw(st.integers(0, 14))):
-        verb = draw(
-            st.sampled_from(
-                [
-                    "tool",
-                    "more",
-                    "more",
-                    "more",
-                    "text",
-                    "thinking",
-                    "whole",
-                    "attach",
-                    "usage",
-                    "end",
-                ]
-            )
-        )
+        verb = draw(st.sampled_from(_VERBS))
         open_calls = [key for key, fragments in waiting.items() if fragments]
         if verb == "tool":
             name = draw(st.sampled_from(["weather", "any", "unknown"]))

@@ -203,27 +203,6 @@ async def test_invalid_tool_calls_raise_an_error_with_the_response(
     assert caught.value.response.finish_reason == "error"
 
 
-async def test_invalid_tool_calls_have_the_finish_reason_error() -> None:
-    calls = [
-        {"id": "a", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}},
-        {"id": "b", "function": {"name": "weather", "arguments": '{"town": 1}'}},
-        {"id": "c", "function": {"name": "weather", "arguments": '{"city": '}},
-        {"id": "d", "function": {"name": None, "arguments": "[1]"}},
-    ]
-    choice = {"message": {"tool_calls": calls}, "finish_reason": "error"}
-    body = json.dumps({"choices": [choice]}).encode()
-    model, _ = fixed(body)
-    response = await model.complete("Hi", [CITY])
-    assert response.finish_reason == "error"
-    assert [(call.id, call.name, call.arguments) for call in response.tool_calls] == [
-        ("a", "weather", {"city": "Oslo"}),
-        ("b", "weather", {"town": 1}),
-        ("c", "weather", None),
-        ("d", "", None),
-    ]
-    assert response.raw == json.loads(body)
-
-
 async def test_streamed_tool_call_with_malformed_arguments_never_becomes_an_intent() -> None:
     call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city": '}}
     frames = (
