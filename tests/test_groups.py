@@ -402,7 +402,7 @@ ADAPTERS = [
     ("max_retries: true", "a.max_retries: must be an integer, not true or false"),
     ("max_retries: -1", "a.max_retries: must be between 0 and 100"),
     ("timeout_seconds: 0", "a.timeout_seconds: must be positive"),
-    ("base_url: 5", "a.base_url: must be a string"),
+    ("api_key: 2026-01-01, base_url: 5", "a.base_url: must be a string"),
     ("base_url: 'http://[bad'", "a.base_url: base_url must be an http or https URL; its host"),
     ("extra_headers: {x: 1}", "a.extra_headers.x: must be a string"),
 ]
