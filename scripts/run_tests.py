@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -52,7 +53,7 @@ class Part:
         self.total = self.passed = self.failed = 0
         self.skips: Counter[str] = Counter()
         self.failures: list[tuple[str, str]] = []
-        self.seconds = 0.0
+        self.seconds = self.cpu_seconds = 0.0
         self.is_done = False
 
     def start(self, folder: Path, environment: dict[str, str]) -> None:
@@ -75,7 +76,9 @@ class Part:
 
     def update(self) -> None:
         """Read what the process has reported, and check whether it has ended."""
+        before = count_cpu_seconds()
         ended = self.process.poll() is not None
+        self.cpu_seconds += count_cpu_seconds() - before
         while line := self._report.readline():
             if not line.endswith("\n"):  # the rest of the line is not written yet
                 self._report.seek(self._report.tell() - len(line.encode()))
@@ -114,6 +117,12 @@ class Part:
             counts = f"{self.passed} passed" if self.total else "failed" if self.failed else "ok"
         failed = f", {self.failed} failed" if self.failed and self.total else ""
         return f"{self.name:<14} {counts}{failed}, {self.seconds:.0f} s"
+
+
+def count_cpu_seconds() -> float:
+    """Return the CPU time of all processes that have ended and been polled, theirs included."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def run_parts(
@@ -173,12 +182,14 @@ class Screen:
 def print_results(parts: Sequence[Part]) -> int:
     """Print the table, the skipped tests, the failures and the sums; return the exit code."""
     width = max([14, *[len(part.name) for part in parts]])
-    print(f"\n{'part':<{width}} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}")
+    titles = f"{'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8} {'CPU':>6}"
+    print(f"\n{'part':<{width}} {titles}")
     for part in parts:
         result = str(part.passed) if part.total else "no" if part.failed else "ok"
         skipped = part.skips.total() or ""
         row = f"{part.name:<{width}} {result:>7} {part.failed or '':>7} {skipped:>8}"
-        print(f"{row} {part.seconds:>8.0f}")
+        print(f"{row} {part.seconds:>8.0f} {part.cpu_seconds:>6.0f}")
+    print(f"{'all':<{width}} {count_cpu_seconds():>{len(titles)}.0f}")
     skips = sum([part.skips for part in parts], Counter[str]())
     if skips:
         print(f"\nskipped, {skips.total()} tests:")
