@@ -50,7 +50,7 @@ from scipy import sparse
 from scipy.optimize import lsq_linear, nnls
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
-from dragoman import messages, tokens
+from dragoman import messages, text_tokens, tokens
 
 TABLE = Path(__file__).parents[1] / "src/dragoman/tokens.json"
 PER_KIND = 200  # number of documents of each kind of content
@@ -462,7 +462,7 @@ def from_nothing(rng: random.Random, words: list[str]) -> Iterator[Source]:
 
 def salad(rng: random.Random) -> str:
     """Generate random characters of rare Unicode blocks, so that each block gets a coefficient."""
-    starts = [start for start, _ in tokens._BLOCKS]
+    starts = [start for start, _ in text_tokens.read_table().blocks]
     ranges = [
         (a, b) for a, b in zip(starts, [*starts[1:], 0xE1100], strict=True) if a != 0xD800
     ] + [(0xE000, 0xF900)]
@@ -641,9 +641,9 @@ def fit(corpus: Path) -> Table:
     counted = json.loads((corpus / "counts.json").read_text())
     docs = documents(corpus)
     han, hardness = common_han(docs), word_hardness(common_words(corpus), counted)
-    tables = tokens._classes(han), tokens._read_pairs(hardness)
-    tokens._tables = lambda: tables
-    tokens._measure_short.cache_clear()
+    tables = text_tokens._classes(han), text_tokens._read_pairs(hardness)
+    text_tokens._tables = lambda: tables
+    text_tokens._measure_short.cache_clear()
     features = np.array([count_features(document["text"]) for document in docs], float)
     held = np.array([document["held_out"] for document in docs])
     kinds = Counter(document["kind"] for document in docs if not document["held_out"])
@@ -675,8 +675,8 @@ def importance(kind: str) -> float:
 
 
 def count_features(text: str) -> list[int]:
-    totals = [0] * len(tokens._FEATURES)
-    tokens._count_features(text, totals)
+    totals = [0] * len(text_tokens._FEATURES)
+    text_tokens._count_features(text, totals)
     return totals
 
 
@@ -748,11 +748,11 @@ def bounds() -> tuple[list[float], list[float]]:
     token.
     """
     whole = ("capitals", "capitals after space", "0", "00", "000")
-    least = [float(name.startswith("word") or name in whole) for name in tokens._FEATURES]
-    runs = tokens._SCRIPTS + tokens._SIGNS
+    least = [float(name.startswith("word") or name in whole) for name in text_tokens._FEATURES]
+    runs = text_tokens._SCRIPTS + text_tokens._SIGNS
     most = [
         9.0 if name.startswith("word") else 1.5 if name in runs else 4.0
-        for name in tokens._FEATURES
+        for name in text_tokens._FEATURES
     ]
     return least, most
 
@@ -762,15 +762,17 @@ def write(table: Table) -> None:
     costs = ",\n".join(
         f"  {json.dumps(family)}: {json.dumps(costs)}" for family, costs in table.costs.items()
     )
+    # What the fit does not change is kept as it is.
+    rest = TABLE.read_text(encoding="utf-8").partition(' "blocks": ')
     lines = [
         "{",
         f' "common_han": {json.dumps(table.han, ensure_ascii=False)},',
         f' "hardness": {json.dumps(table.hardness)},',
         f' "costs": {{\n{costs}\n }},',
-        f' "bands": {json.dumps(table.bands)}',
-        "}",
+        f' "bands": {json.dumps(table.bands)},',
+        "".join(rest[1:]),
     ]
-    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    TABLE.write_text("\n".join(lines), encoding="utf-8")
 
 
 # --- reporting errors of the estimates ---------------------------------------------------------
@@ -785,11 +787,11 @@ def report(corpus: Path) -> None:
     exact = exact_counts(docs, counted)
     features = np.array([count_features(document["text"]) for document in docs], float)
     errors = {
-        family: features @ np.array(tokens._costs(family)) / truth - 1
+        family: features @ np.array(text_tokens._costs(family)) / truth - 1
         for family, truth in exact.items()
     }
     errors["default"] = np.concatenate(
-        [features @ np.array(tokens._costs("default")) / t - 1 for t in exact.values()]
+        [features @ np.array(text_tokens._costs("default")) / t - 1 for t in exact.values()]
     )
     quarter = {
         family: np.array([len(d["text"]) / 4 for d in docs]) / truth - 1

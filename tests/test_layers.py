@@ -34,6 +34,7 @@ FLOORS = {
     "prices": "usage to money",
     "calls": "records of calls: what began, ended, failed and was routed elsewhere",
     "media_tokens": "token estimates of images, audio and documents",
+    "text_tokens": "token estimates of texts",
     "tokens": "token estimates, offline",
     "sse": "bytes to server-sent events and lines",
     "eventstream": "bytes to the messages of binary event streams",

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import media_tokens, tokens
+from dragoman import media_tokens, text_tokens, tokens
 from dragoman.messages import (
     Assistant,
     Document,
@@ -184,11 +184,13 @@ def test_estimate_of_the_default_family_is_between_those_of_the_others() -> None
 
 def test_every_tokenizer_family_has_an_error_band_and_message_overhead() -> None:
     assert set(FAMILIES) == {"default", *COUNTED}
-    table = tokens._table()
+    table = text_tokens.read_table()
     assert tuple(table.costs) == FAMILIES
-    assert set(table.bands) == set(tokens._FRAMES) == set(FAMILIES)
+    assert set(table.bands) == set(text_tokens.read_table().frames) == set(FAMILIES)
     assert all(0.02 < band < 0.5 for band in table.bands.values())
-    assert {len(tokens._costs(family)) for family in tokens.FAMILIES} == {len(tokens._FEATURES)}
+    assert {len(text_tokens._costs(family)) for family in tokens.FAMILIES} == {
+        len(text_tokens._FEATURES)
+    }
     assert set(media_tokens.RULES) < set(FAMILIES)
 
 
@@ -238,8 +240,8 @@ def test_more_text_has_more_tokens(a: str, b: str, family: str) -> None:
 
 @given(_LIKELY_TEXT, st.integers(2, 20), st.sampled_from(FAMILIES))
 def test_repeated_lines_count_proportionally(text: str, times: int, family: str) -> None:
-    once = tokens._count([text + ".\n\nx"], family, None)
-    repeated = tokens._count([(text + ".\n\nx\n") * times], family, None)
+    once = text_tokens.count_tokens([text + ".\n\nx"], family)
+    repeated = text_tokens.count_tokens([(text + ".\n\nx\n") * times], family)
     assert repeated == pytest.approx(times * once, rel=0.25, abs=2 * times)
 
 
@@ -268,37 +270,37 @@ def test_no_tokenizer_pattern_has_nested_repetition() -> None:
                     if isinstance(branch, re._parser.SubPattern):  # type: ignore[attr-defined]
                         look(branch, inside or repeated)
 
-    for pattern in (tokens._WORD, tokens._STRETCH, tokens._PIECE):
+    for pattern in (text_tokens._WORD, text_tokens._STRETCH, text_tokens._PIECE):
         look(re._parser.parse(pattern.pattern), inside=False)  # type: ignore[attr-defined]
 
 
 @given(_ANY_TEXT)
 def test_tokenizer_patterns_cover_every_character_once(text: str) -> None:
-    shape = text.translate(tokens._tables()[0])
-    kept = sum(map(len, tokens._WORD.findall(shape)))
-    for stretch in tokens._STRETCH.findall(shape):
-        assert "".join(tokens._PIECE.findall(stretch)) == stretch
+    shape = text.translate(text_tokens._tables()[0])
+    kept = sum(map(len, text_tokens._WORD.findall(shape)))
+    for stretch in text_tokens._STRETCH.findall(shape):
+        assert "".join(text_tokens._PIECE.findall(stretch)) == stretch
         kept += len(stretch)
-    spaces_with_words = sum(word.startswith(" ") for word in tokens._WORD.findall(shape))
+    spaces_with_words = sum(word.startswith(" ") for word in text_tokens._WORD.findall(shape))
     assert kept - spaces_with_words == len(shape) == len(text.replace("\r", ""))
 
 
 def test_token_cache_does_not_keep_the_text() -> None:
-    tokens._measure_short.cache_clear()
+    text_tokens._measure_short.cache_clear()
     seen: list[str] = []
     estimate_text("Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!")
-    shape = "Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!".translate(tokens._tables()[0])
-    seen += tokens._STRETCH.findall(shape)
-    assert tokens._measure_short.cache_info().currsize > 0
+    shape = "Zażółć 4242 gęślą, пароль 密碼 😀 hunter2!".translate(text_tokens._tables()[0])
+    seen += text_tokens._STRETCH.findall(shape)
+    assert text_tokens._measure_short.cache_info().currsize > 0
     assert not re.search(r"\w", "".join(seen).replace("0", ""))
 
 
 def test_long_pieces_of_text_are_not_cached() -> None:
-    tokens._measure_short.cache_clear()
+    text_tokens._measure_short.cache_clear()
     estimate_text("漢" * 33)
-    assert tokens._measure_short.cache_info().currsize == 0
+    assert text_tokens._measure_short.cache_info().currsize == 0
     estimate_text("漢" * 32)
-    assert tokens._measure_short.cache_info().currsize == 1
+    assert text_tokens._measure_short.cache_info().currsize == 1
 
 
 def test_counting_tokens_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +385,7 @@ def _plain(family: str = "o200k") -> int:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_request_estimate_is_its_text_plus_message_overhead(family: str) -> None:
     text = TEXTS["english"]
-    frame = tokens._FRAMES[family]
+    frame = text_tokens.read_table().frames[family]
     one = estimate_input_tokens([User(text)], family=family)
     assert one == pytest.approx(
         estimate_text(text, family).tokens + frame.request + frame.message, abs=1
@@ -411,7 +413,7 @@ def test_system_prompt_counts_as_a_system_message() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tool_definitions_are_counted(family: str) -> None:
-    frame = tokens._FRAMES[family]
+    frame = text_tokens.read_table().frames[family]
     schema = estimate_text(
         tokens._as_json(["get_weather", WEATHER.description, WEATHER.parameters]), family
     ).tokens
