@@ -22,6 +22,7 @@ from dragoman.gateway import limits as limits_module
 from dragoman.gateway.keys import Key
 from dragoman.gateway.ledger import Lease, Ledger, LedgerWriter
 from dragoman.gateway.limits import Policy, RedisLimits
+from dragoman.middleware import redis as redis_module
 
 from ..listed import Clock
 from ..waiting import PATIENCE, poll, until
@@ -182,7 +183,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for answers as long as a busy machine needs, and repeat failed attempts soon."""
     monkeypatch.setattr(ledger_module, "_BUSY_SECONDS", PATIENCE)
     monkeypatch.setattr(ledger_module, "_RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(limits_module, "_SECONDS", PATIENCE)
+    monkeypatch.setattr(redis_module, "SECONDS", PATIENCE)
     monkeypatch.setattr(limits_module, "_PAUSE", 0.0)
 
 
@@ -260,18 +261,18 @@ async def test_configured_failure_policy_applies_while_redis_is_unavailable(
 
 @pytest.mark.usefixtures("quick")
 async def test_concurrency_slot_that_redis_grants_after_the_timeout_is_freed(
-    own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
+    own_redis: OwnRedis,
 ) -> None:
     key = Key("ann", "h", max_concurrency=1)
     limits = RedisLimits(own_redis.url)
     ledger = LedgerWriter(Ledger(), limits)
     ledger.settle(await ledger.admit(key, 600), key)
-    await until(lambda: not limits._tasks, "the first slot to be free")  # noqa: SLF001 - its tasks have no other sign
-    monkeypatch.setattr(limits_module, "_SECONDS", 0.2)
+    await until(lambda: not limits._server._tasks, "the first slot to be free")  # noqa: SLF001 - its tasks have no other sign
+    limits._server.seconds = 0.2  # noqa: SLF001 - a timeout that a user cannot set
     own_redis.pause()
     with pytest.raises(OverloadedError):
         await ledger.admit(key, 600)
-    monkeypatch.setattr(limits_module, "_SECONDS", PATIENCE)
+    limits._server.seconds = PATIENCE  # noqa: SLF001
     own_redis.resume()  # Redis now executes the commands it received while it was paused
     await poll(lambda: admit_or_none(ledger, key), lambda lease: lease is not None, "a free slot")
     await ledger.close()
@@ -282,7 +283,7 @@ async def test_no_command_is_sent_for_a_second_after_redis_failed(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr(limits_module, "_SECONDS", PATIENCE)
+    monkeypatch.setattr(redis_module, "SECONDS", PATIENCE)
     key = Key("ann", "h", requests_per_minute=5)
     ledger = LedgerWriter(Ledger(), RedisLimits(own_redis.url))
     own_redis.stop()

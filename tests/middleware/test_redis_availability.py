@@ -45,8 +45,8 @@ async def settle(*shared: RedisAvailability) -> None:
     Redis.
     """
     for each in shared:
-        while each._tasks:
-            await next(iter(each._tasks))
+        while each._server._tasks:
+            await next(iter(each._server._tasks))
         each._next = 0.0
 
 

@@ -222,15 +222,15 @@ async def test_waiting_call_that_is_cancelled_takes_no_slot_in_redis(
     limiter = make(max_concurrency=1, tokens_per_minute=100)
     await limiter.acquire()
     call = asyncio.ensure_future(limiter.acquire())
-    while not limiter._tasks:
+    while not limiter._server._tasks:
         await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     # The command to Redis is still running, and close() waits for its result.
-    assert limiter._tasks
+    assert limiter._server._tasks
     await limiter.close()
-    assert not limiter._tasks
+    assert not limiter._server._tasks
     async with Redis.from_url(redis_url) as redis:
         assert await redis.zcard(limiter._keys[1]) == 1
 
@@ -343,7 +343,7 @@ async def test_all_waiting_calls_fail_after_one_timeout_if_redis_hangs(
         provider = RateLimit(Listed("ok", repeat=True), limiter=limiter)
         await provider.complete("hi")
         monkeypatch.setattr(RedisLimiter, "_ask", count)
-        monkeypatch.setattr("dragoman.middleware.redis._ASK_SECONDS", 0.4)
+        monkeypatch.setattr(limiter._server, "seconds", 0.4)
         own_redis.pause()
         found = await asyncio.gather(
             *[provider.complete("hi") for _ in range(20)], return_exceptions=True
@@ -366,7 +366,7 @@ async def test_call_succeeds_even_if_its_slot_cannot_be_released_in_redis(
 ) -> None:
     limiter = make(max_concurrency=1)
 
-    async def fail(**_: Any) -> None:
+    async def fail(*_: Any) -> None:
         raise ConnectionError("gone")
 
     limiter._settling = fail  # type: ignore[assignment]

@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..events import Event, MessageComplete
 from ..messages import LossWarning, Request, new_ulid
-from ..middleware.redis import LimiterUnavailableError
+from ..middleware.redis_limiter import LimiterUnavailableError
 from ..provider import Provider, Reply
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from ..errors import OverloadedError, RateLimitError
 from ..messages import new_ulid
+from ..middleware.redis import NOW, RedisServer
 from .keys import Key
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ each process separately.
 """
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-_SECONDS = 5.0  # timeout of one Redis command in seconds
 _RETRIES = 7  # number of attempts to release a lease; with doubling pauses they take two minutes
 _CONNECTIONS = 8  # maximum number of Redis connections of one process
 _PAUSE = 1.0  # seconds to wait after a Redis failure before the next command
@@ -38,12 +38,10 @@ _LOCAL = "local:"  # prefix of the ids of leases that the local counter granted
 
 # The common beginning of the Lua scripts. KEYS are the Redis keys of an API key's windows and of
 # its leases. ARGV[1] is the current time, or '' to use the clock of Redis.
-_PRELUDE = """
-local now = tonumber(ARGV[1])
-if not now then
-  local clock = redis.call('TIME')
-  now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
-end
+_PRELUDE = (
+    NOW
+    + """
+now = tonumber(ARGV[1]) or now
 local minute = math.floor(now / 60)
 local kept = redis.call('HMGET', KEYS[1], 'minute', 'requests', 'tokens', 'last_requests', 'last_tokens')
 local held = tonumber(kept[1] or '-9')
@@ -58,6 +56,7 @@ local function keep()
   redis.call('EXPIRE', KEYS[1], 180)
 end
 """
+)
 
 # The Lua script that admits a call. ARGV: time, lease id, duration of the lease in seconds, and
 # the limits of concurrent calls, requests per minute and tokens per minute (0 means unlimited).
@@ -132,39 +131,21 @@ class RedisLimits:
         spare: Counter | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        try:
-            import redis.asyncio  # lazy import: an optional dependency
-        except ImportError as error:
-            raise ImportError(
-                "limits in Redis need its extra: pip install 'dragoman[redis]'"
-            ) from error
         if on_failure not in POLICIES or (on_failure == "local" and spare is None):
             raise ValueError(
                 f"on_failure must be one of {', '.join(POLICIES)}, and local needs spare="
             )
         self.failures = 0  # number of admissions that Redis could not decide
-        self._redis: Redis
-        self._owned = isinstance(client, str)
-        if isinstance(client, str):
-            # The pool is bounded, since otherwise many concurrent calls would each open a
-            # connection.
-            pool = redis.asyncio.BlockingConnectionPool.from_url(
-                client, max_connections=_CONNECTIONS, timeout=_SECONDS,
-                socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS,
-            )  # fmt: skip
-            self._redis = redis.asyncio.Redis.from_pool(pool)
-        else:
-            self._redis = client
-        self._errors = (redis.RedisError, OSError, TimeoutError)
-        self._admitting = self._redis.register_script(_ADMIT)
-        self._settling = self._redis.register_script(_SETTLE)
+        # The pool is bounded, since otherwise many concurrent calls would each open a connection.
+        self._server = RedisServer(client, "RedisLimits", max_connections=_CONNECTIONS)
+        self._admitting = self._server.script(_ADMIT)
+        self._settling = self._server.script(_SETTLE)
         self._on_failure = on_failure
         self._spare = spare
         self._clock = clock
         self._paused_until = 0.0
         self._standing: dict[str, dict[str, int]] = {}
         self._closing = asyncio.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def admit(self, key: Key, seconds: float) -> str | None:
         """Count a request and return the id of its lease; raise an error if a limit is reached."""
@@ -174,14 +155,14 @@ class RedisLimits:
             key.requests_per_minute or 0,
             key.tokens_per_minute or 0,
         )
-        asking = self._start(self._run(self._admitting, key, lease, seconds, *limits))
+        asking = self._server.start(self._run(self._admitting, key, lease, seconds, *limits))
         try:
             found = await asyncio.shield(asking)
         except asyncio.CancelledError:
             # Redis may still admit the cancelled call; if it does, release the lease.
             asking.add_done_callback(lambda done: self._undo(done, lease, key))
             raise
-        except self._errors as error:
+        except self._server.errors as error:
             # Redis may run the script after the timeout and grant a lease that no call uses, so
             # release the lease.
             self.settle(lease, key)
@@ -211,7 +192,7 @@ class RedisLimits:
             assert self._spare is not None
             self._spare.settle(lease.removeprefix(_LOCAL) or None, key, tokens)
         elif tokens or requests or key.max_concurrency is not None:
-            self._start(self._settle(lease, key, tokens, requests))
+            self._server.start(self._settle(lease, key, tokens, requests))
 
     def describe(self, key: Key) -> dict[str, int]:
         """Return how many requests and tokens per minute a key had left at its last request."""
@@ -220,10 +201,7 @@ class RedisLimits:
     async def close(self) -> None:
         """Finish the pending tasks; close the connection if this object opened it."""
         self._closing.set()
-        while self._tasks:  # the callback of a finished task may start another task
-            await asyncio.wait(self._tasks)
-        if self._owned:
-            await self._redis.aclose()
+        await self._server.close()
 
     # --- private methods
 
@@ -234,9 +212,8 @@ class RedisLimits:
         # The braces are a hash tag: both Redis keys are on the same node of a Redis cluster.
         names = [f"dragoman:{{gateway:{key.id}}}:{part}" for part in ("used", "leases")]
         try:
-            async with asyncio.timeout(_SECONDS):
-                return await script(keys=names, args=[now, *arguments])
-        except self._errors as error:
+            return await script(names, now, *arguments)
+        except self._server.errors as error:
             self._paused_until = time.monotonic() + _PAUSE
             log.warning(
                 "Redis is unavailable for rate limits, policy %s: %s",
@@ -261,7 +238,7 @@ class RedisLimits:
         for attempt in range(_RETRIES):
             try:
                 await self._run(self._settling, key, lease, tokens, requests)
-            except self._errors:
+            except self._server.errors:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), _PAUSE * 2**attempt)
                     return
@@ -271,9 +248,3 @@ class RedisLimits:
     def _undo(self, done: asyncio.Task[Any], lease: str, key: Key) -> None:
         if not done.cancelled() and done.exception() is None and done.result()[0] in (b"ok", "ok"):
             self.settle(lease, key, requests=1)
-
-    def _start(self, work: Any) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

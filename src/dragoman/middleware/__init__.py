@@ -25,8 +25,8 @@ from .layer import ATTEMPT, RETRY_REASON, Layer, Middleware, Wrapper, describe, 
 from .observe import CallEvent, EventsDropped, Observe, Subscriber
 from .otel import OpenTelemetry
 from .ratelimit import Lease, Limiter, RateLimit
-from .redis import LimiterUnavailableError, RedisLimiter
 from .redis_availability import RedisAvailability
+from .redis_limiter import LimiterUnavailableError, RedisLimiter
 from .retry import Retry
 from .rotation import KeyRotation
 from .stores import RedisStore, SqliteStore, Store

@@ -12,7 +12,7 @@ import msgspec
 
 from ..calls import ProviderRecovered, ProviderUnavailable, Trigger
 from .availability import Admission, Availability, Thresholds
-from .redis import open_redis
+from .redis import NOW, RedisServer
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -24,9 +24,9 @@ _PAUSE = 10.0  # after a failure, no Redis command is sent for this many seconds
 
 # Lua script that returns three values for each unavailable target: the target, the seconds since
 # its last failure by the clock of Redis, and the cause.
-_READ = """
-local clock = redis.call('TIME')
-local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+_READ = (
+    NOW
+    + """
 local all, found = redis.call('HGETALL', KEYS[1]), {}
 for at = 1, #all, 2 do
   local split = string.find(all[at + 1], ' ', 1, true)
@@ -37,13 +37,15 @@ for at = 1, #all, 2 do
 end
 return found
 """
-_SHUT = """
-local clock = redis.call('TIME')
-local now = string.format('%.6f', tonumber(clock[1]) + tonumber(clock[2]) / 1000000)
-redis.call('HSET', KEYS[1], ARGV[1], now .. ' ' .. ARGV[2])
+)
+_SHUT = (
+    NOW
+    + """
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.6f', now) .. ' ' .. ARGV[2])
 redis.call('EXPIRE', KEYS[1], math.ceil(tonumber(ARGV[3])))
 return '0'
 """
+)
 
 
 class RedisAvailability(Availability):
@@ -65,54 +67,31 @@ class RedisAvailability(Availability):
         poll_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # redis is an optional dependency, imported on first use.
-        try:
-            import redis.asyncio
-        except ImportError as error:
-            raise ImportError(
-                "RedisAvailability needs the redis package: pip install 'dragoman[redis]'"
-            ) from error
         super().__init__(on_event, thresholds, clock=clock)
-        self._redis: Redis
-        self._owned = isinstance(client, str)
-        if isinstance(client, str):
-            self._redis = open_redis(
-                client,
-                socket_timeout=_SECONDS,
-                socket_connect_timeout=_SECONDS,
-                decode_responses=True,
-            )
-        else:
-            self._redis = client
-        self._errors = (redis.RedisError, OSError, TimeoutError)
+        self._server = RedisServer(client, "RedisAvailability", seconds=_SECONDS)
         self._key = f"dragoman:{{{key}}}:unavailable"
-        self._reading = self._redis.register_script(_READ)
-        self._shutting = self._redis.register_script(_SHUT)
+        self._reading = self._server.script(_READ)
+        self._shutting = self._server.script(_SHUT)
         self._poll_seconds = poll_seconds
         self._next = 0.0
         self._asked: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def refresh(self) -> None:
         if self._clock() < self._next:
             return
         if self._asked is None or self._asked.done():
-            self._asked = self._start(self._read())
+            self._asked = self._server.start(self._read())
         await asyncio.wait([self._asked])
 
     async def close(self) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        if self._owned:
-            await self._redis.aclose()
+        await self._server.close()
 
     # --- private methods of the circuit breaker in Redis
 
     async def _read(self) -> None:
         try:
-            async with asyncio.timeout(_SECONDS):
-                found = await self._reading(keys=[self._key])
-        except self._errors as error:
+            found = await self._reading([self._key])
+        except self._server.errors as error:
             self._next = self._clock() + _PAUSE
             log.warning(
                 "Redis is unavailable, so availability is not shared (%s)", type(error).__name__
@@ -158,7 +137,7 @@ class RedisAvailability(Availability):
     def _succeeded(self, admission: Admission) -> None:
         super()._succeeded(admission)
         if admission.changes:
-            self._start(
+            self._server.start(
                 self._forget(
                     [_write_target(admission.provider, model) for model in ("", admission.model)]
                 )
@@ -169,28 +148,23 @@ class RedisAvailability(Availability):
     ) -> None:
         # Delay the next read of the state, so that this write is complete before it.
         self._next = max(self._next, self._clock() + self._poll_seconds)
-        self._start(self._send(script, [_write_target(provider, model), trigger or "", seconds]))
+        self._server.start(
+            self._send(script, [_write_target(provider, model), trigger or "", seconds])
+        )
 
     async def _send(self, script: Any, arguments: list[Any]) -> None:
         try:
-            async with asyncio.timeout(_SECONDS):
-                await script(keys=[self._key], args=arguments)
-        except self._errors as error:
+            await script([self._key], *arguments)
+        except self._server.errors as error:
             log.warning("availability could not be written to Redis (%s)", type(error).__name__)
 
     async def _forget(self, targets: list[str]) -> None:
         self._next = max(self._next, self._clock() + self._poll_seconds)
         try:
             async with asyncio.timeout(_SECONDS):
-                await cast("Any", self._redis.hdel(self._key, *targets))
-        except self._errors as error:
+                await cast("Any", self._server.client.hdel(self._key, *targets))
+        except self._server.errors as error:
             log.warning("availability could not be written to Redis (%s)", type(error).__name__)
-
-    def _start(self, work: Any) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _write_target(provider: str, model: str) -> str:

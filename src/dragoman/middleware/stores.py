@@ -14,10 +14,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .layer import check_number
-from .redis import open_redis
+from .redis import NOW, RedisServer
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -178,9 +178,9 @@ class SqliteStore(Store):
 # Lua script that stores an entry. KEYS: the entry, the index of entries by last use, the sizes of
 # the entries. ARGV: value, TTL in milliseconds or 0, size limit. The script removes expired
 # entries from the index, so that the total size is correct.
-_PUT = """
-local clock = redis.call('TIME')
-local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+_PUT = (
+    NOW
+    + """
 local function drop(key)
   redis.call('DEL', key)
   redis.call('ZREM', KEYS[2], key)
@@ -207,14 +207,15 @@ for _, key in ipairs(redis.call('ZRANGE', KEYS[2], 0, 9)) do
 end
 return 'OK'
 """
-_GET = """
+)
+_GET = (
+    NOW
+    + """
 local value = redis.call('GET', KEYS[1])
-if value then
-  local clock = redis.call('TIME')
-  redis.call('ZADD', KEYS[2], 'XX', tonumber(clock[1]) + tonumber(clock[2]) / 1000000, KEYS[1])
-end
+if value then redis.call('ZADD', KEYS[2], 'XX', now, KEYS[1]) end
 return value
 """
+)
 
 
 class RedisStore(Store):
@@ -232,32 +233,24 @@ class RedisStore(Store):
         max_bytes: int = _GIB,
     ) -> None:
         _check("RedisStore", ttl, max_bytes)
-        try:
-            import redis  # noqa: F401 - an optional dependency
-        except ImportError as error:
-            raise ImportError(
-                'RedisStore needs the extra "redis": pip install "dragoman[redis]"'
-            ) from error
-        self._owned = isinstance(client, str)
-        self._client: Any = open_redis(client) if isinstance(client, str) else client
+        self._server = RedisServer(client, "RedisStore")
         self.prefix = prefix
         self.ttl = ttl
         self.max_bytes = max_bytes
-        self._putting = self._client.register_script(_PUT)
-        self._getting = self._client.register_script(_GET)
+        self._putting = self._server.script(_PUT)
+        self._getting = self._server.script(_GET)
 
     async def get(self, key: str) -> bytes | None:
-        value: bytes | None = await self._getting(keys=self._keys(key))
+        value: bytes | None = await self._getting(self._keys(key))
         return value
 
     async def put(self, key: str, value: bytes) -> None:
         if len(value) <= self.max_bytes:
             ttl = 0 if self.ttl is None else max(1, round(self.ttl * 1000))
-            await self._putting(keys=self._keys(key), args=[value, ttl, self.max_bytes])
+            await self._putting(self._keys(key), value, ttl, self.max_bytes)
 
     async def close(self) -> None:
-        if self._owned:
-            await self._client.aclose()
+        await self._server.close()
 
     def _keys(self, key: str) -> list[str]:
         return [f"{self.prefix}entry:{key}", f"{self.prefix}used", f"{self.prefix}sizes"]
