@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ __all__ = [
     "BASE_URL", "CASES", "COMMENT", "MODEL", "PINGS", "RECORDED", "REPLIES", "SERVERS", "Case",
     "DecodedReply", "Record",
     "ask_ready", "bytewise", "check_case", "cut_at_random", "decode", "find_cases",
-    "find_exchanges", "find_records",
+    "find_exchanges", "find_records", "find_served",
     "find_streams", "lines_of", "open_decoder", "plain_ids", "plain_request", "with_between",
     "with_crlf", "write",
 ]  # fmt: skip
@@ -86,8 +86,10 @@ class Record:
     status: int
     headers: dict[str, str]
     body: bytes
-    asked: dict[str, Any]
-    lengths: tuple[int, ...]
+    asked: dict[str, Any] = field(default_factory=dict)
+    lengths: tuple[int, ...] = ()
+    op: str = "create"
+    is_fixture: bool = False  # written by hand, for the tests of another project
 
     def __str__(self) -> str:
         return self.id
@@ -136,6 +138,8 @@ def find_records() -> dict[str, Record]:
                 text if data["response_encoding"] == "utf-8" else base64.b64decode(text),
                 data["request_json"] or {},
                 tuple(data.get("chunk_lens") or ()),
+                data["op"] if "/api/generate" not in data["url"] else "generate",
+                data["provenance"] != "recorded",
             )
     return found
 
@@ -164,10 +168,11 @@ PATHS = {
 @lru_cache(maxsize=1)
 def find_streams() -> list[Record]:
     """Return every recorded streamed reply, of vendors and of local servers."""
-    return [record for record in [*find_records().values(), *_served()] if record.is_streamed]
+    return [record for record in [*find_records().values(), *find_served()] if record.is_streamed]
 
 
-def _served() -> Iterator[Record]:
+def find_served() -> Iterator[Record]:
+    """Return every recorded exchange with a local server on one of the wires."""
     for exchange in find_exchanges():
         path, status = exchange["path"].partition("?")[0], exchange["status_line"].split()[1:2]
         wire = next((wire for end, wire in PATHS.items() if path.endswith(end)), None)
@@ -179,9 +184,9 @@ def _served() -> Iterator[Record]:
         stream = wire != "ollama" or not re.search(
             r'"stream": ?false', exchange["request_body"] or ""
         )
-        yield Record(
-            exchange["id"], wire, exchange["server"], stream, int(status[0]), {}, body, {}, ()
-        )
+        headers = dict(exchange["response_headers"])
+        server = exchange["server"]
+        yield Record(exchange["id"], wire, server, stream, int(status[0]), headers, body)
 
 
 # --- rewriting the expected events of cases -----------------------------------------------------

@@ -465,6 +465,31 @@ WIRES["responses"] = Wire(
     errors=ERRORS,
     usage=_responses_usage,
 )
+WIRES["ollama"] = Wire(
+    requests={},
+    reply_losses=frozenset({"raw_input"}),
+    body_losses=frozenset({"order", "whole_order"}),
+    errors=ERRORS,
+)
+WIRES["bedrock"] = Wire(
+    requests={
+        "an issuer is its wire alone": each_message(forget_issuers),
+        "one text is plain text": each_message(plain_texts),
+    },
+    reply_losses=frozenset({"stop_sequence", "whole"}),
+    stream_losses=frozenset({"whole_order"}),
+    body_losses=frozenset({"deltas", "raw_input"}),
+    errors=ERRORS,
+)
+WIRES["cohere"] = Wire(
+    requests={
+        "an issuer is its wire alone": each_message(forget_issuers),
+        "a data URL is inline": each_message(inline_data_urls),
+    },
+    stream_losses=frozenset({"whole_order"}),
+    body_losses=frozenset({"deltas", "raw_input"}),
+    errors={**ERRORS, ModelNotLoadedError: UnavailableError},
+)
 
 
 def canonical(request: Request, wire: Wire) -> Request:

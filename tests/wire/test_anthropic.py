@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import gzip
 import itertools
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,15 +16,11 @@ from hypothesis import strategies as st
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import (
-    AuthenticationError,
-    InvalidModelError,
-    InvalidRequestError,
     InvalidResponseError,
     ProviderError,
-    UnavailableError,
     UnsupportedFeatureError,
 )
-from dragoman.events import Assembler, Response, check_events
+from dragoman.events import Response
 from dragoman.messages import (
     Assistant,
     Continuity,
@@ -56,11 +50,8 @@ from dragoman.wire.codec import Notes
 from tests.wire.cases import (
     BASE_URL,
     MODEL,
-    RECORDED,
-    SERVERS,
     Case,
     DecodedReply,
-    bytewise,
     decode,
     find_cases,
 )
@@ -824,155 +815,10 @@ def test_learning_from_a_rejection_keeps_all_other_settings() -> None:
     assert hear(ANSWER, codec=learned).response.raw is None  # type: ignore[union-attr]
 
 
-# --- recorded replies --------------------------------------------------------------------------
-
-
-@cache
-def recorded() -> list[dict[str, Any]]:
-    lines = gzip.decompress(RECORDED.read_bytes()).splitlines()
-    found = [json.loads(text) for text in lines if b'"anthropic-messages"' in text]
-    return [
-        record
-        for record in found
-        if record["provider"] == "anthropic-messages" and record["op"] == "create"
-    ]
-
-
-@cache
-def served() -> list[dict[str, Any]]:
-    found = [json.loads(text) for text in gzip.decompress(SERVERS.read_bytes()).splitlines()]
-    return [record for record in found if record["path"] == "/v1/messages"]
-
-
-def open_request(*, stream: bool) -> Request:
-    return msgspec.structs.replace(HELLO, stream=stream)
-
-
-def hear_freely(reply: bytes, *, stream: bool, bytes_apart: bool = False) -> DecodedReply:
-    """Decode a recorded reply without checking tool names, because the request of the test does
-    not offer the recorded tools.
-    """
-    out = Assembler(request_id="R", model=MODEL, issuer=ISSUER)
-    decoder = connect().decoder(open_request(stream=stream), out)
-    events = []
-    for piece in bytewise(reply) if bytes_apart else [reply]:
-        events += decoder.feed(piece)
-    events += decoder.end()
-    check_events(events)
-    return DecodedReply(events, decoder.error)
-
-
-@pytest.mark.recordings
-def test_every_recorded_reply_can_be_parsed() -> None:
-    replies = [record for record in recorded() if record["status"] == 200]
-    assert len(replies) > 1000
-    for number, record in enumerate(replies):
-        reply = record["response_body"].encode()
-        heard = hear_freely(reply, stream=record["stream"])
-        if '"type":"error"' in record["response_body"]:
-            assert isinstance(heard.error, InvalidRequestError), record["id"]
-            continue
-        response = replied(heard)
-        assert response.finish_reason != "error", record["id"]
-        assert response.usage.input_tokens is not None, record["id"]
-        if number % 10 == 0 and len(reply) < 20_000:
-            again = hear_freely(reply, stream=record["stream"], bytes_apart=True)
-            assert again.facts == heard.facts, record["id"]
-
-
-def without_defaults(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a block without empty fields."""
-    if block["type"] not in ("text", "tool_use"):
-        return block
-    silent = {"citations": (None, []), "caller": (None, {"type": "direct"})}
-    return {name: value for name, value in block.items() if value not in silent.get(name, ())}
-
-
-@pytest.mark.recordings
-def test_every_recorded_reply_is_sent_back_unchanged() -> None:
-    count = 0
-    for record in recorded():
-        body = record["response_body"]
-        if (
-            record["status"] != 200
-            or not body.lstrip().startswith("{")
-            or '"type":"error"' in body
-        ):
-            continue
-        content = json.loads(body)["content"]
-        message = replied(hear_freely(body.encode(), stream=False)).message
-        if not message.content:
-            continue
-        results = [ToolResult(call.id, "done") for call in message.tool_calls]
-        messages = (User("a"), message, *results, User("b"))
-        encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
-        # The encoder may report losses if the reply contains unsigned or truncated thinking, or
-        # only the second half of a turn.
-        if encoded.notes:
-            codes = {note.code for note in encoded.notes}
-            assert codes <= {
-                "thinking_dropped",
-                "message_dropped",
-                "opaque_dropped",
-                "dangling_call_dropped",
-            }
-            continue
-        sent_back = msgspec.json.decode(encoded.http.body)["messages"][1]["content"]
-        said = [without_defaults(block) for block in content if block.get("text") != ""]
-        assert sent_back == said, record["id"]
-        count += 1
-    assert count > 700
-
-
-@pytest.mark.recordings
-def test_every_recorded_error_maps_to_the_right_class() -> None:
-    seen: set[tuple[int, str]] = set()
-    for record in recorded():
-        if record["status"] == 200:
-            continue
-        error = connect().error(record["status"], {}, record["response_body"].encode())
-        kind = json.loads(record["response_body"])["error"]["type"]
-        assert error.provider_code == kind
-        assert error.provider_message
-        if kind == "authentication_error":
-            assert type(error) is AuthenticationError
-        elif kind == "not_found_error":
-            assert type(error) is InvalidModelError
-        else:
-            assert isinstance(error, InvalidRequestError)
-        seen.add((record["status"], type(error).__name__))
-    assert {
-        (400, "ContextOverflowError"),
-        (401, "AuthenticationError"),
-        (404, "InvalidModelError"),
-    } <= seen
-
-
-@pytest.mark.recordings
-def test_replies_of_every_compatible_server_are_parsed() -> None:
-    assert len(served()) > 100
-    for record in served():
-        status = int(record["status_line"].split()[1])
-        reply = (record["response_body"] or "").encode()
-        if status == 200:
-            response = replied(hear_freely(reply, stream="stream" in record["case"]))
-            assert response.finish_reason in ("stop", "length", "tool_calls"), record["id"]
-            assert response.usage.total_tokens is not None, record["id"]
-            if (
-                record["case"] == "msg_stop"
-                and "llama" in record["server"]
-                and "random" not in record["server"]
-            ):
-                assert response.stop_sequence in (" is", None)
-        else:
-            error = connect().error(status, {}, reply)
-            assert isinstance(error, UnavailableError) == (status == 500), record["id"]
-
-
 def test_event_field_of_the_wrong_type_is_an_invalid_response() -> None:
     data = (
         b'event: content_block_delta\ndata: {"type": "content_block_delta", "index": 0, "delta": '
         b"5}\n\n"
     )
-    heard = hear_freely(data, stream=True)
+    heard = hear(data, msgspec.structs.replace(HELLO, stream=True))
     assert isinstance(heard.error, InvalidResponseError)

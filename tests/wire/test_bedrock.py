@@ -53,15 +53,12 @@ from dragoman.wire.codec import _decode_stream
 
 from .cases import (
     RECORDED,
-    Case,
     DecodedReply,
     Record,
-    bytewise,
     decode,
-    find_cases,
-    find_records,
     plain_request,
 )
+from .readings import READERS
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 OURS = Issuer("bedrock", None, "m")
@@ -499,30 +496,6 @@ def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
     return decode(codec(), request, pieces, judged=False)
 
 
-@pytest.mark.parametrize("case", find_cases("bedrock", "events.jsonl"), ids=str)
-@pytest.mark.parametrize("stream", [True, False])
-def test_encoded_reply_is_decoded_unchanged(case: Case, stream: bool) -> None:
-    heard = decode(case.codec(), case.request, [case.reply or b""], judged=False)
-    if heard.response is None:
-        return
-    if heard.error is not None and not stream:
-        with pytest.raises(type(heard.error)):
-            serve(heard, stream=stream)
-        return
-    again = serve(heard, stream=stream)
-    first, second = heard.response, again.response
-    assert second is not None
-    assert (second.text, second.message.thinking) == (first.text, first.message.thinking)
-    assert [call.arguments for call in second.tool_calls] == [
-        call.arguments for call in first.tool_calls
-    ]
-    assert getattr(again.error, "transient", None) == getattr(heard.error, "transient", None)
-    if heard.error is None:
-        assert (second.finish_reason, second.usage) == (first.finish_reason, first.usage)
-        kinds = {type(block) for block in first.message.content} - {Opaque}
-        assert {type(block) for block in second.message.content} == kinds
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream: bool) -> None:
     thought = Thinking("t", Continuity("s", issuer=Issuer("gemini")))
@@ -552,134 +525,6 @@ def test_errors_and_keys_round_trip_through_the_server_codec() -> None:
     assert SERVER.key({"authorization": "Bearer k"}) == "k"
     assert codec().authorise("k") == {"authorization": "Bearer k"}
     assert codec().error(500, {}, b"<html>no</html>").provider_message == "no"
-
-
-# --- recorded replies, read again with the vendor's library and the standard library -----------
-
-RECORDS = [record for record in find_records().values() if record.wire == "bedrock"]
-# Replies of the CountTokens operation, which contain no message.
-COUNTED = {"ed7bb220-c5cb0aa4", "b398760b-068a6547"}
-REASONS = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls",
-           "max_tokens": "length",
-           "guardrail_intervened": "content_filter"}  # fmt: skip
-
-
-def events_of(record: Record) -> list[dict[str, Any]]:
-    if record.body[:1] != b"\0":
-        return [json.loads(line) for line in record.body.decode().splitlines() if line.strip()]
-    from botocore.eventstream import EventStreamBuffer
-
-    buffer = EventStreamBuffer()
-    buffer.add_data(record.body)
-    return [{message.headers[":event-type"]: json.loads(message.payload)} for message in buffer]
-
-
-def read_plainly(record: Record) -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "text": "",
-        "thinking": "",
-        "calls": {},
-        "usage": {},
-        "end": None,
-        "signed": "",
-        "cited": 0,
-    }
-    if record.stream:
-        for event in events_of(record):
-            add_event(said, event)
-        return said
-    body = json.loads(record.body)
-    for at, block in enumerate(body["output"]["message"]["content"]):
-        cited = block.get("citationsContent", {})
-        said["text"] += block.get("text", "") + "".join(
-            [part.get("text", "") for part in cited.get("content", ())]
-        )
-        said["cited"] += len(cited.get("citations", ()))
-        thought = block.get("reasoningContent", {}).get("reasoningText", {})
-        said["thinking"] += thought.get("text", "")
-        said["signed"] += thought.get("signature", "")
-        if "toolUse" in block and block["toolUse"].get("type") != "server_tool_use":
-            call = block["toolUse"]
-            said["calls"][at] = [call["toolUseId"], call["name"], json.dumps(call["input"])]
-    said["usage"], said["end"] = body.get("usage", {}), body["stopReason"]
-    return said
-
-
-def add_event(said: dict[str, Any], event: dict[str, Any]) -> None:
-    [(name, payload)] = event.items()
-    at = payload.get("contentBlockIndex")
-    if name == "contentBlockStart" and "toolUse" in payload["start"]:
-        call = payload["start"]["toolUse"]
-        if call.get("type") != "server_tool_use":
-            said["calls"][at] = [call["toolUseId"], call["name"], ""]
-    elif name == "contentBlockDelta":
-        delta = payload["delta"]
-        said["text"] += delta.get("text", "")
-        said["thinking"] += delta.get("reasoningContent", {}).get("text", "")
-        said["signed"] += delta.get("reasoningContent", {}).get("signature", "")
-        said["cited"] += "citation" in delta
-        if "toolUse" in delta and at in said["calls"]:
-            said["calls"][at][2] += delta["toolUse"]["input"]
-    elif name == "messageStop":
-        said["end"] = payload["stopReason"]
-    elif name == "metadata":
-        said["usage"] = payload["usage"]
-
-
-def check_recording(record: Record) -> None:
-    heard, plain = (
-        decode(record.codec(), record.request(), [record.body], judged=False),
-        read_plainly(record),
-    )
-    reply = heard.response
-    assert reply is not None
-    assert (reply.text, reply.message.thinking) == (plain["text"], plain["thinking"])
-    cut = reply.finish_reason == "length"
-    calls = [[call.id, call.name, call.arguments] for call in reply.tool_calls]
-    expected = [
-        [call_id, name, json.loads(text or "{}")]
-        for call_id, name, text in plain["calls"].values()
-    ]
-    assert calls == expected or (cut and calls[:-1] == expected[:-1])
-    usage = plain["usage"]
-    parts = [
-        usage.get(name) or 0
-        for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
-    ]
-    assert reply.usage.input_tokens == (sum(parts) if "inputTokens" in usage else None)
-    assert (reply.usage.output_tokens, reply.usage.total_tokens) == (
-        usage.get("outputTokens"),
-        usage.get("totalTokens"),
-    )
-    signed = [block.continuity.signature or "" for block in reply.message.content
-              if isinstance(block, Thinking) and block.continuity is not None]  # fmt: skip
-    assert "".join(signed) == plain["signed"]
-    texts = [block for block in reply.message.content if isinstance(block, Text)]
-    assert sum([len(block.citations) for block in texts]) == plain["cited"]
-    if not cut:
-        assert heard.error is None
-        assert reply.finish_reason == REASONS[plain["end"]]
-    if len(record.body) < 3000:
-        assert (
-            decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts
-            == heard.facts
-        )
-
-
-@pytest.mark.recordings
-def test_every_recorded_exchange_is_read(count: Any) -> None:
-    for record in RECORDS:
-        if record.status >= 300:
-            assert (
-                record.codec().error(record.status, record.headers, record.body).provider_message
-            ), record
-        elif record.id not in COUNTED:
-            try:
-                check_recording(record)
-            except AssertionError as failure:
-                raise AssertionError(f"{record}: {failure}") from failure
-    count("recorded exchanges of bedrock held against an independent reading", len(RECORDS))
-    assert len(RECORDS) == 281
 
 
 # --- InvokeModel: native bodies of models, read by the matching wires --------------------------
@@ -725,30 +570,6 @@ COMPLETIONS = {
 }  # fmt: skip
 
 
-def text_of(payloads: list[Any]) -> str:
-    """Return the text of recorded payloads, each of which has the format of one of three wires."""
-    found = ""
-    for each in payloads:
-        found += "".join(
-            [
-                block.get("text", "")
-                for block in each.get("content") or ()
-                if isinstance(block, dict)
-            ]
-        )
-        found += (each.get("delta") or {}).get("text", "")
-        choices = [
-            choice.get("message") or choice.get("delta") or {}
-            for choice in each.get("choices") or ()
-        ]
-        found += "".join([choice.get("content") or "" for choice in choices])
-        found += (each.get("contentBlockDelta") or {}).get("delta", {}).get("text", "")
-        found += each.get("text", "")
-        message = (each.get("output") or {}).get("message") or {}
-        found += "".join([block.get("text", "") for block in message.get("content") or ()])
-    return found
-
-
 @pytest.mark.recordings
 def test_recorded_native_bodies_are_read_by_the_matching_wire(count: Any) -> None:
     found: Counter[str] = Counter()
@@ -782,8 +603,9 @@ def test_recorded_native_bodies_are_read_by_the_matching_wire(count: Any) -> Non
         data = (body if record["stream"] else written[0]).encode()
         reader = CODECS[wire].connect("m", "https://a.test", None, Capabilities())
         heard = decode(reader, plain_request(stream=record["stream"]), [data], judged=False)
+        made = Record(record["id"], wire, "", record["stream"], 200, {}, data)
         assert heard.response is not None, record["id"]
-        assert heard.response.text == text_of(payloads), record["id"]
+        assert heard.response.text == READERS[wire](made)["text"], record["id"]
         found[wire] += 1
     assert dict(found) == {
         "anthropic": 81,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import date
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -49,19 +47,13 @@ from dragoman.events import (
     ToolUseStart,
 )
 from dragoman.messages import Issuer
-from dragoman.prices import Cost, cost
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 from dragoman.wire.cohere import CohereCodec, Quirks
 
 from .cases import (
-    Case,
     DecodedReply,
-    Record,
-    bytewise,
     decode,
-    find_cases,
-    find_records,
     plain_request,
 )
 
@@ -438,35 +430,6 @@ def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
     return decode(codec(), request, pieces, judged=False)
 
 
-@pytest.mark.parametrize("case", find_cases("cohere", "events.jsonl"), ids=str)
-@pytest.mark.parametrize("stream", [True, False])
-def test_encoded_reply_is_decoded_unchanged(case: Case, stream: bool) -> None:
-    heard = decode(case.codec(), case.request, [case.reply or b""], judged=False)
-    shown = (
-        heard.error is None or heard.response is None or heard.response.finish_reason == "length"
-    )
-    if not stream and not shown:
-        assert heard.error is not None
-        with pytest.raises(type(heard.error)):
-            serve(heard, stream=stream)
-        return
-    again = serve(heard, stream=stream)
-    first, second = heard.response, again.response
-    assert first is not None
-    assert second is not None
-    assert (second.text, second.message.thinking) == (first.text, first.message.thinking)
-    assert [call.arguments for call in second.tool_calls] == [
-        call.arguments for call in first.tool_calls
-    ]
-    assert (second.finish_reason, second.usage) == (first.finish_reason, first.usage)
-    assert getattr(again.error, "transient", None) == getattr(heard.error, "transient", None)
-    cited = [block.citations for block in first.message.content if isinstance(block, Text)]
-    if heard.error is None:
-        assert [
-            block.citations for block in second.message.content if isinstance(block, Text)
-        ] == cited
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream: bool) -> None:
     blocks = (
@@ -513,124 +476,3 @@ def test_errors_and_keys_round_trip_through_the_server_codec() -> None:
     assert type(codec().error(reply.status, reply.headers, reply.body)) is UnsupportedContentError
     assert SERVER.key({"authorization": "Bearer k"}) == "k"
     assert codec().authorise("k") == {"authorization": "Bearer k"}
-
-
-# --- recorded replies, read again with the standard library ------------------------------------
-
-RECORDS = [record for record in find_records().values() if record.wire == "cohere"]
-FAILED = {
-    "4be92388-d61ef501": InvalidRequestError,
-    "d93d0f42-6dc70faa": InvalidRequestError,
-    "102ce484-32876193": MalformedToolCallError,
-    "102ce484-346f553a": MalformedToolCallError,
-}
-REASONS = {
-    "COMPLETE": "stop",
-    "STOP_SEQUENCE": "stop",
-    "TOOL_CALL": "tool_calls",
-    "MAX_TOKENS": "length",
-    None: "stop",
-}
-
-
-def read_plainly(record: Record) -> dict[str, Any]:
-    text = record.body.decode()
-    said: dict[str, Any] = {
-        "text": "",
-        "thinking": "",
-        "calls": [],
-        "usage": {},
-        "cited": 0,
-        "end": None,
-    }
-    if record.is_events:
-        for line in text.splitlines():
-            if line.startswith("data: {"):
-                add_event(said, json.loads(line[6:]))
-        return said
-    body = json.loads(text.strip().splitlines()[-1] if '"event_type"' in text else text)
-    body = body.get("response", body)
-    message = body.get("message", body)
-    said["text"] = body.get("text", "") + "".join(
-        [part.get("text", "") for part in message.get("content") or ()]
-    )
-    thoughts = [part.get("thinking", "") for part in message.get("content") or ()]
-    said["thinking"] = message.get("tool_plan", "") + "".join(thoughts)
-    for call in message.get("tool_calls") or ():
-        said["calls"].append([call["id"], call["function"]["name"], call["function"]["arguments"]])
-    said["usage"], said["end"] = (
-        body.get("usage") or body.get("meta") or {},
-        body.get("finish_reason"),
-    )
-    said["cited"] = sum(
-        [
-            len(each.get("sources") or each["document_ids"])
-            for each in message.get("citations") or ()
-        ]
-    )
-    return said
-
-
-def add_event(said: dict[str, Any], event: dict[str, Any]) -> None:
-    delta = event.get("delta") or {}
-    message = delta.get("message") or {}
-    if event["type"].startswith("content"):
-        said["text"] += (message.get("content") or {}).get("text", "")
-        said["thinking"] += (message.get("content") or {}).get("thinking", "")
-    elif event["type"] == "tool-plan-delta":
-        said["thinking"] += message["tool_plan"]
-    elif event["type"] == "tool-call-start":
-        call = message["tool_calls"]
-        said["calls"].append([call["id"], call["function"]["name"], call["function"]["arguments"]])
-    elif event["type"] == "tool-call-delta":
-        said["calls"][-1][2] += message["tool_calls"]["function"]["arguments"]
-    elif event["type"] == "citation-start":
-        said["cited"] += len(message["citations"]["sources"])
-    elif event["type"] == "message-end":
-        said["usage"], said["end"] = delta["usage"], delta["finish_reason"]
-
-
-@pytest.mark.recordings
-def test_every_recorded_exchange_is_read(count: Any) -> None:
-    priced = 0
-    for record in RECORDS:
-        if record.status >= 300:
-            assert record.codec().error(record.status, {}, record.body).provider_message, record
-            continue
-        heard, plain = (
-            decode(record.codec(), record.request(), [record.body], judged=False),
-            read_plainly(record),
-        )
-        reply = heard.response
-        assert reply is not None, record
-        assert type(heard.error) is FAILED.get(record.id, type(None)), record
-        assert (reply.text, reply.message.thinking) == (plain["text"], plain["thinking"]), record
-        assert [[call.id, call.name, call.arguments] for call in reply.tool_calls] == [
-            [call_id, name, json.loads(text or "{}")] for call_id, name, text in plain["calls"]
-        ], record
-        tokens = plain["usage"].get("tokens") or plain["usage"].get("billed_units") or {}
-        assert reply.usage.input_tokens == tokens.get("input_tokens"), record
-        assert reply.usage.output_tokens == tokens.get("output_tokens"), record
-        assert reply.usage.cached_input_tokens == plain["usage"].get("cached_tokens"), record
-        billed = plain["usage"].get("billed_units") or {}
-        assert reply.usage.billed_input_tokens == billed.get("input_tokens"), record
-        assert reply.usage.billed_output_tokens == billed.get("output_tokens"), record
-        bill = cost(reply.usage, "cohere:command-r-08-2024", date(2026, 11, 1))
-        if billed:
-            priced += 1
-            owed = billed["input_tokens"] * Decimal("0.15") + billed["output_tokens"] * Decimal(
-                "0.6"
-            )
-            assert isinstance(bill, Cost), record
-            assert bill.total == owed / 1_000_000, record
-        blocks = [block for block in reply.message.content if isinstance(block, Text)]
-        assert sum([len(block.citations) for block in blocks]) == plain["cited"], record
-        if heard.error is None:
-            assert reply.finish_reason == REASONS[plain["end"]], record
-        if len(record.body) < 3000:
-            assert (
-                decode(record.codec(), record.request(), bytewise(record.body), judged=False).facts
-                == heard.facts
-            )
-    count("recorded exchanges of cohere held against an independent reading", len(RECORDS))
-    assert (len(RECORDS), priced) == (137, 123)

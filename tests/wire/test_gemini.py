@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -30,7 +28,7 @@ from dragoman.errors import (
     UnavailableError,
     UnsupportedContentError,
 )
-from dragoman.events import Assembler, Event, MessageStart, Usage, check_events
+from dragoman.events import Event, MessageStart, Usage, check_events
 from dragoman.messages import (
     Assistant,
     Continuity,
@@ -62,7 +60,8 @@ from dragoman.wire.gemini.schema import project_schema
 from dragoman.wire.ids import IdRule
 from dragoman.wire.plan import make_plan
 from tests import strategies as some
-from tests.wire.cases import RECORDED, Case, DecodedReply, bytewise, decode, find_cases
+from tests.wire.cases import Case, DecodedReply, bytewise, decode, find_cases
+from tests.wire.readings import joined
 
 MODEL = "gemini-3-flash"
 BASE = "https://models.example"
@@ -185,26 +184,6 @@ def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
     ]
     contents = sent([User("Hello"), message, *results, User("And?")], codec)["contents"]
     return list(contents[1]["parts"]) if contents[1]["role"] == "model" else []
-
-
-def joined(parts: Sequence[Any]) -> list[Any]:
-    """Normalise parts: join unsigned text, and drop empty parts."""
-    made: list[Any] = []
-    for part in parts:
-        if not part or part == {"text": ""} or part.get("functionCall") == {}:
-            continue
-        part = {
-            key: value for key, value in part.items() if not (key == "thought" and value is False)
-        }
-        if "functionCall" in part:
-            call = part["functionCall"]
-            part = {**part, "functionCall": {"args": {}, **call}}
-        mergeable = part.keys() <= {"text", "thought"}
-        if mergeable and made and made[-1].keys() == part.keys():
-            made[-1] = {**made[-1], "text": made[-1]["text"] + part["text"]}
-        else:
-            made.append(part)
-    return made
 
 
 @each_stream
@@ -1167,124 +1146,3 @@ def test_error_bodies_of_every_form_are_read(
 ) -> None:
     error = CODEC.error(status, {}, body if isinstance(body, bytes) else json.dumps(body).encode())
     assert (type(error), error.retry_after) == (kind, wait)
-
-
-# --- recorded replies --------------------------------------------------------------------------
-
-# Recordings of streams without an end; other projects wrote them as test fixtures.
-ENDLESS = {"fc8f7735-e2d65ddb", "38b00d21-bfaef39f", "5adeac1a-5e1c75b6"}
-# The server cancelled this reply after it had sent the finish reason.
-CANCELLED = {"6681045c-f405b842"}
-
-
-@lru_cache(maxsize=1)
-def recorded() -> list[dict[str, Any]]:
-    with gzip.open(RECORDED, "rt", encoding="utf-8") as lines:
-        records = [json.loads(line) for line in lines if '"gemini"' in line]
-    return [
-        record for record in records if record["provider"] == "gemini" and record["op"] == "create"
-    ]
-
-
-def recorded_chunks(record: dict[str, Any]) -> list[Any]:
-    text = record["response_body"].strip()
-    if text[:1] in "{[":
-        value = json.loads(text)
-        return value if isinstance(value, list) else [value]
-    return [json.loads(line[5:]) for line in text.splitlines() if line.startswith("data:")]
-
-
-def hear_recorded(record: dict[str, Any], pieces: Sequence[bytes] | None = None) -> DecodedReply:
-    request = Request((User("Hello"),), model=MODEL, stream=record["stream"])
-    # The decoder gets no tool definitions, because the recording does not contain them.
-    decoder = CODEC.decoder(request, Assembler(model=MODEL, issuer=OURS))
-    events: list[Event] = []
-    for piece_ in pieces or [record["response_body"].encode()]:
-        events += decoder.feed(piece_)
-    events += decoder.end()
-    check_events(events)
-    return DecodedReply(events, decoder.error)
-
-
-@pytest.mark.recordings
-def test_every_recorded_reply_is_read() -> None:
-    replies = [record for record in recorded() if record["status"] == 200]
-    assert len(replies) > 1000
-    for record in replies:
-        heard = hear_recorded(record)
-        assert (heard.error is not None) == (record["id"] in ENDLESS | CANCELLED), record["id"]
-        assert heard.response is not None
-        texts = [
-            part.get("text") or ""
-            for chunk in recorded_chunks(record)
-            for candidate in chunk.get("candidates", ())[:1]
-            for part in (candidate.get("content") or {}).get("parts") or ()
-            if not part.get("thought")
-        ]
-        assert heard.response.text == "".join(texts), record["id"]
-
-
-@pytest.mark.recordings
-def test_recorded_input_and_output_tokens_add_up_to_the_total() -> None:
-    counted = 0
-    for record in recorded():
-        if record["status"] != 200 or record["provenance"] != "recorded":
-            continue
-        reply = hear_recorded(record).response
-        usage = reply.usage if reply else Usage()
-        if None in (usage.input_tokens, usage.total_tokens):
-            continue
-        counted += 1
-        assert (usage.input_tokens or 0) + (usage.output_tokens or 0) == usage.total_tokens, (
-            record["id"]
-        )
-        assert (usage.cached_input_tokens or 0) <= (usage.input_tokens or 0)
-    assert counted > 850
-
-
-@pytest.mark.recordings
-def test_recorded_replies_are_sent_back_unchanged() -> None:
-    count = 0
-    for record in recorded():
-        chunks = recorded_chunks(record) if record["status"] == 200 else []
-        candidates = [
-            candidate for chunk in chunks for candidate in chunk.get("candidates", ())[:1]
-        ]
-        parts = [
-            part
-            for candidate in candidates
-            for part in (candidate.get("content") or {}).get("parts") or ()
-        ]
-        if any("willContinue" in part.get("functionCall", {}) for part in parts):
-            continue
-        heard = hear_recorded(record) if parts else None
-        if heard is not None and heard.error is None:
-            count += 1
-            assert joined(as_parts(heard)) == joined(parts), record["id"]
-    assert count > 900
-
-
-@pytest.mark.recordings
-def test_recorded_errors_are_read() -> None:
-    kinds: dict[str, set[str]] = {}
-    for record in recorded():
-        if record["status"] >= 300:
-            error = CODEC.error(
-                record["status"],
-                record["response_headers"] or {},
-                record["response_body"].encode(),
-            )
-            kinds.setdefault(f"{record['status']} {type(error).__name__}", set()).add(record["id"])
-            assert error.provider_message
-    assert {kind: len(ids) for kind, ids in kinds.items()} == {
-        "400 AuthenticationError": 2,
-        "400 ContextOverflowError": 1,
-        "400 InvalidModelError": 1,
-        "400 InvalidRequestError": 9,
-        "400 UnsupportedContentError": 2,
-        "401 AuthenticationError": 1,
-        "403 AuthenticationError": 2,
-        "404 InvalidModelError": 28,
-        "404 InvalidRequestError": 1,
-        "429 RateLimitError": 3,
-    }

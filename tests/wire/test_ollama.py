@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,7 +44,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpReply
 from dragoman.wire.ollama import OllamaCodec, Quirks
 
-from .cases import RECORDED, Case, cut_at_random, decode, find_cases, with_crlf
+from .cases import Case, cut_at_random, decode, find_cases, with_crlf
 
 TOOL = Tool(
     "weather",
@@ -286,28 +284,3 @@ def test_length_of_a_line_is_limited() -> None:
     assert decoder.feed(b"12345\n12345") != []
     with pytest.raises(SseError):
         decoder.feed(b"678901")
-
-
-@pytest.mark.recordings
-def test_recorded_exchanges_are_read(count: Callable[[str, int], None]) -> None:
-    done = 0
-    with gzip.open(RECORDED, "rt") as file:
-        for text in file:
-            record = json.loads(text)
-            if (
-                record["provider"] != "ollama"
-                or "/api/chat" not in record["url"]
-                or not record["response_body"]
-            ):
-                continue
-            done += 1
-            data = record["response_body"].encode()
-            if record["status"] != 200:
-                assert isinstance(codec().error(record["status"], {}, data), ProviderError)
-                continue
-            events, error = read(data)
-            assert error is None, (record["id"], error)
-            if len(data) < 3000:
-                assert fold(read(*bytewise(data))[0]).text == fold(events).text
-    count("recorded exchanges of ollama read", done)
-    assert done > 100

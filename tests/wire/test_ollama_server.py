@@ -13,18 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman import errors
 from dragoman.errors import (
-    CallCancelledError,
     InvalidRequestError,
-    InvalidResponseError,
-    MalformedToolCallError,
-    NetworkError,
     ProviderError,
     StreamInterruptedError,
-    StructuredOutputError,
-    TimedOutError,
-    UnavailableError,
 )
 from dragoman.events import Assembler, Usage, fold
 from dragoman.messages import (
@@ -183,31 +175,6 @@ def test_streamed_tool_call_is_sent_as_one_line_when_it_is_complete(
     calls = [message["tool_calls"] for message in said if "tool_calls" in message]
     assert [call["function"]["arguments"] for (call,) in calls] == ([found] if found else [])
     assert ("error" in lines[-1]) == (found is None)
-
-
-BECOMES: dict[type[ProviderError], type[ProviderError]] = dict.fromkeys(
-    [
-        NetworkError,
-        StreamInterruptedError,
-        TimedOutError,
-        InvalidResponseError,
-        MalformedToolCallError,
-        StructuredOutputError,
-        CallCancelledError,
-        ProviderError,
-    ],
-    UnavailableError,
-)
-LEAVES = [getattr(errors, name) for name in errors.__all__ if name.endswith("Error")]
-
-
-@pytest.mark.parametrize("kind", LEAVES)
-def test_error_keeps_its_class_and_retry_delay_over_the_wire(kind: type[ProviderError]) -> None:
-    reply = SERVER.error(kind("something happened", retry_after=1.5))
-    again = client("ollama").error(reply.status, reply.headers, reply.body)
-    assert type(again) is BECOMES.get(kind, kind)
-    assert again.retry_after == 1.5
-    assert isinstance(msgspec.json.decode(reply.body)["error"], str)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

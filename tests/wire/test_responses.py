@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -16,16 +15,9 @@ from hypothesis import strategies as st
 
 import dragoman.errors
 from dragoman.errors import (
-    AuthenticationError,
-    InvalidModelError,
     InvalidRequestError,
-    InvalidResponseError,
     MalformedToolCallError,
-    ProviderError,
     StreamInterruptedError,
-    UnavailableError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
 )
 from dragoman.events import encode_event
 from dragoman.messages import (
@@ -55,13 +47,9 @@ from .cases import (
     MODEL,
     Case,
     DecodedReply,
-    Record,
-    bytewise,
     cut_at_random,
     decode,
     find_cases,
-    find_exchanges,
-    find_records,
     open_decoder,
     with_between,
 )
@@ -571,40 +559,6 @@ async def test_conversation_continues_after_a_cancelled_turn() -> None:
     assert [item["type"] for item in items] == ["message", "message", "message"]
 
 
-# --- error responses ---------------------------------------------------------------------------
-
-# Phrases in the bodies of failed recorded exchanges, with the error class of each. All other
-# failures are invalid requests.
-WORDED: list[tuple[str, type[ProviderError]]] = [
-    ("api key", AuthenticationError),
-    ("authentication token", AuthenticationError),
-    ("model_not_found", InvalidModelError),
-    ("Model not found", InvalidModelError),
-    ("unsupported_file", UnsupportedContentError),
-    ("unsupported MIME type", UnsupportedContentError),
-    ("not supported with this model", UnsupportedFeatureError),
-    ("unsupported_value", UnsupportedFeatureError),
-    ("unsupported_parameter", UnsupportedFeatureError),
-]
-
-
-def records(*, good: bool) -> list[Record]:
-    found = [record for record in find_records().values() if record.wire == "responses"]
-    return [record for record in found if (record.status < 300) is good]
-
-
-@pytest.mark.recordings
-def test_recorded_errors_are_read() -> None:
-    for record in records(good=False):
-        error = make_codec().error(record.status, record.headers, record.body)
-        text = record.body.decode()
-        expected = next(
-            (kind for words, kind in WORDED if words.lower() in text.lower()), InvalidRequestError
-        )
-        assert type(error) is expected, f"{record} {record.status}: {text}"
-        assert error.provider_message
-
-
 # --- decoding the same content from a body and from a stream -----------------------------------
 
 PIECES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
@@ -982,167 +936,3 @@ def test_events_in_any_order_are_handled(order: list[int], indices: list[Any]) -
             [b"".join(map(event_of, events))],
         )
     )
-
-
-# --- recorded exchanges ------------------------------------------------------------------------
-
-# The recordings whose reply is or contains an error, with the reason.
-HELD: dict[str, tuple[type[ProviderError], str]] = {
-    "2a91b8bd-34b3d6a3": (
-        dragoman.errors.QuotaExceededError,
-        "an error event, then response.failed",
-    ),
-    "44b6752b-2d2cffc8": (
-        UnavailableError,
-        "an error event, then response.failed with another code",
-    ),
-    "0e0a7afa-89441886": (MalformedToolCallError, "a call cut at max_output_tokens"),
-    "ee3f033d-e7fffc61": (StreamInterruptedError, "cancelled on the server"),
-}
-
-
-def words_plainly(record: Record) -> tuple[str, list[Any], list[str], Any]:
-    """Parse a recording with the standard library; return its text, tool calls, item types and
-    usage. The items of a stream come from its final event, or, if that lists none, from the events
-    that end each item.
-    """
-    text = record.body.decode()
-    if record.is_events:
-        events = events_in(record.body)
-        last = [
-            event["response"]
-            for event in events
-            if event["type"] in ("response.completed", "response.incomplete")
-        ]
-        done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-        response = last[0] if last else {}
-        items = response.get("output") or done
-    else:
-        response = json.loads(text)
-        items = response["output"]
-    parts = [part for item in items if item["type"] == "message" for part in item["content"]]
-    said = "".join([part.get("text") or part.get("refusal") or "" for part in parts])
-    calls = [
-        [item["call_id"], item["name"], item["arguments"]]
-        for item in items
-        if item["type"] == "function_call"
-    ]
-    others = [
-        item["type"]
-        for item in items
-        if item["type"] not in ("message", "reasoning", "function_call")
-    ]
-    return said, calls, sorted(others), response.get("usage")
-
-
-# A recording whose deltas were shortened by hand.
-SHORTENED = {"e04932f6-e76438a6"}
-
-
-@pytest.mark.recordings
-def test_every_recorded_exchange_is_read(count: Callable[[str, int], None]) -> None:
-    ends: Counter[str] = Counter()
-    for record in records(good=True):
-        heard = held(decode(record.codec(), record.request(), [record.body], judged=False))
-        error, reply = heard.error, heard.response
-        ends["none" if error is None else type(error).__name__] += 1
-        if isinstance(error, InvalidResponseError) and reply is None:
-            body = json.loads(record.body)
-            assert body["object"] != "response" or body["status"] in (
-                "queued",
-                "in_progress",
-            ), record
-            continue
-        expected = HELD.get(record.id)
-        assert (None if error is None else type(error)) is (expected[0] if expected else None), (
-            f"{record}: {error}"
-        )
-        assert reply is not None
-        if record.id in SHORTENED or error is not None:
-            continue
-        said, calls, others, usage = words_plainly(record)
-        assert reply.text == said, record
-        assert [[c.id, c.name, c.arguments] for c in reply.tool_calls] == [
-            [i, n, json.loads(a or "{}")] for i, n, a in calls
-        ]
-        kinds = [
-            block.data["type"] for block in reply.message.content if isinstance(block, Opaque)
-        ]
-        kinds += ["image_generation_call"] * len(reply.images)
-        assert sorted(kinds) == others, record
-        if usage:
-            counted = (
-                reply.usage.input_tokens,
-                reply.usage.output_tokens,
-                reply.usage.total_tokens,
-            )
-            plain = [usage[name] for name in ("input_tokens", "output_tokens", "total_tokens")]
-            # One recording has negative token counts, which are read as unknown.
-            assert counted == tuple([count if count >= 0 else None for count in plain]), record
-    found = records(good=True)
-    assert set(HELD) <= {record.id for record in found}
-    count("recorded replies of responses read", len(found))
-
-
-@pytest.mark.recordings
-def test_recorded_conversations_are_sent_back_unchanged() -> None:
-    """Every recorded reply is sent back to its issuer: reasoning and native items verbatim, and
-    everything else without a loss.
-    """
-    for record in records(good=True):
-        reply = decode(record.codec(), record.request(), [record.body], judged=False).response
-        if reply is None or reply.finish_reason not in ("stop", "tool_calls"):
-            continue
-        results = [ToolResult(call.id, "x") for call in reply.tool_calls]
-        codec = make_codec(send_reasoning="all")
-        encoded = codec.encode(make_request(HELLO, reply.message, *results, HELLO))
-        codes = {note.code for note in encoded.notes}
-        assert codes <= {
-            "dangling_call_dropped",
-            "thinking_dropped",
-            "message_dropped",
-            "id_projected",
-        }, (
-            record,
-            codes,
-        )
-        sent = json.loads(encoded.http.body)["input"]
-        kept = [
-            block.continuity.opaque
-            for block in reply.message.content
-            if isinstance(block, Thinking) and block.continuity
-        ]
-        ours = [item for item in sent if item["type"] == "reasoning"]
-        assert ours == kept[: len(ours)], record
-        assert len(kept) - len(ours) == sum(
-            note.code == "thinking_dropped" for note in encoded.notes
-        ), record
-
-
-@pytest.mark.recordings
-def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], None]) -> None:
-    ends: Counter[str] = Counter()
-    for exchange in find_exchanges():
-        if exchange["path"] != "/v1/responses" or not exchange["status_line"]:
-            continue
-        status, body = (
-            int(exchange["status_line"].split()[1]),
-            (exchange["response_body"] or "").encode(),
-        )
-        if status >= 300:
-            error: ProviderError | None = make_codec().error(
-                status, dict(exchange["response_headers"]), body
-            )
-            assert type(error) is (UnavailableError if status >= 500 else InvalidRequestError), (
-                exchange["id"]
-            )
-            ends["refused"] += 1
-            continue
-        request = make_request(stream='"stream": true' in exchange["request_body"])
-        heard = decode(make_codec(), request, [body], judged=False)
-        assert decode(make_codec(), request, bytewise(body), judged=False).facts == heard.facts
-        # In one recording vLLM sends headers and an empty body.
-        assert (heard.error is None) == bool(body), exchange["id"]
-        assert heard.response is None or heard.response.message.content
-        ends["read" if heard.error is None else type(heard.error).__name__] += 1
-    count("exchanges of responses with real servers read", sum(ends.values()))
