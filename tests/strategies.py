@@ -10,45 +10,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from dragoman.events import (
-    AssembledFrom,
-    Event,
-    IntentSource,
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-)
-from dragoman.messages import (
-    Assistant,
-    AssistantBlock,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    LossWarning,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-)
+import dragoman as d
+from dragoman.events import AssembledFrom, IntentSource
+from dragoman.messages import AssistantBlock, UserBlock
 
 texts = st.text(max_size=12)
 words = st.text(min_size=1, max_size=12)
@@ -74,36 +38,36 @@ def maybe(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
 
 # --- strategies for messages ------------------------------------------------------------------
 
-issuers = st.builds(Issuer, words, maybe(words), maybe(words))
-continuities = st.builds(Continuity, maybe(texts), json_values, maybe(issuers), st.booleans())
-sources = st.builds(Url, words) | st.builds(Inline, words)
+issuers = st.builds(d.Issuer, words, maybe(words), maybe(words))
+continuities = st.builds(d.Continuity, maybe(texts), json_values, maybe(issuers), st.booleans())
+sources = st.builds(d.Url, words) | st.builds(d.Inline, words)
 details = st.sampled_from([None, "auto", "low", "high"])
 
-text_blocks = st.builds(Text, texts, maybe(continuities))
-images = st.builds(Image, sources, maybe(words), details)
-documents = st.builds(Document, sources, words, maybe(words))
-tool_calls = st.builds(ToolCall, words, words, maybe(json_objects), maybe(continuities))
+text_blocks = st.builds(d.Text, texts, maybe(continuities))
+images = st.builds(d.Image, sources, maybe(words), details)
+documents = st.builds(d.Document, sources, words, maybe(words))
+tool_calls = st.builds(d.ToolCall, words, words, maybe(json_objects), maybe(continuities))
 user_blocks: SearchStrategy[UserBlock] = text_blocks | images | documents
 assistant_blocks: SearchStrategy[AssistantBlock] = (
     text_blocks
-    | st.builds(Thinking, texts, maybe(continuities))
-    | st.builds(RedactedThinking, texts, maybe(continuities))
+    | st.builds(d.Thinking, texts, maybe(continuities))
+    | st.builds(d.RedactedThinking, texts, maybe(continuities))
     | tool_calls
-    | st.builds(Opaque, json_values, maybe(continuities))
+    | st.builds(d.Opaque, json_values, maybe(continuities))
 )
 
 contents = texts | st.lists(user_blocks, max_size=3)
-systems = st.builds(System, texts)
-users = st.builds(User, contents)
-assistants = st.builds(Assistant, st.lists(assistant_blocks, max_size=4))
-tool_results = st.builds(ToolResult, words, contents, st.booleans())
-messages: SearchStrategy[Message] = systems | users | assistants | tool_results
+systems = st.builds(d.System, texts)
+users = st.builds(d.User, contents)
+assistants = st.builds(d.Assistant, st.lists(assistant_blocks, max_size=4))
+tool_results = st.builds(d.ToolResult, words, contents, st.booleans())
+messages: SearchStrategy[d.Message] = systems | users | assistants | tool_results
 
-tools = st.builds(Tool, words, texts, json_objects)
-tool_choices = st.sampled_from([None, "auto", "required", "none"]) | st.builds(ForceTool, words)
+tools = st.builds(d.Tool, words, texts, json_objects)
+tool_choices = st.sampled_from([None, "auto", "required", "none"]) | st.builds(d.ForceTool, words)
 numbers = maybe(st.floats(-2, 2))
 configs = st.builds(
-    RuntimeConfig,
+    d.RuntimeConfig,
     numbers,
     counts,
     numbers,
@@ -114,9 +78,9 @@ configs = st.builds(
     st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh", 1024]),
     json_objects,
 )
-warnings = st.builds(LossWarning, words, words, texts)
+warnings = st.builds(d.LossWarning, words, words, texts)
 requests = st.builds(
-    Request,
+    d.Request,
     st.lists(messages, max_size=3),
     st.lists(tools, max_size=2),
     configs,
@@ -131,7 +95,7 @@ requests = st.builds(
 
 # --- strategies for events --------------------------------------------------------------------
 
-usages = st.builds(Usage, counts, counts, counts, counts, counts, counts, st.booleans())
+usages = st.builds(d.Usage, counts, counts, counts, counts, counts, counts, st.booleans())
 finish_reasons = st.sampled_from(
     ["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]
 )
@@ -140,7 +104,7 @@ problems = st.sampled_from(
 )
 indices = st.integers(0, 99)
 intents = st.builds(
-    ToolIntent,
+    d.ToolIntent,
     words,
     words,
     words,
@@ -150,17 +114,17 @@ intents = st.builds(
     st.builds(AssembledFrom, indices, indices, indices),
 )
 head = (words, words)
-EVENTS: dict[type, SearchStrategy[Event]] = {
-    MessageStart: st.builds(MessageStart, *head, texts, texts),
-    TextDelta: st.builds(TextDelta, *head, indices, texts),
-    ThinkingDelta: st.builds(ThinkingDelta, *head, indices, texts, maybe(texts)),
-    ToolUseStart: st.builds(ToolUseStart, *head, indices, words, words),
-    ToolUseInputDelta: st.builds(ToolUseInputDelta, *head, indices, words, texts),
-    ToolUseEnd: st.builds(
-        ToolUseEnd, *head, indices, words, json_objects, maybe(intents), problems, maybe(texts)
+EVENTS: dict[type, SearchStrategy[d.Event]] = {
+    d.MessageStart: st.builds(d.MessageStart, *head, texts, texts),
+    d.TextDelta: st.builds(d.TextDelta, *head, indices, texts),
+    d.ThinkingDelta: st.builds(d.ThinkingDelta, *head, indices, texts, maybe(texts)),
+    d.ToolUseStart: st.builds(d.ToolUseStart, *head, indices, words, words),
+    d.ToolUseInputDelta: st.builds(d.ToolUseInputDelta, *head, indices, words, texts),
+    d.ToolUseEnd: st.builds(
+        d.ToolUseEnd, *head, indices, words, json_objects, maybe(intents), problems, maybe(texts)
     ),
-    MessageComplete: st.builds(
-        MessageComplete,
+    d.MessageComplete: st.builds(
+        d.MessageComplete,
         *head,
         finish_reasons,
         st.lists(assistant_blocks, max_size=3).map(tuple),
@@ -173,7 +137,7 @@ EVENTS: dict[type, SearchStrategy[Event]] = {
         st.lists(warnings, max_size=2).map(tuple),
     ),
 }
-events: SearchStrategy[Event] = st.one_of(*EVENTS.values())
+events: SearchStrategy[d.Event] = st.one_of(*EVENTS.values())
 
 # --- strategies for the calls that a wire makes to the assembler ------------------------------
 
@@ -233,11 +197,11 @@ def verbs(draw: st.DrawFn) -> list[Verb]:
             said.append((verb, (piece,)))
             tail = None if piece else tail
         elif verb == "whole":
-            block = draw(st.builds(RedactedThinking, texts) | st.builds(Opaque, json_values))
+            block = draw(st.builds(d.RedactedThinking, texts) | st.builds(d.Opaque, json_values))
             said.append(("whole", (block,)))
             tail = None
         elif verb == "attach":
-            kind = draw(st.sampled_from([Text, Thinking]))
+            kind = draw(st.sampled_from([d.Text, d.Thinking]))
             said.append(("attach", (kind, draw(maybe(words)), draw(maybe(words)))))
             tail = None
         elif verb == "usage":

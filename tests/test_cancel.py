@@ -15,31 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import dragoman
-from dragoman import (
-    Assistant,
-    Continuity,
-    Issuer,
-    Message,
-    MessageComplete,
-    Observe,
-    Opaque,
-    RedactedThinking,
-    Request,
-    Retry,
-    RuntimeConfig,
-    Text,
-    TextDelta,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    ToolUseEnd,
-    ToolUseStart,
-    User,
-    check_events,
-    connect,
-    fold,
-)
+import dragoman as d
 from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
@@ -64,7 +40,7 @@ def events_of(case: Case) -> int:
     """Return the number of events of a stream, not counting the last one."""
     decoder = open_decoder(case.codec(), msgspec.structs.replace(case.request, stream=True))
     events = decoder.feed(case.reply or b"")
-    return sum(not isinstance(event, MessageComplete) for event in events)
+    return sum(not isinstance(event, d.MessageComplete) for event in events)
 
 
 @pytest.mark.exhaustive
@@ -85,7 +61,7 @@ async def test_stream_can_be_cancelled_after_every_event(
     async with serve(handler) as server:
         options = case.options
         settings: dict[str, Any] = {"quirks": options.quirks, "capabilities": options.capabilities}
-        async with connect("m", wire=case.wire, base_url=server.url, **settings) as model:
+        async with d.connect("m", wire=case.wire, base_url=server.url, **settings) as model:
             request = msgspec.structs.replace(case.request, stream=True)
             tasks = asyncio.all_tasks()
             total = events_of(case)
@@ -104,7 +80,7 @@ async def test_stream_can_be_cancelled_after_every_event(
             ] == []
 
 
-async def _cancel_at(model: dragoman.Provider, request: Request, at: int) -> list[Any]:
+async def _cancel_at(model: dragoman.Provider, request: d.Request, at: int) -> list[Any]:
     """Cancel a stream after ``at`` events and read the rest of it. With 0, cancel from another
     task while waiting for the first event.
     """
@@ -128,11 +104,11 @@ async def _cancel_soon(stream: dragoman.EventStream) -> None:
 
 
 def _check(events: list[Any], at: int) -> None:
-    check_events(events)
-    assert [type(event) for event in events].count(MessageComplete) == 1
+    d.check_events(events)
+    assert [type(event) for event in events].count(d.MessageComplete) == 1
     assert events[-1].finish_reason == "cancelled"
-    starts = sum(isinstance(event, ToolUseStart) for event in events)
-    ends = [event for event in events if isinstance(event, ToolUseEnd)]
+    starts = sum(isinstance(event, d.ToolUseStart) for event in events)
+    ends = [event for event in events if isinstance(event, d.ToolUseEnd)]
     assert len(ends) == starts
     assert len(events) <= at + starts + 2, (
         "nothing is said after the cancel but what closes the message"
@@ -154,7 +130,7 @@ def parts(*said: dict[str, Any], **more: Any) -> bytes:
     return lines({"candidates": [{"content": {"role": "model", "parts": list(said)}}], **more})
 
 
-CITY = Tool("city", "", {"type": "object"})
+CITY = d.Tool("city", "", {"type": "object"})
 SIGNED = [
     parts({"text": "Hm.", "thought": True, "thoughtSignature": "THOUGHT"}, modelVersion="m-1"),
     parts({"text": "Well", "thoughtSignature": "TEXT"}, usageMetadata={"promptTokenCount": 7}),
@@ -163,7 +139,11 @@ SIGNED = [
     parts({"text": "so"}, {"text": " on"}),
     parts({"text": "unheard"}),
 ]
-FORTH: list[Message] = [User("Where?"), Assistant([Thinking("hm"), Text("Well.")]), User("Go on.")]
+FORTH: list[d.Message] = [
+    d.User("Where?"),
+    d.Assistant([d.Thinking("hm"), d.Text("Well.")]),
+    d.User("Go on."),
+]
 
 
 async def hear_until(model: dragoman.Provider, text: str) -> dragoman.Response:
@@ -172,15 +152,17 @@ async def hear_until(model: dragoman.Provider, text: str) -> dragoman.Response:
     events = []
     async for event in stream:
         events.append(event)
-        if isinstance(event, TextDelta) and event.text == text:
+        if isinstance(event, d.TextDelta) and event.text == text:
             assert await stream.cancel()
-    check_events(events)
-    assert stream.response == fold(events, stream.response.latency_ms if stream.response else None)
+    d.check_events(events)
+    assert stream.response == d.fold(
+        events, stream.response.latency_ms if stream.response else None
+    )
     return stream.response
 
 
 def signed() -> dragoman.Provider:
-    return connect(
+    return d.connect(
         "m-1",
         wire="gemini",
         base_url="http://x.test",
@@ -190,13 +172,13 @@ def signed() -> dragoman.Provider:
 
 async def test_cancelled_reply_has_the_same_fields_as_a_complete_reply() -> None:
     response = await hear_until(signed(), "so")
-    never = Continuity(issuer=Issuer("gemini", None, "m-1"), replayable=False)
+    never = d.Continuity(issuer=d.Issuer("gemini", None, "m-1"), replayable=False)
     assert response.message.content == (
-        Thinking("Hm.", replace(never, signature="THOUGHT")),
-        Text("Well", replace(never, signature="TEXT")),
-        ToolCall("c1", "city", {}, replace(never, signature="CALL")),
-        Opaque({"executableCode": {"code": "1 + 1", "language": "PYTHON"}}, never),
-        Text("so"),
+        d.Thinking("Hm.", replace(never, signature="THOUGHT")),
+        d.Text("Well", replace(never, signature="TEXT")),
+        d.ToolCall("c1", "city", {}, replace(never, signature="CALL")),
+        d.Opaque({"executableCode": {"code": "1 + 1", "language": "PYTHON"}}, never),
+        d.Text("so"),
     )
     assert (response.finish_reason, response.usage.input_tokens, response.model) == (
         "cancelled",
@@ -208,7 +190,7 @@ async def test_cancelled_reply_has_the_same_fields_as_a_complete_reply() -> None
 
 
 @pytest.mark.parametrize("wire", CODECS)
-@pytest.mark.parametrize("around", [lambda model: model, Retry, Observe])
+@pytest.mark.parametrize("around", [lambda model: model, d.Retry, d.Observe])
 async def test_provider_state_of_a_cancelled_reply_is_not_sent(
     wire: str, around: Callable[..., Any]
 ) -> None:
@@ -216,32 +198,32 @@ async def test_provider_state_of_a_cancelled_reply_is_not_sent(
     even through a wrapping provider.
     """
     response = await hear_until(around(signed()), "so")
-    target = connect("m-1", wire=wire, base_url="http://x.test")
+    target = d.connect("m-1", wire=wire, base_url="http://x.test")
     assert isinstance(target, HttpProvider)
-    conversation = [User("Where?"), response.message, ToolResult("c1", "here")]
-    sent = target.codec.encode(Request(conversation, [CITY], RuntimeConfig(max_tokens=5)))
+    conversation = [d.User("Where?"), response.message, d.ToolResult("c1", "here")]
+    sent = target.codec.encode(d.Request(conversation, [CITY], d.RuntimeConfig(max_tokens=5)))
     assert not re.search(rb"THOUGHT|TEXT|CALL|executableCode", sent.http.body)
     assert b"Well" in sent.http.body
     thoughts = [warning for warning in sent.warnings if warning.code == "thinking_dropped"]
     assert [warning.path for warning in thoughts] == ["messages[1].content[0]"]
-    dropped = [block for block in response.message.content if isinstance(block, Opaque)]
+    dropped = [block for block in response.message.content if isinstance(block, d.Opaque)]
     assert [warning.code for warning in sent.warnings].count("opaque_dropped") == len(dropped)
 
 
 @pytest.mark.parametrize(
-    "block", [RedactedThinking("SECRET"), Opaque({"type": "SECRET"}), Thinking("SECRET")]
+    "block", [d.RedactedThinking("SECRET"), d.Opaque({"type": "SECRET"}), d.Thinking("SECRET")]
 )
 @pytest.mark.parametrize("wire", CODECS)
 def test_native_blocks_of_an_interrupted_reply_are_dropped_with_a_warning(
     wire: str, block: Any
 ) -> None:
-    target = connect("m-1", wire=wire, base_url="http://x.test")
+    target = d.connect("m-1", wire=wire, base_url="http://x.test")
     assert isinstance(target, HttpProvider)
     opaque = {"type": "reasoning", "encrypted_content": "SECRET", "summary": []}
-    state = Continuity("SECRET", opaque, Issuer(wire, None, "m-1"), replayable=False)
-    said = Assistant([replace(block, continuity=state), Text("well")])
+    state = d.Continuity("SECRET", opaque, d.Issuer(wire, None, "m-1"), replayable=False)
+    said = d.Assistant([replace(block, continuity=state), d.Text("well")])
     sent = target.codec.encode(
-        Request([User("Where?"), said, User("Go on.")], config=RuntimeConfig(max_tokens=5))
+        d.Request([d.User("Where?"), said, d.User("Go on.")], config=d.RuntimeConfig(max_tokens=5))
     )
     assert b"SECRET" not in sent.http.body
     assert "messages[1].content[0]" in [warning.path for warning in sent.warnings]

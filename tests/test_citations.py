@@ -7,21 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    Capabilities,
-    Citation,
-    Continuity,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    Request,
-    RuntimeConfig,
-    Text,
-    User,
-)
+import dragoman as d
 from dragoman.citations import read_citations
-from dragoman.events import Assembler, fold
+from dragoman.events import Assembler
 from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.server import Asked
 
@@ -30,9 +18,9 @@ PLACE = {"start_index": 0, "end_index": 4}
 
 
 def reply_of(wire: str, body: Any, stream: bool = False, **config: Any) -> Any:
-    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
-    out = Assembler(request_id="R", issuer=Issuer(wire, None, "m"))
-    decoder = codec.decoder(Request([User("x")], stream=stream, **config), out)
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
+    out = Assembler(request_id="R", issuer=d.Issuer(wire, None, "m"))
+    decoder = codec.decoder(d.Request([d.User("x")], stream=stream, **config), out)
     if stream:
         data = (
             b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in body)
@@ -40,7 +28,7 @@ def reply_of(wire: str, body: Any, stream: bool = False, **config: Any) -> Any:
         )
     else:
         data = json.dumps(body).encode()
-    return fold([*decoder.feed(data), *decoder.end()])
+    return d.fold([*decoder.feed(data), *decoder.end()])
 
 
 def chat(**message: Any) -> dict[str, Any]:
@@ -66,17 +54,17 @@ CHUNKS = [
     {"retrievedContext": {"text": "q", "fileSearchStore": "s"}},
     {},
 ]
-REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
-    ("openai", chat(annotations=[cited()]), (Citation(URL, "A", None, 0, 5),)),
+REPLIES: list[tuple[str, Any, tuple[d.Citation, ...]]] = [
+    ("openai", chat(annotations=[cited()]), (d.Citation(URL, "A", None, 0, 5),)),
     ("openai", chat(annotations=[{"type": "file_citation", "file_id": "f"}]),
-     (Citation(source="f"),)),
+     (d.Citation(source="f"),)),
     ("openai", chat(annotations=[{"type": "file", "file": {}}, 5]), ()),
-    ("openai", {**chat(), "citations": [URL, 5]}, (Citation(URL),)),
+    ("openai", {**chat(), "citations": [URL, 5]}, (d.Citation(URL),)),
     (
         "openai",
         {**chat(), "citations": [URL], "search_results": [{"url": URL, "title": "A",
                                                            "snippet": "q"}, {}]},
-        (Citation(URL, "A", "q"),),
+        (d.Citation(URL, "A", "q"),),
     ),
     ("openai", chat(annotations="none"), ()),
     (
@@ -96,7 +84,7 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
             ],
             "stop_reason": "end_turn",
         },
-        (Citation(URL, "A", "q"), Citation(None, "D", "q", source="0")),
+        (d.Citation(URL, "A", "q"), d.Citation(None, "D", "q", source="0")),
     ),
     (
         "responses",
@@ -117,19 +105,19 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
                 }
             ],
         },
-        (Citation(URL, "A", None, 0, 4),),
+        (d.Citation(URL, "A", None, 0, 4),),
     ),
     (
         "gemini",
         gemini(groundingMetadata={"groundingChunks": CHUNKS,
                                   "groundingSupports": [SUPPORT, {"segment": 5}]}),
-        (Citation(URL, "A", None, 5, 11), Citation(quote="q", source="s"), Citation()),
+        (d.Citation(URL, "A", None, 5, 11), d.Citation(quote="q", source="s"), d.Citation()),
     ),
     (
         "gemini",
         gemini(citationMetadata={"citations": [{"startIndex": 0, "endIndex": 3, "uri": URL},
                                                {"uri": URL}]}),
-        (Citation(URL, start=0, end=2), Citation(URL)),
+        (d.Citation(URL, start=0, end=2), d.Citation(URL)),
     ),
     ("gemini", gemini(groundingMetadata=5, citationMetadata=5), ()),
     (
@@ -146,7 +134,7 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
             }}]}},
             "stopReason": "end_turn",
         },
-        (Citation(None, None, "q", source="1"), Citation(URL, "t"), Citation()),
+        (d.Citation(None, None, "q", source="1"), d.Citation(URL, "t"), d.Citation()),
     ),
     (
         "cohere",
@@ -162,14 +150,14 @@ REPLIES: list[tuple[str, Any, tuple[Citation, ...]]] = [
             },
             "finish_reason": "COMPLETE",
         },
-        (Citation(URL, None, "22C", 3, 6, "t:0"), Citation(None, None, None, 3, 6, "d")),
+        (d.Citation(URL, None, "22C", 3, 6, "t:0"), d.Citation(None, None, None, 3, 6, "d")),
     ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("wire", "body", "citations"), REPLIES)
 def test_citations_of_a_reply_are_read(
-    wire: str, body: Any, citations: tuple[Citation, ...]
+    wire: str, body: Any, citations: tuple[d.Citation, ...]
 ) -> None:
     reply = reply_of(wire, body)
     assert reply.citations == citations
@@ -182,7 +170,7 @@ def test_citations_of_a_stream_are_read() -> None:
         {"choices": [{"index": 0, "delta": {"content": "is big.", "annotations": [cited()]}}]},
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
     ]
-    assert reply_of("openai", chunks, stream=True).citations == (Citation(URL, "A", None, 0, 5),)
+    assert reply_of("openai", chunks, stream=True).citations == (d.Citation(URL, "A", None, 0, 5),)
 
 
 def test_sources_of_a_reply_without_text_give_no_citations() -> None:
@@ -190,7 +178,7 @@ def test_sources_of_a_reply_without_text_give_no_citations() -> None:
 
 
 def test_text_blocks_made_by_the_caller_have_no_citations() -> None:
-    assert Text("a").citations == ()
+    assert d.Text("a").citations == ()
     assert read_citations({"phase": "final"}, "a") == read_citations([], "a") == ()
     assert read_citations({"citations": 5}, "a") == ()
 
@@ -203,14 +191,15 @@ def test_citations_are_omitted_from_later_requests_without_a_warning(wire: str) 
         else gemini(groundingMetadata={"groundingChunks": CHUNKS})
     )
     said = reply_of(wire, body).message
-    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
-    encoded = codec.encode(Request([User("x"), said, User("y")]))
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
+    encoded = codec.encode(d.Request([d.User("x"), said, d.User("y")]))
     assert encoded.warnings == ()
     assert [note.code for note in encoded.notes] == ["citations_dropped"]
     assert URL not in encoded.http.body.decode()
-    other = CODECS["responses"].connect("m", "https://api.example.com", None, Capabilities())
+    other = CODECS["responses"].connect("m", "https://api.example.com", None, d.Capabilities())
     assert [
-        warning.code for warning in other.encode(Request([User("x"), said, User("y")])).warnings
+        warning.code
+        for warning in other.encode(d.Request([d.User("x"), said, d.User("y")])).warnings
     ] == ["continuity_dropped"]
 
 
@@ -228,7 +217,7 @@ def test_images_next_to_the_text_of_a_reply_are_read(stream: bool) -> None:
         "openai", [{"choices": [{**ended, "delta": part}]}] if stream else body, stream
     )
     assert reply.text == "Here."
-    assert reply.images == (Image(Inline("aGk="), "image/png"),)
+    assert reply.images == (d.Image(d.Inline("aGk="), "image/png"),)
 
 
 # --- citations sent to clients of the gateway --------------------------------------------------
@@ -236,9 +225,9 @@ def test_images_next_to_the_text_of_a_reply_are_read(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_gateway_clients_receive_citations_and_images(stream: bool) -> None:
-    codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
-    request = Request([User("x")], stream=stream)
-    out = Assembler(request_id="R", model="m", issuer=Issuer("openai"))
+    codec = CODECS["openai"].connect("m", "https://api.example.com", None, d.Capabilities())
+    request = d.Request([d.User("x")], stream=stream)
+    out = Assembler(request_id="R", model="m", issuer=d.Issuer("openai"))
     decoder = codec.decoder(request, out)
     body = json.dumps(chat(annotations=[cited()], images=[PICTURE])).encode()
     encoder = SERVER_CODECS["openai"].encoder(Asked(request))
@@ -246,16 +235,16 @@ def test_gateway_clients_receive_citations_and_images(stream: bool) -> None:
         b"".join([encoder.feed(event) for event in [*decoder.feed(body), *decoder.end()]])
         + encoder.end()
     )
-    again = fold([*(second := codec.decoder(request, Assembler())).feed(written), *second.end()])
-    assert again.citations == (Citation(URL, "A", None, 0, 5),)
+    again = d.fold([*(second := codec.decoder(request, Assembler())).feed(written), *second.end()])
+    assert again.citations == (d.Citation(URL, "A", None, 0, 5),)
     assert len(again.images) == 1
 
 
 def test_responses_api_clients_receive_citations_from_other_wires() -> None:
     said = reply_of("gemini", gemini(groundingMetadata={"groundingChunks": CHUNKS}))
-    request = Request([User("x")])
-    codec = CODECS["gemini"].connect("m", "https://api.example.com", None, Capabilities())
-    decoder = codec.decoder(request, Assembler(issuer=Issuer("gemini")))
+    request = d.Request([d.User("x")])
+    codec = CODECS["gemini"].connect("m", "https://api.example.com", None, d.Capabilities())
+    decoder = codec.decoder(request, Assembler(issuer=d.Issuer("gemini")))
     events = [
         *decoder.feed(json.dumps(gemini(groundingMetadata={"groundingChunks": CHUNKS})).encode()),
         *decoder.end(),
@@ -286,9 +275,9 @@ def test_responses_api_stream_contains_the_sources_of_each_text() -> None:
         "content": [texts[0], call, texts[1], {"type": "text", "text": "Three."}],
         "stop_reason": "end_turn",
     }
-    request = Request([User("x")], stream=True)
-    codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, Capabilities())
-    decoder = codec.decoder(request, Assembler(issuer=Issuer("anthropic")))
+    request = d.Request([d.User("x")], stream=True)
+    codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, d.Capabilities())
+    decoder = codec.decoder(request, Assembler(issuer=d.Issuer("anthropic")))
     encoder = SERVER_CODECS["responses"].encoder(Asked(request))
     events = [*decoder.feed(json.dumps(body).encode()), *decoder.end()]
     written = b"".join([encoder.feed(event) for event in events]) + encoder.end()
@@ -333,9 +322,9 @@ def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
     own = {"type": "url_citation", "url": URL, "title": "A", "start_index": 0, "end_index": 3}
     part = {"type": "output_text", "text": "Yes", "annotations": [own]}
     item = {"type": "message", "role": "assistant", "phase": "final_answer", "content": [part]}
-    request = Request([User("x")], stream=True)
-    codec = CODECS["responses"].connect("m", "https://api.example.com", None, Capabilities())
-    decoder = codec.decoder(request, Assembler(issuer=Issuer("responses")))
+    request = d.Request([d.User("x")], stream=True)
+    codec = CODECS["responses"].connect("m", "https://api.example.com", None, d.Capabilities())
+    decoder = codec.decoder(request, Assembler(issuer=d.Issuer("responses")))
     encoder = SERVER_CODECS["responses"].encoder(Asked(request))
     body = json.dumps({"id": "r", "status": "completed", "output": [item]}).encode()
     written = (
@@ -374,7 +363,7 @@ def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
     ],
 )  # fmt: skip
 def test_opaque_block_has_a_one_line_summary(data: Any, summary: str) -> None:
-    assert Opaque(data, Continuity(issuer=Issuer("x"))).summary == summary
+    assert d.Opaque(data, d.Continuity(issuer=d.Issuer("x"))).summary == summary
 
 
 # --- fields that are only in the raw reply -----------------------------------------------------
@@ -396,8 +385,8 @@ def test_opaque_block_has_a_one_line_summary(data: Any, summary: str) -> None:
 def test_further_choices_and_logprobs_are_in_the_raw_reply(
     wire: str, extras: dict[str, Any], codes: list[str]
 ) -> None:
-    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
-    encoded = codec.encode(Request([User("x")], config=RuntimeConfig(extras=extras)))
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
+    encoded = codec.encode(d.Request([d.User("x")], config=d.RuntimeConfig(extras=extras)))
     assert [warning.code for warning in encoded.warnings] == codes
 
 
@@ -427,7 +416,7 @@ def test_unrequested_additional_choices_are_reported(wire: str) -> None:
     assert (reply.text, [warning.code for warning in reply.warnings]) == ("a", ["choices_dropped"])
     # If the caller requests several choices, the encoder already warns that only one is read.
     asked = {"openai": {"n": 2}, "gemini": {"candidateCount": 2}}[wire]
-    assert reply_of(wire, TWO[wire], config=RuntimeConfig(extras=asked)).warnings == ()
+    assert reply_of(wire, TWO[wire], config=d.RuntimeConfig(extras=asked)).warnings == ()
 
 
 # --- reference parts between the parts of a text -----------------------------------------------
@@ -443,7 +432,7 @@ def test_reference_parts_cite_the_text_before_them() -> None:
         {"type": "text", "text": " is big"}, reference(1), {"type": "text", "text": "."},
     ]  # fmt: skip
     expected = tuple(
-        Citation(start=start, end=end, source=source)
+        d.Citation(start=start, end=end, source=source)
         for start, end, source in [(0, 5, "0"), (0, 5, "s"), (0, 5, "2"), (5, 12, "1")]
     )
     whole = reply_of("openai", chat(content=parts))
@@ -454,8 +443,8 @@ def test_reference_parts_cite_the_text_before_them() -> None:
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     for reply in (whole, reply_of("openai", chunks, stream=True)):
         assert (reply.text, reply.citations, reply.warnings) == ("Paris is big.", expected, ())
-    codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
-    assert codec.encode(Request([User("x"), whole.message, User("y")])).warnings == ()
+    codec = CODECS["openai"].connect("m", "https://api.example.com", None, d.Capabilities())
+    assert codec.encode(d.Request([d.User("x"), whole.message, d.User("y")])).warnings == ()
 
 
 def test_reference_parts_belong_to_the_text_block_before_them() -> None:
@@ -468,13 +457,13 @@ def test_reference_parts_belong_to_the_text_block_before_them() -> None:
         reference(1),
     ]
     first, _, second = reply_of("openai", chat(content=said)).message.content
-    assert first.citations == (Citation(start=0, end=3, source="0"),)
-    assert second.citations == (Citation(start=0, end=5, source="1"),)
+    assert first.citations == (d.Citation(start=0, end=3, source="0"),)
+    assert second.citations == (d.Citation(start=0, end=5, source="1"),)
     quoted = {**reference(0), "text": "20 degrees"}
     reply = reply_of("openai", chat(content=[{"type": "text", "text": "It is "}, quoted]))
     assert (reply.text, reply.citations) == (
         "It is 20 degrees",
-        (Citation(start=0, end=16, source="0"),),
+        (d.Citation(start=0, end=16, source="0"),),
     )
 
 
@@ -525,8 +514,8 @@ def test_calls_of_server_tools_become_opaque_blocks() -> None:
     ):
         assert [block.data for block in reply.message.content[1:]] == [RAN, {"type": "python"}]
         assert reply.message.content[1].summary == "search: 1233 km"
-        codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
-        encoded = codec.encode(Request([User("x"), reply.message, User("y")]))
+        codec = CODECS["openai"].connect("m", "https://api.example.com", None, d.Capabilities())
+        encoded = codec.encode(d.Request([d.User("x"), reply.message, d.User("y")]))
         assert ([note.code for note in encoded.notes], encoded.warnings) == (
             ["opaque_dropped"] * 2,
             (),
@@ -537,11 +526,11 @@ def test_images_and_related_questions_of_a_search_are_kept() -> None:
     found = {"images": [{"image_url": URL}], "related_questions": ["Why?"]}
     (said,) = reply_of("openai", {**chat(), **found, "citations": [URL]}).message.content
     assert said.continuity.opaque == {**found, "citations": [URL]}
-    assert said.citations == (Citation(URL),)
+    assert said.citations == (d.Citation(URL),)
     (said,) = reply_of("openai", {**chat(), **found}).message.content
     assert (said.continuity.opaque, said.citations) == (found, ())
-    codec = CODECS["openai"].connect("m", "https://api.example.com", None, Capabilities())
+    codec = CODECS["openai"].connect("m", "https://api.example.com", None, d.Capabilities())
     encoded = codec.encode(
-        Request([User("x"), reply_of("openai", {**chat(), **found}).message, User("y")])
+        d.Request([d.User("x"), reply_of("openai", {**chat(), **found}).message, d.User("y")])
     )
     assert ([note.code for note in encoded.notes], encoded.warnings) == (["citations_dropped"], ())

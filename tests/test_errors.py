@@ -13,26 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dragoman as d
 from dragoman import errors
-from dragoman.errors import (
-    AuthenticationError,
-    CallCancelledError,
-    InvalidRequestError,
-    InvalidResponseError,
-    ProviderError,
-    RateLimitError,
-    StructuredOutputError,
-    TimedOutError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-    cut,
-    keep_headers,
-    quote,
-    scrub,
-    without_frames,
-)
-from dragoman.events import Response, Usage
-from dragoman.messages import Assistant
+from dragoman.errors import cut, keep_headers, quote, scrub, without_frames
 
 # Each line: the class, its parent, its category, its error class, its kind, and whether it is
 # transient.
@@ -63,7 +46,7 @@ TREE = [
         [*line.split()[:5], line.split()[5:]] for line in TABLE.strip().splitlines()
     ]
 ]
-CLASSES = [ProviderError, *[row[0] for row in TREE]]
+CLASSES = [d.ProviderError, *[row[0] for row in TREE]]
 KEYS = [
     "sk-abcdefghijklmnop",
     "sk-proj-AbC_def-0123456789",
@@ -80,7 +63,7 @@ KEYS = [
 
 @pytest.mark.parametrize(("kind", "parent", "category", "error_class", "word", "transient"), TREE)
 def test_error_classes_match_the_table_of_categories(
-    kind: type[ProviderError],
+    kind: type[d.ProviderError],
     parent: type,
     category: str,
     error_class: str,
@@ -100,7 +83,7 @@ def test_table_of_error_classes_is_complete() -> None:
     defined = {
         value
         for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, ProviderError)
+        if isinstance(value, type) and issubclass(value, d.ProviderError)
     }
     assert defined == set(CLASSES)
 
@@ -139,8 +122,8 @@ FACTS = {
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_errors_keep_the_attributes_they_are_given(kind: type[ProviderError]) -> None:
-    response = Response(Assistant("half"), "error")
+def test_errors_keep_the_attributes_they_are_given(kind: type[d.ProviderError]) -> None:
+    response = d.Response(d.Assistant("half"), "error")
     error = kind("no coffee", **FACTS, headers={"X-Request-Id": "r1"}, response=response)
     assert {name: getattr(error, name) for name in FACTS} == FACTS
     assert (error.message, error.args, error.response) == ("no coffee", ("no coffee",), response)
@@ -148,19 +131,19 @@ def test_errors_keep_the_attributes_they_are_given(kind: type[ProviderError]) ->
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_attributes_of_an_error_are_empty_by_default(kind: type[ProviderError]) -> None:
+def test_attributes_of_an_error_are_empty_by_default(kind: type[d.ProviderError]) -> None:
     error = kind()
     assert {getattr(error, name) for name in FACTS} == {None}
     assert (error.headers, error.response, error.message) == ({}, None, "")
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_errors_can_be_pickled(kind: type[ProviderError]) -> None:
+def test_errors_can_be_pickled(kind: type[d.ProviderError]) -> None:
     error = kind(
         "no coffee",
         **FACTS,
         headers={"retry-after": "3"},
-        response=Response(Assistant("half"), "error"),
+        response=d.Response(d.Assistant("half"), "error"),
     )
     error.hide([], ["I cannot brew coffee"])
     copy = pickle.loads(pickle.dumps(error))
@@ -171,12 +154,12 @@ def test_errors_can_be_pickled(kind: type[ProviderError]) -> None:
 
 @pytest.mark.parametrize("which", ["connect", "first_event", "idle", "total"])
 def test_timeout_error_names_the_exceeded_timeout(which: errors.Deadline) -> None:
-    error = pickle.loads(pickle.dumps(TimedOutError("late", which=which, status=408)))
+    error = pickle.loads(pickle.dumps(d.TimedOutError("late", which=which, status=408)))
     assert (error.which, error.status) == (which, 408)
 
 
 def test_timeout_error_names_the_total_timeout_by_default() -> None:
-    assert TimedOutError().which == "total"
+    assert d.TimedOutError().which == "total"
 
 
 def test_structured_output_error_keeps_its_attributes_when_pickled() -> None:
@@ -185,69 +168,72 @@ def test_structured_output_error_keeps_its_attributes_when_pickled() -> None:
         "output_content": "not json",
         "error_message": "it is not JSON",
         "finish_reason": "length",
-        "usage": Usage(1, 2),
+        "usage": d.Usage(1, 2),
     }
-    error = pickle.loads(pickle.dumps(StructuredOutputError("no", provider="p", **fields)))
+    error = pickle.loads(pickle.dumps(d.StructuredOutputError("no", provider="p", **fields)))
     assert {name: getattr(error, name) for name in fields} == fields
     assert error.provider == "p"
-    bare = StructuredOutputError()
+    bare = d.StructuredOutputError()
     assert [getattr(bare, name) for name in fields] == [None, "", "", None, None]
 
 
 # --- the text of an error ----------------------------------------------------------------------
 
 WORDS = [
-    (ProviderError(), "provider_unavailable"),
-    (ProviderError("no"), "no"),
-    (ProviderError("no", provider="p"), "p: no"),
-    (ProviderError("no", provider="p", model="m"), "p/m: no"),
-    (ProviderError("no", model="m", status=500), "m: no (HTTP 500)"),
-    (ProviderError("no", provider_message="because"), "no. The provider says: because"),
-    (ProviderError("no", provider_message="no"), "no"),
-    (ProviderError("no", provider_message="two\n  lines"), "no. The provider says: two lines"),
-    (RateLimitError("slow"), "slow. Wait and try again, or send less."),
-    (RateLimitError("slow."), "slow. Wait and try again, or send less."),
-    (RateLimitError("slow?"), "slow? Wait and try again, or send less."),
+    (d.ProviderError(), "provider_unavailable"),
+    (d.ProviderError("no"), "no"),
+    (d.ProviderError("no", provider="p"), "p: no"),
+    (d.ProviderError("no", provider="p", model="m"), "p/m: no"),
+    (d.ProviderError("no", model="m", status=500), "m: no (HTTP 500)"),
+    (d.ProviderError("no", provider_message="because"), "no. The provider says: because"),
+    (d.ProviderError("no", provider_message="no"), "no"),
+    (d.ProviderError("no", provider_message="two\n  lines"), "no. The provider says: two lines"),
+    (d.RateLimitError("slow"), "slow. Wait and try again, or send less."),
+    (d.RateLimitError("slow."), "slow. Wait and try again, or send less."),
+    (d.RateLimitError("slow?"), "slow? Wait and try again, or send less."),
     (
-        CallCancelledError("stop", status=499),
+        d.CallCancelledError("stop", status=499),
         "stop (HTTP 499). Call again if the answer is still wanted.",
     ),
     (
-        InvalidRequestError("no"),
+        d.InvalidRequestError("no"),
         "no. Change what is named; the same request would be refused again.",
     ),
-    (UnsupportedFeatureError("no"), "no. Leave the setting out, or use a model that has it."),
-    (UnsupportedContentError("no"), "no. Send it in another form, or use a model that reads it."),
-    (InvalidResponseError("no"), "no. Check that the server at the base URL speaks this wire."),
+    (d.UnsupportedFeatureError("no"), "no. Leave the setting out, or use a model that has it."),
     (
-        StructuredOutputError("no"),
+        d.UnsupportedContentError("no"),
+        "no. Send it in another form, or use a model that reads it.",
+    ),
+    (d.InvalidResponseError("no"), "no. Check that the server at the base URL speaks this wire."),
+    (
+        d.StructuredOutputError("no"),
         "no. The text is in error.output_content; ask again, or with a simpler schema.",
     ),
 ]
 
 
 @pytest.mark.parametrize(("error", "text"), WORDS)
-def test_error_text_is_formatted(error: ProviderError, text: str) -> None:
+def test_error_text_is_formatted(error: d.ProviderError, text: str) -> None:
     assert str(error) == text
     assert repr(error) == f"{type(error).__name__}({text!r})"
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_error_class_adds_its_advice(kind: type[ProviderError]) -> None:
+def test_every_error_class_adds_its_advice(kind: type[d.ProviderError]) -> None:
     assert str(kind("It went wrong")) == f"It went wrong. {kind.advice}".removesuffix(". ")
 
 
 def test_advice_depends_on_the_error_class() -> None:
-    assert [kind for kind in CLASSES if not kind.advice] == [ProviderError]
+    assert [kind for kind in CLASSES if not kind.advice] == [d.ProviderError]
     # One error class shares the advice of its parent class, so there is one text fewer than there
     # are classes.
     assert len({kind.advice for kind in CLASSES}) == len(CLASSES) - 1
-    assert all(kind.advice.endswith(".") for kind in CLASSES if kind is not ProviderError)
+    assert all(kind.advice.endswith(".") for kind in CLASSES if kind is not d.ProviderError)
 
 
 @pytest.mark.parametrize(("length", "ending"), [(300, "x"), (301, "…")])
 def test_long_provider_messages_are_truncated(length: int, ending: str) -> None:
-    quote = str(ProviderError("no", provider_message="x" * length)).removeprefix(
+    quote = str(d.ProviderError("no", provider_message="x" * length)).removeprefix(
         "no. The provider says: "
     )
     assert len(quote) == 300
@@ -260,7 +246,7 @@ def test_long_provider_messages_are_truncated(length: int, ending: str) -> None:
 @pytest.mark.parametrize("key", [*KEYS, "Bearer abcdefgh", "basic dXNlcjpwYXNz"])
 def test_text_that_looks_like_a_key_is_hidden_in_error_texts(key: str) -> None:
     assert scrub(f"key <{key}>!") == "key <[hidden]>!"
-    error = AuthenticationError(
+    error = d.AuthenticationError(
         f"no {key}", provider_message=f"Incorrect API key provided: {key}."
     )
     assert key not in str(error) + repr(error)
@@ -289,7 +275,7 @@ def test_secret_that_is_a_prefix_of_another_is_hidden() -> None:
 
 def test_hide_removes_secrets_from_every_text_of_an_error() -> None:
     secret = "topsecret"
-    error = ProviderError(
+    error = d.ProviderError(
         f"1 {secret}",
         provider_code=f"2 {secret}",
         provider_message=f"3 {secret}",
@@ -312,7 +298,7 @@ def test_hide_removes_secrets_from_every_text_of_an_error() -> None:
 
 
 def test_hiding_secrets_works_on_an_error_without_text() -> None:
-    error = ProviderError("no")
+    error = d.ProviderError("no")
     error.hide(["x"], ["a prompt"])
     assert (error.provider_code, error.provider_message, error.quotable) == (None, None, True)
 
@@ -344,7 +330,7 @@ BODIES: list[tuple[str | bytes | None, Any, Any]] = [
 def test_error_body_is_parsed_if_it_is_json(
     body: str | bytes | None, parsed: Any, inner: Any
 ) -> None:
-    error = ProviderError("no", body=body)
+    error = d.ProviderError("no", body=body)
     assert (error.body, error.inner_error) == (parsed, inner)
 
 
@@ -370,7 +356,7 @@ ECHOES = [
 
 @pytest.mark.parametrize(("prompt", "message", "echoed"), ECHOES)
 def test_echoed_prompts_are_not_quoted(prompt: str, message: str, echoed: bool) -> None:
-    error = InvalidRequestError("refused", provider_message=message)
+    error = d.InvalidRequestError("refused", provider_message=message)
     error.hide([], ["another prompt", prompt])
     assert error.quotable is not echoed
     assert error.provider_message == message  # the attribute keeps the complete message
@@ -382,7 +368,7 @@ def test_echoed_prompts_are_not_quoted(prompt: str, message: str, echoed: bool) 
 def test_any_long_part_of_an_echoed_prompt_is_detected(prompt: str, data: st.DataObject) -> None:
     prompt = prompt.strip().ljust(29, "z")
     start = data.draw(st.integers(0, len(prompt) - 29))
-    error = InvalidRequestError("refused", provider_message=f">>{prompt[start : start + 29]}<<")
+    error = d.InvalidRequestError("refused", provider_message=f">>{prompt[start : start + 29]}<<")
     error.hide([], [prompt])
     assert not error.quotable
 
@@ -412,8 +398,8 @@ HEADERS = {
 def test_only_safe_headers_are_kept_on_an_error() -> None:
     kept = {name.lower(): value for name, value in list(HEADERS.items())[4:]}
     assert keep_headers(HEADERS) == {**kept, "x-ratelimit-note": "[hidden]"}
-    assert ProviderError(headers=HEADERS).headers == keep_headers(HEADERS)
-    assert "ray" not in str(ProviderError("no", headers=HEADERS))
+    assert d.ProviderError(headers=HEADERS).headers == keep_headers(HEADERS)
+    assert "ray" not in str(d.ProviderError("no", headers=HEADERS))
 
 
 @given(
@@ -500,7 +486,7 @@ def test_cause_of_an_error_is_kept_without_its_data() -> None:
 
 
 def test_explicit_advice_replaces_the_advice_of_the_class() -> None:
-    error = RateLimitError("Too many requests", advice="Ask for a higher limit.")
+    error = d.RateLimitError("Too many requests", advice="Ask for a higher limit.")
     assert str(error) == "Too many requests. Ask for a higher limit."
-    assert RateLimitError.advice != error.advice
-    assert str(RateLimitError("Wait a minute.", advice="")) == "Wait a minute."
+    assert d.RateLimitError.advice != error.advice
+    assert str(d.RateLimitError("Wait a minute.", advice="")) == "Wait a minute."

@@ -18,19 +18,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dragoman import (
-    AuthenticationError,
-    InvalidModelError,
-    NetworkError,
-    RateLimitError,
-    UnavailableError,
-    connect,
-    describe,
-)
+import dragoman as d
 from dragoman.cli import main
-from dragoman.middleware import Fallback, walk
+from dragoman.middleware import walk
 from dragoman.provider import HttpProvider
-from dragoman.registry import ConfigError, Registry, read_file
+from dragoman.registry import ConfigError, read_file
 
 from .server import Connection, serve
 from .waiting import settle, until
@@ -71,7 +63,7 @@ def two(
 async def test_model_group_is_opened_like_a_model(file: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         two(file, bad.url, good.url)
-        async with connect("both") as model:
+        async with d.connect("both") as model:
             for _ in range(7):
                 assert (await model.complete("Hi")).text == "Hi"
     assert len(bad.requests) == 5  # after five failures the circuit breaker opens
@@ -98,10 +90,10 @@ async def test_circuit_breaker_is_shared_by_all_groups_of_a_file(file: Path) -> 
     async with serve(fail) as bad, serve(answer) as good:
         more = "  other: {candidates: [a:m, b:m]}\navailability: {failures: 2}\n"
         two(file, bad.url, good.url, more)
-        async with Registry.load() as registry:
+        async with d.Registry.load() as registry:
             for name in ("both", "both", "other", "other"):
                 await registry.open(name).complete("Hi")
-        async with connect("both") as one, connect("other") as another:
+        async with d.connect("both") as one, d.connect("other") as another:
             for model in (one, another, one, another):
                 await model.complete("Hi")
     assert len(bad.requests) == 4
@@ -115,16 +107,16 @@ async def test_each_candidate_of_a_group_has_its_own_settings(file: Path) -> Non
     - {model: b:m, timeouts: 7}"""
     more = "availability: {failures: 3, quiet_seconds: 30}\n"
     two(file, "http://127.0.0.1:1", "http://127.0.0.1:2", more, group)
-    async with Registry.load() as registry:
+    async with d.Registry.load() as registry:
         model = registry.open("pair")
-        assert describe(model).splitlines() == [
+        assert d.describe(model).splitlines() == [
             "Fallback(name='both', strategy='weighted', weights=[3.0, 1.0])",
             "  1. Retry(max_retries=1)",
             "     RateLimit(requests_per_minute=60)",
             "     HttpProvider a:m",
             "  2. HttpProvider b:m",
         ]
-        assert isinstance(model, Fallback)
+        assert isinstance(model, d.Fallback)
         assert model.availability.thresholds.failures == 3
         ends: list[Any] = [part for part in walk(model) if isinstance(part, HttpProvider)]
         assert [end._timeouts.total for end in ends] == [5, 7]
@@ -133,9 +125,9 @@ async def test_each_candidate_of_a_group_has_its_own_settings(file: Path) -> Non
         entry = registry.find("pair")
         assert (entry.id, entry.status, entry.aliases) == ("both", "configured", ("pair",))
         assert registry.names()[0] == "both"
-        assert connect("both", retries=4).model == "m"
+        assert d.connect("both", retries=4).model == "m"
         with pytest.raises(ValueError, match="api_key: both is a group of models"):
-            connect("both", api_key="k")
+            d.connect("both", api_key="k")
 
 
 async def test_candidate_without_a_key_is_skipped(
@@ -145,12 +137,12 @@ async def test_candidate_without_a_key_is_skipped(
     async with serve(answer) as good:
         more = "  none: {candidates: [groq:x]}\n"
         two(file, good.url, good.url, more, "candidates: [groq:x, b:m]")
-        async with Registry.load() as registry:
+        async with d.Registry.load() as registry:
             assert (await registry.open("both").complete("Hi")).text == "Hi"
             assert registry.find("none").status == "not_configured"
-            with pytest.raises(AuthenticationError, match="GROQ_API_KEY"):
+            with pytest.raises(d.AuthenticationError, match="GROQ_API_KEY"):
                 registry.open("none")
-            with pytest.raises(InvalidModelError):
+            with pytest.raises(d.InvalidModelError):
                 registry.open("bot")
 
 
@@ -172,12 +164,12 @@ async def test_api_keys_of_an_adapter_are_rotated(
             f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url},"
             " api_key_env: [K1, K2, K3, K4], max_retries: 0}}\n"
         )
-        async with Registry.load() as registry:
+        async with d.Registry.load() as registry:
             for _ in range(2):
                 assert (await registry.open("a:m").complete("Hi")).text == "Hi"
-            assert describe(registry.open("a:m")).splitlines()[0] == "KeyRotation(keys=3)"
+            assert d.describe(registry.open("a:m")).splitlines()[0] == "KeyRotation(keys=3)"
             statuses["Bearer three"] = 429
-            with pytest.raises(RateLimitError):
+            with pytest.raises(d.RateLimitError):
                 await registry.open("a:m").complete("Hi")
     seen = [request.headers["authorization"] for request in server.requests]
     assert seen == ["Bearer one", "Bearer two", "Bearer three", "Bearer three", "Bearer three"]
@@ -199,7 +191,7 @@ async def test_adapter_limits_and_timeouts_are_enforced(file: Path) -> None:
             f"adapters: {{a: {{type: openai-compatible, base_url: {server.base_url}, max_retries: "
             "0, rate_limit: {max_concurrency: 2}, timeouts: {total: 33, connect: 3}}}\n"
         )
-        async with Registry.load() as registry:
+        async with d.Registry.load() as registry:
             models = [registry.open("a:m"), registry.open("a:n")]
             await asyncio.gather(*[model.complete("Hi") for model in models * 4])
             end: Any = list(walk(models[0]))[-1]
@@ -258,10 +250,10 @@ async def test_adapter_uses_its_tls_certificates(file: Path) -> None:
             f"client-key.pem}}}}\n  anonymous: {kind}ca: server.pem}}\n  untrusting: {kind}proxy:"
             " none}\n"
         )
-        async with Registry.load() as registry:
+        async with d.Registry.load() as registry:
             assert (await registry.open("mutual:m").complete("Hi")).text == "Hi"
             for name in ("anonymous:m", "untrusting:m"):
-                with pytest.raises(NetworkError):
+                with pytest.raises(d.NetworkError):
                     await registry.open(name).complete("Hi")
 
 
@@ -271,7 +263,7 @@ async def test_adapter_uses_its_proxy(file: Path) -> None:
             "adapters: {a: {type: openai-compatible, base_url: 'http://far.invalid/v1', proxy: "
             f"'{proxy.url}'}}}}\n"
         )
-        async with Registry.load() as registry:
+        async with d.Registry.load() as registry:
             assert (await registry.open("a:m").complete("Hi")).text == "Hi"
     assert proxy.requests[0].path == "http://far.invalid/v1/chat/completions"
 
@@ -284,7 +276,7 @@ async def test_one_name_opens_one_provider_and_each_adapter_has_one_connection_p
 ) -> None:
     async with serve(answer) as server:
         two(file, server.url, server.url)
-        async with Registry.load() as registry:
+        async with d.Registry.load() as registry:
             assert registry.open("a:m") is registry.open("a:m")
             assert registry.open("both") is registry.open("both")
             assert registry.open("a:m") is not registry.open("a:m", timeouts=3)
@@ -306,11 +298,11 @@ async def test_closing_one_provider_does_not_affect_others(file: Path) -> None:
 
     async with serve(wait) as server:
         two(file, server.url, server.url)
-        async with connect("a:slow") as one:
+        async with d.connect("a:slow") as one:
             running = asyncio.ensure_future(one.complete("Hi"))
-            async with connect("a:m") as other:
+            async with d.connect("a:m") as other:
                 await other.complete("Hi")
-            async with connect("a:slow"):
+            async with d.connect("a:slow"):
                 pass
             gate.set()
             assert (await running).text == "Hi"
@@ -319,14 +311,14 @@ async def test_closing_one_provider_does_not_affect_others(file: Path) -> None:
 
 
 def test_provider_from_a_registry_works_in_every_event_loop(file: Path) -> None:
-    async def call(registry: Registry) -> None:
+    async def call(registry: d.Registry) -> None:
         async with serve(answer) as server:
             two(file, server.url, server.url)
             async with registry.open("a:m") as model:
                 await model.complete("Hi")
 
     file.write_text("")
-    registry = Registry.load()
+    registry = d.Registry.load()
     for _ in range(2):
         asyncio.run(call(registry))
 
@@ -334,9 +326,9 @@ def test_provider_from_a_registry_works_in_every_event_loop(file: Path) -> None:
 async def test_new_providers_are_opened_after_the_file_changes(file: Path) -> None:
     async with serve(fail) as bad, serve(answer) as good:
         two(file, bad.url, bad.url)
-        async with Registry.load() as registry:
+        async with d.Registry.load() as registry:
             before = registry.open("both")
-            with pytest.raises(UnavailableError):
+            with pytest.raises(d.UnavailableError):
                 await before.complete("Hi")
             two(file, good.url, good.url, "# changed\n")
             assert registry.open("both") is not before
@@ -419,7 +411,7 @@ def test_mistake_in_a_group_is_reported_with_its_line_number(
         f"'http://127.0.0.1:1/v1'}}}}\n{text}\n"
     )
     with pytest.raises(ConfigError) as caught:
-        Registry.load()
+        d.Registry.load()
     assert str(caught.value).startswith(f"{file}:{line}: ")
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)

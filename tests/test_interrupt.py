@@ -20,19 +20,9 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    CallCancelledError,
-    Event,
-    EventStream,
-    OverloadedError,
-    Provider,
-    ProviderError,
-    Request,
-    Retry,
-    check_events,
-    sync,
-)
+import dragoman as d
 from dragoman import connect as connect_async
+from dragoman import sync
 from dragoman.provider.contract import ReplyProvider
 from dragoman.provider.reply import AssembledReply
 
@@ -43,7 +33,7 @@ from .waiting import PATIENCE, arrival, block_until, settle, until
 
 Count = Callable[[str, int], None]
 METHODS = ["complete", "stream"]
-LAYERS = {"plain": lambda model: model, "retry": Retry}
+LAYERS = {"plain": lambda model: model, "retry": d.Retry}
 
 
 class Steps(deque[Any]):
@@ -80,10 +70,10 @@ class Steps(deque[Any]):
 class Call:
     """One call of a model, and how it ended."""
 
-    def __init__(self, model: Provider, method: str) -> None:
+    def __init__(self, model: d.Provider, method: str) -> None:
         self.model = model
         self.events: list[Any] = []
-        self.stream: EventStream | None = None
+        self.stream: d.EventStream | None = None
         if method == "stream":
             self.stream = model.stream("Hi", request_id="r")
 
@@ -93,7 +83,7 @@ class Call:
         async with self.stream as stream:
             async for event in stream:
                 self.events.append(event)
-            check_events(self.events)
+            d.check_events(self.events)
             return stream.response.finish_reason
 
     async def cancel(self) -> bool:
@@ -159,7 +149,7 @@ def test_cancel_takes_effect_at_every_step(layer: str, method: str, count: Count
             steps.arm(step, act)
             try:
                 ending = await arrival(calling, "the end of the call")
-            except CallCancelledError:
+            except d.CallCancelledError:
                 ending = "cancelled"
             assert calling.cancelling() == 0
             if not steps.disarm():
@@ -227,16 +217,16 @@ def count_points(attempt: Callable[[int], bool], count: Count, stride: int = 1) 
 # --- providers that handle the cancellation themselves -----------------------------------------
 
 
-class Stubborn(Provider):
+class Stubborn(d.Provider):
     """A provider that waits once and replaces the cancellation by something else."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
         self.waits = asyncio.Event()
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         for event in reply("Hello")(request):
-            assert not isinstance(event, ProviderError)
+            assert not isinstance(event, d.ProviderError)
             yield event
             if not self.waits.is_set():
                 self.waits.set()
@@ -257,19 +247,19 @@ async def test_swallowed_cancellation_takes_effect_at_the_next_event(method: str
     if method == "stream":
         assert await calling == "cancelled"
     else:
-        with pytest.raises(CallCancelledError):
+        with pytest.raises(d.CallCancelledError):
             await calling
     assert calling.cancelling() == 0
 
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_cancellation_that_becomes_an_error_is_not_left_in_the_task(method: str) -> None:
-    model = Stubborn(OverloadedError("busy"))
+    model = Stubborn(d.OverloadedError("busy"))
     call = Call(model, method)
     calling = asyncio.create_task(call())
     await arrival(model.waits.wait(), "the first event")
     assert await call.cancel()
-    with pytest.raises(OverloadedError):
+    with pytest.raises(d.OverloadedError):
         await calling
     assert calling.cancelling() == 0
 
@@ -278,7 +268,7 @@ async def test_cancel_ends_a_wait_after_the_last_event() -> None:
     """Some replies wait after the complete message, for example to return a lease."""
     model = Listed(lambda request: [*reply("Hello")(request), asyncio.Event()])
     stream = model.stream("Hi")
-    events: list[Event] = []
+    events: list[d.Event] = []
 
     async def read() -> None:
         async for event in stream:
@@ -296,22 +286,22 @@ async def test_cancel_takes_effect_while_a_failed_reply_is_closed() -> None:
     closing = asyncio.Event()
 
     class Failed(AssembledReply):
-        async def next(self) -> list[Event]:
-            raise OverloadedError("busy")
+        async def next(self) -> list[d.Event]:
+            raise d.OverloadedError("busy")
 
         async def aclose(self) -> None:
             closing.set()
             await asyncio.Event().wait()
 
     class Closing(ReplyProvider):
-        def open(self, request: Request) -> Failed:
+        def open(self, request: d.Request) -> Failed:
             return Failed(request, "", "")
 
     model = Closing()
     calling = asyncio.create_task(model.complete("Hi", request_id="r"))
     await arrival(closing.wait(), "the failure")
     assert await model.cancel("r")
-    with pytest.raises(CallCancelledError):
+    with pytest.raises(d.CallCancelledError):
         await calling
     assert calling.cancelling() == 0
 
@@ -361,9 +351,9 @@ class Desk:
                 ending = self.model.complete("Hi", request_id="r").finish_reason
             else:
                 events = list(self.stream)
-                check_events(events)
+                d.check_events(events)
                 ending = self.stream.response.finish_reason
-        except CallCancelledError:
+        except d.CallCancelledError:
             ending = "cancelled"
         except KeyboardInterrupt:
             ending = "interrupted"

@@ -21,53 +21,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pydantic import BaseModel, Field, create_model
 
+import dragoman as d
 from dragoman import messages
-from dragoman.messages import (
-    Assistant,
-    AssistantBlock,
-    Audio,
-    Citation,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    LossWarning,
-    Message,
-    Opaque,
-    PromptCache,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-    join_system,
-)
+from dragoman.messages import AssistantBlock, ToolChoice, UserBlock, join_system
 from dragoman.signatures import schema_of
 from tests import strategies as some
 
 VALUES = [
-    (Issuer, some.issuers),
-    (Continuity, some.continuities),
-    (Url | Inline, some.sources),
+    (d.Issuer, some.issuers),
+    (d.Continuity, some.continuities),
+    (d.Url | d.Inline, some.sources),
     (UserBlock, some.user_blocks),
     (AssistantBlock, some.assistant_blocks),
-    (Message, some.messages),
-    (Tool, some.tools),
+    (d.Message, some.messages),
+    (d.Tool, some.tools),
     (ToolChoice | None, some.tool_choices),
-    (RuntimeConfig, some.configs),
-    (LossWarning, some.warnings),
-    (Request, some.requests),
+    (d.RuntimeConfig, some.configs),
+    (d.LossWarning, some.warnings),
+    (d.Request, some.requests),
 ]
 
 
@@ -87,36 +58,36 @@ def test_messages_round_trip_through_json(
 
 
 @given(st.one_of(some.messages, some.requests))
-def test_copied_and_pickled_messages_are_equal(value: Message | Request) -> None:
+def test_copied_and_pickled_messages_are_equal(value: d.Message | d.Request) -> None:
     assert copy.deepcopy(value) == value
     assert pickle.loads(pickle.dumps(value)) == value
 
 
 FROZEN = [
-    Issuer("openai"),
-    Continuity(),
-    Url("u"),
-    Inline("aGk="),
-    Text("t"),
-    Image(Url("u")),
-    Document(Url("u")),
-    Thinking("t"),
-    RedactedThinking("d"),
-    ToolCall("i", "n", {}),
-    Opaque(1),
-    System("s"),
-    User("u"),
-    Assistant("a"),
-    ToolResult("i", "r"),
-    Tool("t"),
-    ForceTool("t"),
-    RuntimeConfig(),
-    PromptCache(),
-    ServerTool("web_search"),
-    Audio(Url("https://a.test/b.wav")),
-    Citation("https://a.test"),
-    LossWarning("c", "p", "d"),
-    Request([]),
+    d.Issuer("openai"),
+    d.Continuity(),
+    d.Url("u"),
+    d.Inline("aGk="),
+    d.Text("t"),
+    d.Image(d.Url("u")),
+    d.Document(d.Url("u")),
+    d.Thinking("t"),
+    d.RedactedThinking("d"),
+    d.ToolCall("i", "n", {}),
+    d.Opaque(1),
+    d.System("s"),
+    d.User("u"),
+    d.Assistant("a"),
+    d.ToolResult("i", "r"),
+    d.Tool("t"),
+    d.ForceTool("t"),
+    d.RuntimeConfig(),
+    d.PromptCache(),
+    d.ServerTool("web_search"),
+    d.Audio(d.Url("https://a.test/b.wav")),
+    d.Citation("https://a.test"),
+    d.LossWarning("c", "p", "d"),
+    d.Request([]),
 ]
 
 
@@ -146,12 +117,12 @@ def test_every_message_class_is_tested_for_immutability() -> None:
 
 
 LISTS = [
-    (User([Text("a")]), "content", (Text("a"),)),
-    (ToolResult("i", [Text("a")]), "content", (Text("a"),)),
-    (Assistant([Text("a")]), "content", (Text("a"),)),
-    (RuntimeConfig(stop_sequences=["a"]), "stop_sequences", ("a",)),
-    (Request([User("u")]), "messages", (User("u"),)),
-    (Request([], [Tool("t")]), "tools", (Tool("t"),)),
+    (d.User([d.Text("a")]), "content", (d.Text("a"),)),
+    (d.ToolResult("i", [d.Text("a")]), "content", (d.Text("a"),)),
+    (d.Assistant([d.Text("a")]), "content", (d.Text("a"),)),
+    (d.RuntimeConfig(stop_sequences=["a"]), "stop_sequences", ("a",)),
+    (d.Request([d.User("u")]), "messages", (d.User("u"),)),
+    (d.Request([], [d.Tool("t")]), "tools", (d.Tool("t"),)),
 ]
 
 
@@ -162,26 +133,26 @@ def test_lists_are_stored_as_tuples(value: Any, name: str, kept: tuple[Any, ...]
 
 
 def test_later_changes_of_a_list_do_not_change_the_message() -> None:
-    blocks: list[UserBlock] = [Text("a")]
-    message = User(blocks)
-    blocks.append(Text("b"))
+    blocks: list[UserBlock] = [d.Text("a")]
+    message = d.User(blocks)
+    blocks.append(d.Text("b"))
     assert message.text == "a"
 
 
 ON_THE_WIRE = [
-    (System("s"), b'{"role":"system","content":"s"}'),
-    (User("u"), b'{"role":"user","content":"u"}'),
-    (User([Text("u")]), b'{"role":"user","content":[{"type":"text","text":"u"}]}'),
-    (Assistant("a"), b'{"role":"assistant","content":[{"type":"text","text":"a"}]}'),
-    (ToolResult("i", "r"), b'{"role":"tool","tool_call_id":"i","content":"r"}'),
-    (ToolCall("i", "n", None), b'{"type":"tool_call","id":"i","name":"n","arguments":null}'),
-    (Image(Inline("aGk=")), b'{"type":"image","source":{"type":"inline","base64_data":"aGk="}}'),
-    (Document(Url("u")), b'{"type":"document","source":{"type":"url","url":"u"}}'),
-    (Thinking("t"), b'{"type":"thinking","text":"t"}'),
-    (RedactedThinking("d"), b'{"type":"redacted_thinking","data":"d"}'),
-    (Opaque(None), b'{"type":"opaque","data":null}'),
-    (RuntimeConfig(temperature=0.0), b'{"temperature":0.0}'),
-    (ForceTool("t"), b'{"type":"tool","name":"t"}'),
+    (d.System("s"), b'{"role":"system","content":"s"}'),
+    (d.User("u"), b'{"role":"user","content":"u"}'),
+    (d.User([d.Text("u")]), b'{"role":"user","content":[{"type":"text","text":"u"}]}'),
+    (d.Assistant("a"), b'{"role":"assistant","content":[{"type":"text","text":"a"}]}'),
+    (d.ToolResult("i", "r"), b'{"role":"tool","tool_call_id":"i","content":"r"}'),
+    (d.ToolCall("i", "n", None), b'{"type":"tool_call","id":"i","name":"n","arguments":null}'),
+    (d.Image(d.Inline("aGk=")), b'{"type":"image","source":{"type":"inline","base64_data":"aGk="}}'),
+    (d.Document(d.Url("u")), b'{"type":"document","source":{"type":"url","url":"u"}}'),
+    (d.Thinking("t"), b'{"type":"thinking","text":"t"}'),
+    (d.RedactedThinking("d"), b'{"type":"redacted_thinking","data":"d"}'),
+    (d.Opaque(None), b'{"type":"opaque","data":null}'),
+    (d.RuntimeConfig(temperature=0.0), b'{"temperature":0.0}'),
+    (d.ForceTool("t"), b'{"type":"tool","name":"t"}'),
 ]  # fmt: skip
 
 
@@ -192,39 +163,39 @@ def test_messages_are_encoded_as_documented_json(value: Any, written: bytes) -> 
 
 # --- content and properties of messages --------------------------------------------------------
 
-CALL = ToolCall("1", "search", {"q": "x"})
+CALL = d.ToolCall("1", "search", {"q": "x"})
 FORMS = [
-    (Assistant(), ()),
-    (Assistant(""), ()),
-    (Assistant(None), ()),
-    (Assistant(()), ()),
-    (Assistant("hi"), (Text("hi"),)),
-    (Assistant(content="hi"), (Text("hi"),)),
-    (Assistant([Thinking("hm"), CALL, Text("hi")]), (Thinking("hm"), CALL, Text("hi"))),
-    (Assistant("hi", tool_calls=[CALL]), (Text("hi"), CALL)),
-    (Assistant(tool_calls=[CALL]), (CALL,)),
-    (Assistant(None, tool_calls=None), ()),
-    (Assistant((Text("a"), CALL), tool_calls=(CALL,)), (Text("a"), CALL, CALL)),
+    (d.Assistant(), ()),
+    (d.Assistant(""), ()),
+    (d.Assistant(None), ()),
+    (d.Assistant(()), ()),
+    (d.Assistant("hi"), (d.Text("hi"),)),
+    (d.Assistant(content="hi"), (d.Text("hi"),)),
+    (d.Assistant([d.Thinking("hm"), CALL, d.Text("hi")]), (d.Thinking("hm"), CALL, d.Text("hi"))),
+    (d.Assistant("hi", tool_calls=[CALL]), (d.Text("hi"), CALL)),
+    (d.Assistant(tool_calls=[CALL]), (CALL,)),
+    (d.Assistant(None, tool_calls=None), ()),
+    (d.Assistant((d.Text("a"), CALL), tool_calls=(CALL,)), (d.Text("a"), CALL, CALL)),
 ]
 
 
 @pytest.mark.parametrize(("message", "content"), FORMS)
 def test_assistant_message_accepts_every_form_of_content(
-    message: Assistant, content: tuple[AssistantBlock, ...]
+    message: d.Assistant, content: tuple[AssistantBlock, ...]
 ) -> None:
     assert message.content == content
     assert type(message.content) is tuple
 
 
 def test_text_and_thinking_of_a_message_are_joined_without_separator() -> None:
-    message = Assistant([Thinking("a"), Text("b"), CALL, Thinking("c"), Text("d"), CALL])
+    message = d.Assistant([d.Thinking("a"), d.Text("b"), CALL, d.Thinking("c"), d.Text("d"), CALL])
     assert (message.text, message.thinking, message.tool_calls) == ("bd", "ac", (CALL, CALL))
 
 
 def test_omitted_json_fields_have_defaults() -> None:
-    assert ToolResult("i", "r").is_error is False
-    assert (Tool("t").description, Document(Url("u")).media_type) == ("", "application/pdf")
-    assert (Continuity().replayable, Request([]).stream, Request([]).tool_choice) == (
+    assert d.ToolResult("i", "r").is_error is False
+    assert (d.Tool("t").description, d.Document(d.Url("u")).media_type) == ("", "application/pdf")
+    assert (d.Continuity().replayable, d.Request([]).stream, d.Request([]).tool_choice) == (
         True,
         False,
         None,
@@ -233,41 +204,43 @@ def test_omitted_json_fields_have_defaults() -> None:
 
 @given(st.lists(some.assistant_blocks, max_size=6))
 def test_properties_of_an_assistant_message_match_its_blocks(blocks: list[AssistantBlock]) -> None:
-    message = Assistant(blocks)
-    assert message.text == "".join(block.text for block in blocks if isinstance(block, Text))
+    message = d.Assistant(blocks)
+    assert message.text == "".join(block.text for block in blocks if isinstance(block, d.Text))
     assert message.thinking == "".join(
-        block.text for block in blocks if isinstance(block, Thinking)
+        block.text for block in blocks if isinstance(block, d.Thinking)
     )
-    assert message.tool_calls == tuple(block for block in blocks if isinstance(block, ToolCall))
+    assert message.tool_calls == tuple(block for block in blocks if isinstance(block, d.ToolCall))
 
 
-@pytest.mark.parametrize("kind", [User, lambda content: ToolResult("i", content)])
+@pytest.mark.parametrize("kind", [d.User, lambda content: d.ToolResult("i", content)])
 def test_text_of_several_blocks_is_joined(kind: Any) -> None:
     assert kind("plain").text == "plain"
-    assert kind([Text("a"), Image(Url("u")), Text("b"), Document(Url("d"))]).text == "ab"
+    assert (
+        kind([d.Text("a"), d.Image(d.Url("u")), d.Text("b"), d.Document(d.Url("d"))]).text == "ab"
+    )
     assert kind(()).text == ""
 
 
-S, U = System, User
-JOINS: list[tuple[Sequence[Message], str | None, Sequence[Message]]] = [
+S, U = d.System, d.User
+JOINS: list[tuple[Sequence[d.Message], str | None, Sequence[d.Message]]] = [
     ([], None, []),
     ([U("u")], None, [U("u")]),
     ([S("a")], "a", []),
-    ([S("a"), S("b"), U("u"), Assistant("x")], "a\n\nb", [U("u"), Assistant("x")]),
+    ([S("a"), S("b"), U("u"), d.Assistant("x")], "a\n\nb", [U("u"), d.Assistant("x")]),
     ((S("a"), U("u"), S("late")), "a", (U("u"), S("late"))),
 ]
 
 
 @pytest.mark.parametrize(("conversation", "system", "rest"), JOINS)
 def test_several_system_messages_are_joined(
-    conversation: Sequence[Message], system: str | None, rest: Sequence[Message]
+    conversation: Sequence[d.Message], system: str | None, rest: Sequence[d.Message]
 ) -> None:
     assert join_system(conversation) == (system, rest)
 
 
 def test_loss_warning_reads_as_a_sentence() -> None:
     assert (
-        str(LossWarning("order_lost", "messages[1]", "said earlier"))
+        str(d.LossWarning("order_lost", "messages[1]", "said earlier"))
         == "messages[1]: said earlier [order_lost]"
     )
 
@@ -278,9 +251,9 @@ def test_loss_warning_reads_as_a_sentence() -> None:
 def test_image_is_made_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "dot.png"
     path.write_bytes(b"\x89PNG")
-    source = Inline(base64.b64encode(b"\x89PNG").decode())
-    assert Image.from_file(path) == Image(source, "image/png")
-    assert Image.from_file(str(path), detail="low") == Image(source, "image/png", "low")
+    source = d.Inline(base64.b64encode(b"\x89PNG").decode())
+    assert d.Image.from_file(path) == d.Image(source, "image/png")
+    assert d.Image.from_file(str(path), detail="low") == d.Image(source, "image/png", "low")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +262,7 @@ def test_image_is_made_from_a_file(tmp_path: Path) -> None:
 )
 def test_document_is_made_from_a_file(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / name).write_bytes(b"x")
-    assert Document.from_file(tmp_path / name) == Document(Inline("eA=="), kind, name)
+    assert d.Document.from_file(tmp_path / name) == d.Document(d.Inline("eA=="), kind, name)
 
 
 # --- tools made from functions and types -------------------------------------------------------
@@ -307,7 +280,7 @@ def weather(
 
 
 def test_tool_is_made_from_a_function() -> None:
-    tool = Tool.from_function(weather)
+    tool = d.Tool.from_function(weather)
     assert (tool.name, tool.description) == ("weather", "Return the weather.")
     assert tool.parameters == {
         "type": "object",
@@ -325,10 +298,10 @@ def test_tool_is_made_from_a_function() -> None:
 def test_tool_made_from_a_function_can_have_another_name() -> None:
     def bare() -> None: ...
 
-    assert Tool.from_function(bare, name="other") == Tool(
+    assert d.Tool.from_function(bare, name="other") == d.Tool(
         "other", "", {"type": "object", "properties": {}, "required": []}
     )
-    assert Tool("plain").parameters == {"type": "object", "properties": {}}
+    assert d.Tool("plain").parameters == {"type": "object", "properties": {}}
 
 
 class Forecast:
@@ -362,7 +335,7 @@ class Forecast:
 def test_tool_from_a_partial_or_callable_object_is_described_by_its_function(
     function: Any, name: str, description: str, parameters: list[str]
 ) -> None:
-    tool = Tool.from_function(function)
+    tool = d.Tool.from_function(function)
     assert (tool.name, tool.description, list(tool.parameters["properties"])) == (
         name,
         description,
@@ -375,8 +348,8 @@ def test_tool_from_a_partial_or_callable_object_is_described_by_its_function(
 
 def test_tool_from_a_lambda_needs_a_name() -> None:
     with pytest.raises(TypeError, match="a lambda has no name"):
-        Tool.from_function(lambda city: city)
-    assert Tool.from_function(lambda city: city, name="echo").name == "echo"
+        d.Tool.from_function(lambda city: city)
+    assert d.Tool.from_function(lambda city: city, name="echo").name == "echo"
 
 
 def star(*args: int) -> None: ...
@@ -386,7 +359,7 @@ def stars(**kwargs: int) -> None: ...
 @pytest.mark.parametrize("function", [star, stars])
 def test_function_with_variable_arguments_cannot_be_a_tool(function: Any) -> None:
     with pytest.raises(TypeError, match=rf"{function.__name__}: \*args and \*\*kwargs"):
-        Tool.from_function(function)
+        d.Tool.from_function(function)
 
 
 class Place(msgspec.Struct):
@@ -448,7 +421,7 @@ def test_tool_is_made_from_a_struct_or_dataclass(model: type) -> None:
         "properties": PROPERTIES,
         "required": ["city"],
     }
-    assert Tool.from_model(model) == Tool(
+    assert d.Tool.from_model(model) == d.Tool(
         model.__name__, "A place: its city and its zip code.", schema
     )
 
@@ -460,14 +433,14 @@ def test_tool_is_made_from_a_typed_dict() -> None:
         "properties": {"city": {"type": "string"}},
         "required": ["city"],
     }
-    assert Tool.from_model(PlaceDict, name="place", description="Where.") == Tool(
+    assert d.Tool.from_model(PlaceDict, name="place", description="Where.") == d.Tool(
         "place", "Where.", schema
     )
-    assert Tool.from_model(PlaceDict).description == ""
+    assert d.Tool.from_model(PlaceDict).description == ""
 
 
 def test_tool_is_made_from_a_pydantic_model() -> None:
-    tool = Tool.from_model(PlaceModel)
+    tool = d.Tool.from_model(PlaceModel)
     assert (tool.name, tool.description) == ("PlaceModel", "A place and the city it is in.")
     assert tool.parameters == PlaceModel.model_json_schema()
     assert tool.parameters["properties"]["city"]["description"] == "its name"
@@ -494,7 +467,7 @@ def test_tool_is_made_from_a_function_with_pydantic_parameters() -> None:
         """Plan a journey."""
 
     plan.__annotations__ |= {"place": PlaceModel, "legs": list[Leg], "last": PlaceModel | None}
-    schema = Tool.from_function(plan).parameters
+    schema = d.Tool.from_function(plan).parameters
     place = PlaceModel.model_json_schema()
     assert schema["properties"]["place"] == place
     assert schema["properties"]["legs"] == {"type": "array", "items": {"$ref": "#/$defs/Leg"}}
@@ -509,7 +482,7 @@ def test_tool_parameters_may_have_a_model_default_or_a_description() -> None:
     def go(place: Any = ur, leg: Any = None) -> None: ...
 
     go.__annotations__ |= {"place": PlaceModel, "leg": Annotated[Leg, "the first"]}
-    schema = Tool.from_function(go).parameters
+    schema = d.Tool.from_function(go).parameters
     assert schema["required"] == []
     assert schema["properties"]["leg"] == {
         "$ref": "#/$defs/Leg",
@@ -523,7 +496,7 @@ def test_pydantic_models_with_the_same_name_keep_their_definitions() -> None:
 
     other, third = namesake(zip=(int, ...)), namesake(code=(str, ...))
     go.__annotations__ |= {"a": Leg, "b": other, "c": third}
-    schema = Tool.from_function(go).parameters
+    schema = d.Tool.from_function(go).parameters
     properties, definitions = schema["properties"], schema["$defs"]
     assert properties["a"] == {"$ref": "#/$defs/Leg"}
     assert definitions["Leg"]["properties"]["to"] == {"$ref": "#/$defs/PlaceModel"}
@@ -540,7 +513,7 @@ def test_struct_keeps_its_definition_when_a_pydantic_model_has_the_same_name() -
     def go(a: Any, b: Any) -> None: ...
 
     go.__annotations__ |= {"a": msgspec.defstruct("PlaceModel", [("x", int)]), "b": Holder}
-    schema = Tool.from_function(go).parameters
+    schema = d.Tool.from_function(go).parameters
     assert schema["$defs"]["PlaceModel"]["required"] == ["x"]
     held = schema["properties"]["b"]["properties"]["place"]["$ref"].removeprefix("#/$defs/")
     assert schema["$defs"][held]["required"] == ["city"]
@@ -560,11 +533,11 @@ def test_function_without_a_json_schema_is_rejected() -> None:
 
     go.__annotations__ |= {"a": Random}
     with pytest.raises(TypeError, match="Random"):
-        Tool.from_function(go)
+        d.Tool.from_function(go)
 
 
 def test_schema_of_a_recursive_model_has_the_model_at_its_root() -> None:
-    schema = Tool.from_model(Leg).parameters
+    schema = d.Tool.from_model(Leg).parameters
     assert (schema["type"], schema["title"]) == ("object", "Leg")
     assert schema["properties"]["then"]["items"] == {"$ref": "#/$defs/Leg"}
     assert schema["$defs"].keys() == {"Leg", "PlaceModel"}

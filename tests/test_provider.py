@@ -17,39 +17,7 @@ import pydantic
 import pytest
 
 import dragoman
-from dragoman import (
-    Assistant,
-    AuthenticationError,
-    CallCancelledError,
-    Document,
-    Image,
-    Inline,
-    InvalidRequestError,
-    MalformedToolCallError,
-    MessageComplete,
-    Provider,
-    ProviderError,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    StreamInterruptedError,
-    StructuredOutputError,
-    System,
-    Text,
-    TextDelta,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    ToolUseEnd,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-    Url,
-    User,
-    check_events,
-    connect,
-    plan,
-)
+import dragoman as d
 from dragoman.events import Assembler
 from dragoman.transport import FixtureTransport
 
@@ -57,7 +25,7 @@ from .listed import Listed
 from .server import DONE, Connection, answering, chunk, completion, serve, stream_of
 from .waiting import arrival, settle, until
 
-CITY = Tool(
+CITY = d.Tool(
     "weather",
     "The weather.",
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
@@ -65,9 +33,11 @@ CITY = Tool(
 KEY = "sk-canary-0123456789abcdef"
 
 
-def fixed(*bodies: bytes, status: int = 200, **settings: Any) -> tuple[Provider, FixtureTransport]:
+def fixed(
+    *bodies: bytes, status: int = 200, **settings: Any
+) -> tuple[d.Provider, FixtureTransport]:
     transport = FixtureTransport(*[(status, {}, [body]) for body in bodies])
-    return connect("m", base_url="http://test/v1", transport=transport, **settings), transport
+    return d.connect("m", base_url="http://test/v1", transport=transport, **settings), transport
 
 
 def tool_reply(arguments: str, name: str = "weather", finish: str = "tool_calls") -> bytes:
@@ -82,12 +52,12 @@ def tool_reply(arguments: str, name: str = "weather", finish: str = "tool_calls"
 async def test_completed_and_streamed_calls_give_the_same_reply() -> None:
     async with (
         serve(answering("Hello")) as server,
-        connect("m", base_url=server.base_url) as model,
+        d.connect("m", base_url=server.base_url) as model,
     ):
         whole = await model.complete("Hi")
         stream = model.stream("Hi")
         events = [event async for event in stream]
-    check_events(events)
+    d.check_events(events)
     streamed = stream.response
     assert whole.text == "Hello"
     assert (streamed.message, streamed.finish_reason, streamed.usage) == (
@@ -110,7 +80,7 @@ async def test_call_neither_checks_readiness_nor_retries() -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(500, b"{}")
 
-    async with serve(refuse) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(refuse) as server, d.connect("m", base_url=server.base_url) as model:
         with pytest.raises(dragoman.UnavailableError):
             await model.complete("Hi")
         with pytest.raises(dragoman.UnavailableError):
@@ -119,15 +89,15 @@ async def test_call_neither_checks_readiness_nor_retries() -> None:
 
 
 async def test_request_that_was_built_before_is_sent_whole() -> None:
-    search = ServerTool("web_search")
-    asked = Request((User("Hi"),), stream=True, metadata={"a": "b"}, server_tools=(search,))
+    search = d.ServerTool("web_search")
+    asked = d.Request((d.User("Hi"),), stream=True, metadata={"a": "b"}, server_tools=(search,))
     model = Listed("Hello", "Hello")
     reply = await model.send(asked)
     (sent,) = model.requests
     assert (reply.text, reply.request_id) == ("Hello", asked.request_id)
     assert sent == msgspec.structs.replace(asked, stream=False, model="m")
-    with pytest.raises(InvalidRequestError, match="messages is empty") as caught:
-        await model.send(Request(()))
+    with pytest.raises(d.InvalidRequestError, match="messages is empty") as caught:
+        await model.send(d.Request(()))
     assert (caught.value.provider, len(model.requests)) == ("listed", 1)
 
 
@@ -140,7 +110,7 @@ async def test_two_hundred_concurrent_calls_succeed() -> None:
         await gate.wait()
         connection.reply(200, completion())
 
-    async with serve(wait_for_all) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(wait_for_all) as server, d.connect("m", base_url=server.base_url) as model:
         calls = asyncio.gather(*[model.complete(f"Hi {n}") for n in range(200)])
         replies = await arrival(calls, "200 replies")
     assert server.most_in_flight == 200
@@ -171,12 +141,12 @@ async def test_arguments_of_a_call_are_not_mutated() -> None:
 async def test_equal_requests_are_encoded_as_identical_bytes() -> None:
     model, transport = fixed(completion("ok"), completion("ok"))
     for _ in range(2):
-        tool = Tool(
+        tool = d.Tool(
             "f",
             "F",
             {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}},
         )
-        await model.complete("Hi", [tool], RuntimeConfig(extras={"z": {"y": 1, "x": 2}, "a": 1}))
+        await model.complete("Hi", [tool], d.RuntimeConfig(extras={"z": {"y": 1, "x": 2}, "a": 1}))
     assert transport.requests[0].body == transport.requests[1].body
 
 
@@ -197,7 +167,7 @@ async def test_invalid_tool_calls_raise_an_error_with_the_response(
     reply: bytes, words: str
 ) -> None:
     model, _ = fixed(reply)
-    with pytest.raises(MalformedToolCallError, match=words) as caught:
+    with pytest.raises(d.MalformedToolCallError, match=words) as caught:
         await model.complete("Hi", [CITY])
     assert caught.value.response.tool_calls[0].id == "c1"
     assert caught.value.response.finish_reason == "error"
@@ -210,10 +180,10 @@ async def test_streamed_tool_call_with_malformed_arguments_never_becomes_an_inte
     )
     model, _ = fixed(frames + chunk(None, "tool_calls") + DONE)
     events: list[Any] = []
-    with pytest.raises(MalformedToolCallError) as caught:
+    with pytest.raises(d.MalformedToolCallError) as caught:
         await _collect(model.stream("Hi", [CITY]), events)
-    check_events(events)
-    end = next(event for event in events if isinstance(event, ToolUseEnd))
+    d.check_events(events)
+    end = next(event for event in events if isinstance(event, d.ToolUseEnd))
     assert (end.intent, end.problem, end.final_input) == (None, "malformed", {})
     assert events[-1].finish_reason == "error"
     assert caught.value.response.tool_calls[0].arguments is None
@@ -274,7 +244,7 @@ async def test_structured_output_can_be_of_a_recursive_type() -> None:
 async def test_invalid_structured_output_raises(text: str) -> None:
     model, _ = fixed(completion(text))
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-    with pytest.raises(StructuredOutputError) as caught:
+    with pytest.raises(d.StructuredOutputError) as caught:
         await model.complete("Hi", response_schema=schema)
     error = caught.value
     assert (error.response_schema, error.output_content, error.finish_reason) == (
@@ -299,13 +269,13 @@ async def test_structured_value_that_matches_the_schema_but_not_the_type_raises(
             return value
 
     model, _ = fixed(completion('{"n": 3}'))
-    with pytest.raises(StructuredOutputError, match="Even"):
+    with pytest.raises(d.StructuredOutputError, match="Even"):
         await model.complete("Hi", response_schema=Even)
     model, _ = fixed(stream_of('{"n": ', "3}"))
     stream = model.stream("Hi", response_schema=Even)
-    while not isinstance(await anext(stream), MessageComplete):
+    while not isinstance(await anext(stream), d.MessageComplete):
         pass
-    with pytest.raises(StructuredOutputError, match="Even"):
+    with pytest.raises(d.StructuredOutputError, match="Even"):
         await anext(stream)
     assert (stream.response.text, stream.response.parsed) == ('{"n": 3}', None)
     with pytest.raises(StopAsyncIteration):
@@ -319,9 +289,9 @@ async def test_response_format_is_not_sent_again_after_one_rejection() -> None:
         (200, {}, [completion('{"a": 1}')]),
         (200, {}, [completion('{"a": 2}')]),
     )
-    model = connect("m", base_url="http://test", transport=transport)
+    model = d.connect("m", base_url="http://test", transport=transport)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    messages = [System("Be brief."), User("Hi")]
+    messages = [d.System("Be brief."), d.User("Hi")]
     for expected in (1, 2):
         response = await model.complete(messages, response_schema=schema)
         assert (response.parsed, response.structured_path) == ({"a": expected}, "prompt")
@@ -330,7 +300,7 @@ async def test_response_format_is_not_sent_again_after_one_rejection() -> None:
     assert bodies[1]["messages"][0]["content"].startswith(
         "Be brief.\n\nReply with nothing but one JSON value"
     )
-    assert messages == [System("Be brief."), User("Hi")]
+    assert messages == [d.System("Be brief."), d.User("Hi")]
 
 
 async def test_schema_is_put_in_the_prompt_if_structured_output_is_unsupported() -> None:
@@ -347,7 +317,7 @@ async def test_rejected_stream_options_are_omitted_from_later_requests() -> None
     transport = FixtureTransport(
         (400, {}, [refusal]), (200, {}, [stream_of("a")]), (200, {}, [stream_of("b")])
     )
-    model = connect("m", base_url="http://test", transport=transport)
+    model = d.connect("m", base_url="http://test", transport=transport)
     for text in "ab":
         stream = model.stream("Hi")
         _ = [event async for event in stream]
@@ -365,21 +335,21 @@ async def test_rejected_stream_options_are_omitted_from_later_requests() -> None
 @pytest.mark.parametrize(
     ("kind", "arguments", "capabilities"),
     [
-        (InvalidRequestError, {"messages": []}, {}),
-        (InvalidRequestError, {"messages": "x", "tool_choice": "required"}, {}),
-        (InvalidRequestError, {"messages": "x", "tools": [CITY, CITY]}, {}),
-        (InvalidRequestError, {"messages": "x", "response_schema": {"type": "array"}}, {}),
+        (d.InvalidRequestError, {"messages": []}, {}),
+        (d.InvalidRequestError, {"messages": "x", "tool_choice": "required"}, {}),
+        (d.InvalidRequestError, {"messages": "x", "tools": [CITY, CITY]}, {}),
+        (d.InvalidRequestError, {"messages": "x", "response_schema": {"type": "array"}}, {}),
         (
-            UnsupportedContentError,
-            {"messages": [User([Image(Url("https://x/y.png"))])]},
+            d.UnsupportedContentError,
+            {"messages": [d.User([d.Image(d.Url("https://x/y.png"))])]},
             {"supports_images": False},
         ),
-        (UnsupportedFeatureError, {"messages": "x", "tools": [CITY]}, {"supports_tools": False}),
+        (d.UnsupportedFeatureError, {"messages": "x", "tools": [CITY]}, {"supports_tools": False}),
         (dragoman.ContextOverflowError, {"messages": "long " * 400}, {"max_context_tokens": 50}),
     ],
 )
 async def test_invalid_request_is_rejected_before_sending(
-    kind: type[ProviderError], arguments: Any, capabilities: Any
+    kind: type[d.ProviderError], arguments: Any, capabilities: Any
 ) -> None:
     model, transport = fixed(capabilities=capabilities)
     with pytest.raises(kind) as caught:
@@ -393,14 +363,14 @@ async def test_invalid_request_is_rejected_before_sending(
 
 async def test_streaming_is_rejected_if_the_model_does_not_support_it() -> None:
     model, _ = fixed(capabilities={"supports_streaming": False})
-    with pytest.raises(UnsupportedFeatureError, match="complete"):
+    with pytest.raises(d.UnsupportedFeatureError, match="complete"):
         model.stream("x")
 
 
 async def test_loss_of_content_gives_a_warning_or_is_rejected(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    conversation = [User("a"), Assistant([Thinking("hm"), Text("b")]), User("c")]
+    conversation = [d.User("a"), d.Assistant([d.Thinking("hm"), d.Text("b")]), d.User("c")]
     model, transport = fixed(completion())
     with caplog.at_level(logging.WARNING, "dragoman"):
         response = await model.complete(conversation)
@@ -410,21 +380,23 @@ async def test_loss_of_content_gives_a_warning_or_is_rejected(
     assert "thinking_dropped" in caplog.text
     assert b"hm" not in transport.requests[0].body
     model, transport = fixed(completion(), on_loss="reject")
-    with pytest.raises(UnsupportedContentError, match="thinking_dropped"):
+    with pytest.raises(d.UnsupportedContentError, match="thinking_dropped"):
         await model.complete(conversation)
     results = [
-        User("a"),
-        Assistant("", tool_calls=[ToolCall("i", "f", {})]),
-        ToolResult("i", "no", is_error=True),
+        d.User("a"),
+        d.Assistant("", tool_calls=[d.ToolCall("i", "f", {})]),
+        d.ToolResult("i", "no", is_error=True),
     ]
-    with pytest.raises(UnsupportedFeatureError, match="is_error"):
+    with pytest.raises(d.UnsupportedFeatureError, match="is_error"):
         await model.complete(results)
     assert transport.requests == []
 
 
 async def test_plan_reports_what_sending_would_do() -> None:
     model, _ = fixed(capabilities={"max_context_tokens": 10})
-    planned = plan([User("a " * 100), Assistant([Thinking("hm"), Text("b")]), User("c")], model)
+    planned = d.plan(
+        [d.User("a " * 100), d.Assistant([d.Thinking("hm"), d.Text("b")]), d.User("c")], model
+    )
     assert [(item.path, item.outcome) for item in planned.items] == [
         ("messages[0]", "kept"),
         ("messages[1].content[0]", "dropped"),
@@ -434,14 +406,16 @@ async def test_plan_reports_what_sending_would_do() -> None:
     assert [item.rule for item in planned.losses] == ["thinking_dropped"]
     assert planned.fits is False
     blind, _ = fixed(capabilities={"supports_images": False, "supports_system_prompt": False})
-    assert "not to see images" in str(blind.plan([User([Image(Url("https://x/y.png"))])]).refused)
-    assert "system prompt" in str(blind.plan([System("Be brief."), User("Hi")]).refused)
-    assert blind.plan([User("Hi")]).refused is None
+    assert "not to see images" in str(
+        blind.plan([d.User([d.Image(d.Url("https://x/y.png"))])]).refused
+    )
+    assert "system prompt" in str(blind.plan([d.System("Be brief."), d.User("Hi")]).refused)
+    assert blind.plan([d.User("Hi")]).refused is None
     assert blind.plan([]).items == ()
-    refused = model.plan([User([Document(Url("https://x/y.pdf"))])])
+    refused = model.plan([d.User([d.Document(d.Url("https://x/y.pdf"))])])
     assert refused.refused is not None
     assert "inline" in refused.refused
-    assert model.plan([User([Document(Inline("eA=="))])]).refused is None
+    assert model.plan([d.User([d.Document(d.Inline("eA=="))])]).refused is None
 
 
 # --- cancellation of calls ---------------------------------------------------------------------
@@ -463,7 +437,7 @@ async def stalled(connection: Connection) -> None:
 
 
 async def test_stream_can_be_cancelled_from_another_task() -> None:
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi", [CITY], request_id="r1")
         events: list[Any] = []
         waiting = asyncio.Event()
@@ -482,7 +456,7 @@ async def test_stream_can_be_cancelled_from_another_task() -> None:
         await arrival(task, "the end of the stream")
         await arrival(server.closed.wait(), "the connection to close")
         assert server.open == 0
-    check_events(events)
+    d.check_events(events)
     assert (events[-2].problem, events[-2].intent) == ("cancelled", None)
     assert events[-1].finish_reason == "cancelled"
     assert stream.response.text == "Hello"
@@ -493,7 +467,7 @@ async def test_stream_can_be_cancelled_from_another_task() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_cancelled_call_closes_its_socket_at_once(stream: bool) -> None:
     """The socket closes without waiting for any timer."""
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
         # A streamed call waits for more content, an unstreamed call for the first byte.
         if stream:
             call = model.stream("Hi", request_id="r")
@@ -513,20 +487,20 @@ async def test_completed_stream_cannot_be_cancelled_and_raises_its_error() -> No
     # The connection closes before the end marker of the stream.
     model, _ = fixed(b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n')
     stream = model.stream("Hi")
-    while not isinstance(event := await anext(stream), MessageComplete):
+    while not isinstance(event := await anext(stream), d.MessageComplete):
         pass
     assert event.finish_reason == "error"
     assert await stream.cancel() is False
-    with pytest.raises(StreamInterruptedError):
+    with pytest.raises(d.StreamInterruptedError):
         await anext(stream)
 
 
 async def test_unstreamed_call_can_be_cancelled() -> None:
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
         task = asyncio.create_task(model.complete("Hi", request_id="r2"))
         await until(lambda: server.requests, "the request")
         assert await model.cancel("r2") is True
-        with pytest.raises(CallCancelledError) as caught:
+        with pytest.raises(d.CallCancelledError) as caught:
             await task
         assert caught.value.request_id == "r2"
         assert await model.cancel("r2") is False
@@ -542,7 +516,7 @@ async def test_cancelled_task_propagates_even_if_the_call_is_cancelled(
     """If both the call and its task are cancelled, the task raises ``CancelledError``, so that a
     timeout around the task takes effect.
     """
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
         if stream:
             task = asyncio.ensure_future(_drain(model.stream("Hi", [CITY], request_id="r")))
         else:
@@ -559,7 +533,7 @@ async def test_cancelled_task_propagates_even_if_the_call_is_cancelled(
 
 @pytest.mark.usefixtures("virtual_time")
 async def test_stream_whose_task_is_cancelled_ends_as_cancelled() -> None:
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi", [CITY], request_id="r5")
         events: list[Any] = []
         with pytest.raises(TimeoutError):
@@ -567,17 +541,17 @@ async def test_stream_whose_task_is_cancelled_ends_as_cancelled() -> None:
         await arrival(server.closed.wait(), "the connection to close")
         assert await model.cancel("r5") is False
         await _collect(stream, events)
-        check_events(events)
+        d.check_events(events)
         assert (events[-1].finish_reason, stream.response.text) == ("cancelled", "Hello")  # type: ignore[union-attr]
         await model.stream("Hi", request_id="r5").aclose()  # the request id can be used again
 
 
 @pytest.mark.parametrize("how", ["aclose", "with", "cancel"])
 async def test_stream_closed_early_has_a_response_and_no_more_events(how: str) -> None:
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
         async with model.stream("Hi", [CITY]) as stream:
             async for event in stream:
-                if isinstance(event, TextDelta):
+                if isinstance(event, d.TextDelta):
                     break
             if how != "with":
                 await getattr(stream, how)()
@@ -587,10 +561,13 @@ async def test_stream_closed_early_has_a_response_and_no_more_events(how: str) -
 
 
 async def test_request_id_can_be_reused_once_the_message_is_complete() -> None:
-    async with serve(answering("abc")) as server, connect("m", base_url=server.base_url) as model:
+    async with (
+        serve(answering("abc")) as server,
+        d.connect("m", base_url=server.base_url) as model,
+    ):
         stream = model.stream("Hi", request_id="r6")
         async for event in stream:
-            if isinstance(event, MessageComplete):
+            if isinstance(event, d.MessageComplete):
                 break
         assert await model.cancel("r6") is False
         assert (await model.complete("Hi", request_id="r6")).text == "abc"
@@ -608,10 +585,10 @@ async def _collect(stream: Any, events: list[Any]) -> None:
 
 
 async def test_duplicate_request_id_in_flight_is_rejected() -> None:
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
         first = model.stream("Hi", [CITY], request_id="same")
         await anext(first)
-        with pytest.raises(InvalidRequestError, match="in flight"):
+        with pytest.raises(d.InvalidRequestError, match="in flight"):
             model.stream("Hi", request_id="same")
         await first.aclose()
 
@@ -620,7 +597,7 @@ async def test_duplicate_request_id_in_flight_is_rejected() -> None:
 
 
 async def test_breaking_out_of_a_stream_leaves_no_socket_and_no_task() -> None:
-    async with serve(stalled) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
         before = asyncio.all_tasks()
         async for _ in model.stream("Hi", [CITY]):
             break
@@ -635,7 +612,7 @@ async def test_breaking_out_of_a_stream_leaves_no_socket_and_no_task() -> None:
 
 async def test_deleting_a_provider_leaves_no_socket_open(recwarn: pytest.WarningsRecorder) -> None:
     async with serve(answering()) as server:
-        model = connect("m", base_url=server.base_url)
+        model = d.connect("m", base_url=server.base_url)
         await model.complete("Hi")
         assert server.open == 1
         del model
@@ -652,7 +629,7 @@ async def test_reply_is_freed_without_the_garbage_collector(stream: bool) -> Non
         else:
             await model.complete("Hi")
 
-    async with serve(answering()) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(answering()) as server, d.connect("m", base_url=server.base_url) as model:
         await ask()
         gc.collect()
         gc.disable()
@@ -666,7 +643,7 @@ async def test_reply_is_freed_without_the_garbage_collector(stream: bool) -> Non
 
 async def test_provider_use_after_close_or_from_another_event_loop_raises() -> None:
     async with serve(answering()) as server:
-        model = connect("m", base_url=server.base_url)
+        model = d.connect("m", base_url=server.base_url)
         await model.complete("Hi")
         with pytest.raises(RuntimeError, match="another event loop"):
             await asyncio.to_thread(asyncio.run, model.complete("Hi"))
@@ -693,16 +670,16 @@ async def no_end_mark(connection: Connection) -> None:
 
 @pytest.mark.parametrize("handler", [cut, no_end_mark])
 async def test_truncated_stream_never_counts_as_a_success(handler: Any) -> None:
-    async with serve(handler) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(handler) as server, d.connect("m", base_url=server.base_url) as model:
         stream = model.stream("Hi")
         events: list[Any] = []
-        with pytest.raises(StreamInterruptedError) as caught:
+        with pytest.raises(d.StreamInterruptedError) as caught:
             await _collect(stream, events)
-        check_events(events)
+        d.check_events(events)
         assert events[-1].finish_reason == "error"
         assert caught.value.response.text == "Hello"
         assert stream.response.text == "Hello"
-        with pytest.raises(StreamInterruptedError):
+        with pytest.raises(d.StreamInterruptedError):
             await model.complete("Hi")
 
 
@@ -732,17 +709,17 @@ async def test_api_key_is_sent_but_never_shown(caplog: pytest.LogCaptureFixture)
 
     with caplog.at_level(logging.DEBUG):
         async with serve(refuse) as server:
-            model = connect(
+            model = d.connect(
                 "m", base_url=server.base_url, api_key=KEY, headers={"x-team": KEY + "-team"}
             )
             errors: list[BaseException] = []
             for call in (model.complete("Hi"), model.ready(), _drain(model.stream("Hi"))):
-                with pytest.raises(AuthenticationError) as caught:
+                with pytest.raises(d.AuthenticationError) as caught:
                     await call
                 errors.append(caught.value)
             shown = repr(model) + repr(model.__dict__) + repr(vars(model)["codec"].__dict__)
             await model.close()
-        unreachable = connect("m", base_url=server.base_url, api_key=KEY)
+        unreachable = d.connect("m", base_url=server.base_url, api_key=KEY)
         with pytest.raises(dragoman.NetworkError) as lost:
             await unreachable.complete("Hi")
         errors.append(lost.value)
@@ -764,19 +741,21 @@ async def test_prompt_echoed_by_a_provider_is_not_quoted(said: str) -> None:
         "n": 5,
         "unit": "metric",
     }
-    call = Assistant([Thinking("my thought of it")], tool_calls=[ToolCall("c1", "f", arguments)])
-    messages = [User("the launch code is 4711"), call, ToolResult("c1", "done")]
-    model = connect(
+    call = d.Assistant(
+        [d.Thinking("my thought of it")], tool_calls=[d.ToolCall("c1", "f", arguments)]
+    )
+    messages = [d.User("the launch code is 4711"), call, d.ToolResult("c1", "done")]
+    model = d.connect(
         "m", base_url="http://test", transport=FixtureTransport((400, {}, [_refusal(said)]))
     )
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(d.InvalidRequestError) as caught:
         await model.complete(messages)
     assert said not in str(caught.value)
     assert said in str(caught.value.provider_message)
-    model = connect(
+    model = d.connect(
         "m", base_url="http://test", transport=FixtureTransport((400, {}, [_refusal("metric")]))
     )
-    with pytest.raises(InvalidRequestError, match="bad value: metric"):
+    with pytest.raises(d.InvalidRequestError, match="bad value: metric"):
         await model.complete(messages)
 
 
@@ -794,9 +773,9 @@ async def test_redirect_is_not_followed_and_the_key_is_not_forwarded() -> None:
 
         async with (
             serve(redirect) as server,
-            connect("m", base_url=server.base_url, api_key=KEY) as model,
+            d.connect("m", base_url=server.base_url, api_key=KEY) as model,
         ):
-            with pytest.raises(InvalidRequestError) as caught:
+            with pytest.raises(d.InvalidRequestError) as caught:
                 await model.complete("Hi")
         assert caught.value.status == 307
         assert other.requests == []
@@ -805,13 +784,13 @@ async def test_redirect_is_not_followed_and_the_key_is_not_forwarded() -> None:
 # --- custom providers --------------------------------------------------------------------------
 
 
-class Parrot(Provider):
+class Parrot(d.Provider):
     """A minimal provider."""
 
     name = "parrot"
     model = "grey"
 
-    async def events(self, request: Request) -> Any:
+    async def events(self, request: d.Request) -> Any:
         out = Assembler(request_id=request.request_id, model=self.model, provider=self.name)
         out.start()
         out.text(request.messages[-1].text)  # type: ignore[union-attr]
@@ -826,24 +805,24 @@ async def test_custom_provider_needs_only_one_method() -> None:
         response = await parrot.complete("Hello")
         assert (response.text, response.provider, response.model) == ("Hello", "parrot", "grey")
         events = [event async for event in parrot.stream("Hello")]
-        assert isinstance(events[-1], MessageComplete)
+        assert isinstance(events[-1], d.MessageComplete)
         assert parrot.estimate_input_tokens("Hello there, how are you?") > 3
         assert parrot.plan("Hello").items[0].outcome == "kept"
         assert repr(parrot) == "<Parrot parrot grey>"
 
 
 class Mumbler(Parrot):
-    async def events(self, request: Request) -> Any:
+    async def events(self, request: d.Request) -> Any:
         async for event in super().events(request):
-            if not isinstance(event, MessageComplete):
+            if not isinstance(event, d.MessageComplete):
                 yield event
 
 
 async def test_event_stream_without_an_end_raises_an_error() -> None:
     async with Mumbler() as mumbler:
-        with pytest.raises(StreamInterruptedError):
+        with pytest.raises(d.StreamInterruptedError):
             await mumbler.complete("Hello")
-        with pytest.raises(StreamInterruptedError):
+        with pytest.raises(d.StreamInterruptedError):
             await _drain(mumbler.stream("Hello"))
 
 
@@ -865,4 +844,4 @@ async def test_event_stream_without_an_end_raises_an_error() -> None:
 )
 def test_invalid_settings_of_connect_are_rejected(settings: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        connect("m", **settings)
+        d.connect("m", **settings)

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    Capabilities,
-    InvalidRequestError,
-    RuntimeConfig,
-    UnsupportedFeatureError,
-    User,
-)
-from dragoman.messages import Request
+import dragoman as d
 from dragoman.reasoning import (
     NOT_REASONING,
     ReasoningStyle,
@@ -43,12 +36,12 @@ def fields_sent(
     """Return the request fields for an amount of reasoning, and whether they only approximate
     it.
     """
-    capabilities = Capabilities.of(options.pop("capabilities", {}))
+    capabilities = d.Capabilities.of(options.pop("capabilities", {}))
     codec = CODECS[wire].connect(model, BASE, options or None, capabilities, vendor=vendor)
     bodies = []
     for amount in (None, wanted):
-        config = RuntimeConfig(max_tokens=max_tokens, reasoning=amount)
-        encoded = codec.encode(Request([User("Hi")], config=config, model=model))
+        config = d.RuntimeConfig(max_tokens=max_tokens, reasoning=amount)
+        encoded = codec.encode(d.Request([d.User("Hi")], config=config, model=model))
         bodies.append(json.loads(encoded.http.body))
     plain, body = bodies
     if wire == "gemini":
@@ -231,9 +224,9 @@ def test_endpoint_can_define_its_own_reasoning_fields(wire: str) -> None:
 
 @pytest.mark.parametrize("amount", [True, "max", "xhigh"])
 def test_invalid_reasoning_amount_is_rejected(amount: Any) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
+    with pytest.raises(d.UnsupportedFeatureError, match=r"config\.reasoning"):
         translate_reasoning(amount, ReasoningStyle(effort="effort"))
-    with pytest.raises(InvalidRequestError, match="negative"):
+    with pytest.raises(d.InvalidRequestError, match="negative"):
         translate_reasoning(-5, ReasoningStyle(effort="effort"))
 
 
@@ -243,19 +236,19 @@ def test_token_budget_is_translated_to_the_only_supported_effort() -> None:
 
 
 def test_extra_fields_are_merged_with_reasoning_fields() -> None:
-    codec = CODECS["openai"].connect("m", BASE, None, Capabilities(), vendor="llamacpp")
+    codec = CODECS["openai"].connect("m", BASE, None, d.Capabilities(), vendor="llamacpp")
     extras = {"chat_template_kwargs": {"tools_in_user_message": False}}
-    config = RuntimeConfig(reasoning="off", extras=extras)
-    body = json.loads(codec.encode(Request([User("Hi")], config=config)).http.body)
+    config = d.RuntimeConfig(reasoning="off", extras=extras)
+    body = json.loads(codec.encode(d.Request([d.User("Hi")], config=config)).http.body)
     assert body["chat_template_kwargs"] == {
         "enable_thinking": False,
         "tools_in_user_message": False,
     }
-    contradiction = RuntimeConfig(
+    contradiction = d.RuntimeConfig(
         reasoning="off", extras={"chat_template_kwargs": {"enable_thinking": True}}
     )
-    with pytest.raises(InvalidRequestError, match="enable_thinking"):
-        codec.encode(Request([User("Hi")], config=contradiction))
+    with pytest.raises(d.InvalidRequestError, match="enable_thinking"):
+        codec.encode(d.Request([d.User("Hi")], config=contradiction))
 
 
 def test_reasoning_fields_are_merged_into_the_body() -> None:

@@ -12,28 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+import dragoman as d
 import dragoman.sync
-from dragoman import (
-    AuthenticationError,
-    Capabilities,
-    ContextOverflowError,
-    InvalidModelError,
-    UnavailableError,
-    connect,
-    describe,
-)
 from dragoman import config as config_module
-from dragoman.errors import ProviderError
-from dragoman.messages import Image, Inline, System, Text, Tool, User
 from dragoman.provider import HttpProvider
-from dragoman.registry import (
-    ConfigError,
-    Registry,
-    config_path,
-    load_vendor,
-    read_file,
-    vendor_names,
-)
+from dragoman.registry import ConfigError, config_path, load_vendor, read_file, vendor_names
 from dragoman.registry import vendors as vendors_module
 from dragoman.retrieval import EMBED_CODECS, RERANK_CODECS
 from dragoman.tokens import FAMILIES, estimate_input_tokens
@@ -99,7 +82,7 @@ def test_example_file_of_the_contract_is_read(file: Path, monkeypatch: pytest.Mo
     file.write_text(EXAMPLE)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary-anthropic-1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    registry = Registry.load(file)
+    registry = d.Registry.load(file)
     for name in ("opus", "deep", "anthropic:claude-opus-4-7"):
         assert wire_of(registry.provider(name)) == ("anthropic", "claude-opus-4-7", "anthropic")
     entry = registry.find("opus")
@@ -107,7 +90,7 @@ def test_example_file_of_the_contract_is_read(file: Path, monkeypatch: pytest.Mo
     assert entry.capabilities.max_context_tokens.source == "catalogue"
     missing = registry.find("gpt5")
     assert missing.status == "not_configured"
-    with pytest.raises(AuthenticationError, match="OPENAI_API_KEY") as caught:
+    with pytest.raises(d.AuthenticationError, match="OPENAI_API_KEY") as caught:
         registry.provider("gpt5")
     assert caught.value.provider_code == "not_configured"
     assert wire_of(registry.provider("gpt5", planning=True))[0] == "openai"
@@ -140,7 +123,7 @@ async def test_models_of_the_contract_example_can_be_called(
         file.write_text(EXAMPLE.replace("https://api.anthropic.com", server.url))
         monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
         monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
-        async with Registry.load().open("sonnet", heard.append) as model:
+        async with d.Registry.load().open("sonnet", heard.append) as model:
             assert (await model.complete("Hello", config={"max_tokens": 5})).text == "Hi"
     assert [seen.path for seen in server.requests] == ["/v1/messages"] * 2
     assert server.requests[0].json["model"] == "claude-sonnet-4-6"
@@ -181,12 +164,14 @@ def test_opening_a_name_builds_the_configured_provider_layers(
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
     monkeypatch.setenv("GROQ_API_KEY", "k")
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
-    opened = describe(Registry.load(file).open(name, *subscribers, retries=retries)).splitlines()
+    opened = d.describe(
+        d.Registry.load(file).open(name, *subscribers, retries=retries)
+    ).splitlines()
     assert [line.startswith(start) for line, start in zip(opened, stack, strict=True)] == [
         True
     ] * len(stack)
     if not subscribers:
-        assert describe(connect(name, retries=retries)).splitlines() == opened
+        assert d.describe(d.connect(name, retries=retries)).splitlines() == opened
 
 
 @pytest.mark.parametrize("retries", [None, 0])
@@ -196,8 +181,8 @@ async def test_connect_does_not_retry_by_default(retries: int | None) -> None:
 
     async with serve(fail) as server:
         for expected, again in ((1, retries), (4, 2)):
-            async with connect("m", base_url=server.base_url, retries=again) as model:
-                with pytest.raises(UnavailableError):
+            async with d.connect("m", base_url=server.base_url, retries=again) as model:
+                with pytest.raises(d.UnavailableError):
                     await model.complete("Hi")
             assert len(server.requests) == expected
 
@@ -213,11 +198,11 @@ def test_connect_opens_a_model_by_name(file: Path, monkeypatch: pytest.MonkeyPat
         ("uno", ("mine", "one")),
         ("mine:two", ("mine", "two")),
     ):
-        model = connect(name)
+        model = d.connect(name)
         assert (model.name, model.model) == found
     assert dragoman.sync.connect("openai:gpt-5").model == "gpt-5"
     file.write_text("models: {openai:gpt-5: {aliases: [dos]}}\n")
-    assert connect("dos").model == "gpt-5"  # a changed file is read again
+    assert d.connect("dos").model == "gpt-5"  # a changed file is read again
 
 
 def test_connect_without_an_api_key_raises_an_error(
@@ -226,9 +211,9 @@ def test_connect_without_an_api_key_raises_an_error(
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
     file.write_text("")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    with pytest.raises(AuthenticationError, match=r"variable ANTHROPIC_API_KEY\. Or store"):
-        connect("anthropic:claude-sonnet-4-6")
-    given: Any = connect(
+    with pytest.raises(d.AuthenticationError, match=r"variable ANTHROPIC_API_KEY\. Or store"):
+        d.connect("anthropic:claude-sonnet-4-6")
+    given: Any = d.connect(
         "anthropic:claude-sonnet-4-6", api_key="mine", timeouts=5, on_loss="reject"
     )
     assert given.model == "claude-sonnet-4-6"
@@ -241,9 +226,9 @@ def test_error_for_an_unknown_model_name_has_advice(
     file.write_text("")
     monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
     with pytest.raises(
-        InvalidModelError, match=r'"vendor:model", an alias of models.yaml or "local".*base_url='
+        d.InvalidModelError, match=r'"vendor:model", an alias of models.yaml or "local".*base_url='
     ):
-        connect(name)
+        d.connect(name)
 
 
 def test_catalogue_works_without_a_configuration_file(
@@ -252,7 +237,7 @@ def test_catalogue_works_without_a_configuration_file(
     monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("GROQ_API_KEY", "k")
-    registry = Registry.load()
+    registry = d.Registry.load()
     provider: Any = registry.provider("groq:a/model:with-colons")
     assert (provider.model, provider.codec.quirks.usage_path) == (
         "a/model:with-colons",
@@ -265,15 +250,15 @@ def test_catalogue_works_without_a_configuration_file(
 
 def test_similar_model_name_is_suggested(file: Path) -> None:
     file.write_text(EXAMPLE)
-    registry = Registry.load(file)
+    registry = d.Registry.load(file)
     for wrong, right in (
         ("sonet", "sonnet"),
         ("antropic:claude-opus-4-7", "anthropic:claude-opus-4-7"),
     ):
-        with pytest.raises(InvalidModelError, match=f"did you mean.*{right}"):
+        with pytest.raises(d.InvalidModelError, match=f"did you mean.*{right}"):
             registry.find(wrong)
     for strange in ("zzzzzzzz", "nope", "", ":x"):
-        with pytest.raises(InvalidModelError, match="alias or adapter:model"):
+        with pytest.raises(d.InvalidModelError, match="alias or adapter:model"):
             registry.find(strange)
 
 
@@ -292,8 +277,8 @@ def test_similar_model_name_is_suggested(file: Path) -> None:
     ],
 )
 def test_model_name_without_vendor_is_suggested_with_its_vendor(wrong: str, right: str) -> None:
-    with pytest.raises(InvalidModelError, match=right):
-        Registry().find(wrong)
+    with pytest.raises(d.InvalidModelError, match=right):
+        d.Registry().find(wrong)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +298,7 @@ def test_probable_typo_in_a_model_name_is_warned_about_once(
 ) -> None:
     for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(variable, "k")
-    registry = Registry()
+    registry = d.Registry()
     for _ in range(2):
         assert registry.find(name).id == name
         registry.provider(name)
@@ -325,9 +310,9 @@ def test_model_name_listed_in_the_file_causes_no_warning(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.write_text("adapters: {mine: {type: openai, api_key: k}}\nmodels: {mine:gtp-5-mini: {}}")
-    Registry.load(file).provider("mine:gtp-5-mini")
+    d.Registry.load(file).provider("mine:gtp-5-mini")
     assert not caplog.records
-    Registry.load(file).provider("mine:gtp-5-nano")
+    d.Registry.load(file).provider("mine:gtp-5-nano")
     assert [record.getMessage() for record in caplog.records] == [
         "mine:gtp-5-nano is not in the catalogue; did you mean mine:gpt-5-nano?"
     ]
@@ -340,7 +325,7 @@ def test_user_settings_override_the_catalogue(file: Path, monkeypatch: pytest.Mo
         "{x-team: a}, quirks: {readiness: health}}}\nmodels: {mine:m: {wire_name: "
         "mistral-large-latest, capabilities: {supports_images: false}}}\n"
     )
-    registry = Registry.load(file)
+    registry = d.Registry.load(file)
     provider: Any = registry.provider("mine:m")
     assert provider.codec.quirks.readiness == "health"
     assert provider.codec.quirks.id_rule.max_length == 9
@@ -353,10 +338,10 @@ def test_changed_configuration_file_is_reloaded_unless_it_is_invalid(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.write_text(EXAMPLE)
-    registry = Registry.load(file)
+    registry = d.Registry.load(file)
     _rewrite(file, EXAMPLE.replace("[opus, deep]", "[big]"))
     assert registry.find("big").wire_name == "claude-opus-4-7"
-    with pytest.raises(InvalidModelError):
+    with pytest.raises(d.InvalidModelError):
         registry.find("opus")
     _rewrite(file, "adapters: [")
     assert registry.find("big").wire_name == "claude-opus-4-7"
@@ -367,7 +352,7 @@ def test_changed_configuration_file_is_reloaded_unless_it_is_invalid(
     assert registry.find("opus")
     assert registry.problem is None
     file.unlink()
-    with pytest.raises(InvalidModelError):
+    with pytest.raises(d.InvalidModelError):
         registry.find("opus")
 
 
@@ -436,7 +421,7 @@ def test_every_mistake_in_the_file_is_reported_in_one_line(
 ) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=words) as caught:
-        Registry.load(file)
+        d.Registry.load(file)
     assert "\n" not in str(caught.value)
 
 
@@ -448,7 +433,7 @@ def test_yaml_booleans_and_numbers_stay_strings(
         "adapters: {a: {type: openai, api_key_env: NO}}\nmodels: {a:m: {tier: no, wire_name: "
         "12:30:45}}"
     )
-    entry = Registry.load(file).find("a:m")
+    entry = d.Registry.load(file).find("a:m")
     assert (entry.tier, entry.wire_name) == ("no", "12:30:45")
 
 
@@ -471,9 +456,9 @@ def test_unreadable_configuration_files_are_reported(
     for words, paths in cases.items():
         for path in paths:
             with pytest.raises(ConfigError, match=words):
-                Registry.load(path)
+                d.Registry.load(path)
     (tmp_path / "empty.yaml").write_text("")
-    assert Registry.load(tmp_path / "empty.yaml").names()
+    assert d.Registry.load(tmp_path / "empty.yaml").names()
 
 
 def test_configuration_in_the_working_directory_is_never_read(
@@ -484,8 +469,8 @@ def test_configuration_in_the_working_directory_is_never_read(
     monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     assert config_path() == tmp_path / "config" / "dragoman" / "models.yaml"
-    with pytest.raises(InvalidModelError):
-        Registry.load().find("sonnet")
+    with pytest.raises(d.InvalidModelError):
+        d.Registry.load().find("sonnet")
 
 
 def test_all_mistakes_in_a_file_are_reported_together(file: Path) -> None:
@@ -499,7 +484,7 @@ def test_all_mistakes_in_a_file_are_reported_together(file: Path) -> None:
     assert [problem.line for problem in read.problems] == [3, 4, 5, 8, 11, 12, 15, 16, 17]
     assert "not 'klingon'" in str(read.problems[6])
     with pytest.raises(ConfigError, match=r"models\.yaml:3: adapters\.a\.type"):
-        Registry.load(file)
+        d.Registry.load(file)
 
 
 def test_adapter_options_apply_to_their_own_adapter(
@@ -510,7 +495,7 @@ def test_adapter_options_apply_to_their_own_adapter(
         "on_loss: reject, moon: 1}}\n  b: {type: anthropic, api_key: k, extra_headers: "
         "{anthropic-beta: mine}, options: {anthropic-beta: b1}}\n"
     )
-    registry = Registry.load(file)
+    registry = d.Registry.load(file)
     assert registry.adapter("a").settings()["headers"] == {"OpenAI-Organization": "org-1"}
     assert registry.adapter("b").settings()["headers"] == {"anthropic-beta": "mine"}
     assert registry.provider("a:m").on_loss == "reject"  # type: ignore[attr-defined]
@@ -525,12 +510,12 @@ def test_adapter_options_apply_to_their_own_adapter(
     for wrong in ("on_loss: maybe", "keep_raw: 1", "organization: 5"):
         file.write_text(f"adapters: {{a: {{type: openai, options: {{{wrong}}}}}}}")
         with pytest.raises(ConfigError, match=f"options.{wrong.partition(':')[0]}"):
-            Registry.load(file)
+            d.Registry.load(file)
 
 
 def test_configuration_file_that_becomes_unreadable_changes_nothing(file: Path) -> None:
     file.write_text(EXAMPLE)
-    registry = Registry.load(file)
+    registry = d.Registry.load(file)
     file.unlink()
     file.symlink_to(file)
     assert registry.find("opus").wire_name == "claude-opus-4-7"
@@ -546,7 +531,7 @@ def test_lookup_never_sees_a_partially_reloaded_file(file: Path) -> None:
         for name in ("one", "two")
     ]
     file.write_text(texts[0])
-    registry = Registry.load(file)
+    registry = d.Registry.load(file)
     wrong: list[object] = []
     turns = 40
 
@@ -573,8 +558,8 @@ def test_lookup_never_sees_a_partially_reloaded_file(file: Path) -> None:
 
 def test_embedded_model_is_opened_by_name(file: Path) -> None:
     file.write_text("")
-    assert Registry.load(file).provider("local").name == "local"
-    assert Registry.load(file).open("local").model == "smollm2-135m-instruct"
+    assert d.Registry.load(file).provider("local").name == "local"
+    assert d.Registry.load(file).open("local").model == "smollm2-135m-instruct"
 
 
 # --- tokenizer families of models --------------------------------------------------------------
@@ -604,9 +589,9 @@ def test_tokens_are_estimated_by_the_models_own_tokenizer_family(
     name: str, family: str, file: Path
 ) -> None:
     file.write_text("")
-    registry = Registry.load(file)
+    registry = d.Registry.load(file)
     provider = registry.provider(name, planning=True)
-    said = [User("Die Geschwindigkeitsbegrenzung, 12345 Übergänge " * 20)]
+    said = [d.User("Die Geschwindigkeitsbegrenzung, 12345 Übergänge " * 20)]
     assert provider.token_family == registry.find(name).tokens == family
     assert provider.estimate_input_tokens(said) == estimate_input_tokens(said, family=family)
     assert provider.plan(said).estimated_tokens == estimate_input_tokens(said, family=family)
@@ -615,7 +600,7 @@ def test_tokens_are_estimated_by_the_models_own_tokenizer_family(
 def test_tokenizer_family_decides_if_a_prompt_exceeds_the_context_window(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = [User("Geschwindigkeitsbegrenzung " * 100)]
+    said = [d.User("Geschwindigkeitsbegrenzung " * 100)]
     few, many = (estimate_input_tokens(said, family=family) for family in ("o200k", "claude-4.7"))
     window = (few * 2 // 3 + many * 2 // 3) // 2
     file.write_text(
@@ -625,8 +610,8 @@ def test_tokenizer_family_decides_if_a_prompt_exceeds_the_context_window(
         f"{{max_context_tokens: {window}}}}}\n"
     )
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    registry = Registry.load(file)
-    with pytest.raises(ContextOverflowError):
+    registry = d.Registry.load(file)
+    with pytest.raises(d.ContextOverflowError):
         registry.open("a:short").stream(said)
     registry.open("a:long").stream(said)
 
@@ -643,16 +628,16 @@ def test_tokenizer_family_decides_if_a_prompt_exceeds_the_context_window(
 def test_unsupported_request_is_rejected_with_the_code_of_the_contract(
     known: dict[str, Any], reason: str
 ) -> None:
-    model = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known)
-    picture = User([Text("look"), Image(Inline("aGk="), "image/png")])
-    with pytest.raises(ProviderError) as caught:
-        model.stream([System("s"), picture], tools=[Tool("f")])
+    model = d.connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known)
+    picture = d.User([d.Text("look"), d.Image(d.Inline("aGk="), "image/png")])
+    with pytest.raises(d.ProviderError) as caught:
+        model.stream([d.System("s"), picture], tools=[d.Tool("f")])
     assert (caught.value.provider_code, caught.value.status) == (reason, None)
 
 
 def test_unknown_tokenizer_family_is_rejected() -> None:
     with pytest.raises(ValueError, match="token_family: 'klingon' is not one of"):
-        connect("m", base_url="http://127.0.0.1:9/v1", token_family="klingon")
+        d.connect("m", base_url="http://127.0.0.1:9/v1", token_family="klingon")
 
 
 # --- the bundled catalogue of vendors ----------------------------------------------------------
@@ -688,7 +673,7 @@ def test_every_vendor_file_is_valid(vendor: str) -> None:
     assert known.wire in CODECS
     assert known.local == (known.api_key_env is None)
     CODECS[known.wire].connect(
-        "m", known.base_url or "https://x.test", known.quirks or None, Capabilities()
+        "m", known.base_url or "https://x.test", known.quirks or None, d.Capabilities()
     )
     assert set(known.proofs) == set(known.quirks), "every line of a dialect needs its proof"
     for side, codecs in ((known.embed, EMBED_CODECS), (known.rerank, RERANK_CODECS)):
@@ -720,7 +705,7 @@ def test_probed_capabilities_are_used(tmp_path: Path) -> None:
     """Probed capabilities override the catalogue, and the user's own settings override both."""
     known = {"supports_tools": False, "supports_images": False, "max_context_tokens": 4096}
     facts = msgspec.to_builtins(
-        Capabilities.of(known, "probed", at="2026-01-01T00:00:00Z", by="dragoman check")
+        d.Capabilities.of(known, "probed", at="2026-01-01T00:00:00Z", by="dragoman check")
     )
     (tmp_path / "found.json").write_bytes(
         msgspec.json.encode({"capabilities": facts, "probes": {}})
@@ -728,7 +713,7 @@ def test_probed_capabilities_are_used(tmp_path: Path) -> None:
     path = tmp_path / "models.yaml"
     model = "openai:gpt-4o: {probed: found.json, capabilities: {supports_tools: true}}"
     path.write_text(f"models:\n  {model}\n")
-    found = Registry.load(path).find("openai:gpt-4o").capabilities
+    found = d.Registry.load(path).find("openai:gpt-4o").capabilities
     assert (found.supports_tools.value, found.supports_tools.source) == (True, "declared")
     assert (found.supports_images.value, found.supports_images.source) == (False, "probed")
     assert found.max_context_tokens.value == 4096
@@ -737,7 +722,7 @@ def test_probed_capabilities_are_used(tmp_path: Path) -> None:
         ConfigError,
         match=r"models\.yaml:3: models\.openai:gpt-4o\.probed: .*lost\.json cannot be read",
     ):
-        Registry.load(path)
+        d.Registry.load(path)
 
 
 # --- API keys are sent only to their own vendor ------------------------------------------------
@@ -769,7 +754,7 @@ def test_vendor_key_is_sent_to_the_vendor_only(
     monkeypatch.setenv("OPENAI_API_KEY", "vendor's")
     monkeypatch.setenv("MINE", "mine")
     file.write_text(f"adapters: {{work: {adapter}}}\n")
-    found = Registry.load(file).adapter("work")
+    found = d.Registry.load(file).adapter("work")
     assert found.key() == key
     assert found.wire == "openai"
     assert found.is_configured
@@ -799,7 +784,7 @@ def test_adapter_can_choose_another_wire_of_its_vendor(
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.delenv("OLLAMA_HOST", raising=False)
     file.write_text(f"adapters: {{a: {adapter}}}\n")
-    registry = Registry.load(file)
+    registry = d.Registry.load(file)
     provider: Any = registry.provider("a:gpt-5")
     assert provider.codec.wire == wire
     asked = provider.codec.encode(build_request("Hi", config={"max_tokens": 9}, model="gpt-5"))
@@ -815,11 +800,11 @@ def test_adapter_can_choose_another_wire_of_its_vendor(
 def test_wire_can_be_chosen_in_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OLLAMA_HOST", "box:7")
-    model: Any = connect("openai:gpt-5", wire="responses")
+    model: Any = d.connect("openai:gpt-5", wire="responses")
     assert (model.codec.wire, model.priced_as.model) == ("responses", "openai:gpt-5")
-    model = connect("ollama:llama3", wire="openai")
+    model = d.connect("ollama:llama3", wire="openai")
     assert model.codec.encode(build_request("Hi")).http.url == "http://box:7/v1/chat/completions"
-    model = connect("ollama:llama3")
+    model = d.connect("ollama:llama3")
     assert model.codec.encode(build_request("Hi")).http.url == "http://box:7/api/chat"
 
 
@@ -834,12 +819,12 @@ def test_wire_can_be_chosen_in_connect(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unavailable_wire_is_rejected(adapter: str, problem: str, file: Path) -> None:
     file.write_text(f"adapters: {{a: {adapter}}}\n")
     with pytest.raises(ConfigError, match=problem):
-        Registry.load(file)
+        d.Registry.load(file)
 
 
 def test_capabilities_can_differ_between_models_of_a_vendor() -> None:
     def known(name: str, fact: str) -> Any:
-        return Registry().find(name).capabilities.known(fact)
+        return d.Registry().find(name).capabilities.known(fact)
 
     assert known("anthropic:claude-3-sonnet-20240229", "supports_prompt_caching") is False
     assert known("anthropic:claude-opus-4-0", "supports_structured_output") is False

@@ -14,18 +14,8 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman import (
-    Assistant,
-    Provider,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-    check_events,
-    to_model_events,
-)
-from dragoman.errors import RateLimitError
-from dragoman.events import Event, ModelEvent, ProviderErrorEvent, ToolIntentProposed, ToolUseEnd
+import dragoman as d
+from dragoman.events import ModelEvent, ProviderErrorEvent, ToolIntentProposed
 from dragoman.transport import FixtureTransport
 
 Reply = tuple[int, dict[str, str], list[bytes]]
@@ -38,7 +28,7 @@ def bash(command: str) -> str:
     return "ran"
 
 
-TOOLS = [Tool.from_function(bash), Tool("ping")]
+TOOLS = [d.Tool.from_function(bash), d.Tool("ping")]
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +39,7 @@ def no_executions() -> Iterator[None]:
     assert executions == []
 
 
-def provider(*replies: Reply) -> tuple[Provider, FixtureTransport]:
+def provider(*replies: Reply) -> tuple[d.Provider, FixtureTransport]:
     transport = FixtureTransport(*replies)
     model = dragoman.connect(
         "m1", base_url="http://127.0.0.1:9/v1", name="acme", api_key="k", transport=transport
@@ -85,8 +75,8 @@ WHOLE_CALL = stream_of(
 ANSWER = stream_of(chunk({"content": "Two tests fail."}), chunk({}, "stop"))
 
 
-async def collect(model: Provider, messages: Any, **settings: Any) -> list[ModelEvent]:
-    return [event async for event in to_model_events(model.stream(messages, TOOLS, **settings))]
+async def collect(model: d.Provider, messages: Any, **settings: Any) -> list[ModelEvent]:
+    return [event async for event in d.to_model_events(model.stream(messages, TOOLS, **settings))]
 
 
 # --- the six rules of the runtime boundary -----------------------------------------------------
@@ -153,7 +143,7 @@ async def test_maps_provider_errors_without_creating_tool_observations() -> None
     assert (error.type, error.kind, error.retryable) == ("provider.error", "rate_limit", True)
     assert (error.provider, error.model) == ("acme", "m1")
     assert not [event for event in events if event.type.startswith("tool")]
-    with pytest.raises(RateLimitError) as caught:
+    with pytest.raises(d.RateLimitError) as caught:
         await model.complete("fix the tests", TOOLS)
     assert caught.value.retry_after == 3
 
@@ -173,9 +163,9 @@ async def test_keeps_provider_request_scoped() -> None:
 async def test_sends_projected_observations_as_messages_without_executing() -> None:
     model, transport = provider(ANSWER)
     messages = [
-        User("fix the tests"),
-        Assistant(tool_calls=[ToolCall("call_1", "bash", {"command": "npm test"})]),
-        ToolResult("call_1", "npm test failed with exit code 1"),
+        d.User("fix the tests"),
+        d.Assistant(tool_calls=[d.ToolCall("call_1", "bash", {"command": "npm test"})]),
+        d.ToolResult("call_1", "npm test failed with exit code 1"),
     ]
     await collect(model, messages)
     [request] = transport.requests
@@ -202,7 +192,7 @@ def shape(events: list[ModelEvent]) -> list[Any]:
     ]
 
 
-def reachable(model: Provider, transport: FixtureTransport) -> list[Any]:
+def reachable(model: d.Provider, transport: FixtureTransport) -> list[Any]:
     """Return every object that a provider references, except the test's transport."""
     seen: dict[int, Any] = {id(transport): None}
     waiting: list[Any] = [vars(model)]
@@ -222,7 +212,7 @@ def reachable(model: Provider, transport: FixtureTransport) -> list[Any]:
 
 async def test_search_for_retained_conversations_finds_planted_ones() -> None:
     model, transport = provider(ANSWER)
-    model.history = [User("a question")]  # type: ignore[attr-defined]
+    model.history = [d.User("a question")]  # type: ignore[attr-defined]
     vars(model)["more"] = {"said": ["a question"]}
     assert "question" in repr(reachable(model, transport))
 
@@ -248,14 +238,14 @@ async def test_incomplete_tool_call_is_never_proposed(reply: Reply) -> None:
 @pytest.mark.parametrize("cancelled_after", [1, 2, 3])
 async def test_cancelled_tool_call_is_never_proposed(cancelled_after: int) -> None:
     model, _ = provider(WHOLE_CALL)
-    events: list[Event] = []
+    events: list[d.Event] = []
     async with model.stream("fix the tests", TOOLS) as stream:
         async for event in stream:
             events.append(event)
             if len(events) == cancelled_after:
                 assert await stream.cancel()
-    check_events(events)
-    assert not [event for event in events if isinstance(event, ToolUseEnd) and event.intent]
+    d.check_events(events)
+    assert not [event for event in events if isinstance(event, d.ToolUseEnd) and event.intent]
     assert stream.response.finish_reason == "cancelled"
 
 

@@ -9,29 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    Assistant,
-    BillingError,
-    Continuity,
-    Image,
-    Inline,
-    Issuer,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-    connect,
-)
-from dragoman.errors import (
-    AuthenticationError,
-    InvalidRequestError,
-    InvalidResponseError,
-    MalformedToolCallError,
-    ModelNotLoadedError,
-    ProviderError,
-)
+import dragoman as d
 from dragoman.provider import HttpProvider
 from dragoman.registry.vendors import load_vendor
 from dragoman.transport import FixtureTransport
@@ -50,7 +28,7 @@ def fixed(*replies: tuple[int, Any], **settings: Any) -> tuple[HttpProvider, Fix
             for status, body in replies
         ]
     )
-    model = connect(
+    model = d.connect(
         "m", base_url="http://127.0.0.1:9/v1", transport=transport, api_key=KEY, **settings
     )
     assert isinstance(model, HttpProvider)
@@ -79,9 +57,9 @@ def frames(*chunks: dict[str, Any]) -> bytes:
 
 # --- invalid requests --------------------------------------------------------------------------
 
-HI = User("hi")
-CALLED = [HI, Assistant(tool_calls=[ToolCall("1", "f", {"a": "no"})]), ToolResult("1", "r")]
-NUMBER = Tool("f", "", {"type": "object", "properties": {"a": {"type": "integer"}}})
+HI = d.User("hi")
+CALLED = [HI, d.Assistant(tool_calls=[d.ToolCall("1", "f", {"a": "no"})]), d.ToolResult("1", "r")]
+NUMBER = d.Tool("f", "", {"type": "object", "properties": {"a": {"type": "integer"}}})
 NEVER_SENT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a system message of parts": (
         [
@@ -91,31 +69,39 @@ NEVER_SENT: dict[str, tuple[Any, dict[str, Any], str]] = {
         {},
         "messages[0].content",
     ),
-    "an assistant message of an empty text": ([HI, Assistant([Text("")]), HI], {}, "messages[1]"),
+    "an assistant message of an empty text": (
+        [HI, d.Assistant([d.Text("")]), HI],
+        {},
+        "messages[1]",
+    ),
     "an assistant message of empty texts": (
-        [HI, Assistant([Text(""), Text("")]), HI],
+        [HI, d.Assistant([d.Text(""), d.Text("")]), HI],
         {},
         "messages[1]",
     ),
     "bytes as base64": (
-        [User([Image(Inline(b"abc"), "image/png")])],
+        [d.User([d.Image(d.Inline(b"abc"), "image/png")])],
         {},
         "messages[0].content[0].source.base64_data",
     ),
     "an unknown detail": (
-        [User([Image(Url("https://x"), detail="ultra")])],
+        [d.User([d.Image(d.Url("https://x"), detail="ultra")])],
         {},
         "messages[0].content[0].detail",
     ),
-    "a number as text": ([User([Text(5)])], {}, "messages[0].content[0].text"),
-    "a number as address": ([User([Image(Url(5))])], {}, "messages[0].content[0].source.url"),
+    "a number as text": ([d.User([d.Text(5)])], {}, "messages[0].content[0].text"),
+    "a number as address": (
+        [d.User([d.Image(d.Url(5))])],
+        {},
+        "messages[0].content[0].source.url",
+    ),
     "a number as id": (
-        [HI, Assistant([ToolCall(5, "f", {})]), HI],
+        [HI, d.Assistant([d.ToolCall(5, "f", {})]), HI],
         {},
         "messages[1].content[0].id",
     ),
-    "a tool named by a number": ("hi", {"tools": [Tool(5)]}, "tools[0].name"),
-    "a tool described by nothing": ("hi", {"tools": [Tool("g", None)]}, "tools[0].description"),
+    "a tool named by a number": ("hi", {"tools": [d.Tool(5)]}, "tools[0].name"),
+    "a tool described by nothing": ("hi", {"tools": [d.Tool("g", None)]}, "tools[0].description"),
     "arguments that violate their tool": (
         CALLED,
         {"tools": [NUMBER]},
@@ -134,7 +120,7 @@ NEVER_SENT: dict[str, tuple[Any, dict[str, Any], str]] = {
         "messages[1].content[0]",
     ),
     "an image in an assistant's value": (
-        [HI, Assistant([Image(Url("u"))]), HI],
+        [HI, d.Assistant([d.Image(d.Url("u"))]), HI],
         {},
         "messages[1].content[0]",
     ),
@@ -156,7 +142,7 @@ async def test_rejection_of_an_invalid_request_names_the_path_of_the_field(
     messages: Any, fields: Any, path: str
 ) -> None:
     model, transport = fixed((200, answer()))
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(d.InvalidRequestError) as caught:
         await model.complete(messages, **fields)
     assert caught.value.category == "provider_invalid_request"
     assert caught.value.message.startswith(path)
@@ -164,7 +150,7 @@ async def test_rejection_of_an_invalid_request_names_the_path_of_the_field(
 
 
 async def test_empty_text_with_a_signature_may_be_sent_back() -> None:
-    signed = Assistant([Text("", Continuity("c2ln", issuer=Issuer("gemini", None, "m")))])
+    signed = d.Assistant([d.Text("", d.Continuity("c2ln", issuer=d.Issuer("gemini", None, "m")))])
     model, transport = fixed(
         (200, {"candidates": [{"content": {"parts": [{"text": "ok"}]}, "finishReason": "STOP"}]}),
         wire="gemini",
@@ -176,7 +162,9 @@ async def test_empty_text_with_a_signature_may_be_sent_back() -> None:
 
 async def test_media_type_of_an_image_url_is_not_checked() -> None:
     model, _ = fixed((200, answer()), capabilities={"accepted_image_media_types": ["image/png"]})
-    assert (await model.complete([User([Image(Url("https://x/a"), "image/jpeg")])])).text == "ok"
+    assert (
+        await model.complete([d.User([d.Image(d.Url("https://x/a"), "image/jpeg")])])
+    ).text == "ok"
 
 
 # --- tool call ids -----------------------------------------------------------------------------
@@ -185,8 +173,10 @@ async def test_media_type_of_an_image_url_is_not_checked() -> None:
 async def test_tool_call_ids_of_any_length_are_sent_back_unchanged() -> None:
     made = "chatcmpl-tool-" + "0123456789abcdef" * 8
     model, transport = fixed((200, calls("{}", made)), (200, answer()))
-    reply = await model.complete("hi", [Tool("f")])
-    await model.complete([HI, reply.message, ToolResult(reply.tool_calls[0].id, "r")], [Tool("f")])
+    reply = await model.complete("hi", [d.Tool("f")])
+    await model.complete(
+        [HI, reply.message, d.ToolResult(reply.tool_calls[0].id, "r")], [d.Tool("f")]
+    )
     sent = json.loads(transport.requests[1].body)["messages"]
     assert [sent[1]["tool_calls"][0]["id"], sent[2]["tool_call_id"]] == [made, made]
 
@@ -251,7 +241,7 @@ async def test_invalid_tool_calls_of_a_failed_reply_do_not_raise(found: Any, cou
         ]
     }
     model, _ = fixed((200, body))
-    reply = await model.complete("hi", [Tool("f")])
+    reply = await model.complete("hi", [d.Tool("f")])
     assert (reply.finish_reason, reply.text, len(reply.tool_calls)) == ("error", "so far", count)
     assert reply.raw == body
 
@@ -259,8 +249,8 @@ async def test_invalid_tool_calls_of_a_failed_reply_do_not_raise(found: Any, cou
 @pytest.mark.parametrize("finish", ["stop", None])
 async def test_invalid_tool_calls_of_a_successful_reply_raise(finish: str | None) -> None:
     model, _ = fixed((200, {"choices": [choice({"content": "x", "tool_calls": "x"}, finish)]}))
-    with pytest.raises(InvalidResponseError):
-        await model.complete("hi", [Tool("f")])
+    with pytest.raises(d.InvalidResponseError):
+        await model.complete("hi", [d.Tool("f")])
 
 
 # --- tool arguments that are null --------------------------------------------------------------
@@ -322,7 +312,7 @@ NULLS: dict[str, Any] = {
 @pytest.mark.parametrize("wire", sorted(CODECS))
 async def test_null_tool_arguments_mean_no_arguments(wire: str) -> None:
     model, _ = fixed((200, NULLS[wire]), wire=wire)
-    reply = await model.complete("hi", [Tool("f", "", EMPTY)], max_tokens=9)
+    reply = await model.complete("hi", [d.Tool("f", "", EMPTY)], max_tokens=9)
     assert [call.arguments for call in reply.tool_calls] == [{}]
     assert reply.finish_reason == "tool_calls"
 
@@ -340,9 +330,9 @@ async def test_streamed_null_means_no_tool_arguments_unless_more_text_follows(
     chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
     model, _ = fixed((200, frames(*chunks)))
-    stream = model.stream("hi", [Tool("f", "", EMPTY)])
+    stream = model.stream("hi", [d.Tool("f", "", EMPTY)])
     if not sound:
-        with pytest.raises(MalformedToolCallError, match="not a JSON object"):
+        with pytest.raises(d.MalformedToolCallError, match="not a JSON object"):
             [event async for event in stream]
         return
     assert [event async for event in stream]
@@ -352,9 +342,9 @@ async def test_streamed_null_means_no_tool_arguments_unless_more_text_follows(
 # --- bodies and classes of errors --------------------------------------------------------------
 
 
-async def refusal(status: int, body: Any, **settings: Any) -> ProviderError:
+async def refusal(status: int, body: Any, **settings: Any) -> d.ProviderError:
     model, _ = fixed((status, body), **settings)
-    with pytest.raises(ProviderError) as caught:
+    with pytest.raises(d.ProviderError) as caught:
         await model.complete("What is the weather like?", max_tokens=9)
     return caught.value
 
@@ -373,7 +363,7 @@ async def test_error_keeps_its_parameter_inner_error_and_body() -> None:
         }
     }
     error = await refusal(400, body)
-    assert isinstance(error, InvalidRequestError)
+    assert isinstance(error, d.InvalidRequestError)
     assert (error.param, error.inner_error) == ("prompt", inner)
     assert error.body == {"error": {**body["error"], "message": "filtered, [hidden]"}}
     assert KEY not in str(vars(error))
@@ -408,7 +398,7 @@ async def test_size_of_error_bodies_is_limited() -> None:
 )
 async def test_body_of_an_unreadable_reply_is_kept_on_the_error(body: bytes) -> None:
     error = await refusal(200, body)
-    assert isinstance(error, InvalidResponseError)
+    assert isinstance(error, d.InvalidResponseError)
     assert error.body_text == body.decode()
 
 
@@ -437,8 +427,8 @@ async def test_error_with_status_200_keeps_its_body() -> None:
 )
 async def test_payment_required_is_a_billing_error(wire: str, message: str) -> None:
     error = await refusal(402, {"type": "error", "error": {"message": message}}, wire=wire)
-    assert type(error) is BillingError
-    assert isinstance(error, AuthenticationError)
+    assert type(error) is d.BillingError
+    assert isinstance(error, d.AuthenticationError)
     found = (error.category, error.error_class, error.kind, error.transient)
     assert found == ("provider_authentication", "auth", "quota", False)
 
@@ -452,7 +442,7 @@ async def test_wrong_key_is_reported_even_if_the_model_list_is_public() -> None:
     model, transport = fixed(
         (401, {"error": {"message": "User not found."}}), quirks={"readiness": "key"}
     )
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(d.AuthenticationError):
         await model.ready()
     assert [request.url for request in transport.requests] == ["http://127.0.0.1:9/v1/key"]
     for status in (200, 404):
@@ -462,7 +452,7 @@ async def test_wrong_key_is_reported_even_if_the_model_list_is_public() -> None:
 
 
 def test_catalogue_marks_vendors_with_a_public_model_list() -> None:
-    model = connect("openrouter:openai/gpt-5", api_key="k")
+    model = d.connect("openrouter:openai/gpt-5", api_key="k")
     assert isinstance(model, HttpProvider)
     assert model.codec.quirks.readiness == "key"  # type: ignore[attr-defined]
 
@@ -483,7 +473,7 @@ def test_catalogue_marks_vendors_with_a_public_model_list() -> None:
 )
 async def test_model_that_cannot_chat_is_not_ready(entry: dict[str, Any], state: str) -> None:
     model, _ = fixed((200, {"data": [{"id": "m", **entry}]}), quirks={"readiness": "models"})
-    with pytest.raises(ModelNotLoadedError, match=f"lists the model as {state}"):
+    with pytest.raises(d.ModelNotLoadedError, match=f"lists the model as {state}"):
         await model.ready()
 
 

@@ -29,22 +29,12 @@ from typing import Any
 
 import msgspec
 
-from dragoman.capabilities import Capabilities
-from dragoman.events import Assembler, Event
-from dragoman.log import (
-    EventLog,
-    LogConflictError,
-    LogError,
-    LogLockedError,
-    LogRecord,
-    PostgresLog,
-    SqliteLog,
-)
-from dragoman.messages import Assistant, Request, ToolResult, User
-from dragoman.permission import Decision, Policy, Proposal, Rule, Verdict
-from dragoman.provider import Provider
+import dragoman as d
+from dragoman import log as logs
+from dragoman.events import Assembler
+from dragoman.permission import Decision, Proposal, Verdict
 from dragoman.replay import read_steps
-from dragoman.session import ContextPolicy, DropOldToolResults, Session, Summarise
+from dragoman.session import ContextPolicy
 from dragoman.tools import tool
 
 from ..session.playing import check_evidence, of, types
@@ -85,22 +75,22 @@ class Tally(msgspec.Struct):
     problems: list[str] = []
 
 
-def open_place(place: str, *, readonly: bool = False) -> EventLog:
-    return (PostgresLog if "host=" in place else SqliteLog)(place, readonly=readonly)
+def open_place(place: str, *, readonly: bool = False) -> logs.EventLog:
+    return (logs.PostgresLog if "host=" in place else logs.SqliteLog)(place, readonly=readonly)
 
 
 # --- a life: one process that runs or resumes one session --------------------------------------
 
 
-class Payer(Provider):
+class Payer(d.Provider):
     """A model that proposes one to three unpaid invoices at a time, and answers when all are
     paid.
     """
 
     name, model = "payer", "m"
-    capabilities = Capabilities.of({"max_context_tokens": WINDOW})
+    capabilities = d.Capabilities.of({"max_context_tokens": WINDOW})
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         out = Assembler(request_id=request.request_id, model=self.model, provider=self.name)
         out.start()
         if not request.tools:
@@ -114,13 +104,13 @@ class Payer(Provider):
             yield event
             await asyncio.sleep(0)
 
-    def _propose(self, request: Request, out: Assembler) -> None:
+    def _propose(self, request: d.Request, out: Assembler) -> None:
         turns, settled = 0, set[int]()
         asked: dict[str, int] = {}
         for message in request.messages:
-            if isinstance(message, User):
+            if isinstance(message, d.User):
                 settled |= _read_transcript(message.text)
-            elif isinstance(message, Assistant):
+            elif isinstance(message, d.Assistant):
                 turns += 1
                 asked.update(
                     {
@@ -129,7 +119,7 @@ class Payer(Provider):
                         if call.arguments
                     }
                 )
-            elif isinstance(message, ToolResult) and not str(message.content).startswith(
+            elif isinstance(message, d.ToolResult) and not str(message.content).startswith(
                 "Not run"
             ):
                 settled.add(asked[message.tool_call_id])
@@ -174,8 +164,8 @@ def choose_policies(name: str) -> list[ContextPolicy]:
     results.
     """
     if int(name.rpartition("-")[2]) % 2:
-        return [DropOldToolResults(keep=1), Summarise(keep=1)]
-    return [Summarise(keep=1)]
+        return [d.DropOldToolResults(keep=1), d.Summarise(keep=1)]
+    return [d.Summarise(keep=1)]
 
 
 async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeover: bool) -> None:
@@ -199,11 +189,11 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
     def edit(proposal: Proposal, verdict: Verdict) -> Decision:
         return Decision(True, "ann", input={**proposal.input, "memo": "looked at"})
 
-    def watch(record: LogRecord) -> None:
+    def watch(record: logs.LogRecord) -> None:
         os.write(acknowledge, f"{name} {record.seq} {record.hash}\n".encode())
 
     tools = [tool(side_effect="write")(pay), tool(side_effect="read")(transfer)]
-    policy = Policy([Rule("allow", tool="transfer")])
+    policy = d.Policy([d.Rule("allow", tool="transfer")])
     settings: dict[str, Any] = {
         "on_record": watch,
         "approve": edit,
@@ -211,10 +201,10 @@ async def live(place: str, folder: Path, name: str, acknowledge: int, *, takeove
     }
     with open_place(place) as log:
         if next(log.read(name), None) is None:
-            session = Session(Payer(), tools, policy, log, session_id=name, **settings)
+            session = d.Session(Payer(), tools, policy, log, session_id=name, **settings)
             await session.run("Pay everything.")
             return
-        session = await Session.resume(
+        session = await d.Session.resume(
             Payer(), tools, policy, log, name, takeover=takeover, **settings
         )
         # A session that was killed after its last record is already finished.
@@ -226,9 +216,9 @@ def run_child(place: str, folder: Path, name: str, acknowledge: int, *, takeover
     random.seed()
     try:
         asyncio.run(live(place, folder, name, acknowledge, takeover=takeover))
-    except LogLockedError:
+    except logs.LogLockedError:
         return REFUSED
-    except LogConflictError:
+    except logs.LogConflictError:
         return FENCED
     except BaseException as error:
         # If two processes find an empty log, the second one is rejected, because the first has
@@ -399,7 +389,7 @@ class World:
         return tally
 
     def _check_session(
-        self, name: str, records: list[LogRecord], paid: collections.Counter[str]
+        self, name: str, records: list[logs.LogRecord], paid: collections.Counter[str]
     ) -> None:
         try:
             check_evidence(records)
@@ -414,7 +404,7 @@ class World:
         results = [
             it.message
             for it in of(records, "message.recorded")
-            if isinstance(it.message, ToolResult)
+            if isinstance(it.message, d.ToolResult)
         ]
         self.tally.unknown_outcomes += sum(
             "Interrupted, and what it did" in str(it.content) for it in results
@@ -440,7 +430,7 @@ def main(place: str, folder: str, seed: str, sessions: str, kills: str, runners:
         world.play(names[-1], int(kills))
     try:
         tally = world.check(names)
-    except LogError as error:
+    except logs.LogError as error:
         tally = world.tally
         tally.problems.append(f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(tally).decode())

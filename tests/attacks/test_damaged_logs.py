@@ -19,21 +19,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import dragoman as d
+from dragoman import log as logs
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
-from dragoman.errors import ProviderError
-from dragoman.log import (
-    EventLog,
-    LogCorruptError,
-    LogError,
-    MessageRecorded,
-    SqliteLog,
-    open_log,
-    read_uses,
-)
-from dragoman.messages import Tool, User
-from dragoman.prices import reprice
-from dragoman.replay import ReplayMismatch, ReplayProvider, compare_runs, count_totals, read_steps
+from dragoman.replay import ReplayMismatch, compare_runs, count_totals, read_steps
 from dragoman.session import reduce_records
 from dragoman.trace.queries import Reader
 
@@ -46,12 +36,14 @@ ALLOWED = {0, 2, EXIT_CODES["log_unusable"], EXIT_CODES["log_broken"]}
 
 
 def write_log(path: Path) -> None:
-    with SqliteLog(path) as log:
+    with logs.SqliteLog(path) as log:
         tell(log)
         for payload in WRITABLE:
             log.append_sync("all", payload)
         for number in range(40):
-            log.append_sync("long", MessageRecorded(User("Grüße, 世界! " * (number * 7 % 60))))
+            log.append_sync(
+                "long", logs.MessageRecorded(d.User("Grüße, 世界! " * (number * 7 % 60)))
+            )
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +57,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lines(sound: Path) -> list[Any]:
     """Return the records of an intact log as lines of an export."""
     target = sound.with_suffix(".jsonl")
-    with open_log(sound, readonly=True) as log:
+    with logs.open_log(sound, readonly=True) as log:
         log.export(target)
     return [json.loads(line) for line in target.read_bytes().splitlines()]
 
@@ -182,7 +174,7 @@ def relink(records: list[Any], draw: random.Random) -> bytes:
     return b"\n".join(out) + b"\n"
 
 
-def read_everything(log: EventLog, session: str) -> None:
+def read_everything(log: logs.EventLog, session: str) -> None:
     """Read a session with every function that reads logs."""
     count_totals(log, session)
     queries = Reader(log)
@@ -191,14 +183,14 @@ def read_everything(log: EventLog, session: str) -> None:
     queries.read_exchange(session, "r1")
     queries.list_sessions()
     reduce_records(log.read(session))
-    list(reprice(read_uses(log, session)))
+    list(d.reprice(logs.read_uses(log, session)))
     compare_runs(read_steps(log, session), read_steps(log, session))
 
 
-async def replay(log: EventLog, session: str) -> None:
-    provider = ReplayProvider(log, session)
+async def replay(log: logs.EventLog, session: str) -> None:
+    provider = d.ReplayProvider(log, session)
     # Offer every recorded tool, so that every recorded call can be replayed.
-    tools = [Tool(name, "", {"type": "object"}) for name in provider._tools]  # noqa: SLF001
+    tools = [d.Tool(name, "", {"type": "object"}) for name in provider._tools]  # noqa: SLF001
     for call in list(provider._recorded):  # noqa: SLF001 - every recorded call is replayed, whichever it is
         await provider.complete(call.complete, tools)
 
@@ -213,16 +205,16 @@ def test_forged_log_exports_raise_only_log_errors(
     for _ in range(exports):
         path.write_bytes(relink(json.loads(text), draw))
         try:
-            with open_log(path, readonly=True) as log:
+            with logs.open_log(path, readonly=True) as log:
                 seen["whole" if log.verify().ok else "broken"] += 1
                 for entry in log.sessions():
                     try:
                         read_everything(log, entry.session)
                         seen["read"] += 1
                         asyncio.run(replay(log, entry.session))
-                    except (LogError, ProviderError, ReplayMismatch) as error:
+                    except (logs.LogError, d.ProviderError, ReplayMismatch) as error:
                         seen[type(error).__name__] += 1
-        except LogError as error:
+        except logs.LogError as error:
             seen[type(error).__name__] += 1
     count("hostile exports read", exports)
     assert seen["whole"] > 10
@@ -247,7 +239,7 @@ def test_log_verification_finds_a_payload_that_is_not_an_object(
     )
     path = tmp_path / "x.jsonl"
     path.write_bytes(line.replace(b"\n", b"") + b"\n")
-    with open_log(path, readonly=True) as log:
+    with logs.open_log(path, readonly=True) as log:
         report = log.verify()
         assert report.first is not None
         # The payload with a line break is an object: only its hash is wrong.
@@ -255,5 +247,5 @@ def test_log_verification_finds_a_payload_that_is_not_an_object(
             assert report.first.problem == "unreadable"
             [found] = log.read(lines[0]["session"])
             for read in (lambda: found.payload, lambda: found.data, lambda: found.line):
-                with pytest.raises(LogCorruptError, match="not a JSON object"):
+                with pytest.raises(logs.LogCorruptError, match="not a JSON object"):
                     read()

@@ -7,41 +7,31 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from dragoman.events import Assembler, Event
-from dragoman.log import (
-    EventLog,
-    LogConflictError,
-    LogLockedError,
-    LogRecord,
-    PostgresLog,
-    SessionStarted,
-)
-from dragoman.messages import Request, ToolResult
-from dragoman.permission import Policy, Rule
-from dragoman.provider import Provider
+import dragoman as d
+from dragoman import log as logs
+from dragoman.events import Assembler
 from dragoman.replay import read_steps
-from dragoman.session import Session
 from dragoman.tools import ExecutableTool, tool
 
 from ..session.playing import check_evidence, of, types
 
-ALL = Policy([Rule("allow")])
-STARTED = SessionStarted("Pay 4711.", "m", "payer", ("pay",))
-Open = Callable[..., EventLog]
+ALL = d.Policy([d.Rule("allow")])
+STARTED = logs.SessionStarted("Pay 4711.", "m", "payer", ("pay",))
+Open = Callable[..., logs.EventLog]
 
 
-class Payer(Provider):
+class Payer(d.Provider):
     """A model that repeats a payment until it is confirmed, as models do when the outcome is
     unknown.
     """
 
     name, model = "payer", "m"
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         out = Assembler(request_id=request.request_id, model="m", provider="payer")
         out.start()
         last = request.messages[-1]
-        if isinstance(last, ToolResult) and "paid" in str(last.content):
+        if isinstance(last, d.ToolResult) and "paid" in str(last.content):
             out.text("Done.")
             out.finish("stop")
         else:
@@ -71,21 +61,21 @@ class Till:
         self.tools: list[ExecutableTool] = [tool(side_effect="network")(pay)]
 
 
-def open_other(log: EventLog, open_store: Open) -> EventLog:
+def open_other(log: logs.EventLog, open_store: Open) -> logs.EventLog:
     """Return the log as a second process uses it: with a new connection to PostgreSQL, or the same
     object for other stores.
     """
-    return open_store() if isinstance(log, PostgresLog) else log
+    return open_store() if isinstance(log, logs.PostgresLog) else log
 
 
 async def test_resuming_a_running_session_is_rejected(open_store: Open) -> None:
     log, till = open_store(), Till()
     running = asyncio.create_task(
-        Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711.")
+        d.Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711.")
     )
     await till.began.wait()
-    with pytest.raises(LogLockedError, match="'s1' is still running"):
-        await Session.resume(Payer(), till.tools, ALL, open_other(log, open_store), "s1")
+    with pytest.raises(logs.LogLockedError, match="'s1' is still running"):
+        await d.Session.resume(Payer(), till.tools, ALL, open_other(log, open_store), "s1")
     till.let.set()
     assert (await running).outcome == "completed"
     assert till.payments == 1
@@ -94,17 +84,17 @@ async def test_resuming_a_running_session_is_rejected(open_store: Open) -> None:
 
 async def test_running_a_session_that_another_process_runs_is_rejected(open_store: Open) -> None:
     log, till = open_store(), Till()
-    first = Session(Payer(), till.tools, ALL, log, session_id="s1")
+    first = d.Session(Payer(), till.tools, ALL, log, session_id="s1")
     await first._journal.write(STARTED)  # noqa: SLF001 - the fenced process writes without its session
-    second = await Session.resume(Payer(), till.tools, ALL, open_other(log, open_store), "s1")
+    second = await d.Session.resume(Payer(), till.tools, ALL, open_other(log, open_store), "s1")
     running = asyncio.create_task(first.run("Pay 4711."))
     await till.began.wait()
-    with pytest.raises(LogLockedError):
+    with pytest.raises(logs.LogLockedError):
         await second.run()
     till.let.set()
     await running
     # The second process loaded a state that is out of date by now.
-    with pytest.raises(LogConflictError, match="continued elsewhere"):
+    with pytest.raises(logs.LogConflictError, match="continued elsewhere"):
         await second.run("Pay 4711.")
     assert till.payments == 1
 
@@ -112,15 +102,15 @@ async def test_running_a_session_that_another_process_runs_is_rejected(open_stor
 async def test_takeover_of_a_session_stops_the_first_process(open_store: Open) -> None:
     log, first, second = open_store(), Till(), Till()
     running = asyncio.create_task(
-        Session(Payer(), first.tools, ALL, log, session_id="s1").run("Pay 4711.")
+        d.Session(Payer(), first.tools, ALL, log, session_id="s1").run("Pay 4711.")
     )
     await first.began.wait()
     other = open_other(log, open_store)
-    again = await Session.resume(Payer(), second.tools, ALL, other, "s1", takeover=True)
+    again = await d.Session.resume(Payer(), second.tools, ALL, other, "s1", takeover=True)
     second.let.set()
     assert (await again.run()).outcome == "completed"
     first.let.set()
-    with pytest.raises(LogConflictError, match=r"tool\.observed was to follow"):
+    with pytest.raises(logs.LogConflictError, match=r"tool\.observed was to follow"):
         await running
     records = list(log.read("s1"))
     [resumed] = of(records, "session.resumed")
@@ -137,12 +127,14 @@ async def test_process_that_lost_the_session_starts_no_tool(open_store: Open) ->
     log, till = open_store(), Till()
     other = open_other(log, open_store)
 
-    def continue_elsewhere(record: LogRecord) -> None:
+    def continue_elsewhere(record: logs.LogRecord) -> None:
         if record.type == "permission.granted":
             other.append_sync("s1", STARTED, expected=record.seq)
 
-    session = Session(Payer(), till.tools, ALL, log, session_id="s1", on_record=continue_elsewhere)
-    with pytest.raises(LogConflictError, match=r"tool\.started was to follow"):
+    session = d.Session(
+        Payer(), till.tools, ALL, log, session_id="s1", on_record=continue_elsewhere
+    )
+    with pytest.raises(logs.LogConflictError, match=r"tool\.started was to follow"):
         await session.run("Pay 4711.")
     assert till.payments == 0
     assert "tool.started" not in types(list(log.read("s1")))
@@ -151,8 +143,8 @@ async def test_process_that_lost_the_session_starts_no_tool(open_store: Open) ->
 async def test_every_resumption_of_a_session_has_its_own_epoch(open_store: Open) -> None:
     log, till = open_store(), Till()
     till.let.set()
-    await Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711.")
+    await d.Session(Payer(), till.tools, ALL, log, session_id="s1").run("Pay 4711.")
     for _ in range(2):
-        again = await Session.resume(Payer(), till.tools, ALL, log, "s1")
+        again = await d.Session.resume(Payer(), till.tools, ALL, log, "s1")
         await again.run("Pay 4712.")
     assert [resumed.epoch for resumed in of(list(log.read("s1")), "session.resumed")] == [2, 3]

@@ -16,19 +16,10 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman import BatchReport, batch
+import dragoman as d
 from dragoman.batches import BatchError, BatchProgress, OutputError, StrictError
 from dragoman.batches import output as output_module
-from dragoman.errors import (
-    AuthenticationError,
-    OverloadedError,
-    RateLimitError,
-    StreamInterruptedError,
-)
-from dragoman.events import Event, Response, Usage
-from dragoman.messages import Assistant, Request, ServerTool
-from dragoman.middleware import LimiterUnavailableError, RateLimit
-from dragoman.provider import Provider
+from dragoman.middleware import LimiterUnavailableError
 from tests.listed import Clock, Listed
 from tests.waiting import PATIENCE, settle, until, virtual_time
 
@@ -49,14 +40,14 @@ class Echo(Listed):
         self.most = 0
         self.holds: dict[str, asyncio.Event] = {}
 
-    async def events(self, request: Request) -> Any:
+    async def events(self, request: d.Request) -> Any:
         prompt = request.messages[-1].text  # type: ignore[union-attr]
         self.answers.append(self.given.get(prompt, f"{prompt}!"))
         answering = super().events(request)
         self.running_now = getattr(self, "running_now", 0) + 1
         self.most = max(self.most, self.running_now)
         try:
-            events: list[Event] = []
+            events: list[d.Event] = []
             failure: Exception | None = None
             try:
                 async for event in answering:
@@ -83,9 +74,9 @@ def holding(prompt: str) -> Echo:
     return model
 
 
-def cut_off() -> StreamInterruptedError:
-    error = StreamInterruptedError("cut")
-    error.response = Response(Assistant("half"), "error", Usage(10, 2, estimated=True))
+def cut_off() -> d.StreamInterruptedError:
+    error = d.StreamInterruptedError("cut")
+    error.response = d.Response(d.Assistant("half"), "error", d.Usage(10, 2, estimated=True))
     return error
 
 
@@ -106,8 +97,8 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-async def run(source: Any, out: Path, model: Provider, **settings: Any) -> BatchReport:
-    return await batch(source, out, model, **{"retries": 0, **settings})
+async def run(source: Any, out: Path, model: d.Provider, **settings: Any) -> d.BatchReport:
+    return await d.batch(source, out, model, **{"retries": 0, **settings})
 
 
 async def test_every_row_has_a_result_in_the_order_of_the_input(out: Path) -> None:
@@ -159,7 +150,7 @@ async def test_finished_rows_are_kept_when_the_output_order_changes(out: Path) -
 
 async def test_failed_rows_contain_the_error(out: Path) -> None:
     answers = {
-        "p1": RateLimitError("slow down", status=429),
+        "p1": d.RateLimitError("slow down", status=429),
         "p2": cut_off(),
         "p3": ZeroDivisionError("a bug"),
     }
@@ -181,7 +172,7 @@ async def test_failed_rows_contain_the_error(out: Path) -> None:
 
 
 async def test_failed_rows_are_retried_only_on_request(out: Path) -> None:
-    await run(prompts(3), out, Echo({"p1": OverloadedError("later")}))
+    await run(prompts(3), out, Echo({"p1": d.OverloadedError("later")}))
     model = Echo()
     assert (await run(prompts(3), out, model)).failed == 1
     assert model.requests == []
@@ -237,7 +228,7 @@ async def test_structured_output_is_parsed_for_each_row(out: Path) -> None:
     )
 
 
-SEARCH = ServerTool("web_search", {"max_uses": 2})
+SEARCH = d.ServerTool("web_search", {"max_uses": 2})
 
 
 @pytest.mark.parametrize(
@@ -280,7 +271,7 @@ class Stopping(Listed):
         self.turns = turns
         self.has_answered = False
 
-    async def events(self, request: Request) -> Any:
+    async def events(self, request: d.Request) -> Any:
         is_first = request.messages[-1].text == "p0"  # type: ignore[union-attr]
         for _ in range(8 if is_first else self.turns):
             await asyncio.sleep(0)
@@ -328,7 +319,7 @@ async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> No
 async def test_cost_budget_stops_a_batch_and_covers_all_its_runs(out: Path) -> None:
     model = Echo(pause=0.002)
     model.priced_as = "openai:gpt-5"  # each row uses 10 input and 5 output tokens
-    one = dragoman.cost(Usage(10, 5), "openai:gpt-5").total
+    one = dragoman.cost(d.Usage(10, 5), "openai:gpt-5").total
     assert one is not None
     report = await run(prompts(100), out, model, concurrency=10, budget={"usd": one * 30})
     assert (report.rows, report.stopped, report.cost_usd) == (30, "budget", one * 30)
@@ -372,7 +363,7 @@ async def test_cost_of_failed_rows_counts_even_after_they_are_retried(out: Path)
     model = Echo({"p0": cut_off()})
     model.priced_as = "openai:gpt-5"
     first = await run(prompts(2), out, model)
-    assert first.cost_usd > dragoman.cost(Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
+    assert first.cost_usd > dragoman.cost(d.Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
     model.given = {}
     again = await run(prompts(2), out, model, retry_failed=True)
     assert again.failed == 0
@@ -383,8 +374,8 @@ async def test_cost_of_failed_rows_counts_even_after_they_are_retried(out: Path)
 
 
 async def test_transient_failures_of_rows_are_retried(out: Path) -> None:
-    model = Listed(OverloadedError("later", retry_after=0.0), "a")
-    report = await batch([{"prompt": "x"}], out, model, retries=1)
+    model = Listed(d.OverloadedError("later", retry_after=0.0), "a")
+    report = await d.batch([{"prompt": "x"}], out, model, retries=1)
     assert (report.failed, len(model.requests)) == (0, 2)
 
 
@@ -395,7 +386,7 @@ async def test_identical_rows_are_sent_once_with_a_cache(tmp_path: Path, out: Pa
     with virtual_time():
         report = await run(rows, out, model, cache=tmp_path / "cache.db")
     assert (len(model.requests), report.cached) == (3, 27)
-    assert report.cost_usd == 3 * dragoman.cost(Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
+    assert report.cost_usd == 3 * dragoman.cost(d.Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
     assert [row["text"] for row in results(out)] == [f"p{number % 3}!" for number in range(30)]
     assert sum(row.get("cached", False) for row in results(out)) == 27
 
@@ -403,7 +394,7 @@ async def test_identical_rows_are_sent_once_with_a_cache(tmp_path: Path, out: Pa
 async def test_batch_keeps_to_concurrency_and_rate_limits(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(RateLimit.__init__.__kwdefaults__, "clock", Clock())
+    monkeypatch.setitem(d.RateLimit.__init__.__kwdefaults__, "clock", Clock())
     model = Echo()
     running = asyncio.create_task(run(prompts(20), out, model, requests_per_minute=6))
     await until(lambda: count_lines(out) >= 6, "the rows that may begin at once")
@@ -419,7 +410,7 @@ async def test_progress_of_a_batch_is_reported(out: Path) -> None:
     await run(
         prompts(50),
         out,
-        Echo({"p3": AuthenticationError("no")}, pause=0.01),
+        Echo({"p3": d.AuthenticationError("no")}, pause=0.01),
         on_progress=seen.append,
     )
     last = seen[-1]
@@ -507,7 +498,7 @@ async def test_invalid_settings_are_found_before_anything_is_sent(
 ) -> None:
     model = Echo()
     with pytest.raises((ValueError, dragoman.InvalidRequestError)):
-        await batch(prompts(1), out, model, **settings)
+        await d.batch(prompts(1), out, model, **settings)
     assert model.requests == []
     assert not out.exists()
 
@@ -542,7 +533,7 @@ async def test_no_row_is_started_while_writing_to_disk_hangs(
     model = Listed("x" * 1_000, repeat=True)
     rows = [{"prompt": str(number)} for number in range(200)]
     out = tmp_path / "out.jsonl"
-    running = asyncio.ensure_future(batch(rows, out, model, concurrency=4, order=order))
+    running = asyncio.ensure_future(d.batch(rows, out, model, concurrency=4, order=order))
     await until(syncing.is_set, "the first write")
     begun = -1
     while len(model.requests) > begun:  # wait until no more rows are started

@@ -10,17 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import dragoman as d
 from dragoman.cli import main
 from dragoman.cli.errors import name_options
-from dragoman.errors import (
-    InvalidRequestError,
-    MalformedToolCallError,
-    NetworkError,
-    ProviderError,
-    StreamInterruptedError,
-    StructuredOutputError,
-    TimedOutError,
-)
 from dragoman.registry import load_vendor, vendor_names
 
 
@@ -31,21 +23,21 @@ def run(*words: str, **variables: str) -> Result:
 @pytest.mark.parametrize(
     ("error", "shown"),
     [
-        (InvalidRequestError("config.max_tokens: required"), "--max-tokens: required."),
+        (d.InvalidRequestError("config.max_tokens: required"), "--max-tokens: required."),
         (
-            InvalidRequestError("config.top_p must be a finite number"),
+            d.InvalidRequestError("config.top_p must be a finite number"),
             "-o top_p must be a finite number.",
         ),
-        (TimedOutError("late"), "late. Try again, or allow more time with --timeout."),
-        (StreamInterruptedError("cut"), "cut. Try again for a complete one."),
-        (MalformedToolCallError("bad"), "bad. No intent was made of it."),
-        (StructuredOutputError("not JSON"), "not JSON. Ask again, or with a simpler schema."),
-        (NetworkError("gone"), "gone. Check the address (--base-url) and the network."),
-        (NetworkError("gone", advice="Is it running?"), "gone. Is it running?"),
-        (NetworkError("gone", advice=""), "gone"),
+        (d.TimedOutError("late"), "late. Try again, or allow more time with --timeout."),
+        (d.StreamInterruptedError("cut"), "cut. Try again for a complete one."),
+        (d.MalformedToolCallError("bad"), "bad. No intent was made of it."),
+        (d.StructuredOutputError("not JSON"), "not JSON. Ask again, or with a simpler schema."),
+        (d.NetworkError("gone"), "gone. Check the address (--base-url) and the network."),
+        (d.NetworkError("gone", advice="Is it running?"), "gone. Is it running?"),
+        (d.NetworkError("gone", advice=""), "gone"),
     ],
 )
-def test_errors_use_the_names_of_command_line_options(error: ProviderError, shown: str) -> None:
+def test_errors_use_the_names_of_command_line_options(error: d.ProviderError, shown: str) -> None:
     assert str(name_options(error)).startswith(shown)
     assert "error." not in str(error)
     # Calling the function a second time does not change the text.

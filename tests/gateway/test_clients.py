@@ -12,21 +12,9 @@ import openai
 import pytest
 
 import dragoman
-from dragoman.capabilities import Capabilities
-from dragoman.errors import (
-    ContextOverflowError,
-    InvalidRequestError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    StreamInterruptedError,
-    UnavailableError,
-)
-from dragoman.events import Assembler, Usage
+import dragoman as d
+from dragoman.events import Assembler
 from dragoman.gateway.app import create_app
-from dragoman.messages import Image, Inline, System, Text, Thinking, ToolResult, User
-from dragoman.provider import Provider
 from tests.listed import Listed, broken, reply, speak
 
 from .serving import serving
@@ -43,7 +31,7 @@ from .vendor_clients import (
     user,
 )
 
-USAGE = Usage(input_tokens=10, output_tokens=5, cached_input_tokens=4, total_tokens=15)
+USAGE = d.Usage(input_tokens=10, output_tokens=5, cached_input_tokens=4, total_tokens=15)
 HELLO = user("Hello")
 NAMES = {"ids": lambda each: each.name}
 
@@ -79,7 +67,7 @@ def two_calls(out: Assembler) -> None:
 
 def think(out: Assembler) -> None:
     out.thinking("Hm.")
-    out.attach(Thinking, "signed")
+    out.attach(d.Thinking, "signed")
     out.text("Yes.")
 
 
@@ -91,8 +79,8 @@ async def test_image_of_a_client_reaches_the_model(each: VendorClient) -> None:
     async with opened(each, "A hat.") as (client, model):
         await each.ask(client, "fast", each.picture)
     content = model.requests[0].messages[0].content
-    assert [type(block) for block in content] == [Text, Image]
-    assert content[1] == Image(Inline(PNG), "image/png")
+    assert [type(block) for block in content] == [d.Text, d.Image]
+    assert content[1] == d.Image(d.Inline(PNG), "image/png")
 
 
 @pytest.mark.parametrize("each", CLIENTS, **NAMES)
@@ -104,12 +92,12 @@ async def test_schema_of_a_client_reaches_the_model(each: VendorClient) -> None:
 
 
 # Errors, and the statuses that vendors use for them.
-ERRORS: list[tuple[ProviderError, set[int]]] = [
-    (InvalidRequestError("no"), {400}),
-    (ContextOverflowError("too long"), {400}),
-    (RateLimitError("slow", retry_after=7), {429}),
-    (OverloadedError("busy"), {503, 529}),
-    (UnavailableError("down"), {500, 503}),
+ERRORS: list[tuple[d.ProviderError, set[int]]] = [
+    (d.InvalidRequestError("no"), {400}),
+    (d.ContextOverflowError("too long"), {400}),
+    (d.RateLimitError("slow", retry_after=7), {429}),
+    (d.OverloadedError("busy"), {503, 529}),
+    (d.UnavailableError("down"), {500, 503}),
 ]
 
 
@@ -132,7 +120,7 @@ async def test_errors_are_raised_as_the_class_of_the_client(
 @pytest.mark.parametrize("each", CLIENTS, **NAMES)
 async def test_client_raises_an_error_if_the_stream_breaks_off(each: VendorClient) -> None:
     heard: list[str] = []
-    async with opened(each, broken("Bonj", StreamInterruptedError("cut"))) as (client, _):
+    async with opened(each, broken("Bonj", d.StreamInterruptedError("cut"))) as (client, _):
         with pytest.raises((each.error, openai.APIError, ValueError), match="cut"):
             await each.hear(client, "fast", "Hello", heard)
     assert "".join(heard) == "Bonj"
@@ -140,11 +128,14 @@ async def test_client_raises_an_error_if_the_stream_breaks_off(each: VendorClien
 
 @pytest.mark.parametrize("each", [OpenaiChat(), Anthropic()], **NAMES)
 async def test_client_retries_transient_errors_only(each: VendorClient) -> None:
-    errors = [RateLimitError("slow", retry_after=0.01), OverloadedError("busy", retry_after=0.01)]
+    errors = [
+        d.RateLimitError("slow", retry_after=0.01),
+        d.OverloadedError("busy", retry_after=0.01),
+    ]
     async with opened(each, *errors, "Yes", retries=2) as (client, model):
         assert each.text(await each.ask(client, "fast")) == "Yes"
         assert len(model.requests) == 3
-        model.answers = [QuotaExceededError("no credit")]
+        model.answers = [d.QuotaExceededError("no credit")]
         with pytest.raises(each.error):
             await each.ask(client, "fast")
         assert len(model.requests) == 4
@@ -152,7 +143,7 @@ async def test_client_retries_transient_errors_only(each: VendorClient) -> None:
 
 @pytest.mark.parametrize("each", CLIENTS, **NAMES)
 async def test_client_can_call_every_model_by_its_name(each: VendorClient) -> None:
-    models: dict[str, Provider] = {"one": Listed("First."), "two": Listed("Second.")}
+    models: dict[str, d.Provider] = {"one": Listed("First."), "two": Listed("Second.")}
     async with serving(create_app(models)) as url:
         client = each.open(url)
         assert sorted(await each.names(client)) == ["one", "two"]
@@ -177,7 +168,7 @@ async def test_openai_client_receives_the_details_of_a_reply() -> None:
         )
     assert made.choices[0].finish_reason == "stop"
     assert (made.usage.total_tokens, made.usage.prompt_tokens_details.cached_tokens) == (15, 4)
-    assert model.requests[0].messages == (System("Be terse."), User("Hello"))
+    assert model.requests[0].messages == (d.System("Be terse."), d.User("Hello"))
     assert (model.requests[0].config.max_tokens, model.requests[0].config.seed) == (7, 3)
     assert model.requests[0].model == "m"
 
@@ -209,7 +200,7 @@ async def test_openai_client_streams_tool_calls_and_sends_their_results() -> Non
             model="fast", messages=[*HELLO, said, *results], tools=tools
         )
     assert made.choices[0].message.content == "Rain."
-    assert model.requests[1].messages[-1] == ToolResult("call_2", "rain")
+    assert model.requests[1].messages[-1] == d.ToolResult("call_2", "rain")
 
 
 async def test_openai_client_retrieves_a_model() -> None:
@@ -230,7 +221,7 @@ async def test_responses_client_receives_the_details_of_a_reply() -> None:
             )
     assert (made.output_text, made.status) == ("Yes.", "completed")
     assert (made.usage.total_tokens, made.usage.input_tokens_details.cached_tokens) == (15, 4)
-    assert model.requests[0].messages == (System("Be terse."), User("Hello"))
+    assert model.requests[0].messages == (d.System("Be terse."), d.User("Hello"))
 
 
 async def test_responses_client_streams_tool_calls_and_sends_their_results() -> None:
@@ -260,7 +251,7 @@ async def test_responses_client_streams_tool_calls_and_sends_their_results() -> 
         ]
         again = await client.responses.create(model="fast", input=said, tools=tools)
     assert again.output_text == "Rain."
-    assert model.requests[1].messages[-1] == ToolResult("call_2", "rain")
+    assert model.requests[1].messages[-1] == d.ToolResult("call_2", "rain")
     assert [call.id for call in model.requests[1].messages[1].tool_calls] == ["call_1", "call_2"]  # type: ignore[union-attr]
 
 
@@ -280,7 +271,7 @@ async def test_anthropic_client_receives_the_details_of_a_reply() -> None:
         made.usage.cache_read_input_tokens,
         made.usage.output_tokens,
     ) == (6, 4, 5)
-    assert model.requests[0].messages == (System("Be terse."), User("Hello"))
+    assert model.requests[0].messages == (d.System("Be terse."), d.User("Hello"))
 
 
 async def test_anthropic_client_receives_the_details_of_a_streamed_reply() -> None:
@@ -321,7 +312,7 @@ async def test_anthropic_client_streams_tool_calls_and_sends_their_results() -> 
             {"role": "user", "content": [result]},
         ]
         await client.messages.create(model="fast", max_tokens=7, messages=turns, tools=tools)
-    assert model.requests[1].messages[-1] == ToolResult("call_1", "rain", is_error=True)
+    assert model.requests[1].messages[-1] == d.ToolResult("call_1", "rain", is_error=True)
 
 
 async def test_anthropic_client_counts_tokens() -> None:
@@ -385,7 +376,7 @@ async def test_ollama_client_receives_tool_calls_and_sends_their_results() -> No
 
 async def test_ollama_client_lists_and_shows_models() -> None:
     async with opened(Ollama(), "x") as (client, model):
-        model.capabilities = Capabilities.of(
+        model.capabilities = d.Capabilities.of(
             {"supports_images": False, "max_context_tokens": 4096}
         )
         assert [each.model for each in (await client.list()).models] == ["fast"]

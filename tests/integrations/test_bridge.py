@@ -25,31 +25,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
-from dragoman import (
-    Assistant,
-    AuthenticationError,
-    Document,
-    Image,
-    InvalidResponseError,
-    LossWarning,
-    MalformedToolCallError,
-    NetworkError,
-    ProviderError,
-    RateLimitError,
-    Request,
-    Retry,
-    StreamInterruptedError,
-    System,
-    Text,
-    Thinking,
-    TimedOutError,
-    Tool,
-    ToolCall,
-    ToolResult,
-    UnsupportedFeatureError,
-    Usage,
-    User,
-)
+import dragoman as d
 from dragoman.conformance import suite
 from dragoman.integrations.bridge import (
     BridgeProvider,
@@ -62,11 +38,10 @@ from dragoman.integrations.bridge import (
 )
 from dragoman.integrations.langchain import ChatDragoman
 from dragoman.integrations.pydantic_ai import DragomanModel
-from dragoman.messages import ForceTool, Inline
 from dragoman.sim import Answer, Call, ScriptedProvider, ScriptRule
 
 CAN = {"supports_images": True}
-PICTURE = Image(Inline("iVBORw0KGgo="), "image/png")
+PICTURE = d.Image(d.Inline("iVBORw0KGgo="), "image/png")
 
 
 class HttpFailure(Exception):
@@ -80,7 +55,7 @@ class HttpFailure(Exception):
         self.status_code = status
 
 
-def answer(request: Request) -> Answer | str:
+def answer(request: d.Request) -> Answer | str:
     if request.response_schema is not None:
         return '{"city": "Bern", "population": 137000}'
     if request.tools and request.tool_choice not in (None, "none"):
@@ -91,7 +66,7 @@ def answer(request: Request) -> Answer | str:
 # --- providers made from the stream of an SDK --------------------------------------------------
 
 
-async def read_sdk(request: Request) -> AsyncGenerator[Piece, None]:
+async def read_sdk(request: d.Request) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of a reply as the stream of a vendor SDK does."""
     await asyncio.sleep(0)
     said = answer(request)
@@ -101,16 +76,16 @@ async def read_sdk(request: Request) -> AsyncGenerator[Piece, None]:
     else:
         yield CallPiece(0, '{"city": ', "c1", "get_weather")
         yield CallPiece(0, '"Bern"}')
-    yield Usage(12, 4)
+    yield d.Usage(12, 4)
 
 
-async def refuse(request: Request) -> AsyncGenerator[Piece, None]:
+async def refuse(request: d.Request) -> AsyncGenerator[Piece, None]:
     if request:
         raise HttpFailure(429, retry_after="7")
     yield ""
 
 
-async def break_off(request: Request) -> AsyncGenerator[Piece, None]:
+async def break_off(request: d.Request) -> AsyncGenerator[Piece, None]:
     yield "Hello "
     raise RuntimeError("lost")
 
@@ -124,7 +99,7 @@ def bridge(read: Any, **settings: Any) -> BridgeProvider:
     suite(
         lambda: bridge(read_sdk, capabilities=CAN),
         capabilities=CAN,
-        failing={RateLimitError: lambda: bridge(refuse)},
+        failing={d.RateLimitError: lambda: bridge(refuse)},
         breaking=lambda: bridge(break_off),
     ),
     ids=str,
@@ -134,17 +109,22 @@ async def test_provider_made_from_an_sdk_passes_the_provider_test_suite(case: An
 
 
 async def test_every_piece_that_the_sdk_yields_becomes_part_of_the_reply() -> None:
-    async def read(request: Request) -> AsyncGenerator[Piece, None]:
-        yield LossWarning("x_dropped", "config.x", "no place for it")
-        yield Thinking("Let me see.")
+    async def read(request: d.Request) -> AsyncGenerator[Piece, None]:
+        yield d.LossWarning("x_dropped", "config.x", "no place for it")
+        yield d.Thinking("Let me see.")
         yield "It rains."
-        yield ToolCall("c1", "look", {"at": "Bern"})
+        yield d.ToolCall("c1", "look", {"at": "Bern"})
         yield CallPiece("k", "{}", None, "look")
-        yield Usage(3, 4)
+        yield d.Usage(3, 4)
         yield Finish("stop", "END")
 
-    reply = await bridge(read).complete("Hi.", tools=[Tool("look")])
-    assert [type(block) for block in reply.message.content] == [Thinking, Text, ToolCall, ToolCall]
+    reply = await bridge(read).complete("Hi.", tools=[d.Tool("look")])
+    assert [type(block) for block in reply.message.content] == [
+        d.Thinking,
+        d.Text,
+        d.ToolCall,
+        d.ToolCall,
+    ]
     assert [call.arguments for call in reply.tool_calls] == [{"at": "Bern"}, {}]
     assert (reply.finish_reason, reply.finish_raw, reply.usage.output_tokens) == (
         "tool_calls",
@@ -155,7 +135,7 @@ async def test_every_piece_that_the_sdk_yields_becomes_part_of_the_reply() -> No
 
 
 async def test_an_empty_stream_becomes_an_empty_reply() -> None:
-    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+    async def read(request: d.Request) -> AsyncGenerator[Piece, None]:
         nothing: list[Piece] = []
         for piece in nothing:
             yield piece
@@ -168,7 +148,7 @@ async def test_bridge_works_with_retries_and_closes_the_sdk_client() -> None:
     closed: list[int] = []
     calls: list[int] = []
 
-    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+    async def read(request: d.Request) -> AsyncGenerator[Piece, None]:
         calls.append(1)
         if len(calls) == 1:
             raise HttpFailure(503)
@@ -177,7 +157,7 @@ async def test_bridge_works_with_retries_and_closes_the_sdk_client() -> None:
     async def close() -> None:
         closed.append(1)
 
-    async with Retry(bridge(read, close=close), backoff=lambda _: 0.0) as model:
+    async with d.Retry(bridge(read, close=close), backoff=lambda _: 0.0) as model:
         assert (await model.complete("Hi.")).text == "Done."
     assert (len(calls), closed) == (2, [1])
 
@@ -185,7 +165,7 @@ async def test_bridge_works_with_retries_and_closes_the_sdk_client() -> None:
 async def test_cancelling_a_stream_closes_the_generator_of_the_sdk() -> None:
     ended: list[str] = []
 
-    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+    async def read(request: d.Request) -> AsyncGenerator[Piece, None]:
         try:
             yield "one "
             yield "two "
@@ -211,52 +191,52 @@ def caused(cause: Exception) -> Exception:
 @pytest.mark.parametrize(
     ("raised", "kind"),
     [
-        (HttpFailure(401), AuthenticationError),
-        (HttpFailure(429), RateLimitError),
-        (TimeoutError(), TimedOutError),
-        (ReadTimeout(), TimedOutError),
-        (ConnectionResetError(), NetworkError),
-        (httpx.ConnectError("no"), NetworkError),
-        (caused(RateLimitError("slow")), RateLimitError),
-        (caused(HttpFailure(401)), AuthenticationError),
+        (HttpFailure(401), d.AuthenticationError),
+        (HttpFailure(429), d.RateLimitError),
+        (TimeoutError(), d.TimedOutError),
+        (ReadTimeout(), d.TimedOutError),
+        (ConnectionResetError(), d.NetworkError),
+        (httpx.ConnectError("no"), d.NetworkError),
+        (caused(d.RateLimitError("slow")), d.RateLimitError),
+        (caused(HttpFailure(401)), d.AuthenticationError),
         (ValueError("odd"), None),
     ],
     ids=str,
 )
 def test_sdk_exceptions_become_provider_errors(
-    raised: Exception, kind: type[ProviderError] | None
+    raised: Exception, kind: type[d.ProviderError] | None
 ) -> None:
     assert (type(read_error(raised)) if kind else read_error(raised)) == kind
 
 
 async def test_unknown_sdk_exceptions_keep_their_cause_unless_translated() -> None:
-    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+    async def read(request: d.Request) -> AsyncGenerator[Piece, None]:
         if request:
             raise KeyError("odd")
         yield ""
 
-    with pytest.raises(InvalidResponseError, match="KeyError") as caught:
+    with pytest.raises(d.InvalidResponseError, match="KeyError") as caught:
         await bridge(read).complete("Hi.")
     assert isinstance(caught.value.__cause__, KeyError)
     assert (caught.value.provider, caught.value.model) == ("vendor", "vendor-1")
-    with pytest.raises(NetworkError):
-        await bridge(read, read_error=lambda error: NetworkError("gone")).complete("Hi.")
-    with pytest.raises(StreamInterruptedError) as broken:
+    with pytest.raises(d.NetworkError):
+        await bridge(read, read_error=lambda error: d.NetworkError("gone")).complete("Hi.")
+    with pytest.raises(d.StreamInterruptedError) as broken:
         await bridge(break_off).complete("Hi.")
     assert broken.value.response.text == "Hello "
-    with pytest.raises(RateLimitError) as limited:
+    with pytest.raises(d.RateLimitError) as limited:
         await bridge(refuse).complete("Hi.")
     assert limited.value.retry_after == 7
 
 
 async def test_errors_show_neither_keys_nor_prompts() -> None:
-    async def read(request: Request) -> AsyncGenerator[Piece, None]:
+    async def read(request: d.Request) -> AsyncGenerator[Piece, None]:
         if request:
             raise ValueError("cannot send 'Name the secret river.' with sk-abcdefghijklmnop")
         yield ""
 
-    for prompt in ("Name the secret river.", [User([Text("Name the secret river.")])]):
-        with pytest.raises(InvalidResponseError) as caught:
+    for prompt in ("Name the secret river.", [d.User([d.Text("Name the secret river.")])]):
+        with pytest.raises(d.InvalidResponseError) as caught:
             await bridge(read).complete(prompt)
         assert "river" not in str(caught.value)
         assert "sk-abc" not in str(caught.value.provider_message)
@@ -312,7 +292,7 @@ class Streaming(Foreign):
     suite(
         lambda: from_langchain(chat(), capabilities=CAN),
         capabilities=CAN,
-        failing={RateLimitError: lambda: from_langchain(Foreign(said=[HttpFailure(429)]))},
+        failing={d.RateLimitError: lambda: from_langchain(Foreign(said=[HttpFailure(429)]))},
         breaking=lambda: from_langchain(
             Streaming(said=[AIMessageChunk(content="Hello "), RuntimeError("lost")])
         ),
@@ -347,7 +327,7 @@ async def test_langchain_chunks_are_joined() -> None:
             ),
         ]
     )
-    stream = from_langchain(model).stream("Hi.", tools=[Tool("look")], tool_choice="none")
+    stream = from_langchain(model).stream("Hi.", tools=[d.Tool("look")], tool_choice="none")
     assert [event async for event in stream]
     reply = stream.response
     assert (reply.thinking, reply.text) == ("Hm.", "Look: ")
@@ -363,13 +343,13 @@ async def test_langchain_chunks_are_joined() -> None:
 async def test_messages_and_settings_reach_langchain() -> None:
     model = Foreign(said=[AIMessage("Fine.", response_metadata={"finish_reason": "MAX_TOKENS"})])
     conversation: list[Any] = [
-        User([Text("Look."), PICTURE, Document(Inline("JVBERi0="))]),
-        Assistant([Thinking("Hm."), Text("So."), ToolCall("c1", "look", {"at": "Bern"})]),
-        ToolResult("c1", "no", is_error=True),
+        d.User([d.Text("Look."), PICTURE, d.Document(d.Inline("JVBERi0="))]),
+        d.Assistant([d.Thinking("Hm."), d.Text("So."), d.ToolCall("c1", "look", {"at": "Bern"})]),
+        d.ToolResult("c1", "no", is_error=True),
     ]
     reply = await from_langchain(model).complete(
         conversation,
-        [Tool("look")],
+        [d.Tool("look")],
         tool_choice="none",
         temperature=0.5,
         stop_sequences=["x"],
@@ -387,15 +367,15 @@ async def test_messages_and_settings_reach_langchain() -> None:
 async def test_features_that_a_langchain_model_lacks_are_rejected() -> None:
     model = from_langchain(Foreign(said=[AIMessage("Hi.")]))
     schema = {"type": "object", "properties": {}}
-    with pytest.raises(UnsupportedFeatureError, match="takes no tools"):
-        await model.complete("Hi.", [Tool("look")])
-    with pytest.raises(UnsupportedFeatureError, match="structured output"):
+    with pytest.raises(d.UnsupportedFeatureError, match="takes no tools"):
+        await model.complete("Hi.", [d.Tool("look")])
+    with pytest.raises(d.UnsupportedFeatureError, match="structured output"):
         await model.complete("Hi.", response_schema=schema)
-    with pytest.raises(UnsupportedFeatureError, match="either tools or structured output"):
-        await model.complete("Hi.", [Tool("look")], response_schema=schema)
+    with pytest.raises(d.UnsupportedFeatureError, match="either tools or structured output"):
+        await model.complete("Hi.", [d.Tool("look")], response_schema=schema)
 
 
-@pytest.mark.parametrize("choice", ["auto", "required", ForceTool("look")], ids=str)
+@pytest.mark.parametrize("choice", ["auto", "required", d.ForceTool("look")], ids=str)
 @pytest.mark.parametrize("framework", ["langchain", "pydantic_ai"])
 async def test_tool_choices_are_translated_to_a_framework_and_back(
     framework: str, choice: Any
@@ -405,11 +385,11 @@ async def test_tool_choices_are_translated_to_a_framework_and_back(
         model = from_langchain(ChatDragoman(provider=inner))
     else:
         model = from_pydantic_ai(DragomanModel(inner))
-    await model.complete("Hi.", [Tool("look"), Tool("wait")], tool_choice=choice)
+    await model.complete("Hi.", [d.Tool("look"), d.Tool("wait")], tool_choice=choice)
     [request] = inner.requests
     found = request.tool_choice or "auto"
     assert found == choice or (
-        isinstance(choice, ForceTool) and [tool.name for tool in request.tools] == ["look"]
+        isinstance(choice, d.ForceTool) and [tool.name for tool in request.tools] == ["look"]
     )
 
 
@@ -417,9 +397,9 @@ async def test_invalid_tool_calls_of_langchain_raise_an_error() -> None:
     broken = AIMessage(
         "", invalid_tool_calls=[invalid_tool_call(name="look", args="{oops", id="c1")]
     )
-    with pytest.raises(MalformedToolCallError):
+    with pytest.raises(d.MalformedToolCallError):
         await from_langchain(Foreign(said=[broken])).complete(
-            "Hi.", [Tool("look")], tool_choice="none"
+            "Hi.", [d.Tool("look")], tool_choice="none"
         )
 
 
@@ -462,7 +442,7 @@ async def broken_stream(messages: Any, info: AgentInfo) -> AsyncIterator[str]:
         ),
         capabilities=CAN,
         failing={
-            RateLimitError: lambda: from_pydantic_ai(
+            d.RateLimitError: lambda: from_pydantic_ai(
                 FunctionModel(limited, stream_function=limited_stream)
             )
         },
@@ -489,14 +469,14 @@ async def test_requests_and_replies_of_pydantic_ai_are_translated() -> None:
         return ModelResponse(parts, usage=usage, finish_reason="tool_call")
 
     conversation: list[Any] = [
-        System("Be terse."),
-        User([Text("Look."), PICTURE, Document("https://example.com/a.pdf")]),
-        Assistant([Thinking("Hm."), Text("So."), ToolCall("c1", "look", {"at": "Bern"})]),
-        ToolResult("c1", "no", is_error=True),
+        d.System("Be terse."),
+        d.User([d.Text("Look."), PICTURE, d.Document("https://example.com/a.pdf")]),
+        d.Assistant([d.Thinking("Hm."), d.Text("So."), d.ToolCall("c1", "look", {"at": "Bern"})]),
+        d.ToolResult("c1", "no", is_error=True),
     ]
     found = await from_pydantic_ai(FunctionModel(reply_with)).complete(
         conversation,
-        [Tool("look")],
+        [d.Tool("look")],
         temperature=0.5,
         stop_sequences=["x"],
         reasoning="low",
@@ -521,5 +501,5 @@ async def test_requests_and_replies_of_pydantic_ai_are_translated() -> None:
 
 
 async def test_reasoning_budget_is_rejected_for_pydantic_ai_models() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="budget"):
+    with pytest.raises(d.UnsupportedFeatureError, match="budget"):
         await from_pydantic_ai(FunctionModel(limited)).complete("Hi.", reasoning=2000)

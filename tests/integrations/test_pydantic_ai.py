@@ -29,19 +29,8 @@ from pydantic_ai.messages import ModelResponse, ThinkingPart, ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 
-from dragoman import (
-    AuthenticationError,
-    Image,
-    OverloadedError,
-    System,
-    Text,
-    Thinking,
-    ToolResult,
-    Usage,
-    User,
-)
+import dragoman as d
 from dragoman.integrations.pydantic_ai import DragomanLossWarning, DragomanModel
-from dragoman.messages import ForceTool
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 
 from ..listed import Listed, speak
@@ -152,7 +141,7 @@ async def test_agent_parses_structured_output(wrap: Any, streamed: bool) -> None
     asked = provider.requests[0]
     assert (asked.response_schema is not None) == (wrap is NativeOutput)
     if wrap is ToolOutput:
-        assert asked.tool_choice == ForceTool("final_result") or asked.tool_choice == "required"
+        assert asked.tool_choice == d.ForceTool("final_result") or asked.tool_choice == "required"
 
 
 async def test_parallel_tool_calls_and_retry_prompts_work() -> None:
@@ -174,7 +163,7 @@ async def test_parallel_tool_calls_and_retry_prompts_work() -> None:
 
     assert (await agent.run("Add.")).output == "Done."
     results = [
-        message for message in provider.requests[1].messages if isinstance(message, ToolResult)
+        message for message in provider.requests[1].messages if isinstance(message, d.ToolResult)
     ]
     assert {result.tool_call_id: result.is_error for result in results} == {
         "c1": False,
@@ -197,12 +186,12 @@ async def test_invalid_output_is_requested_again() -> None:
 
     assert (await agent.run("Which city?")).output.name == "Bern"
     last = provider.requests[1].messages[-1]
-    assert isinstance(last, User)
+    assert isinstance(last, d.User)
     assert "Another city, please." in last.text
 
 
 async def test_usage_limits_of_pydantic_ai_are_enforced() -> None:
-    provider = ScriptedProvider(Answer(text="Hi.", usage=Usage(100, 50)))
+    provider = ScriptedProvider(Answer(text="Hi.", usage=d.Usage(100, 50)))
     with pytest.raises(UsageLimitExceeded):
         await Agent(DragomanModel(provider)).run(
             "Hello?", usage_limits=UsageLimits(output_tokens_limit=10)
@@ -218,10 +207,10 @@ async def test_usage_limits_of_pydantic_ai_are_enforced() -> None:
 async def test_opaque_provider_state_is_sent_back_in_the_next_request(streamed: bool) -> None:
     call = speak(
         lambda out: out.thinking("Let me look."),
-        lambda out: out.attach(Thinking, "sig"),
+        lambda out: out.attach(d.Thinking, "sig"),
         lambda out: (out.tool_start(0, "c1", "depth"), out.tool_input(0, '{"river": "Rhine"}')),
         finish="tool_calls",
-        usage=Usage(9, 3, 4, 1, 2),
+        usage=d.Usage(9, 3, 4, 1, 2),
     )
     provider = Listed(call, "It is 25 m deep.")
     agent = Agent(DragomanModel(provider))
@@ -262,11 +251,11 @@ async def test_settings_and_instructions_of_the_agent_are_sent() -> None:
         model_settings=settings,
     )
     [request] = provider.requests
-    system = [message for message in request.messages if isinstance(message, System)]
-    assert system[0] == System("You are a guide.")
-    assert System("Be brief.") in system
+    system = [message for message in request.messages if isinstance(message, d.System)]
+    assert system[0] == d.System("You are a guide.")
+    assert d.System("Be brief.") in system
     content: Any = request.messages[-1].content
-    assert (content[0], type(content[1])) == (Text("What is this?"), Image)
+    assert (content[0], type(content[1])) == (d.Text("What is this?"), d.Image)
     config = request.config
     assert (config.temperature, config.max_tokens, config.seed, config.reasoning) == (
         0.5,
@@ -278,12 +267,12 @@ async def test_settings_and_instructions_of_the_agent_are_sent() -> None:
 
 
 async def test_provider_errors_are_raised_as_pydantic_ai_errors() -> None:
-    busy = OverloadedError("no", status=503)
+    busy = d.OverloadedError("no", status=503)
     with pytest.raises(ModelHTTPError) as caught:
         await Agent(DragomanModel(Listed(busy))).run("Hi.")
     assert caught.value.status_code == 503
     with pytest.raises(ModelAPIError):
-        await Agent(DragomanModel(Listed(AuthenticationError("no key")))).run("Hi.")
+        await Agent(DragomanModel(Listed(d.AuthenticationError("no key")))).run("Hi.")
     second = FallbackModel(DragomanModel(Listed(busy)), DragomanModel(ScriptedProvider("Hello.")))
     assert (await Agent(second).run("Hi.")).output == "Hello."
 

@@ -13,43 +13,15 @@ from fastapi import FastAPI
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from dragoman import (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    NetworkError,
-    OverloadedError,
-    Provider,
-    ProviderError,
-    RateLimitError,
-    StructuredOutputError,
-    TimedOutError,
-    UnavailableError,
-    connect,
-)
-from dragoman.events import Assembler, MessageComplete, MessageStart, TextDelta, Usage
+import dragoman as d
+from dragoman.events import Assembler
 from dragoman.integrations.starlette import (
     ndjson_response,
     sse_response,
     ui_message_stream_response,
 )
 from dragoman.integrations.ui_messages import UIMessageChunks
-from dragoman.messages import (
-    AssistantBlock,
-    Audio,
-    Continuity,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    Url,
-)
+from dragoman.messages import AssistantBlock
 from dragoman.sim import Answer, Call, Fault, ScriptedProvider, ScriptRule, SimServer
 
 from ..gateway.serving import serving
@@ -65,7 +37,7 @@ HEADERS = {
 each_helper = pytest.mark.parametrize("kind", HELPERS)
 
 
-def serve(model: Provider) -> FastAPI:
+def serve(model: d.Provider) -> FastAPI:
     app = FastAPI()
 
     @app.post("/{kind}")
@@ -75,7 +47,7 @@ def serve(model: Provider) -> FastAPI:
     return app
 
 
-async def post(model: Provider, kind: str) -> httpx.Response:
+async def post(model: d.Provider, kind: str) -> httpx.Response:
     transport = httpx.ASGITransport(app=serve(model))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         return await client.post(f"/{kind}")
@@ -94,7 +66,7 @@ async def collect_text(reply: httpx.Response, pieces: list[str]) -> None:
 
 @each_helper
 async def test_a_reply_ends_with_its_finish_reason_and_usage(kind: str) -> None:
-    reply = await post(ScriptedProvider(Answer("Hello there.", usage=Usage(10, 5))), kind)
+    reply = await post(ScriptedProvider(Answer("Hello there.", usage=d.Usage(10, 5))), kind)
     assert (reply.status_code, reply.headers["content-type"]) == (200, HEADERS[kind])
     assert reply.headers["cache-control"] == "no-cache"
     sent = read(reply.text)
@@ -119,7 +91,7 @@ async def test_an_error_before_the_first_event_gets_a_status_and_a_json_body(kin
         ScriptRule(Answer("x"), fault=Fault(status=429, message="slow down", retry_after=3))
     )
     with SimServer(script) as server:
-        async with connect("sim", base_url=server.base_urls["openai"]) as model:
+        async with d.connect("sim", base_url=server.base_urls["openai"]) as model:
             reply = await post(model, kind)
     assert (reply.status_code, reply.headers["retry-after"]) == (429, "3")
     assert reply.headers["content-type"] == "application/json"
@@ -132,32 +104,32 @@ async def test_an_error_before_the_first_event_gets_a_status_and_a_json_body(kin
 
 
 STATUSES = [
-    (RateLimitError("x"), 429),
-    (OverloadedError("x", status=529), 503),
-    (OverloadedError("x", status=429), 429),
-    (UnavailableError("x", status=500), 500),
-    (UnavailableError("x"), 502),
-    (UnavailableError("x", status=302), 502),
-    (NetworkError("x"), 502),
-    (TimedOutError("x"), 504),
-    (InvalidRequestError("x"), 400),
-    (InvalidRequestError("x", status=422), 422),
-    (ContextOverflowError("x", status=400), 400),
+    (d.RateLimitError("x"), 429),
+    (d.OverloadedError("x", status=529), 503),
+    (d.OverloadedError("x", status=429), 429),
+    (d.UnavailableError("x", status=500), 500),
+    (d.UnavailableError("x"), 502),
+    (d.UnavailableError("x", status=302), 502),
+    (d.NetworkError("x"), 502),
+    (d.TimedOutError("x"), 504),
+    (d.InvalidRequestError("x"), 400),
+    (d.InvalidRequestError("x", status=422), 422),
+    (d.ContextOverflowError("x", status=400), 400),
     # the application's key is wrong, not the client's
-    (AuthenticationError("x", status=401), 502),
-    (AuthenticationError("x", status=400), 502),
-    (InvalidModelError("x", status=404), 502),
-    (ProviderError("x"), 502),
+    (d.AuthenticationError("x", status=401), 502),
+    (d.AuthenticationError("x", status=400), 502),
+    (d.InvalidModelError("x", status=404), 502),
+    (d.ProviderError("x"), 502),
 ]
 
 
 @pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda value: repr(value))
-async def test_each_error_class_has_its_http_status(error: ProviderError, status: int) -> None:
+async def test_each_error_class_has_its_http_status(error: d.ProviderError, status: int) -> None:
     assert (await sse_response(Listed(error).stream("Hi"))).status_code == status
 
 
 async def test_error_text_that_repeats_the_prompt_is_not_sent_to_the_client() -> None:
-    error = InvalidRequestError(
+    error = d.InvalidRequestError(
         "x", provider_message="cannot read: the secret system prompt of the application"
     )
     error.hide([], ["the secret system prompt of the application"])
@@ -169,7 +141,7 @@ async def test_error_text_that_repeats_the_prompt_is_not_sent_to_the_client() ->
 async def test_an_error_after_the_first_event_is_sent_as_the_last_event(
     kind: str,
 ) -> None:
-    model = Listed(broken("Half", UnavailableError("went away")))
+    model = Listed(broken("Half", d.UnavailableError("went away")))
     pieces: list[str] = []
     async with serving(serve(model)) as url, httpx.AsyncClient() as client:
         reply = await client.send(client.build_request("POST", f"{url}/{kind}"), stream=True)
@@ -189,7 +161,7 @@ async def test_a_structured_reply_that_violates_its_schema_does_not_look_complet
 ) -> None:
     response = await HELPERS[kind](Listed("no JSON").stream("Hi", response_schema=dict[str, int]))
     sent: list[Any] = []
-    with pytest.raises(StructuredOutputError):
+    with pytest.raises(d.StructuredOutputError):
         await run(response, sent, asyncio.Event())
     assert sent[-1]["more_body"]
     assert b'"type":"error"' in sent[-1]["body"]
@@ -294,12 +266,12 @@ async def test_a_stream_that_was_already_read_is_rejected() -> None:
 # --- chunks of the UI message stream -----------------------------------------------------------
 
 
-LOOK = Tool(
+LOOK = d.Tool(
     "look", "Describe a place.", {"type": "object", "properties": {"place": {"type": "string"}}}
 )
 
 
-async def chunks_of(model: Provider, **settings: Any) -> list[Any]:
+async def chunks_of(model: d.Provider, **settings: Any) -> list[Any]:
     response = await ui_message_stream_response(model.stream("Hi", tools=[LOOK]), **settings)
     await run(response, sent := [], asyncio.Event())
     return read(b"".join(message.get("body", b"") for message in sent).decode())
@@ -340,7 +312,7 @@ async def test_every_kind_of_content_block_is_sent_as_ui_message_chunks() -> Non
 async def test_reasoning_signature_is_sent_at_the_end_of_the_reasoning() -> None:
     def sign(out: Assembler) -> None:
         out.thinking("Hm.")
-        out.attach(Thinking, "s")
+        out.attach(d.Thinking, "s")
 
     ends = [
         chunk
@@ -381,11 +353,11 @@ def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
         ]
     }
     content = (
-        Text("A.", Continuity(opaque=cited)),
-        Text("Again.", Continuity(opaque=cited)),
-        Text(
+        d.Text("A.", d.Continuity(opaque=cited)),
+        d.Text("Again.", d.Continuity(opaque=cited)),
+        d.Text(
             "B.",
-            Continuity(
+            d.Continuity(
                 opaque={
                     "annotations": [
                         {"type": "file_citation", "file_id": "f1", "filename": "b.txt"}
@@ -393,13 +365,13 @@ def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
                 }
             ),
         ),
-        Image(Inline("aGk="), "image/webp"),
-        Audio(Url("https://a.example/x")),
+        d.Image(d.Inline("aGk="), "image/webp"),
+        d.Audio(d.Url("https://a.example/x")),
     )
     chunks = UIMessageChunks()
-    chunks.convert(MessageStart("m", "r", "model"))
-    chunks.convert(TextDelta("m", "r", 0, "A."))
-    assert chunks.convert(MessageComplete("m", "r", "stop", content)) == [
+    chunks.convert(d.MessageStart("m", "r", "model"))
+    chunks.convert(d.TextDelta("m", "r", 0, "A."))
+    assert chunks.convert(d.MessageComplete("m", "r", "stop", content)) == [
         {"type": "text-end", "id": "text-0"},
         {
             "type": "source-url",
@@ -425,18 +397,18 @@ def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
 
 
 def test_a_ui_message_keeps_opaque_provider_state() -> None:
-    issuer = Issuer("anthropic", "anthropic", "m")
+    issuer = d.Issuer("anthropic", "anthropic", "m")
     content = (
         # The signature is stored in the metadata of the reasoning part.
-        Thinking("Hm.", Continuity("signed", issuer=issuer)),
-        RedactedThinking("c2VjcmV0", Continuity(issuer=issuer)),
-        Opaque({"type": "web_search_tool_result", "content": [{"url": "https://a.example"}]}),
-        Text("Found.", None),
-        ToolCall("c1", "look", {}, Continuity("thought-signature", issuer=issuer)),
+        d.Thinking("Hm.", d.Continuity("signed", issuer=issuer)),
+        d.RedactedThinking("c2VjcmV0", d.Continuity(issuer=issuer)),
+        d.Opaque({"type": "web_search_tool_result", "content": [{"url": "https://a.example"}]}),
+        d.Text("Found.", None),
+        d.ToolCall("c1", "look", {}, d.Continuity("thought-signature", issuer=issuer)),
     )
     chunks = UIMessageChunks()
-    chunks.convert(MessageStart("m", "r", "model"))
-    sent = chunks.convert(MessageComplete("m", "r", "stop", content))
+    chunks.convert(d.MessageStart("m", "r", "model"))
+    sent = chunks.convert(d.MessageComplete("m", "r", "stop", content))
     assert [(chunk["type"], chunk["id"]) for chunk in sent] == [
         ("data-dragoman-block", "block-1"),
         ("data-dragoman-block", "block-2"),
@@ -446,4 +418,4 @@ def test_a_ui_message_keeps_opaque_provider_state() -> None:
     assert [each["index"] for each in blocks] == [1, 2, 4]
     read_back = [msgspec.convert(each["block"], AssistantBlock) for each in blocks[:2]]  # type: ignore[arg-type]
     assert read_back == [content[1], content[2]]
-    assert msgspec.convert(blocks[2]["continuity"], Continuity) == content[4].continuity
+    assert msgspec.convert(blocks[2]["continuity"], d.Continuity) == content[4].continuity

@@ -8,17 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import InvalidModelError, Request, RuntimeConfig, System, User, connect
-from dragoman.local import (
-    LocalProvider,
-    WeightsError,
-    find_model,
-    list_models,
-    pull_model,
-    remove_model,
-)
+import dragoman as d
+from dragoman.local import WeightsError, find_model, list_models, pull_model, remove_model
 from dragoman.local.catalog import load_catalog
-from dragoman.middleware import describe
 
 CONTENT = b"GGUF and the rest"
 
@@ -45,22 +37,22 @@ def test_every_bundled_model_has_distinct_digests_and_a_default_exists() -> None
 
 
 def test_description_of_a_local_model_shows_its_default_settings() -> None:
-    assert describe(connect("local")) == (
+    assert d.describe(d.connect("local")) == (
         "LocalProvider(model='smollm2-135m-instruct', threads=1, context=4096, "
         "system='Answer the question in plain English.', temperature=0.2, max_tokens=400)"
     )
-    assert describe(connect("local:./mine.gguf")) == (
+    assert d.describe(d.connect("local:./mine.gguf")) == (
         "LocalProvider(model='mine', threads=1, context=4096, max_tokens=400)"
     )
 
 
 def test_call_settings_override_the_defaults_of_a_local_model() -> None:
-    provider = LocalProvider()
-    plain = provider._with_defaults(Request((User("Hi"),)))  # noqa: SLF001 - the request as the embedded server gets it
-    assert plain.messages == (System("Answer the question in plain English."), User("Hi"))
+    provider = d.LocalProvider()
+    plain = provider._with_defaults(d.Request((d.User("Hi"),)))  # noqa: SLF001 - the request as the embedded server gets it
+    assert plain.messages == (d.System("Answer the question in plain English."), d.User("Hi"))
     assert (plain.config.temperature, plain.config.max_tokens) == (0.2, 400)
-    config = RuntimeConfig(temperature=0, max_tokens=5, top_p=0.5)
-    given = Request((System("Be terse."), User("Hi")), config=config)
+    config = d.RuntimeConfig(temperature=0, max_tokens=5, top_p=0.5)
+    given = d.Request((d.System("Be terse."), d.User("Hi")), config=config)
     assert provider._with_defaults(given) == given  # noqa: SLF001 - the request as the embedded server gets it
 
 
@@ -68,26 +60,26 @@ def test_number_of_threads_of_a_local_model_is_configurable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_LOCAL_THREADS", "3")
-    assert LocalProvider().settings()["threads"] == 3
-    assert LocalProvider(threads=2).settings()["threads"] == 2
+    assert d.LocalProvider().settings()["threads"] == 3
+    assert d.LocalProvider(threads=2).settings()["threads"] == 2
     for wrong in ("0", "-1", "many", "²"):
         monkeypatch.setenv("DRAGOMAN_LOCAL_THREADS", wrong)
         with pytest.raises(ValueError, match="DRAGOMAN_LOCAL_THREADS must be"):
-            LocalProvider()
+            d.LocalProvider()
 
 
 def test_bundled_models_are_opened_by_name() -> None:
-    assert connect("local:qwen").model == "qwen2.5-coder-1.5b-instruct"
-    assert connect("local:smollm2").model == connect("local").model
+    assert d.connect("local:qwen").model == "qwen2.5-coder-1.5b-instruct"
+    assert d.connect("local:smollm2").model == d.connect("local").model
 
 
 def test_error_for_an_unknown_model_lists_the_known_names(tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(CONTENT)
     pull_model(tmp_path / "mine.gguf")
     with pytest.raises(
-        InvalidModelError, match=r"'quen'; known are smollm2, qwen, mine, and any \.gguf"
+        d.InvalidModelError, match=r"'quen'; known are smollm2, qwen, mine, and any \.gguf"
     ):
-        connect("local:quen")
+        d.connect("local:quen")
     with pytest.raises(WeightsError, match=r"one of smollm2, qwen, hf:owner/repo/file\.gguf or"):
         pull_model("quen")
 
@@ -99,7 +91,7 @@ def test_pulling_a_local_file_copies_it_under_its_name(tmp_path: Path, cache: Pa
     assert (pulled.name, Path(pulled.path)) == ("mine", cache / "models" / "mine.gguf")
     assert pulled.sha256 == hashlib.sha256(CONTENT).hexdigest()
     source.unlink()
-    assert connect("local:mine").model == "mine"
+    assert d.connect("local:mine").model == "mine"
     assert [model.name for model in list_models()] == ["smollm2", "qwen", "mine"]
     assert remove_model("mine")
     assert [model.name for model in list_models()] == ["smollm2", "qwen"]

@@ -8,57 +8,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dragoman.events import AssembledFrom, IntentSource, ToolIntent, Usage
-from dragoman.log import (
-    BudgetExceeded,
-    CallCompleted,
-    CallFailed,
-    CallStarted,
-    ContextProjected,
-    ContextSummarised,
-    LeftOut,
-    LlmExchangeKept,
-    LogPruned,
-    MessageRecorded,
-    ModelSwapped,
-    PermissionAnswered,
-    PermissionDenied,
-    PermissionGranted,
-    PermissionRequested,
-    ProviderRecovered,
-    ProviderUnavailable,
-    Routing,
-    RoutingSwitched,
-    SessionFinished,
-    SessionResumed,
-    SessionStarted,
-    ToolFailed,
-    ToolIntentClosed,
-    ToolIntentRejected,
-    ToolIntentValidated,
-    ToolObserved,
-    ToolStarted,
-    TurnStarted,
-)
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    Issuer,
-    LossWarning,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    User,
-)
+import dragoman as d
+from dragoman import log as logs
+from dragoman.events import AssembledFrom, IntentSource
 
-INTENT = ToolIntent(
+INTENT = d.ToolIntent(
     "tu_01", "call_1", "bash", {"command": "make test"}, '{"command": "make test"}',
     IntentSource("acme", "large", "r1", 1), AssembledFrom(3, 10, 90),
 )  # fmt: skip
-COMPLETED = CallCompleted(
+COMPLETED = logs.CallCompleted(
     model="large", provider="acme", stop_reason="tool_use", latency_ms=812.5, request_id="r1",
     input_tokens=1200,
     output_tokens=45, cached_input_tokens=1000, cache_creation_input_tokens=0, reasoning_tokens=12,
@@ -66,16 +24,16 @@ COMPLETED = CallCompleted(
     produced_thinking_blocks=1,
     finish_reason="tool_calls", response_model="large-2026", first_event_ms=210.0, attempt=1,
 )  # fmt: skip
-LOSS = LossWarning("dropped", "messages[1].content[0]", "thinking of another issuer")
+LOSS = d.LossWarning("dropped", "messages[1].content[0]", "thinking of another issuer")
 
-_REPLY = Assistant(
+_REPLY = d.Assistant(
     [
-        Thinking("hm", Continuity("sig==", None, Issuer("anthropic", "acme", "large"))),
-        Text("I will run the tests — ありがとう \x00 \U0001f600"),
-        ToolCall("call_1", "bash", {"command": "make test"}),
+        d.Thinking("hm", d.Continuity("sig==", None, d.Issuer("anthropic", "acme", "large"))),
+        d.Text("I will run the tests — ありがとう \x00 \U0001f600"),
+        d.ToolCall("call_1", "bash", {"command": "make test"}),
     ]
 )
-_RECORDED = MessageRecorded(
+_RECORDED = logs.MessageRecorded(
     _REPLY,
     "large",
     "acme",
@@ -83,22 +41,22 @@ _RECORDED = MessageRecorded(
     "tool_calls",
     (LOSS,),
     "msg_01",
-    Routing("manual", "acme:large", "the user asked"),
-    Usage(1200, 45, 1000),
+    logs.Routing("manual", "acme:large", "the user asked"),
+    d.Usage(1200, 45, 1000),
     Decimal("0.00475"),
     "2026-11",
     None,
     812.5,
     {"call_1": "tu_01"},
 )
-_STARTED = CallStarted(
+_STARTED = logs.CallStarted(
     model="large",
     provider="acme",
     request_id="r1",
     estimated_input_tokens=1200,
-    config=RuntimeConfig(temperature=0.5, stop_sequences=["\n"]),
+    config=d.RuntimeConfig(temperature=0.5, stop_sequences=["\n"]),
 )
-_FAILED = CallFailed(
+_FAILED = logs.CallFailed(
     model="large",
     provider="acme",
     error_class="rate_limit",
@@ -108,10 +66,10 @@ _FAILED = CallFailed(
     request_id="r1",
     status=429,
 )
-_PROJECTED = ContextProjected(
+_PROJECTED = logs.ContextProjected(
     "window",
     "share",
-    (LeftOut(3, 900), LeftOut(5, 80, "gone")),
+    (logs.LeftOut(3, 900), logs.LeftOut(5, 80, "gone")),
     15000,
     9000,
     16000,
@@ -124,14 +82,14 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
     ("user", "private"): [
         (
             "session.started",
-            SessionStarted(
+            logs.SessionStarted(
                 "Fix the tests", "large", "acme", ("bash",), {"cwd": "/x"}, {"bash": "0" * 64}
             ),
         ),
-        ("message.recorded", MessageRecorded(User("Hello"))),
+        ("message.recorded", logs.MessageRecorded(d.User("Hello"))),
         (
             "permission.answered",
-            PermissionAnswered(
+            logs.PermissionAnswered(
                 "tu_01", True, "ann", "fine", "prefix", "make", {"command": "make lint"}
             ),
         ),
@@ -143,7 +101,7 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
         ),
         (
             "message.recorded",
-            MessageRecorded(Assistant("Hal"), finish_reason="error", in_context=False),
+            logs.MessageRecorded(d.Assistant("Hal"), finish_reason="error", in_context=False),
         ),
         (
             "llm.call_started",
@@ -151,16 +109,18 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
         ),
         (
             "llm.exchange_kept",
-            LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]}),
+            logs.LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]}),
         ),
-        ("llm.exchange_kept", LlmExchangeKept("r1", "acme", "large", problem="too long")),
+        ("llm.exchange_kept", logs.LlmExchangeKept("r1", "acme", "large", problem="too long")),
         ("tool_intent.proposed", INTENT),
     ],
     ("agent", "pseudonymous"): [
         ("llm.call_completed", COMPLETED),
         (
             "llm.call_completed",
-            CallCompleted(model="large", provider="acme", stop_reason="end_turn", latency_ms=1.0),
+            logs.CallCompleted(
+                model="large", provider="acme", stop_reason="end_turn", latency_ms=1.0
+            ),
         ),
         (
             "llm.call_failed",
@@ -168,70 +128,82 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
         ),
     ],
     ("tool", "private"): [
-        ("message.recorded", MessageRecorded(ToolResult("call_1", "exit 1", is_error=True))),
+        (
+            "message.recorded",
+            logs.MessageRecorded(d.ToolResult("call_1", "exit 1", is_error=True)),
+        ),
         (
             "tool.started",
-            ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),
+            logs.ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),
         ),
         (
             "tool.observed",
-            ToolObserved(
+            logs.ToolObserved(
                 "tu_01", "bash", "Expected 4, received 5", True, False, 1, 912.0, {"stderr": "…"}
             ),
         ),
-        ("tool.observed", ToolObserved("tu_01", "look", (Text("a"), Text("b")))),
+        ("tool.observed", logs.ToolObserved("tu_01", "look", (d.Text("a"), d.Text("b")))),
         (
             "tool.failed",
-            ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0),
+            logs.ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0),
         ),
     ],
     ("system", "private"): [
         (
             "session.resumed",
-            SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64}),
+            logs.SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64}),
         ),
-        ("session.finished", SessionFinished("exhausted", "50 turns", 50)),
-        ("turn.started", TurnStarted(1, "large", "acme")),
-        ("message.recorded", MessageRecorded(System("Be terse."))),
+        ("session.finished", logs.SessionFinished("exhausted", "50 turns", 50)),
+        ("turn.started", logs.TurnStarted(1, "large", "acme")),
+        ("message.recorded", logs.MessageRecorded(d.System("Be terse."))),
         (
             "context.projected",
             _PROJECTED,
         ),
-        ("context.summarised", ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7")),
-        ("tool_intent.validated", ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",))),
+        (
+            "context.summarised",
+            logs.ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7"),
+        ),
+        (
+            "tool_intent.validated",
+            logs.ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",)),
+        ),
         (
             "tool_intent.rejected",
-            ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"),
+            logs.ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"),
         ),
-        ("tool_intent.closed", ToolIntentClosed("tu_01", "the process was killed", "bash")),
-        ("permission.requested", PermissionRequested("tu_01", "bash", "not in the rules")),
-        ("permission.granted", PermissionGranted("tu_01", "bash", "user", scope="session")),
+        ("tool_intent.closed", logs.ToolIntentClosed("tu_01", "the process was killed", "bash")),
+        ("permission.requested", logs.PermissionRequested("tu_01", "bash", "not in the rules")),
+        ("permission.granted", logs.PermissionGranted("tu_01", "bash", "user", scope="session")),
         (
             "permission.denied",
-            PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive"),
+            logs.PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive"),
         ),
         (
             "log.pruned",
-            LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC)),
+            logs.LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC)),
         ),
     ],
     ("system", "pseudonymous"): [
         (
             "model.swapped",
-            ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)),
+            logs.ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)),
         ),
-        ("budget.exceeded", BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD")),
+        (
+            "budget.exceeded",
+            logs.BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD"),
+        ),
         (
             "routing.switched",
-            RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1"),
+            logs.RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1"),
         ),
         (
             "routing.provider_unavailable",
-            ProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small")),
+            logs.ProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small")),
         ),
         (
             "routing.provider_recovered",
-            ProviderRecovered("acme", "model_specific", 31.5, ("large",)),
+            logs.ProviderRecovered("acme", "model_specific", 31.5, ("large",)),
         ),
     ],
 }
@@ -252,5 +224,8 @@ values = st.recursive(
     max_leaves=6,
 )
 payloads = st.sampled_from(WRITABLE) | st.builds(
-    ToolStarted, intent_id=texts, tool_name=texts, input=st.dictionaries(texts, values, max_size=4)
+    logs.ToolStarted,
+    intent_id=texts,
+    tool_name=texts,
+    input=st.dictionaries(texts, values, max_size=4),
 )

@@ -10,17 +10,9 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dragoman import log as logs
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
-from dragoman.log import (
-    ExportedLog,
-    LogCorruptError,
-    LogReadOnlyError,
-    SqliteLog,
-    TurnStarted,
-    open_log,
-    read_uses,
-)
 from dragoman.replay import count_totals, read_steps
 
 from ..story import LEFT_OPEN, STORY, tell
@@ -28,7 +20,7 @@ from ..story import LEFT_OPEN, STORY, tell
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with SqliteLog(tmp_path / "log.db") as log:
+    with logs.SqliteLog(tmp_path / "log.db") as log:
         tell(log, "fix")
         tell(log, "löok", LEFT_OPEN)
         log.export(tmp_path / "log.jsonl")
@@ -37,10 +29,10 @@ def path(tmp_path: Path) -> Path:
 
 def test_exported_file_can_be_read_like_the_log(path: Path) -> None:
     with (
-        open_log(path, readonly=True) as export,
-        SqliteLog(path.with_name("log.db"), readonly=True) as log,
+        logs.open_log(path, readonly=True) as export,
+        logs.SqliteLog(path.with_name("log.db"), readonly=True) as log,
     ):
-        assert isinstance(export, ExportedLog)
+        assert isinstance(export, logs.ExportedLog)
         assert export.sessions() == log.sessions()
         assert export.verify() == log.verify()
         assert export.verify("fix", known={"fix": "0" * 64}) == log.verify(
@@ -51,17 +43,17 @@ def test_exported_file_can_be_read_like_the_log(path: Path) -> None:
             assert list(export.read(session, 5)) == list(log.read(session, 5))
             assert list(read_steps(export, session)) == list(read_steps(log, session))
             assert count_totals(export, session) == count_totals(log, session)
-        assert list(read_uses(export)) == list(read_uses(log))
+        assert list(logs.read_uses(export)) == list(logs.read_uses(log))
         again = path.with_name("again.jsonl")
         export.export(again)
         assert again.read_bytes() == path.read_bytes()
 
 
 def test_exported_log_is_read_only(path: Path) -> None:
-    with pytest.raises(LogReadOnlyError, match="is read-only"):
-        open_log(path)
-    with ExportedLog(path) as log, pytest.raises(LogReadOnlyError):
-        log.append_sync("fix", TurnStarted(1))
+    with pytest.raises(logs.LogReadOnlyError, match="is read-only"):
+        logs.open_log(path)
+    with logs.ExportedLog(path) as log, pytest.raises(logs.LogReadOnlyError):
+        log.append_sync("fix", logs.TurnStarted(1))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +73,7 @@ def test_changed_line_of_an_export_is_detected(
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with ExportedLog(path) as log:
+    with logs.ExportedLog(path) as log:
         found = log.verify().first
         assert found is not None
         assert (found.session, found.problem) == ("fix", problem)
@@ -90,16 +82,16 @@ def test_changed_line_of_an_export_is_detected(
 def test_removed_duplicated_and_moved_lines_of_an_export_are_detected(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:5], *lines[6:]]))
-    with ExportedLog(path) as log:
+    with logs.ExportedLog(path) as log:
         found = log.verify().first
         assert found is not None
         assert (found.seq, found.problem) == (6, "gap")
     path.write_bytes(b"".join([*lines[:5], lines[4], *lines[5:]]))
-    with ExportedLog(path) as log:
+    with logs.ExportedLog(path) as log:
         assert not log.verify().ok
     # The order of the lines does not matter: records are linked by their hashes.
     path.write_bytes(b"".join(reversed(lines)))
-    with ExportedLog(path) as log:
+    with logs.ExportedLog(path) as log:
         assert log.verify().ok
 
 
@@ -109,16 +101,16 @@ def test_removed_duplicated_and_moved_lines_of_an_export_are_detected(path: Path
 def test_error_names_the_line_of_an_invalid_export(path: Path, content: bytes) -> None:
     path.write_bytes(path.read_bytes() + content)
     with pytest.raises(
-        LogCorruptError, match=rf"log\.jsonl, line {len(STORY) + 9}: is not a record"
+        logs.LogCorruptError, match=rf"log\.jsonl, line {len(STORY) + 9}: is not a record"
     ):
-        ExportedLog(path)
+        logs.ExportedLog(path)
 
 
 def test_truncated_file_is_detected(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-40])
-    with pytest.raises(LogCorruptError, match="the file was cut off"):
-        ExportedLog(path)
+    with pytest.raises(logs.LogCorruptError, match="the file was cut off"):
+        logs.ExportedLog(path)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -128,16 +120,16 @@ def test_flipped_bits_are_detected(path: Path, data: st.DataObject) -> None:
     at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
     damaged = path.with_name("damaged.jsonl")
     damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
-    sound = ExportedLog(path)
+    sound = logs.ExportedLog(path)
     heads = {entry.session: entry.head for entry in sound.sessions()}
     try:
-        with ExportedLog(damaged) as log:
+        with logs.ExportedLog(damaged) as log:
             report = log.verify(known=heads)
             if report.ok:  # the flipped bit only changed how a character is escaped
                 assert [list(log.read(name)) for name in heads] == [
                     list(sound.read(name)) for name in heads
                 ]
-    except LogCorruptError:
+    except logs.LogCorruptError:
         pass
 
 
@@ -166,7 +158,7 @@ def test_an_exported_file_can_be_imported(path: Path, tmp_path: Path) -> None:
     assert take(str(path), "--session", "fix", "--json").stdout == '{\n  "records": 34\n}\n'
     assert take(str(path)).stderr == "imported 8 records\n"
     assert take(str(path)).stderr == "imported 0 records\n"
-    with SqliteLog(tmp_path / "new.db", readonly=True) as log:
+    with logs.SqliteLog(tmp_path / "new.db", readonly=True) as log:
         log.export(tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_bytes() == path.read_bytes()
     assert take(str(path), "--session", "nobody").exit_code == 2

@@ -8,37 +8,28 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from dragoman.log import (
-    EventLog,
-    LogClosedError,
-    LogConflictError,
-    LogLockedError,
-    LogRecord,
-    PostgresLog,
-    SessionStarted,
-    TurnStarted,
-)
+from dragoman import log as logs
 
-Open = Callable[..., EventLog]
+Open = Callable[..., logs.EventLog]
 
 
 async def test_append_is_rejected_unless_it_follows_the_expected_record(open_store: Open) -> None:
     log = open_store()
-    assert (await log.append("s1", SessionStarted("Go."), expected=0)).seq == 1
-    assert (await log.append("s1", TurnStarted(1), expected=1)).seq == 2
-    assert log.append_sync("s1", TurnStarted(2), expected=2).seq == 3
+    assert (await log.append("s1", logs.SessionStarted("Go."), expected=0)).seq == 1
+    assert (await log.append("s1", logs.TurnStarted(1), expected=1)).seq == 2
+    assert log.append_sync("s1", logs.TurnStarted(2), expected=2).seq == 3
     for wrong in (0, 1, 2, 4, -1):
         with pytest.raises(
-            LogConflictError,
+            logs.LogConflictError,
             match=f"was to follow record {wrong}, but the session ends at record 3",
         ):
-            await log.append("s1", TurnStarted(9), expected=wrong)
-        with pytest.raises(LogConflictError):
-            log.append_sync("s1", TurnStarted(9), expected=wrong)
-    with pytest.raises(LogConflictError, match="ends at record 0"):
-        await log.append("s2", TurnStarted(9), expected=1)
+            await log.append("s1", logs.TurnStarted(9), expected=wrong)
+        with pytest.raises(logs.LogConflictError):
+            log.append_sync("s1", logs.TurnStarted(9), expected=wrong)
+    with pytest.raises(logs.LogConflictError, match="ends at record 0"):
+        await log.append("s2", logs.TurnStarted(9), expected=1)
     # Without an expected sequence number nothing is checked.
-    assert (await log.append("s1", TurnStarted(3))).seq == 4
+    assert (await log.append("s1", logs.TurnStarted(3))).seq == 4
     assert log.verify().ok
 
 
@@ -46,32 +37,32 @@ async def test_conflict_does_not_affect_other_appends_of_its_group_commit(
     open_store: Open,
 ) -> None:
     log = open_store()
-    await log.append("s1", TurnStarted(0))
+    await log.append("s1", logs.TurnStarted(0))
     # All these appends wait while the first one is written, and share one transaction.
     expectations = [None, 9, 2, 2, 3]
     results = await asyncio.gather(
-        *[log.append("s1", TurnStarted(n), expected=it) for n, it in enumerate(expectations)],
+        *[log.append("s1", logs.TurnStarted(n), expected=it) for n, it in enumerate(expectations)],
         return_exceptions=True,
     )
-    assert [it.seq if isinstance(it, LogRecord) else type(it) for it in results] == [
-        2, LogConflictError, 3, LogConflictError, 4,
+    assert [it.seq if isinstance(it, logs.LogRecord) else type(it) for it in results] == [
+        2, logs.LogConflictError, 3, logs.LogConflictError, 4,
     ]  # fmt: skip
     assert [record.payload.number for record in log.read("s1")] == [0, 0, 2, 4]  # type: ignore[union-attr]
     assert log.verify().ok
 
 
 async def test_one_of_several_concurrent_appends_at_one_position_succeeds(conninfo: str) -> None:
-    async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
+    async with logs.PostgresLog(conninfo) as one, logs.PostgresLog(conninfo) as two:
         for seq in range(20):
             results = await asyncio.gather(
                 *[
-                    log.append("s1", TurnStarted(seq), expected=seq)
+                    log.append("s1", logs.TurnStarted(seq), expected=seq)
                     for log in (one, two, one, two)
                 ],
                 return_exceptions=True,
             )
-            assert sum(isinstance(it, LogRecord) for it in results) == 1
-            assert sum(isinstance(it, LogConflictError) for it in results) == 3
+            assert sum(isinstance(it, logs.LogRecord) for it in results) == 1
+            assert sum(isinstance(it, logs.LogConflictError) for it in results) == 3
         assert one.verify().records == 20
 
 
@@ -80,7 +71,7 @@ async def test_session_in_use_cannot_be_opened_again_until_it_is_released(
 ) -> None:
     log = open_store()
     async with log.hold("s1"):
-        with pytest.raises(LogLockedError, match="'s1' is still running"):
+        with pytest.raises(logs.LogLockedError, match="'s1' is still running"):
             async with log.hold("s1"):
                 pass
         async with log.hold("s2"):
@@ -94,7 +85,9 @@ async def test_lease_that_was_taken_over_outlasts_the_first_holder(open_store: O
     async with log.hold("s1"):
         later = log.hold("s1", takeover=True)
         await later.__aenter__()
-    with pytest.raises(LogLockedError):  # releasing the first lease did not release the second
+    with pytest.raises(
+        logs.LogLockedError
+    ):  # releasing the first lease did not release the second
         async with log.hold("s1"):
             pass
     await later.__aexit__(None, None, None)
@@ -109,24 +102,24 @@ async def test_closing_a_log_ends_its_leases(open_store: Open) -> None:
     again = open_store()
     async with again.hold("s1"):
         pass
-    if isinstance(log, PostgresLog):
-        with pytest.raises(LogClosedError):
+    if isinstance(log, logs.PostgresLog):
+        with pytest.raises(logs.LogClosedError):
             async with log.hold("s1"):
                 pass
 
 
 async def test_session_lease_excludes_other_processes(conninfo: str) -> None:
-    async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
+    async with logs.PostgresLog(conninfo) as one, logs.PostgresLog(conninfo) as two:
         first = one.hold("s1")
         await first.__aenter__()
-        with pytest.raises(LogLockedError):
+        with pytest.raises(logs.LogLockedError):
             async with two.hold("s1"):
                 pass
         async with two.hold("s1", takeover=True):
             await first.__aexit__(None, None, None)
             # The second log writes and holds the lease from now on.
-            await two.append("s1", TurnStarted(1))
-            with pytest.raises(LogLockedError):
+            await two.append("s1", logs.TurnStarted(1))
+            with pytest.raises(logs.LogLockedError):
                 async with one.hold("s1"):
                     pass
         async with one.hold("s1"):
@@ -137,8 +130,8 @@ async def test_leases_of_logs_in_one_database_are_separate(conninfo: str, server
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA IF NOT EXISTS apart")
     with (
-        PostgresLog(conninfo) as one,
-        PostgresLog(f"{server} options='-c search_path=apart'") as two,
+        logs.PostgresLog(conninfo) as one,
+        logs.PostgresLog(f"{server} options='-c search_path=apart'") as two,
     ):
         async with one.hold("s1"), two.hold("s1"):
             pass
@@ -147,7 +140,7 @@ async def test_leases_of_logs_in_one_database_are_separate(conninfo: str, server
 async def test_lost_connection_ends_the_lease_and_the_next_append_renews_it(
     conninfo: str, server: str
 ) -> None:
-    async with PostgresLog(conninfo) as one, PostgresLog(conninfo) as two:
+    async with logs.PostgresLog(conninfo) as one, logs.PostgresLog(conninfo) as two:
         async with one.hold("s1"):
             assert one._connection is not None  # noqa: SLF001 - PostgreSQL ends the log's own connection
             with psycopg.connect(server, autocommit=True) as admin:
@@ -159,8 +152,8 @@ async def test_lost_connection_ends_the_lease_and_the_next_append_renews_it(
             async with two.hold("s1"):
                 pass
             for _ in range(2):  # the first append fails because the connection was lost
-                await asyncio.gather(one.append("s1", TurnStarted(1)), return_exceptions=True)
-            with pytest.raises(LogLockedError):
+                await asyncio.gather(one.append("s1", logs.TurnStarted(1)), return_exceptions=True)
+            with pytest.raises(logs.LogLockedError):
                 async with two.hold("s1"):
                     pass
         async with two.hold("s1"):

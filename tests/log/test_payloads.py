@@ -6,6 +6,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+import dragoman as d
+from dragoman import log as logs
 from dragoman.calls import (
     CallCompleted,
     CallFailed,
@@ -15,27 +17,15 @@ from dragoman.calls import (
     RoutingSwitched,
     Trigger,
 )
-from dragoman.log import (
-    CATALOGUE,
-    InvalidRecordError,
-    Payload,
-    SessionStarted,
-    ToolObserved,
-    ToolStarted,
-    TurnStarted,
-    UnknownTypeError,
-    parse_payload,
-)
 from dragoman.log.payloads import decode_payload, encode_payload, find_actor
-from dragoman.messages import Request, Text, User
 from dragoman.middleware.observe import EventsDropped
 
 from .samples import INTENT, SAMPLES
 
 
 def test_every_record_type_has_its_default_actor_and_sensitivity() -> None:
-    assert {kind for kind, *_ in SAMPLES} == set(CATALOGUE)
-    assert {entry.payload for entry in CATALOGUE.values()} == set(get_args(Payload))
+    assert {kind for kind, *_ in SAMPLES} == set(logs.CATALOGUE)
+    assert {entry.payload for entry in logs.CATALOGUE.values()} == set(get_args(logs.Payload))
     for kind, payload, actor, sensitivity in SAMPLES:
         entry, _ = encode_payload(payload)
         assert (entry.type, find_actor(entry, payload), entry.sensitivity) == (
@@ -49,15 +39,15 @@ def test_every_record_type_has_its_default_actor_and_sensitivity() -> None:
 def test_payload_is_decoded_to_the_value_that_was_encoded(kind: str, payload: Any) -> None:
     _, data = encode_payload(payload)
     assert decode_payload(kind, data) == payload
-    assert parse_payload(kind, msgspec.json.decode(data)) == payload
+    assert logs.parse_payload(kind, msgspec.json.decode(data)) == payload
 
 
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        (TurnStarted("1"),
+        (logs.TurnStarted("1"),
          "payload of turn.started: number: Expected `int`, got `str`"),  # type: ignore[arg-type]
-        (SessionStarted(tools=("a", 1)),
+        (logs.SessionStarted(tools=("a", 1)),
          "payload of session.started: tools[1]: Expected `str`, got `int`"),  # type: ignore[arg-type]
         (
             CallCompleted(model="m", provider="p", stop_reason="stop",
@@ -69,22 +59,22 @@ def test_payload_is_decoded_to_the_value_that_was_encoded(kind: str, payload: An
                        error_message_redacted=3),  # type: ignore[arg-type]
             "payload of llm.call_failed: error_message_redacted: Expected `str`",
         ),
-        (ToolStarted("i", "t", {"x": [float("nan")]}),
+        (logs.ToolStarted("i", "t", {"x": [float("nan")]}),
          "payload of tool.started: contains a number that JSON cannot"),
-        (ToolStarted("i", "t", {"x": float("-inf")}),
+        (logs.ToolStarted("i", "t", {"x": float("-inf")}),
          "payload of tool.started: contains a number that JSON cannot"),
-        (ToolStarted("i", "t", {1: 2}),
+        (logs.ToolStarted("i", "t", {1: 2}),
          "payload of tool.started: the keys of an object must be strings"),  # type: ignore[dict-item]
-        (ToolStarted("i", "t", {"x": object()}),
+        (logs.ToolStarted("i", "t", {"x": object()}),
          "payload of tool.started: Encoding objects of type object"),
-        (ToolObserved("i", "t", "half \ud800"),
+        (logs.ToolObserved("i", "t", "half \ud800"),
          "payload of tool.observed: contains a string that is not valid"),
         (msgspec.structs.replace(INTENT, status="executed"),
          "payload of tool_intent.proposed: status: Invalid enum"),
     ],
 )  # fmt: skip
 def test_error_names_the_invalid_field_of_a_payload(payload: Any, complaint: str) -> None:
-    with pytest.raises(InvalidRecordError) as caught:
+    with pytest.raises(logs.InvalidRecordError) as caught:
         encode_payload(payload)
     assert str(caught.value).startswith(complaint)
 
@@ -92,14 +82,15 @@ def test_error_names_the_invalid_field_of_a_payload(payload: Any, complaint: str
 def test_deeply_nested_payload_is_rejected() -> None:
     loop: dict[str, Any] = {}
     loop["x"] = loop
-    with pytest.raises(InvalidRecordError, match="nested too deeply"):
-        encode_payload(ToolStarted("i", "t", loop))
+    with pytest.raises(logs.InvalidRecordError, match="nested too deeply"):
+        encode_payload(logs.ToolStarted("i", "t", loop))
 
 
-@pytest.mark.parametrize("stranger", [Text("x"), {"type": "turn.started"}, "turn.started", None])
+@pytest.mark.parametrize("stranger", [d.Text("x"), {"type": "turn.started"}, "turn.started", None])
 def test_objects_that_are_not_payloads_are_rejected(stranger: Any) -> None:
     with pytest.raises(
-        UnknownTypeError, match=f"payload: {type(stranger).__name__} is not the payload of any"
+        logs.UnknownTypeError,
+        match=f"payload: {type(stranger).__name__} is not the payload of any",
     ):
         encode_payload(stranger)
 
@@ -107,23 +98,23 @@ def test_objects_that_are_not_payloads_are_rejected(stranger: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "error", "words"),
     [
-        ("turn.ended", {}, UnknownTypeError, "type: 'turn.ended' is not in the catalogue"),
+        ("turn.ended", {}, logs.UnknownTypeError, "type: 'turn.ended' is not in the catalogue"),
         (
             "turn.started",
             {},
-            InvalidRecordError,
+            logs.InvalidRecordError,
             "payload of turn.started: Object missing required field `number`",
         ),
         (
             "turn.started",
             {"number": None},
-            InvalidRecordError,
+            logs.InvalidRecordError,
             "payload of turn.started: number: Expected `int`",
         ),
         (
             "turn.started",
             {"number": 1, "colour": "red"},
-            InvalidRecordError,
+            logs.InvalidRecordError,
             "turn.started: has no field 'colour'",
         ),
     ],
@@ -132,11 +123,11 @@ def test_error_names_the_invalid_field_of_plain_data(
     kind: str, data: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error) as caught:
-        parse_payload(kind, data)
+        logs.parse_payload(kind, data)
     assert words in str(caught.value)
 
 
-REQUEST = Request(messages=(User("a secret"),))
+REQUEST = d.Request(messages=(d.User("a secret"),))
 CALL: dict[str, Any] = {
     "model": "m",
     "provider": "p",
@@ -149,7 +140,7 @@ OBSERVED: list[Any] = [
     CallCompleted(
         **CALL, stop_reason="tool_use", latency_ms=2.5, finish_reason="tool_calls", input_tokens=5,
         cost_usd=Decimal("0.1"), pricing_version="v", produced_tool_calls=1,
-        content=(Text("a secret"),),
+        content=(d.Text("a secret"),),
     ),
     CallFailed(
         **CALL, error_class="network", error_message_redacted="reset", retry_count=2,
@@ -175,7 +166,7 @@ def test_call_events_are_stored_without_content_and_session_id(event: Any) -> No
 
 def test_event_without_a_record_type_is_rejected() -> None:
     with pytest.raises(
-        UnknownTypeError, match="EventsDropped is not the payload of any event type"
+        logs.UnknownTypeError, match="EventsDropped is not the payload of any event type"
     ):
         encode_payload(EventsDropped(3))  # type: ignore[arg-type]
 
@@ -228,7 +219,7 @@ def test_records_of_earlier_versions_are_read(kind: str) -> None:
 def test_records_of_newer_versions_are_read_without_an_error() -> None:
     assert decode_payload("future.event", b'{"a":1}') == {"a": 1}
     assert decode_payload("turn.started", b'{"number":"first"}') == {"number": "first"}
-    assert decode_payload("turn.started", b'{"number":1,"colour":"red"}') == TurnStarted(1)
+    assert decode_payload("turn.started", b'{"number":1,"colour":"red"}') == logs.TurnStarted(1)
 
 
 ENDED: dict[str, Any] = {

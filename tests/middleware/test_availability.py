@@ -8,27 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.errors import (
-    AuthenticationError,
-    CallCancelledError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    InvalidResponseError,
-    MalformedToolCallError,
-    ModelNotLoadedError,
-    NetworkError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    StreamInterruptedError,
-    StructuredOutputError,
-    TimedOutError,
-    UnavailableError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+import dragoman as d
 from dragoman.middleware import Admission, Availability, ProviderRecovered, ProviderUnavailable
 from tests.listed import Clock
 
@@ -42,11 +22,11 @@ class Machine:
         self.availability = Availability(self.events.append, clock=self.clock)
 
     def fail(
-        self, model: str = "m", error: ProviderError | None = None, provider: str = "p"
+        self, model: str = "m", error: d.ProviderError | None = None, provider: str = "p"
     ) -> None:
         admission = self.availability.admit(provider, model)
         assert admission is not None
-        admission.fail(error or UnavailableError("down"))
+        admission.fail(error or d.UnavailableError("down"))
 
     def succeed(self, model: str = "m", provider: str = "p") -> None:
         admission = self.availability.admit(provider, model)
@@ -54,7 +34,11 @@ class Machine:
         admission.succeed()
 
     def fails(
-        self, times: int, every: float = 1.0, model: str = "m", error: ProviderError | None = None
+        self,
+        times: int,
+        every: float = 1.0,
+        model: str = "m",
+        error: d.ProviderError | None = None,
     ) -> None:
         for at in range(times):
             if at:
@@ -132,7 +116,7 @@ def test_recovered_provider_stays_available_after_one_failure() -> None:
 def test_authentication_error_makes_the_provider_unavailable_at_once() -> None:
     machine = Machine()
     machine.succeed("other")
-    machine.fail("m", AuthenticationError("no"))
+    machine.fail("m", d.AuthenticationError("no"))
     assert machine.events == [
         ProviderUnavailable("p", "provider_wide", "auth_error", ("m", "other"))
     ]
@@ -141,11 +125,11 @@ def test_authentication_error_makes_the_provider_unavailable_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [NetworkError("x"), TimedOutError("x"), StreamInterruptedError("x")]
+    "error", [d.NetworkError("x"), d.TimedOutError("x"), d.StreamInterruptedError("x")]
 )
 @pytest.mark.parametrize(("gap", "wide"), [(0.0, True), (30.0, True), (30.1, False)])
 def test_two_network_errors_within_thirty_seconds_make_the_provider_unavailable(
-    gap: float, wide: bool, error: ProviderError
+    gap: float, wide: bool, error: d.ProviderError
 ) -> None:
     machine = Machine()
     machine.fail("a", error)
@@ -157,15 +141,15 @@ def test_two_network_errors_within_thirty_seconds_make_the_provider_unavailable(
 
 def test_success_between_two_network_errors_resets_their_count() -> None:
     machine = Machine()
-    machine.fail("a", NetworkError("x"))
+    machine.fail("a", d.NetworkError("x"))
     machine.succeed("b")
-    machine.fail("a", NetworkError("x"))
+    machine.fail("a", d.NetworkError("x"))
     assert machine.events == []
 
 
 def test_single_network_errors_count_towards_opening_the_circuit() -> None:
     machine = Machine()
-    machine.fail("m", NetworkError("x"))
+    machine.fail("m", d.NetworkError("x"))
     machine.fails(4, 0.0)
     assert machine.events == [
         ProviderUnavailable("p", "model_specific", "5_consecutive_failures", ("m",))
@@ -175,14 +159,14 @@ def test_single_network_errors_count_towards_opening_the_circuit() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        CallCancelledError, ContextOverflowError, InvalidModelError, InvalidRequestError,
-        InvalidResponseError,
-        MalformedToolCallError, QuotaExceededError, StructuredOutputError, UnsupportedContentError,
-        UnsupportedFeatureError,
+        d.CallCancelledError, d.ContextOverflowError, d.InvalidModelError, d.InvalidRequestError,
+        d.InvalidResponseError,
+        d.MalformedToolCallError, d.QuotaExceededError, d.StructuredOutputError, d.UnsupportedContentError,
+        d.UnsupportedFeatureError,
     ],
 )  # fmt: skip
 def test_errors_that_do_not_indicate_an_outage_never_open_the_circuit(
-    kind: type[ProviderError],
+    kind: type[d.ProviderError],
 ) -> None:
     machine = Machine()
     machine.fails(4, 0.0)
@@ -194,9 +178,9 @@ def test_errors_that_do_not_indicate_an_outage_never_open_the_circuit(
 
 
 @pytest.mark.parametrize(
-    "kind", [RateLimitError, OverloadedError, ModelNotLoadedError, UnavailableError]
+    "kind", [d.RateLimitError, d.OverloadedError, d.ModelNotLoadedError, d.UnavailableError]
 )
-def test_transient_errors_count_towards_opening_the_circuit(kind: type[ProviderError]) -> None:
+def test_transient_errors_count_towards_opening_the_circuit(kind: type[d.ProviderError]) -> None:
     machine = Machine()
     machine.fails(5, 0.0, error=kind("x"))
     assert len(machine.events) == 1
@@ -242,7 +226,7 @@ def test_cancelled_probe_allows_another_probe() -> None:
     assert probe is not None
     probe.release()
     probe.succeed()  # the probe was released, so its result has no effect
-    probe.fail(AuthenticationError("late as well"))
+    probe.fail(d.AuthenticationError("late as well"))
     assert not machine.availability.is_available("p", "m")
     assert machine.availability.admit("p", "m") is not None
 
@@ -255,14 +239,14 @@ def test_failure_of_another_call_during_a_cancelled_probe_still_counts() -> None
     probe = machine.availability.admit("p", "m")
     assert early is not None
     assert probe is not None
-    early.fail(UnavailableError("down"))
+    early.fail(d.UnavailableError("down"))
     probe.release()
     assert machine.availability.reopens_in("p", "m") == 300.0
 
 
 def test_provider_probe_is_shared_by_all_its_models() -> None:
     machine = Machine()
-    machine.fail("a", AuthenticationError("no"))
+    machine.fail("a", d.AuthenticationError("no"))
     machine.clock.now = 300.0
     probe = machine.availability.admit("p", "b")
     assert probe is not None
@@ -277,7 +261,7 @@ def test_recovery_of_a_provider_does_not_admit_a_second_probe() -> None:
     machine = Machine()
     early = machine.availability.admit("p", "other")
     machine.fails(5, 0.0)
-    machine.fail("other", AuthenticationError("no"))
+    machine.fail("other", d.AuthenticationError("no"))
     machine.clock.now = 300.0
     probe = machine.availability.admit("p", "m")
     assert early is not None
@@ -309,7 +293,7 @@ def test_result_of_a_call_that_began_before_the_outage_updates_the_state() -> No
     machine.clock.now = 200.0
     assert early is not None
     assert late is not None
-    early.fail(UnavailableError("down"))
+    early.fail(d.UnavailableError("down"))
     machine.clock.now = 300.0
     assert machine.availability.admit("p", "m") is None  # the last failure was only 100 s ago
     late.succeed()
@@ -323,7 +307,7 @@ def test_failing_event_listener_does_not_affect_calls() -> None:
     availability = Availability(listen, clock=Clock())
     admission = availability.admit("p", "m")
     assert admission is not None
-    admission.fail(AuthenticationError("no"))
+    admission.fail(d.AuthenticationError("no"))
     assert not availability.is_available("p", "m")
     assert availability.trigger("p", "m") == "auth_error"
 
@@ -333,10 +317,10 @@ def test_failing_event_listener_does_not_affect_calls() -> None:
 TARGETS = [("p", "a"), ("p", "b"), ("p", "c"), ("p", "d"), ("q", "a")]
 ENDINGS: dict[str, Any] = {
     "success": None,
-    "down": UnavailableError("x"),
-    "network": NetworkError("x"),
-    "auth": AuthenticationError("x"),
-    "cancelled": CallCancelledError("x"),
+    "down": d.UnavailableError("x"),
+    "network": d.NetworkError("x"),
+    "auth": d.AuthenticationError("x"),
+    "cancelled": d.CallCancelledError("x"),
 }
 STEPS = st.lists(
     st.one_of(

@@ -19,36 +19,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dragoman as d
 from dragoman import errors
-from dragoman.errors import (
-    ProviderError,
-    RateLimitError,
-    StreamInterruptedError,
-    StructuredOutputError,
-    TimedOutError,
-    UnavailableError,
-)
-from dragoman.events import MessageComplete, Usage, check_events
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    Issuer,
-    RuntimeConfig,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-)
-from dragoman.middleware import CassetteError, CassetteMiss, Record, Retry, describe, request_key
-from dragoman.provider import connect
+from dragoman.middleware import CassetteError, CassetteMiss, request_key
 from dragoman.transport import FixtureTransport
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, broken, collect, reply, speak
 from tests.server import completion
 from tests.waiting import PATIENCE
 
-TOOL = Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}})
+TOOL = d.Tool("add", "", {"type": "object", "properties": {"n": {"type": "integer"}}})
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 ANSWERS = {
     "text": (reply("héllo\u2028wörld\n"), {}),
@@ -56,12 +36,12 @@ ANSWERS = {
         speak(
             lambda out: (
                 out.thinking("hm"),
-                out.attach(Thinking, "sig=="),
+                out.attach(d.Thinking, "sig=="),
                 out.tool_start(0, "c1", "add"),
                 out.tool_input(0, '{"n"'),
                 out.tool_input(0, ": 1}"),
             ),
-            usage=Usage(1, 2, 3, 4, 5, 6, True),
+            usage=d.Usage(1, 2, 3, 4, 5, 6, True),
             finish="tool_calls",
             raw="tool_use",
         ),
@@ -70,12 +50,12 @@ ANSWERS = {
     "structured": (reply('{"n": 3}'), {"response_schema": SCHEMA}),
     "structured and wrong": (reply('{"n": "x"}'), {"response_schema": SCHEMA}),
     "length": (reply("cut", finish="length", stop_sequence="x"), {}),
-    "broken off": (broken("half", StreamInterruptedError("cut", provider_message="oops")), {}),
+    "broken off": (broken("half", d.StreamInterruptedError("cut", provider_message="oops")), {}),
     "refused": (
-        RateLimitError("slow", status=429, retry_after=2.5, headers={"retry-after": "2.5"}),
+        d.RateLimitError("slow", status=429, retry_after=2.5, headers={"retry-after": "2.5"}),
         {},
     ),
-    "silence": (TimedOutError("too long", which="first_event"), {}),
+    "silence": (d.TimedOutError("too long", which="first_event"), {}),
 }
 
 
@@ -101,24 +81,24 @@ async def test_recorded_events_are_replayed(tmp_path: Path, case: str, stream: b
     answer, facts = ANSWERS[case]
     path = tmp_path / "c.jsonl"
     inner = Listed(answer)
-    recorded, failed = await collect(Record(inner, path).events(request(stream=stream, **facts)))
+    recorded, failed = await collect(d.Record(inner, path).events(request(stream=stream, **facts)))
     again = request(stream=stream, **facts)
-    played, failed_again = await collect(Record(Listed(), path).events(again))
+    played, failed_again = await collect(d.Record(Listed(), path).events(again))
     assert [without_ids(event) for event in played] == [without_ids(event) for event in recorded]
     assert [type(event) for event in played] == [type(event) for event in recorded]
     assert {event.request_id for event in played} <= {again.request_id}
-    check_events(played)
+    d.check_events(played)
     assert type(failed_again) is type(failed)
-    if isinstance(failed, ProviderError) and isinstance(failed_again, ProviderError):
+    if isinstance(failed, d.ProviderError) and isinstance(failed_again, d.ProviderError):
         assert failed_again.request_id == again.request_id
         assert str(failed_again) == str(failed)
 
 
 async def test_replayed_intent_has_the_request_id_of_the_replaying_call(tmp_path: Path) -> None:
     answer, facts = ANSWERS["thinking and a call"]
-    await collect(Record(Listed(answer), tmp_path / "c").events(request(**facts)))
+    await collect(d.Record(Listed(answer), tmp_path / "c").events(request(**facts)))
     again = request(**facts)
-    played, _ = await collect(Record(Listed(), tmp_path / "c").events(again))
+    played, _ = await collect(d.Record(Listed(), tmp_path / "c").events(again))
     (intent,) = [event.intent for event in played if event.type == "tool.use_end"]  # type: ignore[union-attr]
     assert intent is not None
     assert intent.source.request_id == again.request_id
@@ -126,7 +106,7 @@ async def test_replayed_intent_has_the_request_id_of_the_replaying_call(tmp_path
     assert block.continuity.signature == "sig=="  # type: ignore[union-attr]
 
 
-def every_error() -> list[ProviderError]:
+def every_error() -> list[d.ProviderError]:
     facts = {
         "status": 418,
         "provider": "p",
@@ -137,51 +117,51 @@ def every_error() -> list[ProviderError]:
         "headers": {"x-request-id": "abc", "retry-after": "7", "authorization": "never kept"},
         "retry_after": 7.0,
     }
-    made: list[ProviderError] = []
+    made: list[d.ProviderError] = []
     for name in errors.__all__:
         kind = getattr(errors, name)
         if not inspect.isclass(kind):
             continue
         more: dict[str, Any] = {}
-        if kind is TimedOutError:
+        if kind is d.TimedOutError:
             more = {"which": "idle"}
-        if kind is StructuredOutputError:
+        if kind is d.StructuredOutputError:
             more = {
                 "response_schema": {"type": "object"},
                 "output_content": "not json",
                 "error_message": "what is wrong",
                 "finish_reason": "stop",
-                "usage": Usage(1, 2),
+                "usage": d.Usage(1, 2),
             }
         made.append(kind("what happened", **facts, **more))
     return made
 
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
-async def test_recorded_errors_are_replayed(tmp_path: Path, error: ProviderError) -> None:
+async def test_recorded_errors_are_replayed(tmp_path: Path, error: d.ProviderError) -> None:
     error.quotable = False
-    await collect(Record(Listed(error), tmp_path / "c").events(request()))
+    await collect(d.Record(Listed(error), tmp_path / "c").events(request()))
     again = request()
-    _, played = await collect(Record(Listed(), tmp_path / "c").events(again))
+    _, played = await collect(d.Record(Listed(), tmp_path / "c").events(again))
     assert type(played) is type(error)
     assert {**vars(played), "request_id": "old"} == vars(error)
     assert played.request_id == again.request_id  # type: ignore[union-attr]
 
 
 async def test_custom_error_class_is_replayed_as_its_base(tmp_path: Path) -> None:
-    class OddError(UnavailableError):
+    class OddError(d.UnavailableError):
         pass
 
-    await collect(Record(Listed(OddError("odd")), tmp_path / "c").events(request()))
-    _, played = await collect(Record(Listed(), tmp_path / "c").events(request()))
-    assert type(played) is UnavailableError
+    await collect(d.Record(Listed(OddError("odd")), tmp_path / "c").events(request()))
+    _, played = await collect(d.Record(Listed(), tmp_path / "c").events(request()))
+    assert type(played) is d.UnavailableError
 
 
 async def test_replayed_error_has_the_partial_reply(tmp_path: Path) -> None:
     answer, _ = ANSWERS["broken off"]
-    await collect(Record(Listed(answer), tmp_path / "c").events(request()))
-    with pytest.raises(StreamInterruptedError) as caught:
-        await Record(Listed(model="m"), tmp_path / "c").complete("hi")
+    await collect(d.Record(Listed(answer), tmp_path / "c").events(request()))
+    with pytest.raises(d.StreamInterruptedError) as caught:
+        await d.Record(Listed(model="m"), tmp_path / "c").complete("hi")
     assert caught.value.response is not None
     assert caught.value.response.text == "half"
 
@@ -189,10 +169,10 @@ async def test_replayed_error_has_the_partial_reply(tmp_path: Path) -> None:
 async def test_repeated_call_replays_its_recordings_in_order(tmp_path: Path) -> None:
     clock = Clock()
 
-    def stack(*answers: Any) -> Retry:
-        return Retry(Record(Listed(*answers), tmp_path / "c"), clock=clock, sleep=clock.sleep)
+    def stack(*answers: Any) -> d.Retry:
+        return d.Retry(d.Record(Listed(*answers), tmp_path / "c"), clock=clock, sleep=clock.sleep)
 
-    first = stack(UnavailableError("1"), UnavailableError("2"), "third", "fourth")
+    first = stack(d.UnavailableError("1"), d.UnavailableError("2"), "third", "fourth")
     assert [(await first.complete("hi")).text for _ in range(2)] == ["third", "fourth"]
     second = stack()
     assert [(await second.complete("hi")).text for _ in range(2)] == ["third", "fourth"]
@@ -210,10 +190,10 @@ async def test_timing_is_recorded_and_replayed_on_request(tmp_path: Path) -> Non
             clock.now += pause
             yield event
 
-    await collect(Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
+    await collect(d.Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
     for replay_timing, slept in ((False, []), (True, [0.5, 0.25, 0.25])):
         playing = Clock()
-        model = Record(
+        model = d.Record(
             Listed(),
             tmp_path / "c",
             replay_timing=replay_timing,
@@ -233,9 +213,9 @@ async def test_replay_delays_overlap_with_the_time_a_slow_reader_takes(tmp_path:
             clock.now += 1.0
             yield event
 
-    await collect(Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
+    await collect(d.Record(Listed(slow), tmp_path / "c", clock=clock).events(request()))
     playing = Clock()
-    source = Record(
+    source = d.Record(
         Listed(), tmp_path / "c", replay_timing=True, clock=playing, sleep=playing.sleep
     ).events(request())
     async for _ in source:
@@ -248,18 +228,18 @@ async def test_replay_delays_overlap_with_the_time_a_slow_reader_takes(tmp_path:
 
 async def test_once_mode_records_the_first_call_and_replays_later_ones(tmp_path: Path) -> None:
     inner = Listed("first", "second")
-    assert (await Record(inner, tmp_path / "c").complete("hi")).text == "first"
-    assert (await Record(inner, tmp_path / "c").complete("hi")).text == "first"
+    assert (await d.Record(inner, tmp_path / "c").complete("hi")).text == "first"
+    assert (await d.Record(inner, tmp_path / "c").complete("hi")).text == "first"
     assert len(inner.requests) == 1
     with pytest.raises(CassetteMiss):
-        await Record(inner, tmp_path / "c").complete("something else")
+        await d.Record(inner, tmp_path / "c").complete("something else")
     assert len(inner.requests) == 1
 
 
 async def test_replay_mode_sends_no_requests(tmp_path: Path) -> None:
     inner = Listed("never asked")
     with pytest.raises(CassetteMiss, match="there is no call on this cassette"):
-        await Record(inner, tmp_path / "missing", "replay").complete("hi")
+        await d.Record(inner, tmp_path / "missing", "replay").complete("hi")
     assert inner.requests == []
     assert not (tmp_path / "missing").exists()
 
@@ -268,28 +248,28 @@ async def test_record_mode_replaces_repeated_calls_and_keeps_other_recordings(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "c"
-    old = Record(Listed("a1", "a2", "b1"), path)
+    old = d.Record(Listed("a1", "a2", "b1"), path)
     for text in ("a", "a", "b"):
         await old.complete(text)
-    new = Record(Listed("a3", "a4"), path, "record")
+    new = d.Record(Listed("a3", "a4"), path, "record")
     for _ in range(2):
         await new.complete("a")
-    played = Record(Listed(), path, "replay")
+    played = d.Record(Listed(), path, "replay")
     assert [(await played.complete(text)).text for text in ("a", "a", "b")] == ["a3", "a4", "b1"]
     with pytest.raises(CassetteMiss):
         await played.complete("a")
 
 
 async def test_off_mode_passes_calls_through(tmp_path: Path) -> None:
-    assert (await Record(Listed("x"), tmp_path / "c", "off").complete("hi")).text == "x"
+    assert (await d.Record(Listed("x"), tmp_path / "c", "off").complete("hi")).text == "x"
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_readiness_check_is_forwarded_except_in_replay_mode(tmp_path: Path) -> None:
     for mode, asks in (("record", True), ("once", True), ("off", True), ("replay", False)):
-        model = Record(Listed(UnavailableError("down")), tmp_path / "c", mode)  # type: ignore[arg-type]
+        model = d.Record(Listed(d.UnavailableError("down")), tmp_path / "c", mode)  # type: ignore[arg-type]
         if asks:
-            with pytest.raises(UnavailableError):
+            with pytest.raises(d.UnavailableError):
                 await model.ready()
         else:
             await model.ready()
@@ -298,7 +278,7 @@ async def test_readiness_check_is_forwarded_except_in_replay_mode(tmp_path: Path
 async def test_incomplete_call_is_not_recorded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = Record(Listed("hello", ZeroDivisionError("bug")), tmp_path / "c")
+    model = d.Record(Listed("hello", ZeroDivisionError("bug")), tmp_path / "c")
     source = model.events(request(stream=True))
     await source.__anext__()
     with caplog.at_level(logging.INFO, "dragoman"):
@@ -310,17 +290,17 @@ async def test_incomplete_call_is_not_recorded(
 
 
 async def test_call_is_recorded_even_if_the_reader_stops_at_the_last_event(tmp_path: Path) -> None:
-    source = Record(Listed(ANSWERS["structured and wrong"][0]), tmp_path / "c").events(
+    source = d.Record(Listed(ANSWERS["structured and wrong"][0]), tmp_path / "c").events(
         request(response_schema=SCHEMA)
     )
     async for event in source:
-        if isinstance(event, MessageComplete):
+        if isinstance(event, d.MessageComplete):
             break
     await source.aclose()  # type: ignore[attr-defined]
     _, error = await collect(
-        Record(Listed(), tmp_path / "c").events(request(response_schema=SCHEMA))
+        d.Record(Listed(), tmp_path / "c").events(request(response_schema=SCHEMA))
     )
-    assert isinstance(error, StructuredOutputError)
+    assert isinstance(error, d.StructuredOutputError)
 
 
 # --- cassette keys and unrecorded requests -----------------------------------------------------
@@ -329,7 +309,7 @@ async def test_call_is_recorded_even_if_the_reader_stops_at_the_last_event(tmp_p
 def test_cassette_key_depends_only_on_what_changes_the_reply() -> None:
     base = request("hi", config={"temperature": 1.0})
     same = [
-        request("hi", config=RuntimeConfig(temperature=1)),
+        request("hi", config=d.RuntimeConfig(temperature=1)),
         request("hi", config={"temperature": 1.0}, request_id="another"),
         msgspec.structs.replace(base, metadata={"dragoman.attempt": "2"}, session_id="s"),
     ]
@@ -353,8 +333,8 @@ def test_cassette_key_depends_only_on_what_changes_the_reply() -> None:
 )
 def test_cassette_key_does_not_depend_on_the_order_of_settings(extras: dict[str, Any]) -> None:
     turned = dict(reversed(extras.items()))
-    assert request_key(request(config=RuntimeConfig(extras=extras))) == request_key(
-        request(config=RuntimeConfig(extras=turned))
+    assert request_key(request(config=d.RuntimeConfig(extras=extras))) == request_key(
+        request(config=d.RuntimeConfig(extras=turned))
     )
 
 
@@ -362,14 +342,14 @@ async def test_error_for_an_unrecorded_request_shows_the_nearest_recorded_one(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "c"
-    model = Record(Listed("x", repeat=True), path)
+    model = d.Record(Listed("x", repeat=True), path)
     for text in ("What is the time?", "Name a river in France.", "Another question altogether?"):
         await model.complete(
-            [User(text), Assistant("ok"), User("go on")], config={"temperature": 0.25}
+            [d.User(text), d.Assistant("ok"), d.User("go on")], config={"temperature": 0.25}
         )
-    messages = [User("Name a river in Spain."), Assistant("ok"), User("go on")]
+    messages = [d.User("Name a river in Spain."), d.Assistant("ok"), d.User("go on")]
     with pytest.raises(CassetteMiss) as caught:
-        await Record(Listed(), path).complete(messages, config={"temperature": 0.25})
+        await d.Record(Listed(), path).complete(messages, config={"temperature": 0.25})
     shown = str(caught.value)
     assert str(path) in shown
     assert 'mode="record"' in shown
@@ -380,7 +360,7 @@ async def test_error_for_an_unrecorded_request_shows_the_nearest_recorded_one(
     assert caught.value.key == request_key(
         build_request(messages, config={"temperature": 0.25}, model="m")
     )
-    assert not isinstance(caught.value, ProviderError)
+    assert not isinstance(caught.value, d.ProviderError)
 
 
 async def test_error_for_an_unrecorded_request_omits_image_data(tmp_path: Path) -> None:
@@ -389,10 +369,10 @@ async def test_error_for_an_unrecorded_request_omits_image_data(tmp_path: Path) 
         "source": {"type": "inline", "base64_data": "A" * 100_000},
         "media_type": "image/png",
     }
-    await Record(Listed("x"), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
+    await d.Record(Listed("x"), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
     picture["source"] = {"type": "inline", "base64_data": "B" * 100_000}
     with pytest.raises(CassetteMiss) as caught:
-        await Record(Listed(), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
+        await d.Record(Listed(), tmp_path / "c").complete([{"role": "user", "content": [picture]}])
     assert len(str(caught.value)) < 5000
 
 
@@ -401,7 +381,7 @@ async def test_error_for_an_unrecorded_request_omits_image_data(tmp_path: Path) 
 
 async def test_cassette_is_readable_text(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder" / "c.jsonl"
-    await Record(Listed(reply("hello")), path, clock=Clock()).complete("hi")
+    await d.Record(Listed(reply("hello")), path, clock=Clock()).complete("hi")
     lines = [msgspec.json.decode(line) for line in path.read_text().splitlines()]
     assert lines[0] == {"cassette": 1}
     assert lines[1]["key"] == request_key(request())
@@ -427,7 +407,7 @@ async def test_no_secret_reaches_a_cassette(tmp_path: Path, status: int) -> None
         else b'{"error": {"message": "bad key %s"}}' % CANARY.encode()
     )
     headers = {"content-type": "application/json", "set-cookie": CANARY, "x-request-id": CANARY}
-    provider = connect(
+    provider = d.connect(
         "m",
         base_url="http://127.0.0.1:1/v1",
         api_key=CANARY,
@@ -435,12 +415,12 @@ async def test_no_secret_reaches_a_cassette(tmp_path: Path, status: int) -> None
         transport=FixtureTransport((status, headers, [body])),
     )
     path = tmp_path / "c"
-    model = Record(provider, path)
+    model = d.Record(provider, path)
     config = {"extras": {"user_key": CANARY}} if status == 200 else None
     await collect(model.events(build_request("hi", config=config, model="m")))
     assert path.exists()
     assert CANARY not in path.read_text()
-    assert CANARY not in describe(model)
+    assert CANARY not in d.describe(model)
 
 
 NAMED = [
@@ -464,7 +444,7 @@ async def test_values_of_secret_fields_are_hidden_and_not_compared(
     make = lambda secret: request(
         config={"extras": {name: secret, "deep": [{name: [secret, 12345678]}], "top_k": 5}}
     )
-    await collect(Record(Listed("ok"), path, "record").events(make("hunter2")))
+    await collect(d.Record(Listed("ok"), path, "record").events(make("hunter2")))
     text = path.read_text()
     assert "hunter2" not in text
     assert "12345678" not in text
@@ -472,7 +452,7 @@ async def test_values_of_secret_fields_are_hidden_and_not_compared(
     # The value of a hidden field does not affect matching, so a cassette cannot be used to guess
     # the secret.
     for secret in ("hunter2", "hunter3"):
-        heard, error = await collect(Record(Listed(), path, "replay").events(make(secret)))
+        heard, error = await collect(d.Record(Listed(), path, "replay").events(make(secret)))
         assert (error, heard[-1].final_content[0].text) == (None, "ok")  # type: ignore[union-attr]
 
 
@@ -480,16 +460,16 @@ async def test_hidden_secrets_in_messages_still_distinguish_requests(tmp_path: P
     path = tmp_path / "c"
     called = lambda secret: request(
         [
-            User("Log in."),
-            Assistant(tool_calls=[ToolCall("c", "add", {"password": secret})]),
-            ToolResult("c", "ok"),
+            d.User("Log in."),
+            d.Assistant(tool_calls=[d.ToolCall("c", "add", {"password": secret})]),
+            d.ToolResult("c", "ok"),
         ]
     )
-    await collect(Record(Listed("ok"), path, "record").events(called("hunter2")))
+    await collect(d.Record(Listed("ok"), path, "record").events(called("hunter2")))
     assert "hunter2" not in path.read_text()
-    assert (await collect(Record(Listed(), path, "replay").events(called("hunter2"))))[1] is None
+    assert (await collect(d.Record(Listed(), path, "replay").events(called("hunter2"))))[1] is None
     with pytest.raises(CassetteMiss) as caught:  # the cassette does not contain this conversation
-        await Record(Listed(), path, "replay").events(called("hunter3")).__anext__()  # type: ignore[attr-defined]
+        await d.Record(Listed(), path, "replay").events(called("hunter3")).__anext__()  # type: ignore[attr-defined]
     assert "hunter" not in str(caught.value)
 
 
@@ -511,20 +491,20 @@ def test_settings_whose_names_resemble_secrets_are_part_of_the_cassette_key(
 
 async def test_cassette_stores_the_reply_unchanged(tmp_path: Path) -> None:
     said = f"the key is {CANARY}, and Bearer abcdefgh12345678"
-    await collect(Record(Listed(said), tmp_path / "c").events(request()))
-    heard, _ = await collect(Record(Listed(), tmp_path / "c").events(request()))
+    await collect(d.Record(Listed(said), tmp_path / "c").events(request()))
+    heard, _ = await collect(d.Record(Listed(), tmp_path / "c").events(request()))
     assert heard[-1].final_content[0].text == said  # type: ignore[union-attr]
-    check_events(heard)
+    d.check_events(heard)
 
 
 async def test_api_key_in_the_error_of_a_custom_provider_is_hidden(tmp_path: Path) -> None:
-    error = UnavailableError(
+    error = d.UnavailableError(
         f"told {CANARY}", provider_message=f"and {CANARY}", provider_code=CANARY
     )
-    await collect(Record(Listed(error), tmp_path / "c").events(request(f"my key is {CANARY}")))
+    await collect(d.Record(Listed(error), tmp_path / "c").events(request(f"my key is {CANARY}")))
     assert CANARY not in (tmp_path / "c").read_text()
     _, played = await collect(
-        Record(Listed(), tmp_path / "c").events(request(f"my key is {CANARY}"))
+        d.Record(Listed(), tmp_path / "c").events(request(f"my key is {CANARY}"))
     )
     assert str(played).startswith("told [hidden]")
 
@@ -539,10 +519,10 @@ async def test_concurrent_calls_are_recorded_completely(tmp_path: Path) -> None:
             yield event
             yield gate
 
-    models = [Record(Listed(slowly, repeat=True), path) for _ in range(3)]
+    models = [d.Record(Listed(slowly, repeat=True), path) for _ in range(3)]
     texts = [f"call {number}" for number in range(30)]
     await asyncio.gather(*[models[at % 3].complete(text) for at, text in enumerate(texts)])
-    played = Record(Listed(), path, "replay")
+    played = d.Record(Listed(), path, "replay")
     for text in texts:
         assert (await played.complete(text)).text == text
 
@@ -569,7 +549,7 @@ async def test_two_processes_can_record_to_one_cassette(tmp_path: Path) -> None:
         for name in ("one", "two")
     ]
     assert [process.wait(PATIENCE) for process in running] == [0, 0]
-    played = Record(Listed(), path, "replay")
+    played = d.Record(Listed(), path, "replay")
     for name in ("one", "two"):
         for number in range(20):
             assert (await played.complete(f"{name} {number}")).text == "x"
@@ -579,7 +559,7 @@ async def test_failed_write_keeps_the_old_cassette(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "c"
-    model = Record(Listed("x", "y"), path, "record")
+    model = d.Record(Listed("x", "y"), path, "record")
     await model.complete("one")
     before = path.read_bytes()
 
@@ -632,23 +612,23 @@ async def test_error_locates_a_damaged_cassette_line(
     tmp_path: Path, text: str, match: str
 ) -> None:
     (tmp_path / "c").write_text(text)
-    _, error = await collect(Record(Listed(), tmp_path / "c").events(request()))
+    _, error = await collect(d.Record(Listed(), tmp_path / "c").events(request()))
     assert type(error) is CassetteError
     assert re.search(match, str(error))
 
 
 async def test_opaque_provider_state_is_part_of_the_cassette_key(tmp_path: Path) -> None:
-    state = Continuity("sig", {"a": [1, 2.5]}, Issuer("anthropic", "v", "m"))
-    messages = [User("a"), Assistant([Thinking("t", state)]), User("b")]
-    await Record(Listed("x"), tmp_path / "c").complete(messages)
-    assert (await Record(Listed(), tmp_path / "c").complete(messages)).text == "x"
+    state = d.Continuity("sig", {"a": [1, 2.5]}, d.Issuer("anthropic", "v", "m"))
+    messages = [d.User("a"), d.Assistant([d.Thinking("t", state)]), d.User("b")]
+    await d.Record(Listed("x"), tmp_path / "c").complete(messages)
+    assert (await d.Record(Listed(), tmp_path / "c").complete(messages)).text == "x"
     with pytest.raises(CassetteMiss):
-        await Record(Listed(), tmp_path / "c").complete(
-            [User("a"), Assistant([Thinking("t")]), User("b")]
+        await d.Record(Listed(), tmp_path / "c").complete(
+            [d.User("a"), d.Assistant([d.Thinking("t")]), d.User("b")]
         )
 
 
 @pytest.mark.parametrize("mode", ["all", "", None])
 def test_error_names_an_unknown_cassette_mode(tmp_path: Path, mode: Any) -> None:
     with pytest.raises(ValueError, match="mode must be one of replay, record, once, off"):
-        Record(Listed(), tmp_path / "c", mode)
+        d.Record(Listed(), tmp_path / "c", mode)

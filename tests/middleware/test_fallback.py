@@ -12,58 +12,40 @@ from typing import Any
 import msgspec
 import pytest
 
+import dragoman as d
 from dragoman import errors
-from dragoman.errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    NetworkError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    StreamInterruptedError,
-    UnavailableError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
-from dragoman.events import check_events
-from dragoman.messages import Image, System, Tool, Url, User
 from dragoman.middleware import (
     Availability,
-    Fallback,
     NotConfigured,
     ProviderRecovered,
     ProviderUnavailable,
-    Retry,
     RoutingSwitched,
-    describe,
 )
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, broken, collect, reply
 
 LEADS_ON = (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidModelError,
-    QuotaExceededError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
+    d.AuthenticationError,
+    d.ContextOverflowError,
+    d.InvalidModelError,
+    d.QuotaExceededError,
+    d.UnsupportedContentError,
+    d.UnsupportedFeatureError,
 )
 ERRORS = [
     kind
     for name in errors.__all__
-    if inspect.isclass(kind := getattr(errors, name)) and issubclass(kind, ProviderError)
+    if inspect.isclass(kind := getattr(errors, name)) and issubclass(kind, d.ProviderError)
 ]
 
 
 def pair(
     first: Any, second: Any = "from b", **settings: Any
-) -> tuple[Listed, Listed, Fallback, list[Any]]:
+) -> tuple[Listed, Listed, d.Fallback, list[Any]]:
     a = first if isinstance(first, Listed) else Listed(first, name="a", model="big")
     b = second if isinstance(second, Listed) else Listed(second, name="b", model="small")
     told: list[Any] = []
-    return a, b, Fallback([a, b], on_event=told.append, clock=Clock(), **settings), told
+    return a, b, d.Fallback([a, b], on_event=told.append, clock=Clock(), **settings), told
 
 
 async def test_first_candidate_answers_and_no_other_is_called() -> None:
@@ -75,7 +57,7 @@ async def test_first_candidate_answers_and_no_other_is_called() -> None:
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_only_certain_errors_lead_to_the_next_candidate(
-    kind: type[ProviderError], stream: bool
+    kind: type[d.ProviderError], stream: bool
 ) -> None:
     a, b, model, told = pair(kind("no"))
     request = build_request("hi", stream=stream, model="big")
@@ -83,7 +65,7 @@ async def test_only_certain_errors_lead_to_the_next_candidate(
     switches = [event for event in told if isinstance(event, RoutingSwitched)]
     if kind.transient or issubclass(kind, LEADS_ON):
         assert error is None
-        check_events(heard)
+        d.check_events(heard)
         reason = kind.kind if kind.kind != "unknown" else kind.error_class
         assert switches == [
             RoutingSwitched("a:big", "b:small", reason, kind.error_class, request.request_id)
@@ -96,7 +78,7 @@ async def test_only_certain_errors_lead_to_the_next_candidate(
 
 
 async def test_each_candidate_is_called_with_its_own_model() -> None:
-    a, b, model, _ = pair(UnavailableError("down"))
+    a, b, model, _ = pair(d.UnavailableError("down"))
     await model.complete("hi")
     assert [a.requests[0].model, b.requests[0].model] == ["big", "small"]
     assert a.requests[0].request_id == b.requests[0].request_id
@@ -104,9 +86,9 @@ async def test_each_candidate_is_called_with_its_own_model() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_no_other_candidate_is_tried_after_the_first_event(stream: bool) -> None:
-    a, b, model, told = pair(broken("half of a", StreamInterruptedError("cut")))
+    a, b, model, told = pair(broken("half of a", d.StreamInterruptedError("cut")))
     heard, error = await collect(model.events(build_request("hi", stream=stream)))
-    assert isinstance(error, StreamInterruptedError)
+    assert isinstance(error, d.StreamInterruptedError)
     assert error.response is not None
     assert error.response.text == "half of a"
     assert [event.type for event in heard] == ["message.start", "text.delta", "message.complete"]
@@ -114,11 +96,11 @@ async def test_no_other_candidate_is_tried_after_the_first_event(stream: bool) -
 
 
 async def test_error_lists_the_failures_of_all_candidates() -> None:
-    a = Listed(RateLimitError("slow", provider="a", model="m"), name="a")
-    b = Listed(AuthenticationError("key", provider="b", model="m"), name="b")
-    c = Listed(UnavailableError("down", provider="c", model="m"), name="c")
-    with pytest.raises(UnavailableError) as caught:
-        await Fallback([a, b, c]).complete("hi")
+    a = Listed(d.RateLimitError("slow", provider="a", model="m"), name="a")
+    b = Listed(d.AuthenticationError("key", provider="b", model="m"), name="b")
+    c = Listed(d.UnavailableError("down", provider="c", model="m"), name="c")
+    with pytest.raises(d.UnavailableError) as caught:
+        await d.Fallback([a, b, c]).complete("hi")
     assert caught.value.provider == "c"
     first, second = caught.value.__notes__
     assert first.startswith("before that, a:m: rate_limit: a/m: slow")
@@ -126,16 +108,16 @@ async def test_error_lists_the_failures_of_all_candidates() -> None:
 
 
 async def test_error_that_ends_the_fallback_lists_earlier_failures() -> None:
-    _, _, model, _ = pair(UnavailableError("down"), InvalidRequestError("bad"))
-    with pytest.raises(InvalidRequestError) as caught:
+    _, _, model, _ = pair(d.UnavailableError("down"), d.InvalidRequestError("bad"))
+    with pytest.raises(d.InvalidRequestError) as caught:
         await model.complete("hi")
     assert "before that, a:big: server_error" in caught.value.__notes__[0]
 
 
 # --- candidates that are skipped before any call -----------------------------------------------
 
-TOOL = Tool("t", "", {"type": "object", "properties": {}})
-IMAGE = [User([Image(Url("https://example.org/x.png"))])]
+TOOL = d.Tool("t", "", {"type": "object", "properties": {}})
+IMAGE = [d.User([d.Image(d.Url("https://example.org/x.png"))])]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +128,7 @@ IMAGE = [User([Image(Url("https://example.org/x.png"))])]
         ({"supports_tools": False}, {"messages": "hi", "tools": [TOOL]}, "no_tool_support"),
         (
             {"supports_system_prompt": False},
-            {"messages": [System("s"), User("u")]},
+            {"messages": [d.System("s"), d.User("u")]},
             "no_system_prompt_support",
         ),
         (
@@ -164,10 +146,10 @@ async def test_candidate_that_lacks_a_capability_is_skipped(
     b = Listed(reply("{}"), name="b")
     told: list[Any] = []
     heard, error = await collect(
-        Fallback([a, b], on_event=told.append).events(build_request(**call))
+        d.Fallback([a, b], on_event=told.append).events(build_request(**call))
     )
     assert error is None
-    check_events(heard)
+    d.check_events(heard)
     assert a.requests == []
     assert [event.reason for event in told] == [reason]
 
@@ -181,7 +163,7 @@ async def test_several_reasons_to_skip_a_candidate_are_reported_in_a_fixed_order
         "supports_images": False,
     }
     call = {
-        "messages": [System("s"), *IMAGE],
+        "messages": [d.System("s"), *IMAGE],
         "tools": [TOOL],
         "response_schema": {"type": "object"},
     }
@@ -191,7 +173,7 @@ async def test_several_reasons_to_skip_a_candidate_are_reported_in_a_fixed_order
     while lacks:
         told: list[Any] = []
         candidate = unconfigured or Listed(name="a", capabilities=lacks)
-        model = Fallback([candidate, Listed(reply("{}"), name="b")], availability, told.append)
+        model = d.Fallback([candidate, Listed(reply("{}"), name="b")], availability, told.append)
         _, error = await collect(model.events(build_request(**call)))
         assert error is None
         order.append(told[0].reason)
@@ -199,7 +181,7 @@ async def test_several_reasons_to_skip_a_candidate_are_reported_in_a_fixed_order
             unconfigured = None
             admission = availability.admit("a", "m")
             assert admission is not None
-            admission.fail(AuthenticationError("no"))
+            admission.fail(d.AuthenticationError("no"))
         elif order[-1] == "provider_unavailable":
             availability = Availability(clock=Clock())
         else:
@@ -217,15 +199,15 @@ async def test_several_reasons_to_skip_a_candidate_are_reported_in_a_fixed_order
 
 async def test_candidate_with_unknown_capabilities_is_not_skipped() -> None:
     a, _, model, told = pair(reply("{}"))
-    await model.complete([System("s"), *IMAGE], [TOOL], response_schema={"type": "object"})
+    await model.complete([d.System("s"), *IMAGE], [TOOL], response_schema={"type": "object"})
     assert (len(a.requests), told) == (1, [])
 
 
 async def test_skip_reason_is_raised_when_all_candidates_are_skipped() -> None:
     a = Listed(name="a", capabilities={"supports_tools": False})
     b = Listed(name="b", capabilities={"max_context_tokens": 1})
-    with pytest.raises(ContextOverflowError) as caught:
-        await Fallback([a, b]).complete("a" * 100, [TOOL])
+    with pytest.raises(d.ContextOverflowError) as caught:
+        await d.Fallback([a, b]).complete("a" * 100, [TOOL])
     assert caught.value.provider == "b"
     assert "no_tool_support" in caught.value.__notes__[0]
 
@@ -233,13 +215,13 @@ async def test_skip_reason_is_raised_when_all_candidates_are_skipped() -> None:
 async def test_unconfigured_candidate_is_never_called_even_inside_other_layers() -> None:
     missing = NotConfigured("a", "m", "the variable A_KEY is not set")
     told: list[Any] = []
-    model = Fallback([Retry(missing), Listed("ok", "ok", name="b")], on_event=told.append)
+    model = d.Fallback([d.Retry(missing), Listed("ok", "ok", name="b")], on_event=told.append)
     for _ in range(2):
         assert (await model.complete("hi")).text == "ok"
     assert [event.reason for event in told] == ["not_configured"] * 2
     assert [event.error_class for event in told] == ["auth"] * 2
-    for call in (missing.complete("hi"), Retry(missing).complete("hi"), missing.ready()):
-        with pytest.raises(AuthenticationError, match="A_KEY is not set"):
+    for call in (missing.complete("hi"), d.Retry(missing).complete("hi"), missing.ready()):
+        with pytest.raises(d.AuthenticationError, match="A_KEY is not set"):
             await call
 
 
@@ -249,11 +231,11 @@ async def test_unconfigured_candidate_is_never_called_even_inside_other_layers()
 async def test_failing_candidate_is_skipped_probed_and_used_again() -> None:
     clock = Clock()
     a, b = (
-        Listed(UnavailableError("down"), name="a", repeat=True),
+        Listed(d.UnavailableError("down"), name="a", repeat=True),
         Listed("b", name="b", repeat=True),
     )
     told: list[Any] = []
-    model = Fallback([a, b], on_event=told.append, clock=clock)
+    model = d.Fallback([a, b], on_event=told.append, clock=clock)
     for _ in range(8):
         assert (await model.complete("hi")).text == "b"
     assert len(a.requests) == 5
@@ -276,8 +258,8 @@ async def test_failing_candidate_is_skipped_probed_and_used_again() -> None:
 
 async def test_other_calls_use_the_next_candidate_while_one_is_probed() -> None:
     clock, gate = Clock(), asyncio.Event()
-    a, b = Listed(AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
-    model = Fallback([a, b], clock=clock)
+    a, b = Listed(d.AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
+    model = d.Fallback([a, b], clock=clock)
     await model.complete("hi")
     clock.now += 300
     a.answers = [lambda request: [gate, *reply("a")(request)]]
@@ -292,8 +274,8 @@ async def test_other_calls_use_the_next_candidate_while_one_is_probed() -> None:
 
 async def test_cancelled_probe_allows_another_probe() -> None:
     clock = Clock()
-    a, b = Listed(AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
-    model = Fallback([a, b], clock=clock)
+    a, b = Listed(d.AuthenticationError("key"), name="a"), Listed("b", name="b", repeat=True)
+    model = d.Fallback([a, b], clock=clock)
     await model.complete("hi")
     clock.now += 300
     a.answers = [[asyncio.Event()], "a"]
@@ -308,8 +290,8 @@ async def test_cancelled_probe_allows_another_probe() -> None:
 
 async def test_probe_is_repeated_if_the_candidate_lacked_a_capability() -> None:
     clock = Clock()
-    a = Listed(AuthenticationError("key"), "a", name="a", capabilities={"supports_tools": False})
-    model = Fallback([a, Listed("b", name="b", repeat=True)], clock=clock)
+    a = Listed(d.AuthenticationError("key"), "a", name="a", capabilities={"supports_tools": False})
+    model = d.Fallback([a, Listed("b", name="b", repeat=True)], clock=clock)
     await model.complete("hi")
     clock.now += 300
     assert (await model.complete("hi", [TOOL])).text == "b"
@@ -319,10 +301,10 @@ async def test_probe_is_repeated_if_the_candidate_lacked_a_capability() -> None:
 async def test_exhausted_retries_count_as_one_failure() -> None:
     clock = Clock()
     a, b = (
-        Listed(UnavailableError("down"), name="a", repeat=True),
+        Listed(d.UnavailableError("down"), name="a", repeat=True),
         Listed("b", name="b", repeat=True),
     )
-    model = Fallback([Retry(a, clock=clock, sleep=clock.sleep), b], clock=clock)
+    model = d.Fallback([d.Retry(a, clock=clock, sleep=clock.sleep), b], clock=clock)
     for _ in range(4):
         await model.complete("hi")
     assert len(a.requests) == 12
@@ -330,8 +312,8 @@ async def test_exhausted_retries_count_as_one_failure() -> None:
 
 
 async def test_failures_after_the_first_event_make_a_candidate_unavailable() -> None:
-    a = Listed(*[broken("x", UnavailableError("down")) for _ in range(5)], name="a")
-    model = Fallback([a, Listed("b", name="b")], clock=Clock())
+    a = Listed(*[broken("x", d.UnavailableError("down")) for _ in range(5)], name="a")
+    model = d.Fallback([a, Listed("b", name="b")], clock=Clock())
     for _ in range(5):
         await collect(model.events(build_request("hi")))
     assert not model.availability.is_available("a", "m")
@@ -339,15 +321,15 @@ async def test_failures_after_the_first_event_make_a_candidate_unavailable() -> 
 
 async def test_error_has_retry_after_when_all_candidates_are_unavailable() -> None:
     a, b = (
-        Listed(AuthenticationError("key"), name="a"),
-        Listed(AuthenticationError("key"), name="b"),
+        Listed(d.AuthenticationError("key"), name="a"),
+        Listed(d.AuthenticationError("key"), name="b"),
     )
     clock = Clock()
-    model = Fallback([a, b], clock=clock)
-    with pytest.raises(AuthenticationError):
+    model = d.Fallback([a, b], clock=clock)
+    with pytest.raises(d.AuthenticationError):
         await model.complete("hi")
     clock.now += 100
-    with pytest.raises(UnavailableError, match="not asked for now, after auth_error") as caught:
+    with pytest.raises(d.UnavailableError, match="not asked for now, after auth_error") as caught:
         await model.complete("hi")
     assert caught.value.retry_after == 200
     assert (len(a.requests), len(b.requests)) == (1, 1)
@@ -356,9 +338,11 @@ async def test_error_has_retry_after_when_all_candidates_are_unavailable() -> No
 async def test_availability_can_be_shared_by_several_fallbacks() -> None:
     clock, told = Clock(), []
     availability = Availability(told.append, clock=clock)
-    one, two = (Listed(AuthenticationError("key"), name="a"), Listed(name="a"))
-    await Fallback([one, Listed("b", name="b")], availability).complete("hi")
-    assert (await Fallback([two, Listed("b", name="b")], availability).complete("hi")).text == "b"
+    one, two = (Listed(d.AuthenticationError("key"), name="a"), Listed(name="a"))
+    await d.Fallback([one, Listed("b", name="b")], availability).complete("hi")
+    assert (
+        await d.Fallback([two, Listed("b", name="b")], availability).complete("hi")
+    ).text == "b"
     assert two.requests == []
     assert [type(event) for event in told] == [ProviderUnavailable]
 
@@ -405,9 +389,9 @@ async def test_failing_event_listener_does_not_affect_calls(
     def listen(_: object) -> None:
         raise RuntimeError("a listener's own fault")
 
-    a, b = Listed(UnavailableError("down"), name="a"), Listed("b", name="b")
+    a, b = Listed(d.UnavailableError("down"), name="a"), Listed("b", name="b")
     with caplog.at_level(logging.WARNING, "dragoman"):
-        assert (await Fallback([a, b], on_event=listen).complete("hi")).text == "b"
+        assert (await d.Fallback([a, b], on_event=listen).complete("hi")).text == "b"
     assert "on_event failed" in caplog.text
 
 
@@ -421,19 +405,19 @@ async def test_failing_event_listener_does_not_affect_calls(
         (Listed(), "list of providers"),
         (["openai:m"], r"candidates\[0\] must be a Provider, not str"),
         ([Listed(), Listed()], r"candidates\[1\] is listed:m, which is in the list before it"),
-        ([Listed(), Retry(Listed())], r"candidates\[1\]"),
+        ([Listed(), d.Retry(Listed())], r"candidates\[1\]"),
     ],
 )
 def test_error_names_invalid_candidates(candidates: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        Fallback(candidates)
+        d.Fallback(candidates)
 
 
 async def test_fallback_is_ready_if_one_candidate_is_ready() -> None:
-    a, b = Listed(NetworkError("gone"), name="a"), Listed("fine", name="b")
-    await Fallback([a, b]).ready()
-    with pytest.raises(NetworkError, match="gone too") as caught:
-        await Fallback([a, Listed(NetworkError("gone too"), name="c")]).ready()
+    a, b = Listed(d.NetworkError("gone"), name="a"), Listed("fine", name="b")
+    await d.Fallback([a, b]).ready()
+    with pytest.raises(d.NetworkError, match="gone too") as caught:
+        await d.Fallback([a, Listed(d.NetworkError("gone too"), name="c")]).ready()
     assert "before that, a:m: network" in caught.value.__notes__[0]
 
 
@@ -444,7 +428,7 @@ async def test_all_candidates_are_closed_even_if_one_fails() -> None:
 
     b = Listed(name="b")
     with pytest.raises(RuntimeError, match="stuck"):
-        await Fallback([Stuck(name="a"), b]).close()
+        await d.Fallback([Stuck(name="a"), b]).close()
     assert b.closed == 1
 
 
@@ -452,4 +436,4 @@ def test_swap_plan_and_token_estimate_use_the_first_candidate() -> None:
     a, _, model, _ = pair("x")
     assert model.plan("hello").target == a.plan("hello").target
     assert model.estimate_input_tokens("hello") == a.estimate_input_tokens("hello")
-    assert describe(model) == "Fallback(name='fallback')\n  1. Listed a:big\n  2. Listed b:small"
+    assert d.describe(model) == "Fallback(name='fallback')\n  1. Listed a:big\n  2. Listed b:small"

@@ -15,32 +15,17 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import (
-    AuthenticationError,
-    InvalidRequestError,
-    NetworkError,
-    ProviderError,
-    RateLimitError,
-    UnavailableError,
-)
-from dragoman.messages import RuntimeConfig
+import dragoman as d
 from dragoman.middleware import (
     CallCompleted,
     CallFailed,
     CallStarted,
     EventsDropped,
-    Fallback,
     Limiter,
     Middleware,
-    Observe,
-    RateLimit,
-    Record,
-    Retry,
     RoutingSwitched,
-    describe,
     walk,
 )
-from dragoman.provider import Provider, connect
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, reply
 from tests.server import Connection, answering, chunk, serve
@@ -51,19 +36,19 @@ from tests.waiting import arrival
 
 def stacked(
     base_url: str, clock: Clock, tmp_path: Path, told: list[Any], max_retries: int = 2
-) -> Provider:
+) -> d.Provider:
     """Return a provider with all layers in the documented order; its clock simulates waiting."""
-    provider: Provider = connect(
+    provider: d.Provider = d.connect(
         "m", base_url=base_url, api_key="sk-secret-0123456789", name="server"
     )
-    provider = Observe(Record(provider, tmp_path / "cassette.jsonl", "record"), told.append)
-    provider = RateLimit(
+    provider = d.Observe(d.Record(provider, tmp_path / "cassette.jsonl", "record"), told.append)
+    provider = d.RateLimit(
         provider, requests_per_minute=1e6, tokens_per_minute=1e9, max_concurrency=5
     )
-    return Fallback([Retry(provider, max_retries, clock=clock, sleep=clock.sleep)])
+    return d.Fallback([d.Retry(provider, max_retries, clock=clock, sleep=clock.sleep)])
 
 
-async def _ask(model: Provider, stream: bool) -> None:
+async def _ask(model: d.Provider, stream: bool) -> None:
     if stream:
         async for _ in model.stream("hi"):
             pass
@@ -101,7 +86,7 @@ async def test_failing_server_receives_one_request_per_attempt(
     clock, told = Clock(), list[Any]()
     async with serve(failing(how)) as server:
         model = stacked(server.base_url, clock, tmp_path, told, max_retries)
-        with pytest.raises((UnavailableError, RateLimitError)):
+        with pytest.raises((d.UnavailableError, d.RateLimitError)):
             await _ask(model, stream)
         await model.close()
         assert len(server.requests) == 1 + max_retries
@@ -145,18 +130,18 @@ async def test_abandoning_a_stream_closes_the_connection_through_all_layers(
 # --- delegation to the inner provider ----------------------------------------------------------
 
 
-def layers(inner: Provider, tmp_path: Path) -> list[Middleware]:
+def layers(inner: d.Provider, tmp_path: Path) -> list[Middleware]:
     return [
-        Retry(inner),
-        RateLimit(inner, max_concurrency=9),
-        Observe(inner, lambda _: None),
-        Record(inner, tmp_path / "c", "off"),
+        d.Retry(inner),
+        d.RateLimit(inner, max_concurrency=9),
+        d.Observe(inner, lambda _: None),
+        d.Record(inner, tmp_path / "c", "off"),
     ]
 
 
 async def test_middleware_forwards_everything_it_does_not_change(tmp_path: Path) -> None:
     inner = Listed(
-        UnavailableError("not ready"),
+        d.UnavailableError("not ready"),
         name="n",
         model="big",
         capabilities={"max_context_tokens": 9, "supports_tools": False},
@@ -167,9 +152,9 @@ async def test_middleware_forwards_everything_it_does_not_change(tmp_path: Path)
         assert layer.estimate_input_tokens("hello", None, "system") == inner.estimate_input_tokens(
             "hello", None, "system"
         )
-        with pytest.raises(UnavailableError):
+        with pytest.raises(d.UnavailableError):
             await layer.ready()
-        with pytest.raises(InvalidRequestError):
+        with pytest.raises(d.InvalidRequestError):
             await layer.complete("hi", [{"name": "t"}])
         before = inner.closed
         async with layer:
@@ -183,7 +168,7 @@ async def test_every_middleware_closes_its_inner_stream_when_the_reader_stops(
 ) -> None:
     for make in range(5):
         inner = Listed(lambda request: [*reply("hello")(request)[:2], asyncio.Event()])
-        layer = [*layers(inner, tmp_path), Fallback([inner])][make]
+        layer = [*layers(inner, tmp_path), d.Fallback([inner])][make]
         source: Any = (
             layer.stream("hi")
             if mode == "stream"
@@ -206,24 +191,24 @@ async def test_every_middleware_closes_its_inner_stream_when_the_reader_stops(
 def test_description_of_a_middleware_stack_lists_its_layers(tmp_path: Path) -> None:
     def tell(_: object) -> None: ...
 
-    provider = connect(
+    provider = d.connect(
         "m", base_url="http://127.0.0.1:1/v1", api_key="sk-secret-0123456789", name="server"
     )
-    stack = Fallback(
+    stack = d.Fallback(
         [
-            Retry(
-                RateLimit(
-                    Observe(Record(provider, tmp_path / "c.jsonl"), tell),
+            d.Retry(
+                d.RateLimit(
+                    d.Observe(d.Record(provider, tmp_path / "c.jsonl"), tell),
                     60,
                     limiter=Limiter(max_concurrency=3),
                 ),
-                per_attempt_override=[RuntimeConfig(extras={"key": "sk-secret-0123456789"})],
+                per_attempt_override=[d.RuntimeConfig(extras={"key": "sk-secret-0123456789"})],
                 deadline=9,
             ),
             Listed(name="other"),
         ]
     )
-    lines = describe(stack).splitlines()
+    lines = d.describe(stack).splitlines()
     assert lines[0] == "Fallback(name='fallback')"
     assert lines[1] == "  1. Retry(max_retries=2, per_attempt_override=1, deadline=9)"
     assert (
@@ -237,7 +222,7 @@ def test_description_of_a_middleware_stack_lists_its_layers(tmp_path: Path) -> N
     assert lines[5] == "     HttpProvider server:m"
     assert lines[6] == "  2. Listed other:m"
     assert len(lines) == 7
-    assert "sk-secret" not in describe(stack)
+    assert "sk-secret" not in d.describe(stack)
     assert [type(each).__name__ for each in walk(stack)] == [
         "Fallback", "Retry", "RateLimit", "Observe", "Record", "HttpProvider", "Listed",
     ]  # fmt: skip
@@ -262,7 +247,7 @@ async def test_custom_middleware_needs_only_one_method() -> None:
     model = Shouting(inner)
     assert (await model.complete("hi")).text == "x"
     assert inner.requests[0].messages[0].content == "HI"
-    assert describe(model) == "Shouting()\nListed listed:m"
+    assert d.describe(model) == "Shouting()\nListed listed:m"
 
 
 def test_description_shows_objects_by_their_class_only() -> None:
@@ -273,7 +258,7 @@ def test_description_shows_objects_by_their_class_only() -> None:
             return "Secretive('sk-secret-0123456789')"
 
     assert (
-        describe(Retry(Listed(), on_retry=Secretive())).splitlines()[0]
+        d.describe(d.Retry(Listed(), on_retry=Secretive())).splitlines()[0]
         == "Retry(max_retries=2, on_retry=Secretive)"
     )
 
@@ -323,18 +308,18 @@ async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
         "dropped": 0,
     }
     fine = reply("hello")(build_request("hi"))
-    faults: list[type[ProviderError]] = [
-        UnavailableError,
-        NetworkError,
-        RateLimitError,
-        InvalidRequestError,
+    faults: list[type[d.ProviderError]] = [
+        d.UnavailableError,
+        d.NetworkError,
+        d.RateLimitError,
+        d.InvalidRequestError,
     ]
 
     def answer(request: Any) -> Any:
         if draw.random() < 0.3:
             return draw.choice(faults)("x")
         if draw.random() < 0.001:
-            return AuthenticationError("x")
+            return d.AuthenticationError("x")
         return fine
 
     class Counted(Listed):
@@ -362,10 +347,12 @@ async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
 
     inners = [Counted(answer, name=name, repeat=True) for name in "abc"]
     limiter = Limiter(1e9, 1e12, 50, clock=clock, sleep=sleep)
-    observers = [Observe(inner, tell, queue_size=100_000) for inner in inners]
-    model = Fallback(
+    observers = [d.Observe(inner, tell, queue_size=100_000) for inner in inners]
+    model = d.Fallback(
         [
-            Retry(RateLimit(observer, limiter=limiter), on_retry=wait, clock=clock, sleep=sleep)
+            d.Retry(
+                d.RateLimit(observer, limiter=limiter), on_retry=wait, clock=clock, sleep=sleep
+            )
             for observer in observers
         ],
         on_event=switch,
@@ -377,7 +364,7 @@ async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
         try:
             await model.complete("hi")
             counts["ok"] += 1
-        except ProviderError:
+        except d.ProviderError:
             counts["error"] += 1
 
     async def run(calls: int) -> None:

@@ -18,24 +18,8 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.semconv.attributes import error_attributes, http_attributes, server_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from dragoman import connect, connect_embedder
-from dragoman.errors import RateLimitError, UnavailableError
-from dragoman.events import Usage
-from dragoman.messages import (
-    Assistant,
-    Image,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-)
-from dragoman.middleware import Observe, OpenTelemetry, Retry
+import dragoman as d
+from dragoman.middleware import OpenTelemetry
 from dragoman.middleware.otel import NAMES, OPERATIONS
 from dragoman.sim import ScriptedProvider, SimServer
 from dragoman.validate import build_request
@@ -77,20 +61,20 @@ def sdk() -> Any:
     made.metering.shutdown()
 
 
-async def call(sdk: Sdk, provider: Listed, request: Request, **settings: Any) -> None:
+async def call(sdk: Sdk, provider: Listed, request: d.Request, **settings: Any) -> None:
     clock = Clock()
-    observed = Observe(provider, sdk.subscriber, now=lambda: 1700000000.0, **settings)
-    model = Retry(observed, clock=clock, sleep=clock.sleep)
+    observed = d.Observe(provider, sdk.subscriber, now=lambda: 1700000000.0, **settings)
+    model = d.Retry(observed, clock=clock, sleep=clock.sleep)
     await collect(model.events(request))
     await model.close()
 
 
 async def test_span_has_the_attributes_of_the_request_and_its_usage(sdk: Sdk) -> None:
-    config = RuntimeConfig(0.5, 100, 0.9, 7, 0.1, 0.2, ["END"], "low", {"private": 1})
+    config = d.RuntimeConfig(0.5, 100, 0.9, 7, 0.1, 0.2, ["END"], "low", {"private": 1})
     request = replace(
         build_request("hello", None, config, model="m", stream=True), session_id="s1"
     )
-    await call(sdk, Listed(reply("x", usage=Usage(20, 7, 12, 3, 2))), request)
+    await call(sdk, Listed(reply("x", usage=d.Usage(20, 7, 12, 3, 2))), request)
     (span,) = sdk.spans
     assert (span.name, span.kind, span.status.status_code) == (
         "chat m",
@@ -151,9 +135,9 @@ def test_attribute_names_follow_the_opentelemetry_conventions() -> None:
 async def test_span_and_metrics_name_the_server(sdk: Sdk) -> None:
     with SimServer(ScriptedProvider("Hello.")) as server:
         url = server.base_urls["openai"]
-        async with Observe(connect("m", base_url=url), sdk.subscriber) as model:
+        async with d.Observe(d.connect("m", base_url=url), sdk.subscriber) as model:
             await model.complete("Hi")
-        async with Observe(connect_embedder("m", base_url=url), sdk.subscriber) as embedder:
+        async with d.Observe(d.connect_embedder("m", base_url=url), sdk.subscriber) as embedder:
             await embedder.embed(["Hi"])
     port = int(url.rpartition(":")[2].partition("/")[0])
     found = [dict(span.attributes or {}) for span in sdk.spans]
@@ -171,7 +155,7 @@ async def test_unknown_values_are_omitted_from_spans(
     sdk: Sdk, caplog: pytest.LogCaptureFixture
 ) -> None:
     await call(
-        sdk, Listed(reply("x", usage=Usage(output_tokens=3))), build_request("hello", model="m")
+        sdk, Listed(reply("x", usage=d.Usage(output_tokens=3))), build_request("hello", model="m")
     )
     (span,) = sdk.spans
     said = {name for name in span.attributes or {} if "usage" in name or "request." in name}
@@ -182,10 +166,10 @@ async def test_unknown_values_are_omitted_from_spans(
 
 
 async def test_each_attempt_has_a_span_with_its_error(sdk: Sdk) -> None:
-    failure = RateLimitError(
+    failure = d.RateLimitError(
         "slow", status=429, provider_message="quota of jane@example.org, key sk-abcdefghijklmnop"
     )
-    await call(sdk, Listed(failure, UnavailableError("down"), "ok"), build_request("hi"))
+    await call(sdk, Listed(failure, d.UnavailableError("down"), "ok"), build_request("hi"))
     spans = sdk.spans
     said = [dict(span.attributes or {}) for span in spans]
     assert [each["dragoman.attempt"] for each in said] == [0, 1, 2]
@@ -206,12 +190,12 @@ async def test_each_attempt_has_a_span_with_its_error(sdk: Sdk) -> None:
 async def test_span_has_the_time_and_the_parent_of_its_call(sdk: Sdk) -> None:
     clock = Clock()
 
-    def slow(request: Request) -> Any:
+    def slow(request: d.Request) -> Any:
         clock.now += 2.5
         return reply("x")(request)
 
     tracer = sdk.tracing.get_tracer("test")
-    model = Observe(Listed(slow), sdk.subscriber, clock=clock, now=lambda: 1700000000.0)
+    model = d.Observe(Listed(slow), sdk.subscriber, clock=clock, now=lambda: 1700000000.0)
     with tracer.start_as_current_span("parent") as parent:
         await model.complete("hi")
     await model.close()
@@ -225,7 +209,7 @@ async def test_span_has_the_time_and_the_parent_of_its_call(sdk: Sdk) -> None:
 async def test_duration_and_token_metrics_are_recorded(sdk: Sdk) -> None:
     await call(
         sdk,
-        Listed(UnavailableError("down"), reply("x", usage=Usage(20, 7))),
+        Listed(d.UnavailableError("down"), reply("x", usage=d.Usage(20, 7))),
         build_request("hi", model="m"),
     )
     unit, *points = sdk.points("gen_ai.client.token.usage")
@@ -257,12 +241,12 @@ async def test_duration_and_token_metrics_are_recorded(sdk: Sdk) -> None:
 
 async def test_spans_contain_message_content_only_if_it_is_enabled(sdk: Sdk) -> None:
     messages = [
-        System("be private"),
-        User([Text("a private question"), Image(Url("https://example.org/private.png"))]),
-        Assistant([Thinking("private thought"), ToolCall("c", "add", {"private": 1})]),
-        ToolResult("c", "private result"),
+        d.System("be private"),
+        d.User([d.Text("a private question"), d.Image(d.Url("https://example.org/private.png"))]),
+        d.Assistant([d.Thinking("private thought"), d.ToolCall("c", "add", {"private": 1})]),
+        d.ToolResult("c", "private result"),
     ]
-    request = build_request(messages, [Tool("add")])
+    request = build_request(messages, [d.Tool("add")])
     await call(sdk, Listed("private answer"), request)
     assert "private" not in sdk.spans[0].to_json()
     await call(sdk, Listed("private answer"), request, include_content=True)
@@ -304,7 +288,7 @@ async def test_span_of_a_failed_call_contains_the_prompt_if_content_is_included(
 
 
 async def test_calls_work_if_no_opentelemetry_sdk_is_configured() -> None:
-    model = Observe(Listed("x"), OpenTelemetry())
+    model = d.Observe(Listed("x"), OpenTelemetry())
     assert (await model.complete("hi")).text == "x"
     await model.close()
 

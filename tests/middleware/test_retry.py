@@ -14,33 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dragoman as d
 from dragoman import errors
-from dragoman.errors import (
-    CallCancelledError,
-    InvalidRequestError,
-    MalformedToolCallError,
-    ProviderError,
-    RateLimitError,
-    StreamInterruptedError,
-    StructuredOutputError,
-    UnavailableError,
-)
-from dragoman.events import check_events
-from dragoman.messages import Assistant, RuntimeConfig, Tool, User
-from dragoman.middleware import ATTEMPT, RETRY_REASON, Fallback, Retry
+from dragoman.middleware import ATTEMPT, RETRY_REASON
 from dragoman.validate import build_request
 from tests.listed import USAGE, Clock, Listed, broken, collect, reply, speak
 
 ERRORS = [
     kind
     for name in errors.__all__
-    if inspect.isclass(kind := getattr(errors, name)) and issubclass(kind, ProviderError)
+    if inspect.isclass(kind := getattr(errors, name)) and issubclass(kind, d.ProviderError)
 ]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-def retry(provider: Listed, clock: Clock, draw: float = 0.5, **settings: Any) -> Retry:
-    return Retry(provider, **settings, clock=clock, sleep=clock.sleep, random=lambda: draw)
+def retry(provider: Listed, clock: Clock, draw: float = 0.5, **settings: Any) -> d.Retry:
+    return d.Retry(provider, **settings, clock=clock, sleep=clock.sleep, random=lambda: draw)
 
 
 # --- number of attempts ------------------------------------------------------------------------
@@ -51,9 +40,9 @@ def retry(provider: Listed, clock: Clock, draw: float = 0.5, **settings: Any) ->
 async def test_number_of_attempts_is_one_more_than_max_retries(
     max_retries: int, stream: bool
 ) -> None:
-    provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
+    provider, clock = Listed(lambda _: d.UnavailableError("down"), repeat=True), Clock()
     model = retry(provider, clock, max_retries=max_retries)
-    with pytest.raises(UnavailableError) as caught:
+    with pytest.raises(d.UnavailableError) as caught:
         await (collect_stream(model) if stream else model.complete("hi"))
     assert len(provider.requests) == 1 + max_retries
     assert len(clock.slept) == max_retries
@@ -66,7 +55,7 @@ async def collect_stream(model: Any, *args: Any, **settings: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-async def test_only_transient_errors_are_retried(kind: type[ProviderError]) -> None:
+async def test_only_transient_errors_are_retried(kind: type[d.ProviderError]) -> None:
     provider, clock = Listed(kind("no"), "yes"), Clock()
     model = retry(provider, clock)
     if kind.transient:
@@ -84,7 +73,11 @@ async def test_only_transient_errors_are_retried(kind: type[ProviderError]) -> N
 def test_retries_stop_at_the_first_success_permanent_error_or_limit(
     outcomes: list[str], max_retries: int
 ) -> None:
-    made = {"ok": "fine", "transient": UnavailableError("t"), "fatal": InvalidRequestError("f")}
+    made = {
+        "ok": "fine",
+        "transient": d.UnavailableError("t"),
+        "fatal": d.InvalidRequestError("f"),
+    }
     provider, clock = Listed(*[lambda _, each=each: made[each] for each in outcomes]), Clock()
     told: list[int] = []
     model = retry(
@@ -103,7 +96,7 @@ def test_retries_stop_at_the_first_success_permanent_error_or_limit(
     ]
 
 
-async def run_once(model: Retry) -> tuple[list[Any], Exception | None]:
+async def run_once(model: d.Retry) -> tuple[list[Any], Exception | None]:
     return await collect(model.events(build_request("hi")))
 
 
@@ -121,13 +114,13 @@ async def run_once(model: Retry) -> tuple[list[Any], Exception | None]:
 async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(
     draw: float, waits: list[float]
 ) -> None:
-    provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
-    with pytest.raises(UnavailableError):
+    provider, clock = Listed(lambda _: d.UnavailableError("down"), repeat=True), Clock()
+    with pytest.raises(d.UnavailableError):
         await retry(provider, clock, draw, max_retries=7).complete("hi")
     assert clock.slept == pytest.approx(waits)
 
 
-@pytest.mark.parametrize("kind", [RateLimitError, UnavailableError])
+@pytest.mark.parametrize("kind", [d.RateLimitError, d.UnavailableError])
 @pytest.mark.parametrize(
     ("retry_after", "slept"),
     [
@@ -141,7 +134,7 @@ async def test_backoff_doubles_with_jitter_up_to_thirty_seconds(
     ],
 )
 async def test_wait_between_attempts_is_exactly_the_retry_after(
-    kind: type[ProviderError], retry_after: float | None, slept: list[float]
+    kind: type[d.ProviderError], retry_after: float | None, slept: list[float]
 ) -> None:
     provider, clock = Listed(kind("slow", retry_after=retry_after), "ok"), Clock()
     assert (await retry(provider, clock).complete("hi")).text == "ok"
@@ -152,8 +145,8 @@ async def test_wait_between_attempts_is_exactly_the_retry_after(
 async def test_error_whose_retry_after_exceeds_the_limit_is_raised_at_once(
     retry_after: float,
 ) -> None:
-    provider, clock = Listed(RateLimitError("slow", retry_after=retry_after)), Clock()
-    with pytest.raises(RateLimitError) as caught:
+    provider, clock = Listed(d.RateLimitError("slow", retry_after=retry_after)), Clock()
+    with pytest.raises(d.RateLimitError) as caught:
         await retry(provider, clock).complete("hi")
     assert caught.value.retry_after == retry_after
     assert "asks for a wait" in caught.value.__notes__[0]
@@ -161,8 +154,8 @@ async def test_error_whose_retry_after_exceeds_the_limit_is_raised_at_once(
 
 
 async def test_custom_backoff_function_receives_the_attempt_number() -> None:
-    provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
-    with pytest.raises(UnavailableError):
+    provider, clock = Listed(lambda _: d.UnavailableError("down"), repeat=True), Clock()
+    with pytest.raises(d.UnavailableError):
         await retry(provider, clock, max_retries=3, backoff=lambda index: 10.0 * index).complete(
             "hi"
         )
@@ -171,10 +164,10 @@ async def test_custom_backoff_function_receives_the_attempt_number() -> None:
 
 @pytest.mark.parametrize("wait", [-1, math.nan, math.inf, 1e300, "1", None, True])
 async def test_error_names_an_invalid_backoff(wait: Any) -> None:
-    provider, clock = Listed(UnavailableError("down")), Clock()
+    provider, clock = Listed(d.UnavailableError("down")), Clock()
     with pytest.raises(ValueError, match=r"backoff\(0\)") as caught:
         await retry(provider, clock, backoff=lambda _: wait).complete("hi")
-    assert isinstance(caught.value.__context__, UnavailableError)
+    assert isinstance(caught.value.__context__, d.UnavailableError)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +183,8 @@ async def test_error_names_an_invalid_backoff(wait: Any) -> None:
 async def test_no_attempt_begins_after_the_deadline(
     deadline: float, attempts: int, slept: list[float]
 ) -> None:
-    provider, clock = Listed(lambda _: UnavailableError("down"), repeat=True), Clock()
-    with pytest.raises(UnavailableError):
+    provider, clock = Listed(lambda _: d.UnavailableError("down"), repeat=True), Clock()
+    with pytest.raises(d.UnavailableError):
         await retry(provider, clock, max_retries=3, deadline=deadline).complete("hi")
     assert (len(provider.requests), clock.slept) == (attempts, slept)
 
@@ -199,12 +192,12 @@ async def test_no_attempt_begins_after_the_deadline(
 async def test_time_spent_in_attempts_counts_towards_the_deadline() -> None:
     clock = Clock()
 
-    def slow(_: Any) -> ProviderError:
+    def slow(_: Any) -> d.ProviderError:
         clock.now += 50
-        return UnavailableError("down")
+        return d.UnavailableError("down")
 
     provider = Listed(slow, repeat=True)
-    with pytest.raises(UnavailableError) as caught:
+    with pytest.raises(d.UnavailableError) as caught:
         await retry(provider, clock, max_retries=9, deadline=120).complete("hi")
     assert len(provider.requests) == 3
     assert "deadline of 120 s" in caught.value.__notes__[0]
@@ -215,9 +208,9 @@ async def test_time_spent_in_attempts_counts_towards_the_deadline() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_stream_is_not_retried_after_its_first_event(stream: bool) -> None:
-    provider, clock = Listed(broken("half", StreamInterruptedError("cut")), "whole"), Clock()
+    provider, clock = Listed(broken("half", d.StreamInterruptedError("cut")), "whole"), Clock()
     heard, error = await collect(retry(provider, clock).events(build_request("hi", stream=stream)))
-    assert isinstance(error, StreamInterruptedError)
+    assert isinstance(error, d.StreamInterruptedError)
     assert len(provider.requests) == 1
     assert [event.type for event in heard] == ["message.start", "text.delta", "message.complete"]
 
@@ -239,7 +232,7 @@ async def test_retry_forwards_events_immediately() -> None:
 
 
 async def test_custom_classifier_decides_which_errors_are_retried() -> None:
-    tool = Tool(
+    tool = d.Tool(
         "add", "", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     )
     bad = speak(
@@ -252,18 +245,18 @@ async def test_custom_classifier_decides_which_errors_are_retried() -> None:
     )
     provider, clock = Listed(bad, good), Clock()
     model = retry(
-        provider, clock, classifier=lambda error: isinstance(error, MalformedToolCallError)
+        provider, clock, classifier=lambda error: isinstance(error, d.MalformedToolCallError)
     )
     assert (await model.complete("hi", [tool])).tool_calls[0].arguments == {"n": 1}
-    provider.answers = [UnavailableError("down"), "never asked"]
-    with pytest.raises(UnavailableError):
+    provider.answers = [d.UnavailableError("down"), "never asked"]
+    with pytest.raises(d.UnavailableError):
         await model.complete("hi")
 
 
 async def test_retry_classifier_is_not_called_for_a_cancelled_call() -> None:
-    provider, clock = Listed(CallCancelledError("stop")), Clock()
-    asked: list[ProviderError] = []
-    with pytest.raises(CallCancelledError):
+    provider, clock = Listed(d.CallCancelledError("stop")), Clock()
+    asked: list[d.ProviderError] = []
+    with pytest.raises(d.CallCancelledError):
         await retry(
             provider, clock, classifier=lambda error: bool(asked.append(error)) or True
         ).complete("hi")
@@ -275,12 +268,12 @@ async def test_failing_on_retry_callback_does_not_fail_the_call(
 ) -> None:
     told: list[tuple[str, int, float]] = []
 
-    def watch(error: ProviderError, attempt: int, wait: float) -> None:
+    def watch(error: d.ProviderError, attempt: int, wait: float) -> None:
         told.append((type(error).__name__, attempt, wait))
         raise RuntimeError("an observer's own fault")
 
     provider, clock = (
-        Listed(UnavailableError("1"), RateLimitError("2", retry_after=7), "ok"),
+        Listed(d.UnavailableError("1"), d.RateLimitError("2", retry_after=7), "ok"),
         Clock(),
     )
     with caplog.at_level(logging.WARNING, "dragoman"):
@@ -290,7 +283,7 @@ async def test_failing_on_retry_callback_does_not_fail_the_call(
 
 
 async def test_each_attempt_carries_its_number_and_the_retry_reason() -> None:
-    provider, clock = Listed(UnavailableError("1"), UnavailableError("2"), "ok"), Clock()
+    provider, clock = Listed(d.UnavailableError("1"), d.UnavailableError("2"), "ok"), Clock()
     request = build_request("hi")
     await collect(retry(provider, clock).events(request))
     said = [
@@ -301,7 +294,7 @@ async def test_each_attempt_carries_its_number_and_the_retry_reason() -> None:
     assert {each.request_id for each in provider.requests} == {request.request_id}
 
 
-BASE = RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b": 2})
+BASE = d.RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b": 2})
 
 
 @pytest.mark.parametrize(
@@ -310,7 +303,7 @@ BASE = RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b"
         (None, [0.0] * 4, [10] * 4, [{"a": 1, "b": 2}] * 4),
         ([{"temperature": 0.5}], [0.0, 0.5, 0.5, 0.5], [10] * 4, [{"a": 1, "b": 2}] * 4),
         (
-            [RuntimeConfig(temperature=0.3, max_tokens=20), {"temperature": 0.9}],
+            [d.RuntimeConfig(temperature=0.3, max_tokens=20), {"temperature": 0.9}],
             [0.0, 0.3, 0.9, 0.9],
             [10, 20, 10, 10],
             [{"a": 1, "b": 2}] * 4,
@@ -326,8 +319,8 @@ BASE = RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "b"
 async def test_per_attempt_overrides_do_not_change_the_first_attempt(
     overrides: Any, temperatures: list[float], max_tokens: list[int], extras: list[dict[str, Any]]
 ) -> None:
-    provider, clock = Listed(*[UnavailableError("down") for _ in range(3)], "ok"), Clock()
-    config = RuntimeConfig(0.0, 10, seed=7, extras={"a": 1, "b": 2})
+    provider, clock = Listed(*[d.UnavailableError("down") for _ in range(3)], "ok"), Clock()
+    config = d.RuntimeConfig(0.0, 10, seed=7, extras={"a": 1, "b": 2})
     await retry(provider, clock, max_retries=3, per_attempt_override=overrides).complete(
         "hi", config=config
     )
@@ -345,23 +338,23 @@ async def test_reask_sends_the_rejected_answer_and_the_callers_correction() -> N
     provider, clock = Listed(reply("not json"), reply('{"n": "x"}'), reply('{"n": 3}')), Clock()
     asked: list[str] = []
 
-    def build(error: StructuredOutputError) -> str:
+    def build(error: d.StructuredOutputError) -> str:
         asked.append(error.output_content)
         return f"wrong, number {len(asked)}"
 
-    messages = (User("a number"),)
+    messages = (d.User("a number"),)
     model = retry(provider, clock, reask=build)
     answer = await model.complete(messages, response_schema=SCHEMA)
     assert answer.parsed == {"n": 3}
     assert [tuple(each.messages) for each in provider.requests] == [
         messages,
-        (*messages, Assistant("not json"), User("wrong, number 1")),
+        (*messages, d.Assistant("not json"), d.User("wrong, number 1")),
         (
             *messages,
-            Assistant("not json"),
-            User("wrong, number 1"),
-            Assistant('{"n": "x"}'),
-            User("wrong, number 2"),
+            d.Assistant("not json"),
+            d.User("wrong, number 1"),
+            d.Assistant('{"n": "x"}'),
+            d.User("wrong, number 2"),
         ),
     ]
     assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [
@@ -370,14 +363,14 @@ async def test_reask_sends_the_rejected_answer_and_the_callers_correction() -> N
         "reask",
     ]
     assert clock.slept == []
-    assert messages == (User("a number"),)
+    assert messages == (d.User("a number"),)
 
 
 async def test_corrections_count_as_retries_and_none_is_built_after_the_last_attempt() -> None:
     provider, clock = Listed(*[reply("not json")] * 3), Clock()
     built: list[object] = []
     model = retry(provider, clock, reask=lambda error: built.append(error) or "again")
-    with pytest.raises(StructuredOutputError) as caught:
+    with pytest.raises(d.StructuredOutputError) as caught:
         await model.complete("hi", response_schema=SCHEMA)
     assert (len(provider.requests), len(built)) == (3, 2)
     assert caught.value.response is not None
@@ -385,7 +378,7 @@ async def test_corrections_count_as_retries_and_none_is_built_after_the_last_att
 
 
 async def test_transient_failure_adds_no_correction_to_the_messages() -> None:
-    answers = (reply("bad"), UnavailableError("down"), reply('{"n": 1}'))
+    answers = (reply("bad"), d.UnavailableError("down"), reply('{"n": 1}'))
     provider, clock = Listed(*answers), Clock()
     answer = await retry(provider, clock, reask=lambda _: "again").complete(
         "hi", response_schema=SCHEMA
@@ -404,7 +397,7 @@ async def test_events_of_rejected_answers_do_not_reach_the_caller() -> None:
     model = retry(provider, clock, reask=lambda _: "again")
     heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA)))
     assert error is None
-    check_events(heard)
+    d.check_events(heard)
     assert heard[-1].parsed == {"n": 1}  # type: ignore[union-attr]
 
 
@@ -412,8 +405,8 @@ async def test_events_of_the_last_rejected_answer_precede_its_error() -> None:
     provider, clock = Listed(reply("bad 1"), reply("bad 2")), Clock()
     model = retry(provider, clock, max_retries=1, reask=lambda _: "again")
     heard, error = await collect(model.events(build_request("hi", response_schema=SCHEMA)))
-    assert isinstance(error, StructuredOutputError)
-    check_events(heard)
+    assert isinstance(error, d.StructuredOutputError)
+    d.check_events(heard)
     assert heard[-1].final_content[0].text == "bad 2"  # type: ignore[union-attr]
 
 
@@ -423,14 +416,14 @@ async def test_invalid_answer_is_not_corrected_after_the_first_event_of_a_stream
     heard, error = await collect(
         model.events(build_request("hi", response_schema=SCHEMA, stream=True))
     )
-    assert isinstance(error, StructuredOutputError)
+    assert isinstance(error, d.StructuredOutputError)
     assert len(provider.requests) == 1
-    check_events(heard)
+    d.check_events(heard)
 
 
 async def test_invalid_structured_answer_is_raised_if_reask_is_off() -> None:
     provider, clock = Listed(reply("bad"), "never asked"), Clock()
-    with pytest.raises(StructuredOutputError):
+    with pytest.raises(d.StructuredOutputError):
         await retry(provider, clock).complete("hi", response_schema=SCHEMA)
     assert len(provider.requests) == 1
 
@@ -440,7 +433,7 @@ async def test_correction_of_an_empty_answer_adds_no_assistant_message() -> None
     await retry(provider, clock, reask=lambda _: "say something").complete(
         "hi", response_schema=SCHEMA
     )
-    assert tuple(provider.requests[1].messages) == (User("hi"), User("say something"))
+    assert tuple(provider.requests[1].messages) == (d.User("hi"), d.User("say something"))
 
 
 @pytest.mark.parametrize("text", ["", None, 3])
@@ -466,32 +459,32 @@ async def test_reask_and_per_attempt_overrides_work_together() -> None:
 
 
 async def test_cancelling_ends_the_wait_between_attempts() -> None:
-    provider = Listed(UnavailableError("down"), "never asked")
+    provider = Listed(d.UnavailableError("down"), "never asked")
     waiting = asyncio.Event()
 
     async def sleep(_: float) -> None:
         waiting.set()
         await asyncio.Event().wait()
 
-    model = Retry(provider, sleep=sleep)
+    model = d.Retry(provider, sleep=sleep)
     call = asyncio.ensure_future(model.complete("hi", request_id="r1"))
     await waiting.wait()
     assert await model.cancel("r1")
-    with pytest.raises(CallCancelledError):
+    with pytest.raises(d.CallCancelledError):
         await call
     assert len(provider.requests) == 1
     assert not await model.cancel("r1")
 
 
 async def test_stream_cancelled_between_attempts_is_closed() -> None:
-    provider = Listed(UnavailableError("down"), "never asked")
+    provider = Listed(d.UnavailableError("down"), "never asked")
     waiting = asyncio.Event()
 
     async def sleep(_: float) -> None:
         waiting.set()
         await asyncio.Event().wait()
 
-    stream = Retry(provider, sleep=sleep).stream("hi")
+    stream = d.Retry(provider, sleep=sleep).stream("hi")
 
     async def read() -> list[Any]:
         return [event async for event in stream]
@@ -500,7 +493,7 @@ async def test_stream_cancelled_between_attempts_is_closed() -> None:
     await waiting.wait()
     assert await stream.cancel()
     heard = await reading
-    check_events(heard)
+    d.check_events(heard)
     assert heard[-1].finish_reason == "cancelled"
 
 
@@ -533,26 +526,26 @@ async def test_stream_cancelled_between_attempts_is_closed() -> None:
 )
 def test_error_names_an_invalid_setting(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
-        Retry(Listed(), **settings)
+        d.Retry(Listed(), **settings)
 
 
 async def test_on_retry_callback_must_not_be_a_coroutine_function() -> None:
     async def watch(*_: Any) -> None: ...
 
     with pytest.raises(ValueError, match="on_retry must be a plain function"):
-        Retry(Listed(), on_retry=watch)
+        d.Retry(Listed(), on_retry=watch)
 
 
 def test_nested_retries_are_rejected() -> None:
-    inner = Retry(Listed())
-    for wrapped in (inner, Fallback([inner, Listed(name="other")])):
+    inner = d.Retry(Listed())
+    for wrapped in (inner, d.Fallback([inner, Listed(name="other")])):
         with pytest.raises(ValueError, match="Retry inside already"):
-            Retry(wrapped)
+            d.Retry(wrapped)
 
 
 def test_retry_requires_a_provider() -> None:
     with pytest.raises(TypeError, match="Retry: provider must be a Provider, not str"):
-        Retry("openai:m")  # type: ignore[arg-type]
+        d.Retry("openai:m")  # type: ignore[arg-type]
 
 
 async def test_exceptions_that_are_not_provider_errors_are_not_retried() -> None:

@@ -8,15 +8,8 @@ import logging
 
 import pytest
 
-from dragoman.errors import (
-    AuthenticationError,
-    InvalidRequestError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    UnavailableError,
-)
-from dragoman.middleware import KeyRotation, describe
+import dragoman as d
+from dragoman.middleware import KeyRotation
 from dragoman.validate import build_request
 from tests.listed import Clock, Listed, broken, collect
 
@@ -26,8 +19,8 @@ def keys(*answers: object) -> tuple[list[Listed], KeyRotation, Clock]:
     return providers, KeyRotation(providers, clock=clock), clock
 
 
-@pytest.mark.parametrize("kind", [AuthenticationError, RateLimitError, QuotaExceededError])
-async def test_next_api_key_is_used_after_a_failure_and_kept(kind: type[ProviderError]) -> None:
+@pytest.mark.parametrize("kind", [d.AuthenticationError, d.RateLimitError, d.QuotaExceededError])
+async def test_next_api_key_is_used_after_a_failure_and_kept(kind: type[d.ProviderError]) -> None:
     (a, b), model, clock = keys(kind("no"), "from b")
     for _ in range(3):
         assert (await model.complete("hi")).text == "from b"
@@ -39,7 +32,7 @@ async def test_next_api_key_is_used_after_a_failure_and_kept(kind: type[Provider
 
 
 async def test_attempt_with_a_failed_api_key_is_recorded() -> None:
-    _, model, _ = keys(RateLimitError("slow down", status=429), "from b")
+    _, model, _ = keys(d.RateLimitError("slow down", status=429), "from b")
     reply = model.open(build_request("hi", model="m"))
     while await reply.next():
         pass
@@ -47,13 +40,13 @@ async def test_attempt_with_a_failed_api_key_is_recorded() -> None:
 
 
 async def test_api_key_is_not_used_until_its_retry_after_has_passed() -> None:
-    (a, b), model, clock = keys(RateLimitError("slow", retry_after=20), "from b")
+    (a, b), model, clock = keys(d.RateLimitError("slow", retry_after=20), "from b")
     await model.complete("hi")
-    b.answers = [UnavailableError("down")]
-    with pytest.raises(UnavailableError):
+    b.answers = [d.UnavailableError("down")]
+    with pytest.raises(d.UnavailableError):
         await model.complete("hi")
-    b.answers = [RateLimitError("slow", retry_after=100)]
-    with pytest.raises(RateLimitError):
+    b.answers = [d.RateLimitError("slow", retry_after=100)]
+    with pytest.raises(d.RateLimitError):
         await model.complete("hi")
     assert len(a.requests) == 1
     clock.now += 20
@@ -65,18 +58,18 @@ async def test_last_error_is_raised_if_all_api_keys_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        (a, b), model, _ = keys(AuthenticationError("one"), AuthenticationError("two"))
-        with pytest.raises(AuthenticationError, match="two"):
+        (a, b), model, _ = keys(d.AuthenticationError("one"), d.AuthenticationError("two"))
+        with pytest.raises(d.AuthenticationError, match="two"):
             await model.complete("hi")
         # Every key must wait after a failure, so the key with the shortest remaining wait is used.
-        with pytest.raises(AuthenticationError, match="one"):
+        with pytest.raises(d.AuthenticationError, match="one"):
             await model.complete("hi")
     assert (len(a.requests), len(b.requests)) == (2, 1)
     assert "key 1 of 2 is not used for 300 s (auth)" in caplog.text
 
 
-@pytest.mark.parametrize("answer", [InvalidRequestError("bad"), UnavailableError("down")])
-async def test_errors_unrelated_to_the_api_key_do_not_switch_it(answer: ProviderError) -> None:
+@pytest.mark.parametrize("answer", [d.InvalidRequestError("bad"), d.UnavailableError("down")])
+async def test_errors_unrelated_to_the_api_key_do_not_switch_it(answer: d.ProviderError) -> None:
     (_, b), model, _ = keys(answer, "from b")
     with pytest.raises(type(answer)):
         await model.complete("hi")
@@ -84,15 +77,15 @@ async def test_errors_unrelated_to_the_api_key_do_not_switch_it(answer: Provider
 
 
 async def test_api_key_is_not_switched_after_the_first_event() -> None:
-    (_, b), model, _ = keys(broken("half", RateLimitError("slow")), "from b")
+    (_, b), model, _ = keys(broken("half", d.RateLimitError("slow")), "from b")
     _, error = await collect(model.events(build_request("hi")))
-    assert isinstance(error, RateLimitError)
+    assert isinstance(error, d.RateLimitError)
     assert not b.requests
 
 
 def test_key_rotation_rejects_invalid_providers() -> None:
     _, model, _ = keys("a", "b")
-    assert (model.name, model.model, describe(model).splitlines()[0]) == (
+    assert (model.name, model.model, d.describe(model).splitlines()[0]) == (
         "listed",
         "m",
         "KeyRotation(keys=2)",

@@ -16,20 +16,8 @@ import aiohttp
 import psutil
 import pytest
 
+import dragoman as d
 import dragoman.local
-from dragoman import (
-    AuthenticationError,
-    ContextOverflowError,
-    ModelNotLoadedError,
-    NetworkError,
-    Provider,
-    TextDelta,
-    Tool,
-    ToolResult,
-    User,
-    check_events,
-    connect,
-)
 from dragoman.local import LocalServer, LocalServerError, find_model, pull_model
 
 from ..waiting import arrival, block_until
@@ -52,19 +40,19 @@ def server(tiny: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def model(server: tuple[str, str]) -> Provider:
-    return connect("tiny", base_url=server[0], api_key=server[1])
+def model(server: tuple[str, str]) -> d.Provider:
+    return d.connect("tiny", base_url=server[0], api_key=server[1])
 
 
 async def test_real_server_is_ready_and_returns_complete_and_streamed_replies(
-    model: Provider,
+    model: d.Provider,
 ) -> None:
     async with model:
         await model.ready()
         whole = await model.complete("Hello", config=SHORT)
         stream = model.stream("Hello", config=SHORT)
         events = [event async for event in stream]
-    check_events(events)
+    d.check_events(events)
     assert whole.finish_reason == "length"
     assert whole.usage.output_tokens == 12
     assert whole.usage.input_tokens is not None
@@ -74,7 +62,7 @@ async def test_real_server_is_ready_and_returns_complete_and_streamed_replies(
     assert whole.raw["object"] == "chat.completion"
 
 
-async def test_structured_output_is_enforced_by_the_server(model: Provider) -> None:
+async def test_structured_output_is_enforced_by_the_server(model: d.Provider) -> None:
     schema = {
         "type": "object",
         "properties": {"ok": {"type": "boolean"}},
@@ -89,15 +77,15 @@ async def test_structured_output_is_enforced_by_the_server(model: Provider) -> N
     assert response.parsed["ok"] in (True, False)
 
 
-async def test_cancelling_a_call_stops_generation_on_the_server(model: Provider) -> None:
+async def test_cancelling_a_call_stops_generation_on_the_server(model: d.Provider) -> None:
     async with model:
         stream = model.stream("Hello", config={"max_tokens": 100_000, "seed": 3})
         events: list[Any] = []
         async for event in stream:
             events.append(event)
-            if sum(isinstance(each, TextDelta) for each in events) == 3:
+            if sum(isinstance(each, d.TextDelta) for each in events) == 3:
                 await stream.cancel()
-        check_events(events)
+        d.check_events(events)
         assert events[-1].finish_reason == "cancelled"
         # The server's slot is free again, so a complete call is served at once.
         assert (
@@ -106,27 +94,27 @@ async def test_cancelling_a_call_stops_generation_on_the_server(model: Provider)
 
 
 async def test_context_overflow_is_reported_for_streams_and_complete_replies(
-    model: Provider,
+    model: d.Provider,
 ) -> None:
     async with model:
         long = "word " * 3000
-        with pytest.raises(ContextOverflowError) as caught:
+        with pytest.raises(d.ContextOverflowError) as caught:
             await model.complete(long, config=SHORT)
-        with pytest.raises(ContextOverflowError):
+        with pytest.raises(d.ContextOverflowError):
             _ = [event async for event in model.stream(long, config=SHORT)]
     assert caught.value.status == 400
     assert caught.value.provider_code == "400"
 
 
 async def test_wrong_key_is_rejected_by_the_local_server(server: tuple[str, str]) -> None:
-    async with connect("tiny", base_url=server[0], api_key="wrong-key-0123456789") as model:
+    async with d.connect("tiny", base_url=server[0], api_key="wrong-key-0123456789") as model:
         for call in (model.ready(), model.complete("Hello")):
-            with pytest.raises(AuthenticationError) as caught:
+            with pytest.raises(d.AuthenticationError) as caught:
                 await call
             assert caught.value.status == 401
 
 
-async def test_one_hundred_sequential_calls_succeed(model: Provider) -> None:
+async def test_one_hundred_sequential_calls_succeed(model: d.Provider) -> None:
     """Alternate between streams and complete replies, so that a connection that is left
     half-closed would be noticed.
     """
@@ -141,11 +129,11 @@ async def test_one_hundred_sequential_calls_succeed(model: Provider) -> None:
 # --- tests with the embedded model -------------------------------------------------------------
 
 
-async def wait_until_ready(model: Provider, seen: set[type]) -> None:
+async def wait_until_ready(model: d.Provider, seen: set[type]) -> None:
     while True:
         try:
             return await model.ready()
-        except (NetworkError, ModelNotLoadedError) as error:
+        except (d.NetworkError, d.ModelNotLoadedError) as error:
             seen.add(type(error))
         await asyncio.sleep(0)
 
@@ -158,20 +146,20 @@ async def test_server_is_not_ready_while_the_model_is_loading() -> None:
     running.launch()
     seen: set[type] = set()
     try:
-        async with connect(
+        async with d.connect(
             "smol", base_url=f"http://127.0.0.1:{port}", api_key=running.key
         ) as model:
             await arrival(wait_until_ready(model, seen), "the model to be loaded")
     finally:
         running.stop()
-    assert ModelNotLoadedError in seen
+    assert d.ModelNotLoadedError in seen
 
 
 async def test_the_embedded_model_answers() -> None:
     """Request replies with the provider's default settings: one thread, a system prompt, and a
     temperature of 0.2.
     """
-    async with connect("local") as model:
+    async with d.connect("local") as model:
         await model.ready()
         for _ in range(2):
             reply = await model.complete("What is the capital of France?")
@@ -192,7 +180,7 @@ async def test_the_local_server_uses_one_thread_by_default(tiny: Path) -> None:
             else LocalServer(tiny, context=512, threads=threads)
         )
         try:
-            async with connect(
+            async with d.connect(
                 "tiny", base_url=await asyncio.to_thread(server.start), api_key=server.key
             ) as model:
                 await model.complete("Hello", config={"max_tokens": 2})
@@ -262,18 +250,18 @@ HAS_CALLER = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1" and find_model("qwen")
     not HAS_CALLER, reason="takes a minute, and needs dragoman local pull qwen (1.1 GB)"
 )
 async def test_a_small_model_calls_a_tool_and_uses_its_result() -> None:
-    weather = Tool(
+    weather = d.Tool(
         "get_weather",
         "Get the weather of a city.",
         {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     )
-    async with connect("local:qwen") as model:
-        asked = User("What is the weather in Paris?")
+    async with d.connect("local:qwen") as model:
+        asked = d.User("What is the weather in Paris?")
         first = await model.complete([asked], [weather], {"seed": 1})
         assert [(call.name, call.arguments) for call in first.tool_calls] == [
             ("get_weather", {"city": "Paris"})
         ]
-        result = ToolResult(first.tool_calls[0].id, "Sunny, 21 degrees.")
+        result = d.ToolResult(first.tool_calls[0].id, "Sunny, 21 degrees.")
         second = await model.complete([asked, first.message, result], [weather], {"seed": 1})
         assert (second.tool_calls, "21" in second.text) == ((), True)
         greeting = await model.complete("Hello, who are you?", [weather], {"seed": 1})
@@ -284,8 +272,8 @@ async def test_error_for_a_model_that_was_not_pulled_gives_advice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
-    async with connect("local:qwen") as model:
-        with pytest.raises(ModelNotLoadedError) as caught:
+    async with d.connect("local:qwen") as model:
+        with pytest.raises(d.ModelNotLoadedError) as caught:
             await model.complete("Hi")
     assert str(caught.value).endswith(
         "has not been pulled; run: dragoman local pull qwen (1,117 MB)"
@@ -296,15 +284,15 @@ async def test_error_for_a_model_that_was_not_pulled_gives_advice(
 async def test_model_file_of_the_user_works_and_a_missing_file_is_reported(
     tiny: Path, tmp_path: Path
 ) -> None:
-    async with connect(f"local:{tiny}") as model:
+    async with d.connect(f"local:{tiny}") as model:
         assert model.model == "tiny"
         assert (await model.complete("Hi", config={"max_tokens": 3})).usage.output_tokens == 3
-    async with connect(f"local:{tmp_path / 'nothing.gguf'}") as model:
-        with pytest.raises(ModelNotLoadedError, match="does not exist"):
+    async with d.connect(f"local:{tmp_path / 'nothing.gguf'}") as model:
+        with pytest.raises(d.ModelNotLoadedError, match="does not exist"):
             await model.complete("Hi")
     (tmp_path / "broken.gguf").write_bytes(b"GGUFnonsense")
-    async with connect(f"local:{tmp_path / 'broken.gguf'}") as model:
-        with pytest.raises(ModelNotLoadedError, match="did not start"):
+    async with d.connect(f"local:{tmp_path / 'broken.gguf'}") as model:
+        with pytest.raises(d.ModelNotLoadedError, match="did not start"):
             await model.complete("Hi")
 
 

@@ -11,65 +11,47 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from dragoman.errors import InvalidRequestError, ProviderError, RateLimitError
-from dragoman.events import (
-    FinishReason,
-    MessageComplete,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    Usage,
-    check_events,
-)
-from dragoman.log import (
-    CallFailed,
-    CallStarted,
-    EventLog,
-    InvalidRecordError,
-    MessageRecorded,
-    SessionResumed,
-    SessionStarted,
-    SqliteLog,
-    TurnStarted,
-)
+import dragoman as d
+from dragoman import log as logs
+from dragoman.events import FinishReason
 from dragoman.log.record import draft_record
-from dragoman.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, User
-from dragoman.replay import ReplayMismatch, ReplayProvider
+from dragoman.replay import ReplayMismatch
 
 from ..listed import collect
 from ..story import EDIT, GOAL, REMOVE, STORY, TEST, tell
 from ..strategies import assistants
 
-TOOLS = [Tool("bash", "", {"type": "object"}), Tool("edit_file", "", {"type": "object"})]
-MESSAGES: list[Message] = [
+TOOLS = [d.Tool("bash", "", {"type": "object"}), d.Tool("edit_file", "", {"type": "object"})]
+MESSAGES: list[d.Message] = [
     payload.message
     for payload in STORY
-    if isinstance(payload, MessageRecorded) and payload.in_context
+    if isinstance(payload, logs.MessageRecorded) and payload.in_context
 ]
 
 
-def started(request_id: str, attempt: int = 0) -> CallStarted:
-    return CallStarted(model="m", provider="p", request_id=request_id, attempt=attempt)
+def started(request_id: str, attempt: int = 0) -> logs.CallStarted:
+    return logs.CallStarted(model="m", provider="p", request_id=request_id, attempt=attempt)
 
 
-def failed(error_class: Any, message: str, **facts: Any) -> CallFailed:
-    return CallFailed(
+def failed(error_class: Any, message: str, **facts: Any) -> logs.CallFailed:
+    return logs.CallFailed(
         model="m", provider="p", error_class=error_class, error_message_redacted=message, **facts
     )
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Any:
-    with SqliteLog(tmp_path / "log.db") as log:
+    with logs.SqliteLog(tmp_path / "log.db") as log:
         yield log
 
 
-async def ask(provider: ReplayProvider, count: int, tools: Sequence[Tool] = TOOLS) -> Any:
+async def ask(provider: d.ReplayProvider, count: int, tools: Sequence[d.Tool] = TOOLS) -> Any:
     return await provider.complete(MESSAGES[:count], tools)
 
 
-async def test_repeated_run_receives_the_recorded_replies(log: EventLog) -> None:
+async def test_repeated_run_receives_the_recorded_replies(log: logs.EventLog) -> None:
     tell(log)
-    provider = ReplayProvider(log, "fix")
+    provider = d.ReplayProvider(log, "fix")
     assert (provider.name, provider.model) == ("anthropic", "claude-sonnet-4-6")
     assert provider.remaining == 4
     for count, calls in (
@@ -82,21 +64,21 @@ async def test_repeated_run_receives_the_recorded_replies(log: EventLog) -> None
         assert reply.message == MESSAGES[count]
         assert [(call.name, call.arguments) for call in reply.tool_calls] == calls
         assert reply.provider == "anthropic"
-    assert reply.usage == Usage(1600, 20, 1500)
+    assert reply.usage == d.Usage(1600, 20, 1500)
     assert reply.finish_reason == "stop"
     assert provider.remaining == 0
 
 
-async def test_replayed_stream_is_valid_and_intents_keep_their_ids(log: EventLog) -> None:
+async def test_replayed_stream_is_valid_and_intents_keep_their_ids(log: logs.EventLog) -> None:
     tell(log)
-    stream = ReplayProvider(log, "fix").stream(MESSAGES[:1], TOOLS, request_id="again")
+    stream = d.ReplayProvider(log, "fix").stream(MESSAGES[:1], TOOLS, request_id="again")
     events = [event async for event in stream]
-    check_events(events)
-    [proposed] = [event.intent for event in events if isinstance(event, ToolUseEnd)]
+    d.check_events(events)
+    [proposed] = [event.intent for event in events if isinstance(event, d.ToolUseEnd)]
     assert proposed is not None
     assert (proposed.id, proposed.source.request_id, proposed.input) == ("tu_1", "again", TEST)
     assert {event.request_id for event in events} == {"again"}
-    assert [event.partial_json for event in events if isinstance(event, ToolUseInputDelta)] == [
+    assert [event.partial_json for event in events if isinstance(event, d.ToolUseInputDelta)] == [
         proposed.raw_input_text
     ]
 
@@ -104,17 +86,17 @@ async def test_replayed_stream_is_valid_and_intents_keep_their_ids(log: EventLog
 @pytest.mark.parametrize(
     ("messages", "tools", "words"),
     [
-        ([User("Something else")], TOOLS, "messages[0].content"),
-        ([User(GOAL), User("more")], TOOLS, "messages[1]: nothing and "),
-        ([User(GOAL)], TOOLS[:1], 'tools[1]: "edit_file" and nothing'),
-        ([User(GOAL[:-1] + "!")], TOOLS, "messages[0].content"),
+        ([d.User("Something else")], TOOLS, "messages[0].content"),
+        ([d.User(GOAL), d.User("more")], TOOLS, "messages[1]: nothing and "),
+        ([d.User(GOAL)], TOOLS[:1], 'tools[1]: "edit_file" and nothing'),
+        ([d.User(GOAL[:-1] + "!")], TOOLS, "messages[0].content"),
     ],
 )
 async def test_error_names_the_first_difference_from_the_recorded_request(
-    log: EventLog, messages: list[Message], tools: list[Tool], words: str
+    log: logs.EventLog, messages: list[d.Message], tools: list[d.Tool], words: str
 ) -> None:
     tell(log)
-    provider = ReplayProvider(log, "fix")
+    provider = d.ReplayProvider(log, "fix")
     with pytest.raises(ReplayMismatch) as caught:
         await provider.complete(messages, tools)
     assert str(caught.value).startswith("session 'fix', call 1: the first difference")
@@ -124,11 +106,11 @@ async def test_error_names_the_first_difference_from_the_recorded_request(
     assert (await ask(provider, 1)).message == MESSAGES[1]
 
 
-async def test_replay_rejects_a_request_with_another_tool_result(log: EventLog) -> None:
+async def test_replay_rejects_a_request_with_another_tool_result(log: logs.EventLog) -> None:
     tell(log)
-    provider = ReplayProvider(log, "fix")
+    provider = d.ReplayProvider(log, "fix")
     await ask(provider, 1)
-    changed = [*MESSAGES[:2], ToolResult("call_1", "expected 4, received 6\n", is_error=True)]
+    changed = [*MESSAGES[:2], d.ToolResult("call_1", "expected 4, received 6\n", is_error=True)]
     with pytest.raises(ReplayMismatch) as caught:
         await provider.complete(changed, TOOLS)
     assert caught.value.call == 2
@@ -136,20 +118,20 @@ async def test_replay_rejects_a_request_with_another_tool_result(log: EventLog) 
     assert caught.value.difference.path == "messages[2].content"
 
 
-async def test_replay_rejects_a_call_that_was_not_recorded(log: EventLog) -> None:
-    log.append_sync("one", MessageRecorded(User("Hi")))
+async def test_replay_rejects_a_call_that_was_not_recorded(log: logs.EventLog) -> None:
+    log.append_sync("one", logs.MessageRecorded(d.User("Hi")))
     log.append_sync(
-        "one", MessageRecorded(Assistant("Hello"), request_id="r1", finish_reason="stop")
+        "one", logs.MessageRecorded(d.Assistant("Hello"), request_id="r1", finish_reason="stop")
     )
-    provider = ReplayProvider(log, "one")
+    provider = d.ReplayProvider(log, "one")
     assert (await provider.complete("Hi")).text == "Hello"
     with pytest.raises(ReplayMismatch, match="the log holds 1 call and this is one more"):
-        await provider.complete([User("Hi"), Assistant("Hello"), User("Again")])
+        await provider.complete([d.User("Hi"), d.Assistant("Hello"), d.User("Again")])
 
 
-async def test_failures_are_replayed_unless_the_call_was_retried(log: EventLog) -> None:
-    log.append_sync("s", SessionStarted("Hi", "m", "p"))
-    log.append_sync("s", MessageRecorded(User("Hi")))
+async def test_failures_are_replayed_unless_the_call_was_retried(log: logs.EventLog) -> None:
+    log.append_sync("s", logs.SessionStarted("Hi", "m", "p"))
+    log.append_sync("s", logs.MessageRecorded(d.User("Hi")))
     for attempt in range(2):
         log.append_sync("s", started("r1", attempt=attempt))
         facts = {"retry_count": attempt, "status": 429, "request_id": "r1"}
@@ -157,87 +139,90 @@ async def test_failures_are_replayed_unless_the_call_was_retried(log: EventLog) 
     log.append_sync("s", started("r2"))
     log.append_sync("s", failed("network", "gone", request_id="r2"))
     log.append_sync("s", started("r2", attempt=1))
-    log.append_sync("s", MessageRecorded(Assistant("Hello"), "m", "p", "r2", "stop"))
+    log.append_sync("s", logs.MessageRecorded(d.Assistant("Hello"), "m", "p", "r2", "stop"))
     log.append_sync("s", started("r3"))  # the process died during this call
-    provider = ReplayProvider(log, "s")
-    with pytest.raises(RateLimitError) as caught:
+    provider = d.ReplayProvider(log, "s")
+    with pytest.raises(d.RateLimitError) as caught:
         await provider.complete("Hi")
     assert (caught.value.status, "slow down" in str(caught.value)) == (429, True)
     events, error = await collect(provider.stream("Hi"))
     assert provider.remaining == 0
-    assert isinstance(events[-1], MessageComplete)
-    assert error is None or isinstance(error, ProviderError)
+    assert isinstance(events[-1], d.MessageComplete)
+    assert error is None or isinstance(error, d.ProviderError)
 
 
 @pytest.mark.parametrize("ended", ["other", "cancelled"])
 async def test_call_whose_task_was_cancelled_is_not_replayed_as_a_reply(
-    log: EventLog, ended: Any
+    log: logs.EventLog, ended: Any
 ) -> None:
-    log.append_sync("s", MessageRecorded(User("Hi")))
-    log.append_sync("s", TurnStarted(1))
+    log.append_sync("s", logs.MessageRecorded(d.User("Hi")))
+    log.append_sync("s", logs.TurnStarted(1))
     log.append_sync("s", started("r1"))
     log.append_sync(
-        "s", MessageRecorded(Assistant("Hel"), "m", "p", "r1", "cancelled", in_context=False)
+        "s",
+        logs.MessageRecorded(d.Assistant("Hel"), "m", "p", "r1", "cancelled", in_context=False),
     )
     # The process was killed, and the process that resumes the session records the failure.
     if ended == "other":
-        log.append_sync("s", SessionResumed(3))
+        log.append_sync("s", logs.SessionResumed(3))
     log.append_sync("s", failed(ended, "its end was not recorded", request_id="r1"))
-    log.append_sync("s", TurnStarted(2))
+    log.append_sync("s", logs.TurnStarted(2))
     log.append_sync("s", started("r2"))
-    log.append_sync("s", MessageRecorded(Assistant("Hello"), "m", "p", "r2", "stop"))
-    provider = ReplayProvider(log, "s")
+    log.append_sync("s", logs.MessageRecorded(d.Assistant("Hello"), "m", "p", "r2", "stop"))
+    provider = d.ReplayProvider(log, "s")
     assert provider.remaining == 1
     assert (await provider.complete("Hi")).text == "Hello"
 
 
-async def test_partial_reply_is_replayed_as_far_as_it_was_recorded(log: EventLog) -> None:
-    half = Assistant([Text("I will"), ToolCall("c", "bash", None)])
-    log.append_sync("s", MessageRecorded(User("Hi")))
-    log.append_sync("s", MessageRecorded(half, "m", "p", "r1", "error", in_context=False))
+async def test_partial_reply_is_replayed_as_far_as_it_was_recorded(log: logs.EventLog) -> None:
+    half = d.Assistant([d.Text("I will"), d.ToolCall("c", "bash", None)])
+    log.append_sync("s", logs.MessageRecorded(d.User("Hi")))
+    log.append_sync("s", logs.MessageRecorded(half, "m", "p", "r1", "error", in_context=False))
     log.append_sync("s", failed("invalid_request", "cut", request_id="r1"))
-    events, error = await collect(ReplayProvider(log, "s").stream("Hi", TOOLS))
-    check_events(events)
-    assert isinstance(error, InvalidRequestError)
+    events, error = await collect(d.ReplayProvider(log, "s").stream("Hi", TOOLS))
+    d.check_events(events)
+    assert isinstance(error, d.InvalidRequestError)
     assert error.response is not None
     assert error.response.message == half
-    [end] = [event for event in events if isinstance(event, ToolUseEnd)]
+    [end] = [event for event in events if isinstance(event, d.ToolUseEnd)]
     assert (end.intent, end.problem) == (None, "interrupted")
 
 
-def distinct(message: Assistant) -> bool:
+def distinct(message: d.Assistant) -> bool:
     """Return whether all tool calls have different ids, as the assembler guarantees."""
     return len({call.id for call in message.tool_calls}) == len(message.tool_calls)
 
 
-def writable(message: Assistant) -> bool:
+def writable(message: d.Assistant) -> bool:
     """Return whether the log accepts a message; the log rejects lone surrogates and NaN."""
     try:
-        draft_record("s", MessageRecorded(message))
-    except InvalidRecordError:
+        draft_record("s", logs.MessageRecorded(message))
+    except logs.InvalidRecordError:
         return False
     return True
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(message=assistants.filter(lambda message: distinct(message) and writable(message)))
-async def test_any_recorded_reply_is_replayed_unchanged(message: Assistant, log: EventLog) -> None:
+async def test_any_recorded_reply_is_replayed_unchanged(
+    message: d.Assistant, log: logs.EventLog
+) -> None:
     session = f"s{len(log.sessions())}"
-    log.append_sync(session, MessageRecorded(User("Hi")))
+    log.append_sync(session, logs.MessageRecorded(d.User("Hi")))
     # A reply with an unreadable tool call has the finish reason "error", never "tool_calls".
     reason: FinishReason = (
         "error" if any(call.arguments is None for call in message.tool_calls) else "tool_calls"
     )
-    log.append_sync(session, MessageRecorded(message, "m", "p", "r", reason))
-    events, error = await collect(ReplayProvider(log, session).stream("Hi", TOOLS))
+    log.append_sync(session, logs.MessageRecorded(message, "m", "p", "r", reason))
+    events, error = await collect(d.ReplayProvider(log, session).stream("Hi", TOOLS))
     assert error is None
-    check_events(events)
-    assert isinstance(events[-1], MessageComplete)
+    d.check_events(events)
+    assert isinstance(events[-1], d.MessageComplete)
     assert events[-1].final_content == message.content
 
 
 async def test_replaying_a_run_has_no_side_effects(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
+    log: logs.EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell(log)
 
@@ -246,6 +231,6 @@ async def test_replaying_a_run_has_no_side_effects(
 
     monkeypatch.setattr(socket, "socket", bomb)
     monkeypatch.setattr(subprocess, "Popen", bomb)
-    provider = ReplayProvider(log, "fix")
+    provider = d.ReplayProvider(log, "fix")
     for count in (1, 3, 5, 7):
         await ask(provider, count)

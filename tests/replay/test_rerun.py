@@ -11,19 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dragoman import DropOldToolResults, Policy, Rule, Session
+import dragoman as d
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.log import MemoryLog, SessionStarted, SqliteLog, ToolIntentClosed, ToolStarted
 from dragoman.permission import Decision
-from dragoman.replay import (
-    ReplayProvider,
-    compare_runs,
-    describe,
-    read_steps,
-    recorded_tools,
-    to_steps,
-)
+from dragoman.replay import compare_runs, describe, read_steps, to_steps
 from dragoman.sim import Answer, Call, ScriptedProvider, SimServer
 from dragoman.tools import ToolFailure, tool
 
@@ -31,7 +24,7 @@ from ..listed import Listed
 from ..session.playing import call, check_evidence, of, propose
 from ..story import LEFT_OPEN, tell
 
-POLICY = Policy([Rule("deny", tool="erase", reason="no"), Rule("allow")])
+POLICY = d.Policy([d.Rule("deny", tool="erase", reason="no"), d.Rule("allow")])
 ran: list[str] = []
 
 
@@ -80,7 +73,7 @@ def script() -> list[Any]:
 
 
 async def record(log: Any, **settings: Any) -> str:
-    session = Session(
+    session = d.Session(
         Listed(*script()), TOOLS, POLICY, log, session_id="first", system="Be brief.", **settings
     )
     assert (await session.run("Go.")).outcome == "completed"
@@ -91,7 +84,7 @@ async def test_recorded_tools_return_recorded_results_and_run_nothing() -> None:
     log = MemoryLog()
     await record(log)
     before = list(ran)
-    tools = recorded_tools(log, "first")
+    tools = d.recorded_tools(log, "first")
     assert [each.name for each in tools] == ["look", "write", "erase", "crash"]
     assert [each.description for each in tools] == [each.description for each in TOOLS]
     assert {each.side_effect for each in tools} == {"none"}
@@ -115,9 +108,9 @@ async def test_rerun_with_recorded_tools_equals_the_recorded_run() -> None:
     log = MemoryLog()
     await record(log)
     before = list(ran)
-    session = Session(
-        ReplayProvider(log, "first"),
-        recorded_tools(log, "first"),
+    session = d.Session(
+        d.ReplayProvider(log, "first"),
+        d.recorded_tools(log, "first"),
         POLICY,
         log,
         session_id="second",
@@ -138,13 +131,13 @@ async def test_rerun_with_recorded_tools_equals_the_recorded_run() -> None:
 
 async def test_recorded_tool_finds_an_edited_call_by_its_proposed_or_edited_input() -> None:
     log = MemoryLog()
-    asking = Policy()
+    asking = d.Policy()
     provider = Listed(propose(call("write", word="a")), "Done.")
     edited = Decision(True, "ann", input={"word": "b"})
-    await Session(
+    await d.Session(
         provider, TOOLS, asking, log, session_id="first", approve=lambda p, v: edited
     ).run("Go.")
-    again = {each.name: each for each in recorded_tools(log, "first")}
+    again = {each.name: each for each in d.recorded_tools(log, "first")}
     assert (await again["write"].execute({"word": "a"})).content == "written 1"
     assert (await again["write"].execute({"word": "b"})).content == "written 1"
 
@@ -152,7 +145,7 @@ async def test_recorded_tool_finds_an_edited_call_by_its_proposed_or_edited_inpu
 async def test_recorded_tools_accept_any_input_if_no_definitions_were_recorded() -> None:
     log = MemoryLog()
     tell(log, "fix")
-    again = {each.name: each for each in recorded_tools(log, "fix")}
+    again = {each.name: each for each in d.recorded_tools(log, "fix")}
     assert (await again["bash"].execute({"command": "make test"})).exit_code == 1
     with pytest.raises(ToolFailure, match="never ran"):
         await again["bash"].execute({"command": "rm -rf /"})
@@ -160,7 +153,7 @@ async def test_recorded_tools_accept_any_input_if_no_definitions_were_recorded()
 
 async def test_run_with_shortened_context_can_be_replayed_without_shortening() -> None:
     log = MemoryLog()
-    context = DropOldToolResults(window=1_500, keep=1, share=0.5, target=0.3)
+    context = d.DropOldToolResults(window=1_500, keep=1, share=0.5, target=0.3)
 
     @tool(side_effect="read")
     def read(n: int) -> str:
@@ -168,10 +161,10 @@ async def test_run_with_shortened_context_can_be_replayed_without_shortening() -
         return "many words " * 120
 
     answers = [propose(call("read", call_id=f"c{n}", n=n)) for n in range(6)]
-    session = Session(
+    session = d.Session(
         Listed(*answers, "Done."),
         [read],
-        Policy([Rule("allow")]),
+        d.Policy([d.Rule("allow")]),
         log,
         session_id="a",
         context=context,
@@ -180,9 +173,9 @@ async def test_run_with_shortened_context_can_be_replayed_without_shortening() -
     assert of(list(log.read("a")), "context.projected")
     for number, again in enumerate((context, None)):
         name = f"b{number}"
-        session = Session(
-            ReplayProvider(log, "a"),
-            recorded_tools(log, "a"),
+        session = d.Session(
+            d.ReplayProvider(log, "a"),
+            d.recorded_tools(log, "a"),
             None,
             log,
             session_id=name,

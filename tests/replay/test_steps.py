@@ -10,21 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.log import (
-    CATALOGUE,
-    EventLog,
-    LogRecord,
-    PermissionDenied,
-    PermissionGranted,
-    SessionFinished,
-    SessionResumed,
-    SessionStarted,
-    SqliteLog,
-    ToolFailed,
-    ToolIntentClosed,
-    ToolObserved,
-    ToolStarted,
-)
+from dragoman import log as logs
 from dragoman.log.record import draft_record, link_record
 from dragoman.replay import Totals, count_totals, describe, read_steps, shorten, to_steps
 
@@ -34,16 +20,16 @@ from ..story import GOAL, STORY, intent, tell
 
 @pytest.fixture
 def log(tmp_path: Path) -> Any:
-    with SqliteLog(tmp_path / "log.db") as log:
+    with logs.SqliteLog(tmp_path / "log.db") as log:
         yield log
 
 
-def record(payload: Any) -> LogRecord:
+def record(payload: Any) -> logs.LogRecord:
     session = "dragoman.log" if type(payload).__name__ == "LogPruned" else "s"
     return link_record(draft_record(session, payload), None)
 
 
-def test_steps_are_in_order_and_grouped_by_tool_proposal(log: EventLog) -> None:
+def test_steps_are_in_order_and_grouped_by_tool_proposal(log: logs.EventLog) -> None:
     tell(log)
     steps = list(read_steps(log, "fix"))
     assert [step.seq for step in steps] == list(range(1, len(STORY) + 1))
@@ -66,7 +52,7 @@ def test_steps_are_in_order_and_grouped_by_tool_proposal(log: EventLog) -> None:
     )
 
 
-def test_totals_of_a_session_are_summed(log: EventLog) -> None:
+def test_totals_of_a_session_are_summed(log: logs.EventLog) -> None:
     tell(log)
     assert count_totals(log, "fix") == Totals(
         goal=GOAL, outcome="completed", turns=4, calls=4, failed_calls=1, input_tokens=5600,
@@ -86,36 +72,36 @@ def test_every_record_type_has_a_readable_summary(kind: str, payload: Any) -> No
 
 
 def test_summaries_are_tested_for_every_record_type() -> None:
-    assert {kind for kind, *_ in SAMPLES} == set(CATALOGUE)
+    assert {kind for kind, *_ in SAMPLES} == set(logs.CATALOGUE)
 
 
 RUN = {"command": "ls"}
 PROPOSED = intent(1, "bash", RUN)
-GRANTED = PermissionGranted("tu_1", "bash", "policy")
-STARTED = ToolStarted("tu_1", "bash", RUN)
-OBSERVED = ToolObserved("tu_1", "bash", "a\nb")
+GRANTED = logs.PermissionGranted("tu_1", "bash", "policy")
+STARTED = logs.ToolStarted("tu_1", "bash", RUN)
+OBSERVED = logs.ToolObserved("tu_1", "bash", "a\nb")
 ODD: list[tuple[list[Any], list[str]]] = [
     ([PROPOSED, GRANTED, STARTED, OBSERVED], []),
     ([PROPOSED, STARTED, OBSERVED], ["it ran without a decision"]),
     (
-        [PROPOSED, PermissionDenied("tu_1", "bash", "policy"), STARTED],
+        [PROPOSED, logs.PermissionDenied("tu_1", "bash", "policy"), STARTED],
         ["it ran although it was denied"],
     ),
     ([PROPOSED, GRANTED, STARTED, OBSERVED, STARTED], ["it ran before"]),
     (
-        [PROPOSED, GRANTED, ToolStarted("tu_1", "bash", {"command": "rm"})],
+        [PROPOSED, GRANTED, logs.ToolStarted("tu_1", "bash", {"command": "rm"})],
         ["the input is not the one proposed"],
     ),
     ([PROPOSED, GRANTED, OBSERVED], ["there is no record that it began to run"]),
     (
-        [PROPOSED, GRANTED, ToolFailed("tu_1", "bash", "crash", "")],
+        [PROPOSED, GRANTED, logs.ToolFailed("tu_1", "bash", "crash", "")],
         ["there is no record that it began to run"],
     ),
     ([GRANTED], ["no such intent was proposed"]),
     ([PROPOSED, PROPOSED], ["the same intent was proposed before"]),
     ([PROPOSED, STARTED, GRANTED], ["it ran without a decision", "decided after it had run"]),
-    ([PROPOSED, SessionFinished("completed")], ["left open: bash (tu_1)"]),
-    ([PROPOSED, GRANTED, STARTED, OBSERVED, SessionFinished("completed")], []),
+    ([PROPOSED, logs.SessionFinished("completed")], ["left open: bash (tu_1)"]),
+    ([PROPOSED, GRANTED, STARTED, OBSERVED, logs.SessionFinished("completed")], []),
 ]
 
 
@@ -142,18 +128,18 @@ def test_summary_of_a_record_is_one_line(text: str, short: str) -> None:
     assert shorten(text, 10) == short
 
 
-def test_step_that_ends_twice_has_a_note(log: EventLog) -> None:
+def test_step_that_ends_twice_has_a_note(log: logs.EventLog) -> None:
     for payload in (
-        SessionStarted("Go."),
+        logs.SessionStarted("Go."),
         intent(1, "pay", {}),
-        PermissionGranted("tu_1", "pay", "policy"),
-        ToolStarted("tu_1", "pay", {}),
-        ToolIntentClosed("tu_1", "the session ended before this came to an end"),
-        ToolObserved("tu_1", "pay", "paid"),
-        SessionFinished("completed"),
-        SessionFinished("completed"),
-        SessionResumed(8, epoch=2),
-        SessionFinished("completed"),
+        logs.PermissionGranted("tu_1", "pay", "policy"),
+        logs.ToolStarted("tu_1", "pay", {}),
+        logs.ToolIntentClosed("tu_1", "the session ended before this came to an end"),
+        logs.ToolObserved("tu_1", "pay", "paid"),
+        logs.SessionFinished("completed"),
+        logs.SessionFinished("completed"),
+        logs.SessionResumed(8, epoch=2),
+        logs.SessionFinished("completed"),
     ):
         log.append_sync("s", payload)
     notes = {

@@ -8,18 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman import (
-    MalformedToolCallError,
-    Policy,
-    Provider,
-    Request,
-    Rule,
-    RuntimeConfig,
-    Session,
-)
-from dragoman.events import Assembler, Event, ToolUseEnd
+import dragoman as d
+from dragoman.events import Assembler
 from dragoman.log import MemoryLog, SqliteLog
-from dragoman.middleware import Fallback, Retry
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import tool
 from dragoman.wire import SERVER_CODECS
@@ -27,8 +18,8 @@ from dragoman.wire import SERVER_CODECS
 from ..listed import Listed, reply, speak
 from .playing import call, check_evidence, of, propose, served, types
 
-ALL = Policy([Rule("allow")])
-CONFIG = RuntimeConfig(max_tokens=100)
+ALL = d.Policy([d.Rule("allow")])
+CONFIG = d.RuntimeConfig(max_tokens=100)
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("look", {"word": "ox"}),
     ("rm_rf", {"path": "/"}),
@@ -47,7 +38,7 @@ def say_calls(out: Assembler) -> None:
         call(name, call_id=f"call_{at}", **arguments)(out)
 
 
-class Strict(Provider):
+class Strict(d.Provider):
     """Act as a custom provider that always validates calls, even if the request disables that."""
 
     name, model = "strict", "m"
@@ -55,17 +46,17 @@ class Strict(Provider):
     def __init__(self) -> None:
         self._inner = Listed(propose(say_calls), "Done.")
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         async for event in self._inner.events(replace(request, check_calls=True)):
             yield event
 
 
-def simulated() -> Provider:
+def simulated() -> d.Provider:
     calls = [Call(name, arguments, f"call_{at}") for at, (name, arguments) in enumerate(CALLS)]
     return ScriptedProvider(Answer(tool_calls=calls), "Done.")
 
 
-KINDS: dict[str, Callable[[], Provider]] = {
+KINDS: dict[str, Callable[[], d.Provider]] = {
     **{
         wire: lambda wire=wire: served(wire, propose(say_calls), reply("Done."))
         for wire in sorted(SERVER_CODECS)
@@ -73,8 +64,8 @@ KINDS: dict[str, Callable[[], Provider]] = {
     "sim": simulated,
     "checked by the assembler": lambda: Listed(propose(say_calls), "Done."),
     "checked by itself": Strict,
-    "retry": lambda: Retry(simulated()),
-    "fallback": lambda: Fallback([simulated(), Listed("never asked")]),
+    "retry": lambda: d.Retry(simulated()),
+    "fallback": lambda: d.Fallback([simulated(), Listed("never asked")]),
 }
 STEPS = ["tool_intent.proposed", "tool_intent.rejected"]
 
@@ -82,7 +73,7 @@ STEPS = ["tool_intent.proposed", "tool_intent.rejected"]
 @pytest.mark.parametrize("kind", KINDS)
 async def test_records_of_rejected_calls_are_the_same_for_every_provider(kind: str) -> None:
     log = MemoryLog()
-    session = Session(KINDS[kind](), [look], ALL, log, config=CONFIG)
+    session = d.Session(KINDS[kind](), [look], ALL, log, config=CONFIG)
     assert (await session.run("Go.")).text == "Done."
     records = list(log.read(session.id))
     assert [each for each in types(records) if each != "llm.exchange_kept"] == [
@@ -123,10 +114,10 @@ async def test_records_of_rejected_calls_are_the_same_for_every_provider(kind: s
 async def test_number_of_times_a_model_may_correct_its_calls_is_configurable(
     log: SqliteLog, corrections: int
 ) -> None:
-    session = Session(
+    session = d.Session(
         Listed(propose(call("fly")), repeat=True), [look], ALL, log, corrections=corrections
     )
-    with pytest.raises(MalformedToolCallError, match="there is no tool named 'fly'") as caught:
+    with pytest.raises(d.MalformedToolCallError, match="there is no tool named 'fly'") as caught:
         await session.run("Go.")
     records = list(log.read(session.id))
     assert len(of(records, "tool_intent.rejected")) == corrections + 1
@@ -137,24 +128,24 @@ async def test_number_of_times_a_model_may_correct_its_calls_is_configurable(
 
 async def test_reply_with_a_valid_call_resets_the_number_of_corrections(log: SqliteLog) -> None:
     bad, good = propose(call("fly")), propose(call("look", word="ox"), call("fly", call_id="2"))
-    session = Session(Listed(bad, bad, good, bad, bad, "Done."), [look], ALL, log)
+    session = d.Session(Listed(bad, bad, good, bad, bad, "Done."), [look], ALL, log)
     assert (await session.run("Go.")).outcome == "completed"
 
 
 async def test_complete_raises_an_error_for_an_invalid_tool_call() -> None:
     for provider in (simulated(), Listed(propose(say_calls))):
-        with pytest.raises(MalformedToolCallError):
+        with pytest.raises(d.MalformedToolCallError):
             await provider.complete("Go.", [look.description])
 
 
 async def test_a_call_without_a_name_never_becomes_an_intent(log: SqliteLog) -> None:
-    session = Session(Listed(speak(call(""), finish="tool_calls"), "Done."), [look], ALL, log)
+    session = d.Session(Listed(speak(call(""), finish="tool_calls"), "Done."), [look], ALL, log)
     assert (await session.run("Go.")).outcome == "completed"
     assert not of(list(log.read(session.id)), "tool_intent.proposed")
 
 
 async def test_a_stream_that_does_not_check_calls_reports_all_of_them_as_intents() -> None:
     stream = simulated().stream("Go.", [look.description], check_calls=False)
-    ends = [event async for event in stream if isinstance(event, ToolUseEnd)]
+    ends = [event async for event in stream if isinstance(event, d.ToolUseEnd)]
     assert [end.problem for end in ends] == [None, None, None]
     assert stream.response.finish_reason == "tool_calls"
