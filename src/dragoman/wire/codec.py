@@ -6,22 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError, without_frames
 from ..events import Assembler, Event, Raw, read_json
 from ..eventstream import EventStreamDecoder, EventStreamError
-from ..messages import Issuer, LossWarning, Request
-from ..reasoning import NOT_REASONING
+from ..messages import LossWarning, Request
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
 from .json import put_over, to_bytes
-from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of
-from .schema import schema_name
 
 # Largest body, in bytes. Text replies are far smaller; the limit bounds the memory that a hostile
 # server can use.
@@ -111,7 +106,10 @@ class Encoded(Struct, frozen=True):
     structured_path: Literal["native", "tool", "prompt"] | None = None
 
 
-_JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+JSON_HEADERS = {
+    "content-type": "application/json",
+    "accept": "application/json, text/event-stream",
+}
 
 
 def encode_post(
@@ -119,7 +117,7 @@ def encode_post(
     body: dict[str, Any],
     notes: Notes,
     path: Literal["native", "tool", "prompt"] | None,
-    headers: Mapping[str, str] = _JSON,
+    headers: Mapping[str, str] = JSON_HEADERS,
     native: Mapping[str, Any] | None = None,
 ) -> Encoded:
     """Return a body as a ``POST`` request with its encoding notes.
@@ -134,131 +132,6 @@ def encode_post(
         notes.warnings,
         path,
     )
-
-
-Q = TypeVar("Q", bound=Struct)
-
-
-def read_quirks(quirks: Any, kind: type[Q]) -> Q:
-    """Return quirks of class ``kind``: from an instance, a mapping, or ``None`` (the defaults)."""
-    if quirks is None:
-        return kind()
-    if isinstance(quirks, kind):
-        return quirks
-    try:
-        return msgspec.convert(dict(quirks), kind)
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise ValueError(f"quirks: {error}") from error
-
-
-class Endpoint(Generic[Q]):
-    """Base class of codecs: a model, its address, and the quirks of the server at this address."""
-
-    wire: ClassVar[str]
-    quirks_type: type[Q]
-
-    def __init__(
-        self,
-        model: str,
-        base_url: str,
-        quirks: Q | None = None,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-        lessons: tuple[Lesson, ...] = (),
-    ) -> None:
-        self.model = model
-        self.base_url = base_url
-        self.quirks = self.quirks_type() if quirks is None else quirks
-        self.issuer_vendor = vendor
-        self._keep_raw = keep_raw
-        self.lessons = lessons
-
-    @classmethod
-    def connect(
-        cls,
-        model: str,
-        base_url: str,
-        quirks: Any,
-        capabilities: Capabilities,
-        *,
-        vendor: str | None = None,
-        keep_raw: bool = True,
-    ) -> Self:
-        """Return a codec for an endpoint, given its quirks and the model's known capabilities."""
-        adapted = cls.adapt(read_quirks(quirks, cls.quirks_type), capabilities)
-        return cls(model, base_url, adapted, vendor=vendor, keep_raw=keep_raw)
-
-    @classmethod
-    def adapt(cls, quirks: Q, capabilities: Capabilities) -> Q:
-        """Return the quirks, adapted to the known capabilities of a model."""
-        quirks = cls.adapt_reasoning(quirks, capabilities)
-        if capabilities.known("supports_images") is False:
-            quirks = replace(quirks, result_media="omit")
-        if capabilities.known("supports_structured_output") is False:
-            quirks = replace(quirks, structured="prompt")
-        return cls.adapt_calls(quirks, capabilities)
-
-    @staticmethod
-    def adapt_calls(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return quirks that turn parallel tool calls off if the model does not support them."""
-        if capabilities.known("supports_parallel_tool_calls") is False and hasattr(
-            quirks, "parallel_tools"
-        ):
-            return replace(quirks, parallel_tools=False)
-        return quirks
-
-    @staticmethod
-    def adapt_reasoning(quirks: Q, capabilities: Capabilities) -> Q:
-        """Return quirks that turn reasoning settings off if the model is known not to reason."""
-        if (
-            capabilities.known("supports_thinking") is False
-            and getattr(quirks, "reasoning", None) is None
-        ):
-            return replace(quirks, reasoning=NOT_REASONING)
-        return quirks
-
-    def home(self, request: Request) -> Issuer:
-        """Return the issuer that answers a request.
-
-        Opaque state is sent only to the issuer that it came from.
-        """
-        return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
-
-    def quirks_for(self, request: Request) -> Q:
-        """Return the endpoint's quirks, as changed by rejections of the request's response schema."""
-        changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
-        return replace(self.quirks, **changes) if changes else self.quirks
-
-    def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> Self:
-        """Return a copy of the codec with changed quirks.
-
-        The change applies to one response schema, or to every request if no schema is given.
-        """
-        lesson = Lesson(detail, changes, None if schema is None else digest_of(schema))
-        quirks = replace(self.quirks, **changes) if schema is None else self.quirks
-        return type(self)(
-            self.model,
-            self.base_url,
-            quirks,
-            vendor=self.issuer_vendor,
-            keep_raw=self._keep_raw,
-            lessons=(*self.lessons, lesson)[-MAX_LESSONS:],
-        )
-
-    def taught_structure(self, request: Request, *, about_field: bool, **changes: Any) -> Self:
-        """Return a copy of the codec that requests structured output in another way.
-
-        The change applies to every schema if the error is about the field for structured output,
-        and otherwise only to the schema of this request.
-        """
-        ways = ", ".join([f"{name}={value!r}" for name, value in changes.items()])
-        if about_field:
-            return self.taught(f"the endpoint refused structured output: {ways}", **changes)
-        schema = request.response_schema or {}
-        return self.taught(
-            f"the endpoint refused the schema {schema_name(schema)}: {ways}", schema, **changes
-        )
 
 
 class Codec(Protocol):

@@ -23,7 +23,8 @@ from ...errors import (
     quote,
 )
 from ...events import Usage
-from ...wire.codec import Encoded, HttpReply, HttpRequest, Notes, encode_post, read_quirks
+from ...wire.codec import Encoded, HttpReply, HttpRequest, Notes, encode_post
+from ...wire.endpoint import read_quirks
 from ...wire.errors import Row, build_error, read_failure, row
 from ...wire.json import merge_extras
 from ...wire.openai.errors import ROWS as CHAT_ROWS

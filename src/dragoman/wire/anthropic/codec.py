@@ -10,15 +10,13 @@ from urllib.parse import quote, urlsplit
 from msgspec.structs import replace
 
 from ...capabilities import Capabilities
-from ...errors import InvalidModelError, InvalidResponseError, ProviderError
+from ...errors import InvalidModelError, InvalidResponseError
 from ...events import Assembler
-from ...messages import Request
-from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post, read_quirks
-from ..errors import build_error, read_failure
-from ..lessons import is_about_field
-from ..names import rename_calls
+from ...messages import Issuer, Request
+from ..codec import HttpReply, HttpRequest, Notes
+from ..endpoint import Endpoint, Refusal, StructuredPath, read_quirks
+from ..errors import read_failure
 from ..readiness import entries_of, get_json, read_success, serves_one_model
-from ..schema import schema_name
 from ..urls import join_url
 from .errors import ROWS
 from .quirks import Quirks
@@ -35,6 +33,21 @@ class AnthropicCodec(Endpoint[Quirks]):
 
     wire: ClassVar[str] = "anthropic"
     quirks_type = Quirks
+    error_rows = ROWS
+    refusals = (
+        Refusal(
+            re.compile(
+                r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE
+            ),
+            {"structured": "tool"},
+            "native",
+        ),
+        Refusal(
+            re.compile(r"\btools?\b|tool_choice|input_schema", re.IGNORECASE),
+            {"structured": "prompt"},
+            "tool",
+        ),
+    )
 
     def __init__(
         self,
@@ -78,73 +91,36 @@ class AnthropicCodec(Endpoint[Quirks]):
             structured="prompt" if capabilities.known("supports_tools") is False else "tool",
         )
 
-    def taught(
-        self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any
-    ) -> AnthropicCodec:
-        """Return a copy of the codec with changed quirks.
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath | None:
+        return structured_path(request, self.home(request), quirks)
 
-        The change applies to one response schema, or to every request if no schema is given.
-        """
-        codec = super().taught(detail, schema, **changes)
-        codec._max_output_tokens = self._max_output_tokens
-        return codec
+    def write_request(
+        self, request: Request, home: Issuer, quirks: Quirks, path: Any, notes: Notes
+    ) -> dict[str, Any]:
+        body = write_request(request, home, quirks, path, self._max_output_tokens, notes)
+        if not quirks.raw_predict:
+            return body
+        del body["model"]
+        return {"anthropic_version": _RAW_VERSION, **body}
 
-    def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``.
+    def url_for(self, request: Request) -> str:
+        if not self.quirks.raw_predict:
+            return self._url
+        model = quote(request.model or self.model, safe="@.-_")
+        verb = ":streamRawPredict" if request.stream else ":rawPredict"
+        return join_url(self._url, f"/models/{model}{verb}")
 
-        Messages come last, so that the body of the next turn begins with the same bytes.
-        """
-        notes, quirks = Notes(), self.quirks_for(request)
-        request = rename_calls(request, notes)
-        path = structured_path(request, self.home(request), quirks)
-        body = write_request(
-            request, self.home(request), quirks, path, self._max_output_tokens, notes
-        )
-        url = self._url
-        if self.quirks.raw_predict:
-            verb = ":streamRawPredict" if request.stream else ":rawPredict"
-            url = join_url(self._url, f"/models/{quote(body.pop('model'), safe='@.-_')}{verb}")
-            body = {"anthropic_version": _RAW_VERSION, **body}
-        return encode_post(
-            url, body, notes, path, _headers(request), request.native.get(self.wire)
-        )
+    def headers_for(self, request: Request) -> dict[str, str]:
+        betas = [_BETAS[tool.name] for tool in request.server_tools if tool.name in _BETAS]
+        return {**_HEADERS, "anthropic-beta": ",".join(betas)} if betas else _HEADERS
 
     def decoder(self, request: Request, out: Assembler) -> AnthropicDecoder:
-        """Return a decoder for the reply, which is one body or a stream."""
-        answer, path = None, structured_path(request, self.home(request), self.quirks_for(request))
-        if path == "tool" and request.response_schema is not None:
-            answer = schema_name(request.response_schema)
+        answer = self.answer_tool(request)
         return AnthropicDecoder(request, out, answer=answer, keep_raw=self._keep_raw)
-
-    def error(
-        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
-    ) -> ProviderError:
-        """Return the error for a reply with an error status."""
-        return build_error(status, headers, read_failure(body), ROWS, now)
 
     def authorise(self, key: str) -> dict[str, str]:
         """Return the header ``x-api-key``."""
         return {"x-api-key": key}
-
-    def learn(self, error: ProviderError, request: Request) -> AnthropicCodec | None:
-        """Return a codec that requests structured output in the next possible way.
-
-        The ways are, in this order: the wire's own field, a forced tool, an instruction in the
-        prompt. The result is ``None`` if the error is not about structured output.
-        """
-        if error.status not in (400, 404, 422, 500, 501):
-            return None
-        path = structured_path(request, self.home(request), self.quirks_for(request))
-        said = f"{error.provider_message} {error.provider_code}"
-        if path == "native" and _NAMES_FORMAT.search(said):
-            return self.taught_structure(
-                request, about_field=is_about_field(said), structured="tool"
-            )
-        if path == "tool" and _NAMES_TOOL.search(said):
-            return self.taught_structure(
-                request, about_field=is_about_field(said), structured="prompt"
-            )
-        return None
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Look the model up by name; if the server has no such route, look in its model list.
@@ -186,23 +162,12 @@ _HEADERS = {
 }
 # Google Cloud documents this value for the field anthropic_version.
 _RAW_VERSION = "vertex-2023-10-16"
-_NAMES_FORMAT = re.compile(
-    r"output_config|output[_ ]format|json_schema|structured output", re.IGNORECASE
-)
-_NAMES_TOOL = re.compile(r"\btools?\b|tool_choice|input_schema", re.IGNORECASE)
-
-
 # Beta headers that the server requires for its own tools.
 _BETAS = {
     "code_execution": "code-execution-2025-08-25",
     "url_context": "web-fetch-2025-09-10",
     "computer_use": "computer-use-2025-01-24",
 }
-
-
-def _headers(request: Request) -> dict[str, str]:
-    betas = [_BETAS[tool.name] for tool in request.server_tools if tool.name in _BETAS]
-    return {**_HEADERS, "anthropic-beta": ",".join(betas)} if betas else _HEADERS
 
 
 def _address(base_url: str, path: str) -> str:

@@ -20,6 +20,7 @@ from ...messages import (
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
+from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
@@ -53,6 +54,7 @@ def write_request(
     ``limit`` is the model's output limit, if known. It is sent if the caller sets no
     ``max_tokens``, which the wire requires.
     """
+    request = rename_calls(request, notes)
     body: dict[str, Any] = {"model": home.model}
     _write_config(body, request.config, limit)
     _write_reasoning(body, request.config, home, quirks, notes)

@@ -37,6 +37,7 @@ from ..anthropic.schema import fits_format, project_format
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
+from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
@@ -105,6 +106,7 @@ def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: _Path | None, notes: Notes
 ) -> dict[str, Any]:
     """Return the body of a request; messages come last."""
+    request = rename_calls(request, notes)
     body: dict[str, Any] = {}
     if settings := _write_config(request.config):
         body["inferenceConfig"] = settings

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from ...capabilities import Capabilities
-from ...errors import InvalidModelError, ProviderError
-from ...events import Assembler
+from ...errors import InvalidModelError
 from ...messages import Request
-from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
-from ..errors import build_error, read_failure
-from ..lessons import is_about_field
-from ..names import rename_calls
+from ..codec import HttpReply, HttpRequest
+from ..endpoint import Endpoint, Refusal, StructuredPath
 from ..readiness import get_json, read_success
 from ..urls import join_url, root_of
 from .errors import ROWS
@@ -32,6 +29,11 @@ class CohereCodec(Endpoint[Quirks]):
 
     wire: ClassVar[str] = "cohere"
     quirks_type = Quirks
+    decoder_type = CohereDecoder
+    write_request = staticmethod(write_request)
+    error_rows = ROWS
+    refusing = (400, 422)
+    refusals = (Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),)
 
     def __init__(
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
@@ -49,43 +51,11 @@ class CohereCodec(Endpoint[Quirks]):
             quirks = replace(quirks, structured="prompt")
         return quirks
 
-    def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``.
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath | None:
+        return structured_path(request, quirks)
 
-        Messages come last, so that the body of the next turn begins with the same bytes.
-        """
-        notes, quirks = Notes(), self.quirks_for(request)
-        request = rename_calls(request, notes)
-        path = structured_path(request, quirks)
-        body = write_request(request, self.home(request), quirks, path, notes)
-        return encode_post(
-            f"{self._root}/v2/chat", body, notes, path, native=request.native.get(self.wire)
-        )
-
-    def decoder(self, request: Request, out: Assembler) -> CohereDecoder:
-        """Return a decoder for the reply, which is one body or a stream."""
-        return CohereDecoder(request, out, keep_raw=self._keep_raw)
-
-    def error(
-        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
-    ) -> ProviderError:
-        """Return the error for a reply with an error status."""
-        return build_error(status, headers, read_failure(body), ROWS, now)
-
-    def authorise(self, key: str) -> dict[str, str]:
-        """Return the header with the key as a bearer token."""
-        return {"authorization": f"Bearer {key}"}
-
-    def learn(self, error: ProviderError, request: Request) -> CohereCodec | None:
-        """Return a codec with the schema in the prompt, if ``response_format`` was rejected."""
-        said = error.provider_message or ""
-        if error.status not in (400, 422) or not _NAMES_FORMAT.search(said):
-            return None
-        if structured_path(request, self.quirks_for(request)) != "native":
-            return None
-        return self.taught_structure(
-            request, about_field=is_about_field(said), structured="prompt"
-        )
+    def url_for(self, request: Request) -> str:
+        return f"{self._root}/v2/chat"
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check that the model exists and has a chat endpoint."""

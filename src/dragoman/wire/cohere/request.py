@@ -40,6 +40,7 @@ from ..continuity import is_ours, note_state
 from ..extras import note_raw_only
 from ..json import json_text, merge_extras, ordered_json
 from ..media import fit_result, refuse_audio, transcribe
+from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
@@ -77,6 +78,7 @@ def write_request(
 
     ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
     """
+    request = rename_calls(request, notes)
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     body |= _write_config(request.config)
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}

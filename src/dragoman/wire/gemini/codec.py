@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -11,14 +11,11 @@ from ...errors import (
     InvalidModelError,
     InvalidRequestError,
     InvalidResponseError,
-    ProviderError,
     cut,
 )
-from ...events import Assembler
 from ...messages import Request
-from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
-from ..errors import build_error
-from ..names import rename_calls
+from ..codec import HttpReply, HttpRequest
+from ..endpoint import Endpoint, Refusal, StructuredPath
 from ..readiness import get_json, read_success
 from ..urls import join_url
 from .errors import ROWS, read_refusal
@@ -27,8 +24,44 @@ from .reply import GeminiDecoder
 from .request import structured_path, write_request
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
-# Google documents this placeholder signature for calls that another model made.
-_UNSIGNED = "skip_thought_signature_validator"
+
+
+# These patterns match errors about the field itself. An error such as "Unknown name \"$ref\" at
+# 'generation_config.response_json_schema'" is about a schema.
+_names_field = re.compile(
+    r"unknown name \W*response|response_?json_?schema\W+(?:is )?(?:not supported|unsupported)"
+    r"|mime[_ ]?type.{0,60}(?:unsupported|not supported)",
+    re.IGNORECASE,
+).search
+_REFUSALS = (
+    Refusal(
+        re.compile("function calling with a response mime type", re.IGNORECASE),
+        {"structured_with_tools": "prompt"},
+        "native",
+        "the endpoint rejected structured output with tools: structured_with_tools='prompt'",
+        lambda request, quirks, said: bool(request.tools),
+    ),
+    Refusal(
+        re.compile(r"response_?json_?schema|response[_ ]?mime[_ ]?type", re.IGNORECASE),
+        {"structured": "prompt"},
+        "native",
+    ),
+    Refusal(
+        re.compile(r"parameters_?json_?schema", re.IGNORECASE),
+        {"tool_schema": "parameters"},
+        applies=lambda request, quirks, said: bool(request.tools),
+    ),
+    Refusal(
+        re.compile(r"unknown name \W*id\W+ at '?[^']*function_?(call|response)", re.IGNORECASE),
+        {"call_ids": False},
+    ),
+    Refusal(
+        re.compile(r"missing a\W+thought_?signature", re.IGNORECASE),
+        # Google documents this placeholder signature for calls that another model made.
+        {"placeholder_signature": "skip_thought_signature_validator"},
+        applies=lambda request, quirks, said: quirks.placeholder_signature is None,
+    ),
+)
 
 
 class GeminiCodec(Endpoint[Quirks]):
@@ -40,6 +73,12 @@ class GeminiCodec(Endpoint[Quirks]):
 
     wire: ClassVar[str] = "gemini"
     quirks_type = Quirks
+    decoder_type = GeminiDecoder
+    write_request = staticmethod(write_request)
+    error_rows = ROWS
+    read_error = staticmethod(read_refusal)
+    refusing = (400, 422, 500, 501)
+    refusals = _REFUSALS
 
     def __init__(
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
@@ -52,59 +91,22 @@ class GeminiCodec(Endpoint[Quirks]):
             raise ValueError("base_url must not contain a key; pass api_key instead")
         self._version = "" if _VERSION.search(parts.path) else "/v1beta"
 
-    def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``.
-
-        Contents come last, so that the body of the next turn begins with the same bytes.
-        """
-        notes, quirks = Notes(), self.quirks_for(request)
-        request = rename_calls(request, notes)
-        home, path = self.home(request), structured_path(request, quirks)
-        body = write_request(request, home, quirks, path, notes)
-        verb = ":streamGenerateContent" if request.stream else ":generateContent"
-        url = self.address(home.model or self.model, verb)
-        if request.stream:
-            url += "&alt=sse" if "?" in url else "?alt=sse"
-        return encode_post(url, body, notes, path, native=request.native.get(self.wire))
-
-    def decoder(self, request: Request, out: Assembler) -> GeminiDecoder:
-        """Return a decoder for the reply, which is one body or a stream."""
-        return GeminiDecoder(request, out, keep_raw=self._keep_raw)
-
-    def error(
-        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
-    ) -> ProviderError:
-        """Return the error for a reply with an error status."""
-        return build_error(status, headers, read_refusal(body), ROWS, now)
+    def is_about_field(self, said: str) -> bool:
+        return _names_field(said) is not None
 
     def authorise(self, key: str) -> dict[str, str]:
         """Return the header ``x-goog-api-key``."""
         return {"x-goog-api-key": key}
 
-    def learn(self, error: ProviderError, request: Request) -> GeminiCodec | None:
-        """Return a codec that avoids the optional field named in the error.
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath | None:
+        return structured_path(request, quirks)
 
-        The result is ``None`` if the error names no such field.
-        """
-        if error.status not in (400, 422, 500, 501):
-            return None
-        said = error.provider_message or ""
-        if structured_path(request, self.quirks_for(request)) == "native" and _NAMES_SCHEMA.search(
-            said
-        ):
-            if request.tools and _NAMES_PAIR.search(said):
-                detail = (
-                    "the endpoint rejected structured output with tools: "
-                    "structured_with_tools='prompt'"
-                )
-                return self.taught(detail, structured_with_tools="prompt")
-            about_field = bool(_NAMES_FIELD.search(said))
-            return self.taught_structure(request, about_field=about_field, structured="prompt")
-        changes = self._find_changes(said, request)
-        if changes is None:
-            return None
-        [(name, value)] = changes.items()
-        return self.taught(f"the endpoint refused a field: {name}={value!r}", **changes)
+    def url_for(self, request: Request) -> str:
+        verb = ":streamGenerateContent" if request.stream else ":generateContent"
+        url = self.address(request.model or self.model, verb)
+        if not request.stream:
+            return url
+        return url + ("&alt=sse" if "?" in url else "?alt=sse")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check that the model exists by requesting its description, which is free of charge."""
@@ -120,37 +122,9 @@ class GeminiCodec(Endpoint[Quirks]):
                 f"the model {self.model!r} does not generate content", status=reply.status
             )
 
-    # --- private methods of the gemini codec
-
-    def _find_changes(self, said: str, request: Request) -> dict[str, Any] | None:
-        quirks = self.quirks
-        if request.tools and quirks.tool_schema != "parameters" and _NAMES_PARAMETERS.search(said):
-            return {"tool_schema": "parameters"}
-        if quirks.call_ids and _NAMES_ID.search(said):
-            return {"call_ids": False}
-        if quirks.placeholder_signature is None and _NAMES_SIGNATURE.search(said):
-            return {"placeholder_signature": _UNSIGNED}
-        return None
-
     def address(self, model: str, verb: str) -> str:
         """Return the URL of the model, followed by a verb such as ``:generateContent``."""
         return join_url(self.base_url, f"{self._version}/models/{_segment(model)}{verb}")
-
-
-_NAMES_SCHEMA = re.compile(r"response_?json_?schema|response[_ ]?mime[_ ]?type", re.IGNORECASE)
-# These patterns match errors about the field itself. An error such as "Unknown name \"$ref\" at
-# 'generation_config.response_json_schema'" is about a schema.
-_NAMES_FIELD = re.compile(
-    r"unknown name \W*response|response_?json_?schema\W+(?:is )?(?:not supported|unsupported)"
-    r"|mime[_ ]?type.{0,60}(?:unsupported|not supported)",
-    re.IGNORECASE,
-)
-_NAMES_PAIR = re.compile(r"function calling with a response mime type", re.IGNORECASE)
-_NAMES_PARAMETERS = re.compile(r"parameters_?json_?schema", re.IGNORECASE)
-_NAMES_ID = re.compile(
-    r"""unknown name \W*id\W+ at '?[^']*function_?(call|response)""", re.IGNORECASE
-)
-_NAMES_SIGNATURE = re.compile(r"missing a\W+thought_?signature", re.IGNORECASE)
 
 
 def _segment(model: str) -> str:

@@ -23,6 +23,7 @@ from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..extras import note_raw_only
 from ..json import merge_extras, ordered_json
+from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..strict import note_strict
@@ -68,6 +69,7 @@ def write_request(
 
     Contents come last, so that the body of the next turn begins with the same bytes.
     """
+    request = rename_calls(request, notes)
     system, rest = join_system(request.messages)
     directive = (
         schema_directive(request.response_schema or {}, "gemini") if path == "prompt" else None

@@ -30,6 +30,7 @@ from ..codec import Notes
 from ..continuity import note_state
 from ..json import merge_extras, ordered_json
 from ..media import fit_result, transcribe
+from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
@@ -53,6 +54,7 @@ def write_request(
 
     ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
     """
+    request = rename_calls(request, notes)
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     if quirks.keep_alive is not None:
         body["keep_alive"] = quirks.keep_alive

@@ -9,19 +9,19 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from ...capabilities import Capabilities
-from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError, ProviderError
+from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedError
 from ...events import Assembler, read_json
 from ...messages import Request
-from ..codec import Encoded, Endpoint, HttpReply, HttpRequest, Notes, encode_post
-from ..errors import build_error, read_failure
-from ..lessons import is_about_field
+from ..codec import HttpReply, HttpRequest
+from ..endpoint import Endpoint, Refusal, StructuredPath, may_relax
 from ..readiness import entries_of, get_json, refuse_failure, serves_one_model
-from ..strict import strict_form
 from ..urls import join_url, root_of
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import OpenAIDecoder
 from .request import coerces, structured_path, write_request
+
+_NAMES_FORMAT = re.compile("response_format|json_schema")
 
 
 class OpenAICodec(Endpoint[Quirks]):
@@ -29,6 +29,18 @@ class OpenAICodec(Endpoint[Quirks]):
 
     wire: ClassVar[str] = "openai"
     quirks_type = Quirks
+    write_request = staticmethod(write_request)
+    error_rows = ROWS
+    refusals = (
+        Refusal(
+            re.compile("stream_options"),
+            {"stream_usage": False},
+            detail="the endpoint refused stream_options: no usage in streams",
+            applies=lambda request, quirks, said: request.stream,
+        ),
+        Refusal(_NAMES_FORMAT, {"strict_schemas": False}, "native", applies=may_relax),
+        Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),
+    )
 
     def __init__(
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
@@ -46,18 +58,13 @@ class OpenAICodec(Endpoint[Quirks]):
             quirks = replace(quirks, result_media="after")
         return super().adapt(quirks, capabilities)
 
-    def encode(self, request: Request) -> Encoded:
-        """Encode a request as a ``POST``.
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath | None:
+        return structured_path(request, quirks)
 
-        Messages come last, so that the body of the next turn begins with the same bytes.
-        """
-        notes, quirks = Notes(), self.quirks_for(request)
-        path = structured_path(request, quirks)
-        body = write_request(request, self.home(request), quirks, path, notes)
-        return encode_post(self._url, body, notes, path, native=request.native.get(self.wire))
+    def url_for(self, request: Request) -> str:
+        return self._url
 
     def decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
-        """Return a decoder for the reply, which is one body or a stream."""
         return OpenAIDecoder(
             request,
             out,
@@ -65,44 +72,6 @@ class OpenAICodec(Endpoint[Quirks]):
             coerced=coerces(request, self.quirks),
             keep_raw=self._keep_raw,
         )
-
-    def error(
-        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
-    ) -> ProviderError:
-        """Return the error for a reply with an error status."""
-        return build_error(status, headers, read_failure(body), ROWS, now)
-
-    def authorise(self, key: str) -> dict[str, str]:
-        """Return the header with the key as a bearer token."""
-        return {"authorization": f"Bearer {key}"}
-
-    def learn(self, error: ProviderError, request: Request) -> OpenAICodec | None:
-        """Return a codec that omits the optional field named in the error.
-
-        The fields are ``stream_options`` and ``response_format``; if the error names neither, the
-        result is ``None``. After an error about the schema in ``response_format``, strict decoding
-        is turned off first.
-        """
-        said = f"{error.provider_message} {error.provider_code}"
-        quirks = self.quirks_for(request)
-        if error.status not in (400, 404, 422, 500, 501):
-            return None
-        if request.stream and quirks.stream_usage and "stream_options" in said:
-            return self.taught(
-                "the endpoint refused stream_options: no usage in streams", stream_usage=False
-            )
-        if structured_path(request, quirks) != "native" or not re.search(
-            r"response_format|json_schema", said
-        ):
-            return None
-        about_field = is_about_field(said)
-        if (
-            quirks.strict_schemas
-            and not about_field
-            and strict_form(request.response_schema or {})
-        ):
-            return self.taught_structure(request, about_field=False, strict_schemas=False)
-        return self.taught_structure(request, about_field=about_field, structured="prompt")
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check readiness by the method that ``Quirks.readiness`` names."""

@@ -11,6 +11,7 @@ from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
+from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
@@ -39,6 +40,7 @@ def write_request(
 
     The input comes last, so that the body of the next turn begins with the same bytes.
     """
+    request = rename_calls(request, notes)
     system, rest = join_system(request.messages)
     body: dict[str, Any] = {"model": home.model, "store": False}
     _write_structure(body, request, quirks, path, system, notes)
@@ -50,11 +52,6 @@ def write_request(
     _add_extras(body, request)
     body["input"] = body.pop("input")
     return body
-
-
-def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
-    """Return how the response schema is requested: in the wire's own field, or in the prompt."""
-    return None if request.response_schema is None else quirks.structured
 
 
 def _write_structure(

@@ -1,0 +1,250 @@
+"""The base class of codecs: a model, its address, and what a wire does with requests and errors.
+
+A wire describes itself by class attributes: how it writes a request, which decoder reads a reply,
+which rows classify an error, and which quirk avoids a field that a server refused.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..capabilities import Capabilities
+from ..errors import ProviderError
+from ..events import Assembler
+from ..messages import Issuer, Request
+from ..reasoning import NOT_REASONING
+from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
+from .errors import Failure, Row, build_error, read_failure
+from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
+from .schema import schema_name
+from .strict import strict_form
+
+StructuredPath: TypeAlias = Literal["native", "tool", "prompt"]
+Q = TypeVar("Q", bound=Struct)
+
+
+def read_quirks(quirks: Any, kind: type[Q]) -> Q:
+    """Return quirks of class ``kind``: from an instance, a mapping, or ``None`` (the defaults)."""
+    if quirks is None:
+        return kind()
+    if isinstance(quirks, kind):
+        return quirks
+    try:
+        return msgspec.convert(dict(quirks), kind)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise ValueError(f"quirks: {error}") from error
+
+
+class Refusal(Struct, frozen=True):
+    """The words by which a server refuses a field, and the quirks that avoid this field.
+
+    A row with ``path`` is about structured output, and applies to requests whose schema is sent in
+    that way. ``applies`` gets the request, its quirks and the error text.
+    """
+
+    words: re.Pattern[str]
+    changes: dict[str, Any]
+    path: StructuredPath | None = None
+    detail: str | None = None
+    applies: Callable[[Request, Any, str], bool] | None = None
+
+
+def may_relax(request: Request, quirks: Any, said: str) -> bool:
+    """Return whether strict decoding of the schema can be turned off to avoid an error."""
+    return not is_about_field(said) and strict_form(request.response_schema or {}) is not None
+
+
+class Endpoint(ABC, Generic[Q]):
+    """Base class of codecs: a model, its address, and the quirks of the server at this address."""
+
+    wire: ClassVar[str]
+    quirks_type: type[Q]
+    decoder_type: ClassVar[Callable[..., Decoder]]
+    write_request: ClassVar[Callable[..., dict[str, Any]]]
+    error_rows: ClassVar[Sequence[Row]]
+    read_error: ClassVar[Callable[..., Failure]] = staticmethod(read_failure)
+    # A 404, 500 or 501 may name a field too: servers answer so to a route or a grammar they lack.
+    refusing: ClassVar[Sequence[int]] = (400, 404, 422, 500, 501)
+    refusals: ClassVar[Sequence[Refusal]]
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        quirks: Q | None = None,
+        *,
+        vendor: str | None = None,
+        keep_raw: bool = True,
+        lessons: tuple[Lesson, ...] = (),
+    ) -> None:
+        self.model = model
+        self.base_url = base_url
+        self.quirks = self.quirks_type() if quirks is None else quirks
+        self.issuer_vendor = vendor
+        self._keep_raw = keep_raw
+        self.lessons = lessons
+
+    @classmethod
+    def connect(
+        cls,
+        model: str,
+        base_url: str,
+        quirks: Any,
+        capabilities: Capabilities,
+        *,
+        vendor: str | None = None,
+        keep_raw: bool = True,
+    ) -> Self:
+        """Return a codec for an endpoint, given its quirks and the model's known capabilities."""
+        adapted = cls.adapt(read_quirks(quirks, cls.quirks_type), capabilities)
+        return cls(model, base_url, adapted, vendor=vendor, keep_raw=keep_raw)
+
+    @classmethod
+    def adapt(cls, quirks: Q, capabilities: Capabilities) -> Q:
+        """Return the quirks, adapted to the known capabilities of a model."""
+        quirks = cls.adapt_reasoning(quirks, capabilities)
+        if capabilities.known("supports_images") is False:
+            quirks = replace(quirks, result_media="omit")
+        if capabilities.known("supports_structured_output") is False:
+            quirks = replace(quirks, structured="prompt")
+        return cls.adapt_calls(quirks, capabilities)
+
+    @staticmethod
+    def adapt_calls(quirks: Q, capabilities: Capabilities) -> Q:
+        """Return quirks that turn parallel tool calls off if the model does not support them."""
+        if capabilities.known("supports_parallel_tool_calls") is False and hasattr(
+            quirks, "parallel_tools"
+        ):
+            return replace(quirks, parallel_tools=False)
+        return quirks
+
+    @staticmethod
+    def adapt_reasoning(quirks: Q, capabilities: Capabilities) -> Q:
+        """Return quirks that turn reasoning settings off if the model is known not to reason."""
+        if (
+            capabilities.known("supports_thinking") is False
+            and getattr(quirks, "reasoning", None) is None
+        ):
+            return replace(quirks, reasoning=NOT_REASONING)
+        return quirks
+
+    def home(self, request: Request) -> Issuer:
+        """Return the issuer that answers a request.
+
+        Opaque state is sent only to the issuer that it came from.
+        """
+        return Issuer(self.wire, self.issuer_vendor, request.model or self.model)
+
+    def quirks_for(self, request: Request) -> Q:
+        """Return the endpoint's quirks, as changed by rejections of the request's response schema."""
+        changes = changes_for(self.lessons, request.response_schema) if self.lessons else None
+        return replace(self.quirks, **changes) if changes else self.quirks
+
+    def taught(self, detail: str, schema: Mapping[str, Any] | None = None, **changes: Any) -> Self:
+        """Return a copy of the codec with changed quirks.
+
+        The change applies to one response schema, or to every request if no schema is given.
+        """
+        lesson = Lesson(detail, changes, None if schema is None else digest_of(schema))
+        codec = copy(self)
+        codec.lessons = (*self.lessons, lesson)[-MAX_LESSONS:]
+        if schema is None:
+            codec.quirks = replace(self.quirks, **changes)
+        return codec
+
+    # --- the methods of a codec that the wires share
+
+    def structured_path(self, request: Request, quirks: Any) -> StructuredPath | None:
+        """Return how the response schema is requested; ``None`` if there is no schema."""
+        path: StructuredPath = quirks.structured
+        return None if request.response_schema is None else path
+
+    @abstractmethod
+    def url_for(self, request: Request) -> str:
+        """Return the URL that a request is sent to."""
+
+    def headers_for(self, request: Request) -> dict[str, str]:
+        """Return the headers of a request, without credentials."""
+        return JSON_HEADERS
+
+    def encode(self, request: Request) -> Encoded:
+        """Encode a request as a ``POST``.
+
+        Messages come last, so that the body of the next turn begins with the same bytes.
+        """
+        notes, quirks = Notes(), self.quirks_for(request)
+        path = self.structured_path(request, quirks)
+        body = self.write_request(request, self.home(request), quirks, path, notes)
+        return encode_post(
+            self.url_for(request),
+            body,
+            notes,
+            path,
+            self.headers_for(request),
+            request.native.get(self.wire),
+        )
+
+    def answer_tool(self, request: Request) -> str | None:
+        """Return the name of the tool that structured output is requested by, if any."""
+        schema = request.response_schema
+        if schema is None or self.structured_path(request, self.quirks_for(request)) != "tool":
+            return None
+        return schema_name(schema)
+
+    def decoder(self, request: Request, out: Assembler) -> Decoder:
+        """Return a decoder for the reply, which is one body or a stream."""
+        return self.decoder_type(request, out, keep_raw=self._keep_raw)
+
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
+    ) -> ProviderError:
+        """Return the error for a reply with an error status."""
+        return build_error(status, headers, self.read_error(body), self.error_rows, now)
+
+    def authorise(self, key: str) -> dict[str, str]:
+        """Return the header with the key as a bearer token."""
+        return {"authorization": f"Bearer {key}"}
+
+    def learn(self, error: ProviderError, request: Request) -> Self | None:
+        """Return a codec that avoids the optional field named in the error.
+
+        The first row of ``refusals`` that fits the error decides. The result is ``None`` if no row
+        fits, or if the quirks avoid the field already.
+        """
+        if error.status not in self.refusing:
+            return None
+        said = f"{error.provider_message} {error.provider_code}"
+        quirks = self.quirks_for(request)
+        path = self.structured_path(request, quirks)
+        for row in self.refusals:
+            if (
+                row.path in (None, path)
+                and row.words.search(said)
+                and any(getattr(quirks, name) != value for name, value in row.changes.items())
+                and (row.applies is None or row.applies(request, quirks, said))
+            ):
+                return self._avoid(row, request, said)
+        return None
+
+    def is_about_field(self, said: str) -> bool:
+        """Return whether an error is about the field for structured output, not a schema."""
+        return is_about_field(said)
+
+    def _avoid(self, row: Refusal, request: Request, said: str) -> Self:
+        ways = ", ".join([f"{name}={value!r}" for name, value in row.changes.items()])
+        if row.path is None or row.detail is not None:
+            detail = row.detail or f"the endpoint refused a field: {ways}"
+            return self.taught(detail, **row.changes)
+        if self.is_about_field(said):
+            return self.taught(f"the endpoint refused structured output: {ways}", **row.changes)
+        schema = request.response_schema or {}
+        detail = f"the endpoint refused the schema {schema_name(schema)}: {ways}"
+        return self.taught(detail, schema, **row.changes)
