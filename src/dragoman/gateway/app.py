@@ -25,6 +25,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpAsked
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -45,7 +46,6 @@ from ..wire.ollama.generate import OllamaGenerateServer, to_chat
 from .access import Bounds, Service
 from .admin import AdminPage
 from .background import Background
-from .cors import Cors
 from .evidence import CallLog
 from .exchange import RouteHandler, read_headers
 from .gathering import MetricsFolder
@@ -133,7 +133,7 @@ def create_app(
     service.usage = None if admin is None else usage or UsageBook(None)
     app = Starlette(
         routes=_routes(service, admin),
-        middleware=[Middleware(Cors, origins=cors)] if cors else [],
+        middleware=[_allow_origins(cors)] if cors else [],
         exception_handlers={404: _refuse_route, 405: _refuse_route},
         lifespan=partial(_live, service),
     )
@@ -171,6 +171,18 @@ async def _close(service: Service) -> None:
     await service.ledger.close()
     if service.calls is not None:
         await service.calls.close()
+
+
+def _allow_origins(origins: Sequence[str]) -> Middleware:
+    """Let web pages from the listed origins send requests and read replies."""
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE", "OPTIONS"),
+        allow_headers=("*",),
+        expose_headers=("x-request-id", "request-id", "x-dragoman-warnings", "retry-after"),
+        max_age=86_400,
+    )
 
 
 def _list_work(service: Service) -> list[Coroutine[Any, Any, None]]:

@@ -1,4 +1,8 @@
-"""Counters in the text format of Prometheus. Each worker process has its own counters."""
+"""Counters in the text format of Prometheus. Each worker process has its own counters.
+
+``prometheus_client`` was measured: it takes 12 µs for the counters of a request (20 µs with several
+workers) where these take 3 µs, and 98 ms to import.
+"""
 
 from __future__ import annotations
 
