@@ -432,31 +432,137 @@ async def test_output_file_of_a_batch_with_other_settings_is_rejected(out: Path)
     assert (await run(prompts(3), out, Echo(), temperature=0.5, fresh=True)).resumed == 0
 
 
+LONG = [{"prompt": f"{number} " + "x" * 900} for number in range(150)]
+CHANGED = [*LONG[:120], {"prompt": "changed"}, *LONG[121:]]
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+@pytest.mark.parametrize(
+    ("first", "second", "resumed"),
+    [
+        (LONG[:2], LONG[:2], 2),
+        (LONG[:2], LONG[:5], 2),
+        (LONG[:3], LONG[:2], None),
+        (LONG[:3], [{"prompt": f"other {number}"} for number in range(6)], None),
+        (LONG, CHANGED, None),
+        (LONG, [*CHANGED, *LONG], None),
+    ],
+    ids=["same", "appended", "shorter", "other", "row 121 changed", "changed and appended"],
+)
 async def test_changed_input_is_rejected_and_extended_input_is_continued(
-    tmp_path: Path, out: Path
+    tmp_path: Path,
+    out: Path,
+    first: list[Any],
+    second: list[Any],
+    resumed: int | None,
+    is_file: bool,
 ) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text('{"prompt": "a"}\n')
+    def place(rows: list[Any]) -> Any:
+        if is_file:
+            (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return tmp_path / "in.jsonl" if is_file else rows
+
+    await run(place(first), out, Echo())
+    if resumed is None:
+        saved = out.read_bytes()
+        with pytest.raises(OutputError, match="another input"):
+            await run(place(second), out, Echo())
+        assert out.read_bytes() == saved
+        await run(place(first), out, Echo())
+    else:
+        assert (await run(place(second), out, Echo())).resumed == resumed
+        assert [row["line"] for row in results(out)] == list(range(1, len(second) + 1))
+
+
+async def test_row_whose_line_goes_on_is_another_row(tmp_path: Path, out: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("prompt\na")
     await run(source, out, Echo())
-    with source.open("a") as file:
-        file.write('{"prompt": "b"}\n')
+    source.write_text("prompt\na\nb")
     assert (await run(source, out, Echo())).resumed == 1
-    source.write_text('{"prompt": "x"}\n')
+    source.write_text("prompt\na\nbc")
     with pytest.raises(OutputError, match="another input"):
         await run(source, out, Echo())
 
 
 async def test_output_file_of_another_program_is_never_changed(out: Path) -> None:
     out.write_text("precious")
-    with pytest.raises(OutputError, match="is not the output of a batch"):
-        await run(prompts(3), out, Echo())
-    assert out.read_text() == "precious"
+    for fresh in (False, True):
+        with pytest.raises(OutputError, match="is not the output of a batch"):
+            await run(prompts(3), out, Echo(), fresh=fresh)
+        assert out.read_text() == "precious"
     out.unlink()
     await run(prompts(3), out, Echo())
     out.write_text("precious\n")
-    with pytest.raises(OutputError, match="not results of a batch"):
+    with pytest.raises(OutputError, match="line 1, is not a result of a batch"):
         await run(prompts(3), out, Echo())
     assert out.read_text() == "precious\n"
+
+
+@pytest.mark.parametrize("link", ["", "symlink_to", "hardlink_to"])
+async def test_input_is_never_the_output(tmp_path: Path, link: str) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "a"}\n')
+    out = tmp_path / "out.jsonl" if link else source
+    if link:
+        getattr(out, link)(source)
+    for fresh in (False, True):
+        with pytest.raises(OutputError, match="is the input"):
+            await run(source, out, Echo(), fresh=fresh)
+    assert source.read_text() == '{"prompt": "a"}\n'
+
+
+async def test_fresh_batch_does_not_delete_the_output_of_a_running_one(out: Path) -> None:
+    model = holding("p1")
+    running = asyncio.create_task(run(prompts(2), out, model, order="completed"))
+    await until(lambda: count_lines(out) == 1, "the result of the first row")
+    with pytest.raises(OutputError, match="another process"):
+        await run(prompts(2), out, Echo(), fresh=True)
+    model.holds["p1"].set()
+    assert (await running).rows == len(results(out)) == 2
+
+
+async def test_retried_failures_are_written_to_the_target_of_a_link(
+    tmp_path: Path, out: Path
+) -> None:
+    target = tmp_path / "target.jsonl"
+    out.symlink_to(target)
+    await run(prompts(2), out, Echo({"p1": d.OverloadedError("busy")}))
+    await run(prompts(2), out, Echo(), retry_failed=True)
+    assert out.is_symlink()
+    assert [row["text"] for row in results(target)] == ["p0!", "p1!"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('"line":2', '"line":0', "line 2.*`int` >= 1"),
+        ('"line":2', '"line":-1', "line 2.*`int` >= 1"),
+        ('"line":2', f'"line":{10**30}', "line 2.*`int` <= "),
+        ('"line":2', '"line":2,"cost_usd":"NaN"', "line 2.*not an amount of money: NaN"),
+        ('"line":2', '"line":2,"cost_usd":"-1"', "line 2.*not an amount of money: -1"),
+        ('"line":2', '"line":2,"cost_usd":"1e999999"', "line 2.*not an amount of money"),
+        ('"input_tokens":10', '"input_tokens":"ten"', "line 1.*not whole numbers"),
+        ('"line":2', '"line":2,"usage":[1]', "line 2.*Expected `object . null`"),
+    ],
+)
+async def test_output_with_an_impossible_value_is_rejected_by_its_line(
+    out: Path, old: str, new: str, reason: str
+) -> None:
+    await run(prompts(3), out, Echo())
+    out.write_text(out.read_text().replace(old, new, 1))
+    edited = out.read_bytes()
+    with pytest.raises(OutputError, match=reason):
+        await run(prompts(3), out, Echo())
+    assert out.read_bytes() == edited
+
+
+async def test_results_of_lines_that_the_input_does_not_have_are_reported(out: Path) -> None:
+    await run(prompts(3), out, Echo())
+    ahead = out.with_name(out.name + ".ahead")
+    ahead.write_text(f'{{"line": {10**12}, "text": "x"}}\n')
+    report = await run(prompts(3), out, Echo())
+    assert report.problems == (f"{out} has 1 results of lines that the input does not have",)
 
 
 @pytest.mark.parametrize("rest", ['{"line": 3, "te', "\0" * 100, "\0" * 100 + "\n"])
@@ -507,7 +613,7 @@ async def test_full_disk_ends_the_batch(out: Path, monkeypatch: pytest.MonkeyPat
     def refuse(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    await run(prompts(1), out, Echo())
+    await run(prompts(50), out, Echo(), budget="rows=1")
     monkeypatch.setattr("os.fsync", refuse)
     with pytest.raises(OSError, match="No space left"):
         await run(prompts(50), out, Echo())

@@ -16,16 +16,16 @@ from ..provider import Provider
 from ..retrieval import Embedder
 from ..validate import build_request
 from .apis import open_api
-from .cluster import ClusterRunner, forget_parts
+from .cluster import ClusterRunner
 from .embed import embeds, make_embed_defaults
 from .job import Job, Limits, State, StateFile
 from .options import BatchOptions, BatchProgress, Options, read_options
-from .output import Lines, Output, Recovered, drop_failures
+from .output import Lines, Output, OutputError, Recovered, drop_failures
 from .parts import merge
 from .remote import RemoteRunner
 from .rows import BadRow, Defaults, Parser, Row, Skipped, find_bad_rows, name_of, read_rows
 from .runner import MAX_PROBLEMS, BatchError, Caller, Runner
-from .sources import Source, open_source
+from .sources import FileSource, Source, open_source
 from .spending import Spending, Spent, parse_budget
 from .template import Template
 
@@ -101,10 +101,10 @@ async def batch(
         parser = job.make_parser(provider.model)
         if given.strict and (bad := find_bad_rows(rows, parser, MAX_PROBLEMS)):
             raise StrictError(name_of(source), bad)
+        if isinstance(rows, FileSource) and rows.is_file(Path(out)):
+            raise OutputError(f"{out} is the input; choose another file for the output")
         file = StateFile(Path(out))
-        state = file.open(job.identify(), rows.identify(), fresh=given.fresh)
-        if given.fresh:
-            forget_parts(Path(out))
+        state = file.open(job.identify(), rows, fresh=given.fresh)
         # Merge the part files that an earlier run on a cluster left.
         merge(Path(out), ordered=given.order == "input")
         if given.retry_failed:
@@ -166,6 +166,7 @@ class _Run:
         self._resumed = 0
         self._total: int | None = None
         self._cluster: ClusterRunner | None = None
+        self._problems: list[str] = []
 
     async def run(self, file: StateFile, state: State) -> BatchReport:
         output, given = self._output, self._given
@@ -182,7 +183,7 @@ class _Run:
             runner = await self._run(earlier.done, spending, file, state)
         finally:
             output.release()
-        return self._make_report(runner.problems, runner.stopped)
+        return self._make_report([*self._problems, *runner.problems], runner.stopped)
 
     async def _run(
         self, done: Lines, spending: Spending, file: StateFile, state: State
@@ -190,7 +191,15 @@ class _Run:
         given, output, provider = self._given, self._output, self._provider
 
         def rows() -> Iterator[Row | BadRow | Skipped]:
-            return read_rows(self._source, self._parser, done)
+            known = 0
+            for row in read_rows(self._source, self._parser, done):
+                known += type(row) is Skipped
+                yield row
+            if known < (count := self._resumed):
+                self._problems = [
+                    f"{output.path} has {count - known:,} results of lines that the input does not "
+                    "have"
+                ]
 
         if given.on == "ray":
             output.release()

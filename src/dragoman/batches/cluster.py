@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -417,8 +416,3 @@ class Asker:
         if self._begun.done():
             syncing.cancel()
             self._begun.result()
-
-
-def forget_parts(out: Path) -> None:
-    """Remove the part files of an output that is to be written from the beginning."""
-    shutil.rmtree(parts_of(out), ignore_errors=True)

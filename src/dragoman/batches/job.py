@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from typing import Any
 
 import msgspec
@@ -13,8 +14,10 @@ from ..middleware import Cache, RateLimit, RedisLimiter, Retry
 from ..provider import Provider, connect
 from ..retrieval import Embedder, connect_embedder
 from .embed import EmbedDefaults, EmbedRowParser
-from .output import OutputError, replace_file
+from .output import OutputError, lock, replace_file
+from .parts import hold, parts_of
 from .rows import Defaults, Parser, RowParser
+from .sources import Source
 
 VERSION = 1
 
@@ -107,18 +110,16 @@ class StateFile:
         self.out = out
         self.path = out.with_name(out.name + ".state")
 
-    def open(self, job: str, source: dict[str, Any], *, fresh: bool) -> State:
+    def open(self, job: str, source: Source, *, fresh: bool) -> State:
         """Return the batch's state; raise ``OutputError`` if another batch wrote the output."""
-        ahead = self.out.with_name(self.out.name + ".ahead")
+        if not self.path.exists() and self.out.exists() and self.out.stat().st_size:
+            raise OutputError(
+                f"{self.out} exists and is not the output of a batch; choose another file"
+            )
         if fresh:
-            for path in (self.out, ahead, self.path):
-                path.unlink(missing_ok=True)
+            self._clear()
         if not self.path.exists():
-            if self.out.exists() and self.out.stat().st_size:
-                raise OutputError(
-                    f"{self.out} exists and is not the output of a batch; choose another file"
-                )
-            state = State(VERSION, job, source)
+            state = State(VERSION, job, source.identify())
             self.save(state)
             return state
         try:
@@ -130,17 +131,25 @@ class StateFile:
             raise OutputError(
                 f"{self.out} was begun with another model or other settings; {again}"
             )
-        if not _is_same(state.source, source):
-            raise OutputError(f"{self.out} was begun with another input; {again}")
+        if (known := source.identify()) != state.source:
+            # Rows may have been appended to the input since.
+            if state.source and source.identify(state.source["length"]) != state.source:
+                raise OutputError(f"{self.out} was begun with another input; {again}")
+            state.source = known
+            self.save(state)
         return state
+
+    def _clear(self) -> None:
+        """Delete the output of earlier runs, unless another process is writing it."""
+        with hold(self.out), self.out.open("ab") as file:
+            lock(file, self.out)
+            self.out.with_name(self.out.name + ".ahead").unlink(missing_ok=True)
+            file.truncate(0)
+            self.path.unlink(missing_ok=True)
+        shutil.rmtree(parts_of(self.out))
 
     def save(self, state: State) -> None:
         """Write the state file to disk."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(self.path) as file:
             file.write(msgspec.json.encode(state))
-
-
-def _is_same(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return whether an earlier run read the same input; rows may have been appended since."""
-    return old == new or not old or old.get("length", 0) < new.get("length", 0)

@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ..prices.results import EXACT
 from .results import INVALID_ROW
@@ -31,6 +32,7 @@ _WINDOW = 2_000  # at least this many rows may finish while an earlier row is un
 _UNSYNCED_BYTES = 1024 * 1024
 # no new row is started while finished rows in memory exceed this size
 _HELD_BYTES = 64 * 1024 * 1024
+_DIGITS = 30  # an amount of money has at most this many digits before or after its point
 # The size from which OUT.ahead is rewritten without the rows that OUT contains.
 _JOURNAL_BYTES = 64 * 1024 * 1024
 
@@ -39,39 +41,54 @@ class OutputError(ValueError):
     """The output file cannot be used: another batch wrote it, or another process is writing it."""
 
 
+_BLOCK = 32_768  # number of lines in a block of bits
+MOST_LINES = 2**53  # the greatest line number; JSON readers round greater numbers
+
+
 class Lines:
-    """A set of line numbers, stored as one bit per line."""
+    """A set of line numbers, stored as one bit per line, in blocks."""
 
     def __init__(self) -> None:
-        self._bits = bytearray()
+        self._blocks: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(_BLOCK // 8))
         self.count = 0
 
     def add(self, line: int) -> bool:
         """Add a line number; return ``False`` if it was already in the set."""
-        place, bit = divmod(line, 8)
-        if place >= len(self._bits):
-            self._bits.extend(bytes(max(place + 1 - len(self._bits), 4096)))
-        if self._bits[place] >> bit & 1:
+        block, place = divmod(line, _BLOCK)
+        bits, at, bit = self._blocks[block], place >> 3, 1 << (place & 7)
+        if bits[at] & bit:
             return False
-        self._bits[place] |= 1 << bit
+        bits[at] |= bit
         self.count += 1
         return True
 
     def __contains__(self, line: object) -> bool:
         if not isinstance(line, int):
             return False
-        place, bit = divmod(line, 8)
-        return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
+        block, place = divmod(line, _BLOCK)
+        return block in self._blocks and bool(self._blocks[block][place >> 3] >> (place & 7) & 1)
 
 
 class Saved(Struct):
     """The fields of an output row that a restart needs."""
 
-    line: int
+    line: Annotated[int, Meta(ge=1, le=MOST_LINES)]
     error: Any = None
     result: Any = None
     cost_usd: Decimal | None = None
-    usage: Any = None
+    usage: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Reject amounts that no run wrote."""
+        cost = self.cost_usd or Decimal(0)
+        if not cost.is_finite() or cost < 0 or abs(cost.adjusted()) > _DIGITS:
+            raise ValueError(f"cost_usd is not an amount of money: {str(cost)[:20]}")
+        if not all(isinstance(each, int) and 0 <= each <= MOST_LINES for each in self._counts()):
+            raise ValueError("usage has counts of tokens that are not whole numbers")
+
+    def _counts(self) -> list[Any]:
+        usage = self.usage or {}
+        return [usage.get("input_tokens") or 0, usage.get("output_tokens") or 0]
 
     @property
     def failed(self) -> bool:
@@ -84,8 +101,7 @@ class Saved(Struct):
 
     @property
     def tokens(self) -> int:
-        counts = self.usage if isinstance(self.usage, dict) else {}
-        return (counts.get("input_tokens") or 0) + (counts.get("output_tokens") or 0)
+        return sum(self._counts())
 
 
 _saved = msgspec.json.Decoder(Saved)
@@ -308,25 +324,18 @@ def _rewrite(path: Path, lines: list[bytes], old: BinaryIO) -> BinaryIO:
     return path.open("ab+")
 
 
-class replace_file:  # noqa: N801 - used as a statement
-    """Replace a file atomically: write a temporary file next to ``path``, sync it, rename it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fresh = path.with_name(f".{path.name}.new")
-
-    def __enter__(self) -> BinaryIO:
-        self._file = self._fresh.open("wb")
-        return self._file
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            _sync(self._file)
-        self._file.close()
-        if kind is None:
-            self._fresh.replace(self._path)
-        else:
-            self._fresh.unlink(missing_ok=True)
+@contextmanager
+def replace_file(path: Path) -> Iterator[BinaryIO]:
+    """Replace a file atomically: write a temporary file next to it, sync it, rename it."""
+    target = path.resolve()  # the file, where ``path`` is a symbolic link to it
+    fresh = target.with_name(f".{path.name}.new")
+    try:
+        with fresh.open("wb") as file:
+            yield file
+            _sync(file)
+        fresh.replace(target)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def lock(file: BinaryIO, path: Path) -> None:
@@ -347,14 +356,15 @@ def _recover(
     """Read the rows of an earlier run, and cut off the incomplete last line that a crash left."""
     end, damaged = 0, 0
     file.seek(0)
-    for data, row in read_saved(file):
-        if row is None and (not data.endswith(b"\n") or b"\0" in data):
-            damaged += 1
+    for number, (data, row) in enumerate(read_saved(file), 1):
+        if isinstance(row, str) and (not data.endswith(b"\n") or b"\0" in data):
+            damaged = damaged or number
             continue
-        if row is None or damaged:
+        if isinstance(row, str) or damaged:
+            reason = row if isinstance(row, str) else "the line is damaged"
             raise OutputError(
-                f"{path} has lines that are not results of a batch; choose another file, or start "
-                "afresh"
+                f"{path}, line {damaged or number}, is not a result of a batch: {reason}; choose "
+                "another file, or start afresh"
             )
         end += len(data)
         is_new = recovered.add(row)
@@ -364,13 +374,13 @@ def _recover(
     file.seek(0, os.SEEK_END)
 
 
-def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | None]]:
-    """Yield the results from a file's current position on; ``None`` for an invalid line."""
+def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | str]]:
+    """Yield the results from a file's current position on; for an invalid line, the reason."""
     for data in file:
         try:
-            yield data, _saved.decode(data) if data.endswith(b"\n") else None
-        except (ValueError, RecursionError):
-            yield data, None
+            yield data, _saved.decode(data) if data.endswith(b"\n") else "the line has no end"
+        except (ValueError, RecursionError) as error:
+            yield data, str(error)
 
 
 def drop_failures(path: Path) -> Decimal:
@@ -382,8 +392,10 @@ def drop_failures(path: Path) -> Decimal:
         with each.open("rb") as old, replace_file(each) as file:
             lock(old, each)
             for data, row in read_saved(old):
-                if row is not None and not row.failed:
+                if isinstance(row, str):
+                    continue
+                if not row.failed:
                     file.write(data)
-                elif row is not None and row.cost_usd is not None:
+                elif row.cost_usd is not None:
                     cost = EXACT.add(cost, row.cost_usd)
     return cost

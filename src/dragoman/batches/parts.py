@@ -120,7 +120,7 @@ def _read_merged(sources: list[Path], found: Recovered, *, ordered: bool) -> Ite
         for number, file in enumerate(files):
             place = 0
             for data, row in read_saved(file):
-                if row is not None and found.add(row):
+                if not isinstance(row, str) and found.add(row):
                     at += 1
                     index.execute(
                         "INSERT INTO rows VALUES (?, ?, ?, ?)", (row.line, at, number, place)

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,8 +18,8 @@ Read: TypeAlias = tuple[int, Record | str]
 """A line number, from 1, with the record of the line or the reason why it is invalid."""
 
 MAX_ROW_BYTES = 8_000_000
+_rows = msgspec.json.Encoder(enc_hook=str, order="sorted")
 _BOM = b"\xef\xbb\xbf"
-_HEAD = 65_536  # number of bytes at the start of a file that identify it
 
 
 class Source(ABC):
@@ -36,8 +36,12 @@ class Source(ABC):
         """Return the first record that can be read; ``None`` if there is none."""
         return next((record for _, record in self if not isinstance(record, str)), None)
 
-    def identify(self) -> dict[str, Any]:
-        """Return the data by which a resumed batch recognises its input."""
+    def identify(self, length: int | None = None) -> dict[str, Any]:
+        """Return the length of the input and its hash, by which a resumed batch recognises it.
+
+        With ``length``, return those of the beginning of that length. An iterator cannot be read
+        twice, so it is not recognised.
+        """
         return {}
 
 
@@ -81,6 +85,14 @@ class RowsSource(Source):
             return dict(first[0]) if first and isinstance(first[0], Mapping) else None
         return super().peek()
 
+    def identify(self, length: int | None = None) -> dict[str, Any]:
+        if not isinstance(self._rows, Sequence):
+            return {}
+        known = hashlib.sha256()
+        for row in self._rows[:length]:
+            known.update(_rows.encode(row) + b"\n")
+        return {"length": len(self._rows[:length]), "sha256": known.hexdigest()}
+
     def count(self) -> int | None:
         return len(self._rows) if isinstance(self._rows, Sized) else None
 
@@ -91,10 +103,19 @@ class FileSource(Source):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def identify(self) -> dict[str, Any]:
+    def is_file(self, path: Path) -> bool:
+        """Return whether ``path`` is the file, by this name or through a link."""
+        return path.exists() and path.samefile(self.path)
+
+    def identify(self, length: int | None = None) -> dict[str, Any]:
+        known, read, last = hashlib.sha256(), 0, b"\n"
         with self.path.open("rb") as file:
-            head = file.read(_HEAD)
-        return {"length": len(head), "sha256": hashlib.sha256(head).hexdigest()}
+            while block := file.read(1 << 20 if length is None else min(1 << 20, length - read)):
+                known.update(block)
+                read, last = read + len(block), block[-1:]
+            if last != b"\n" and file.read(1) not in (b"", b"\n", b"\r"):
+                known.update(b"the last row goes on")  # it is another row than it was
+        return {"length": read, "sha256": known.hexdigest()}
 
     def count(self) -> int | None:
         with self.path.open("rb") as file:
