@@ -557,6 +557,14 @@ async def test_output_with_an_impossible_value_is_rejected_by_its_line(
     assert out.read_bytes() == edited
 
 
+async def test_state_with_an_impossible_amount_is_rejected(out: Path) -> None:
+    await run(prompts(1), out, Echo())
+    state = out.with_name(out.name + ".state")
+    state.write_text(state.read_text().replace('"dropped_usd":"0"', '"dropped_usd":"NaN"'))
+    with pytest.raises(OutputError, match="dropped_usd is not an amount of money: NaN"):
+        await run(prompts(1), out, Echo())
+
+
 async def test_results_of_lines_that_the_input_does_not_have_are_reported(out: Path) -> None:
     await run(prompts(3), out, Echo())
     ahead = out.with_name(out.name + ".ahead")

@@ -173,7 +173,7 @@ class _Run:
         try:
             earlier = output.open()
             self._resumed = earlier.done.count
-            cost = EXACT.add(earlier.cost, Decimal(state.dropped_usd))
+            cost = EXACT.add(earlier.cost, state.dropped_usd)
             self._spent = Spent(
                 self._resumed, earlier.failed, earlier.bad, 0, earlier.tokens, cost
             )
@@ -209,7 +209,7 @@ class _Run:
                 on_saved=self._report,
             )  # fmt: skip
             await self._cluster.run(done)
-            self._recount(self._cluster.found, Decimal(state.dropped_usd))
+            self._recount(self._cluster.found, state.dropped_usd)
             return self._cluster
         if given.via == "provider":
             if isinstance(provider, Embedder):
@@ -314,5 +314,5 @@ def _drop(file: StateFile, state: State) -> None:
 
     The state file keeps their cost.
     """
-    state.dropped_usd = str(EXACT.add(Decimal(state.dropped_usd), drop_failures(file.out)))
+    state.dropped_usd = EXACT.add(state.dropped_usd, drop_failures(file.out))
     file.save(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from ..middleware import Cache, RateLimit, RedisLimiter, Retry
 from ..provider import Provider, connect
 from ..retrieval import Embedder, connect_embedder
 from .embed import EmbedDefaults, EmbedRowParser
-from .output import OutputError, lock, replace_file
+from .output import OutputError, check_money, lock, replace_file
 from .parts import hold, parts_of
 from .rows import Defaults, Parser, RowParser
 from .sources import Source
@@ -99,8 +100,12 @@ class State(Struct):
     version: int
     job: str
     source: dict[str, Any] = field(default_factory=dict)
-    dropped_usd: str = "0"
+    dropped_usd: Decimal = Decimal(0)
     provider: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Reject an amount that no run wrote."""
+        check_money("dropped_usd", self.dropped_usd)
 
 
 class StateFile:

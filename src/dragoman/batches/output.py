@@ -69,6 +69,12 @@ class Lines:
         return block in self._blocks and bool(self._blocks[block][place >> 3] >> (place & 7) & 1)
 
 
+def check_money(name: str, amount: Decimal) -> None:
+    """Raise ``ValueError`` if a decimal number is not an amount of money."""
+    if not amount.is_finite() or amount < 0 or abs(amount.adjusted()) > _DIGITS:
+        raise ValueError(f"{name} is not an amount of money: {str(amount)[:20]}")
+
+
 class Saved(Struct):
     """The fields of an output row that a restart needs."""
 
@@ -80,9 +86,7 @@ class Saved(Struct):
 
     def __post_init__(self) -> None:
         """Reject amounts that no run wrote."""
-        cost = self.cost_usd or Decimal(0)
-        if not cost.is_finite() or cost < 0 or abs(cost.adjusted()) > _DIGITS:
-            raise ValueError(f"cost_usd is not an amount of money: {str(cost)[:20]}")
+        check_money("cost_usd", self.cost_usd or Decimal(0))
         if not all(isinstance(each, int) and 0 <= each <= MOST_LINES for each in self._counts()):
             raise ValueError("usage has counts of tokens that are not whole numbers")
 
