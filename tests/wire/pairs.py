@@ -484,7 +484,7 @@ WIRES["bedrock"] = Wire(
 WIRES["cohere"] = Wire(
     requests={
         "an issuer is its wire alone": each_message(forget_issuers),
-        "a data URL is inline": each_message(inline_data_urls),
+        "an extra that is a setting is one": known_settings,
     },
     stream_losses=frozenset({"whole_order"}),
     body_losses=frozenset({"deltas", "raw_input"}),

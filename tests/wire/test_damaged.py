@@ -202,6 +202,22 @@ def test_randomly_damaged_replies_are_handled(case: Case, seed: int) -> None:
     assert again.facts == heard.facts or case.path("reply.frames").exists()
 
 
+@settings(max_examples=5000 if EXHAUSTIVE else 100)
+@given(
+    case=st.sampled_from(find_cases("responses", "reply.sse")),
+    seed=st.integers(),
+)
+def test_events_in_any_order_are_handled(case: Case, seed: int) -> None:
+    """The test takes some events of a valid stream, in any order and with other indices."""
+    chance = random.Random(seed)
+    events = [value for _, value in lines_of(case) if isinstance(value, dict)]
+    some_events = [dict(each) for each in chance.choices(events or [{}], k=chance.randint(1, 14))]
+    for event in some_events[:: chance.randint(1, 3)]:
+        event["output_index"] = chance.choice([None, 0, 1, 9])
+    data = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in some_events]
+    hear(case.codec(), case.request, data)
+
+
 def first_event(wire: str) -> bytes:
     """Return the first event of a reply with text; nothing for a binary stream."""
     if wire == "bedrock":

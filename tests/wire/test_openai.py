@@ -7,9 +7,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-import random
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -73,7 +71,6 @@ from .cases import (
     cut_at_random,
     decode,
     find_cases,
-    open_decoder,
     plain_ids,
     plain_request,
 )
@@ -708,147 +705,6 @@ def test_retry_after_in_the_body_is_read() -> None:
     )
     assert heard.error is not None
     assert heard.error.retry_after == 12.0
-
-
-# --- decoding the same content from a body and from a stream -----------------------------------
-
-
-@st.composite
-def replies(draw: st.DrawFn) -> dict[str, Any]:
-    """Generate content that both a body and a stream can represent: thinking, text, then tool
-    calls.
-    """
-    calls = draw(
-        st.lists(
-            st.tuples(st.text(min_size=1, max_size=12), st.sampled_from(["any", "none"]), OBJECTS),
-            max_size=3,
-            unique_by=lambda call: call[0],
-        )
-    )
-    usage = draw(
-        st.none()
-        | st.fixed_dictionaries(
-            {"prompt_tokens": st.integers(0, 9999), "completion_tokens": st.integers(1, 9999)},
-            optional={
-                "total_tokens": st.integers(0, 9999),
-                "prompt_tokens_details": (
-                    st.none() | st.fixed_dictionaries({"cached_tokens": st.integers(0, 99)})
-                ),
-                "completion_tokens_details": st.fixed_dictionaries(
-                    {"reasoning_tokens": st.integers(0, 99)}
-                ),
-            },
-        )
-    )
-    return {
-        "thinking": draw(st.text(max_size=20)),
-        "text": draw(st.text(max_size=20)),
-        "calls": calls,
-        "finish": draw(
-            st.sampled_from(["stop", "length", "tool_calls", "content_filter", "odd", None])
-        ),
-        "usage": usage,
-    }
-
-
-def write_body(reply: dict[str, Any]) -> bytes:
-    calls = [
-        {
-            "id": i,
-            "type": "function",
-            "function": {"name": name, "arguments": json.dumps(arguments)},
-        }
-        for i, name, arguments in reply["calls"]
-    ]
-    message = {
-        "role": "assistant",
-        "content": reply["text"] or None,
-        "reasoning_content": reply["thinking"],
-    }
-    message |= {"tool_calls": calls} if calls else {}
-    choice = {"index": 0, "message": message, "finish_reason": reply["finish"]}
-    return json.dumps({"model": "m", "choices": [choice], "usage": reply["usage"]}).encode()
-
-
-def pieces_of(text: str, chance: random.Random) -> Iterator[str]:
-    at = 0
-    while at < len(text):
-        size = chance.randint(1, 6)
-        yield text[at : at + size]
-        at += size
-
-
-def write_stream(reply: dict[str, Any], chance: random.Random) -> bytes:
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [
-        {chance.choice(["reasoning", "reasoning_content"]): p}
-        for p in pieces_of(reply["thinking"], chance)
-    ]
-    deltas += [{"content": piece} for piece in pieces_of(reply["text"], chance)]
-    queues = []
-    for index, (i, name, arguments) in enumerate(reply["calls"]):
-        head = {
-            "index": index,
-            "id": i,
-            "type": "function",
-            "function": {"name": name, "arguments": ""},
-        }
-        deltas.append({"tool_calls": [head]})
-        rest = [
-            {"index": index, "function": {"arguments": p}}
-            for p in pieces_of(json.dumps(arguments), chance)
-        ]
-        queues.append(rest)
-    while any(queues):  # emit the fragments of several calls interleaved at random
-        queue = chance.choice([queue for queue in queues if queue])
-        deltas.append({"tool_calls": [queue.pop(0)]})
-    chunks = [
-        {"model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-        for delta in deltas
-    ]
-    chunks.append(
-        {"model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": reply["finish"]}]}
-    )
-    chunks.append({"model": "m", "choices": [], "usage": reply["usage"]})
-    return (
-        b"".join([b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks])
-        + b"data: [DONE]\n\n"
-    )
-
-
-@FAST
-@given(reply=replies(), seed=st.integers(0, 10**6))
-def test_streamed_and_unstreamed_reply_are_equal(reply: dict[str, Any], seed: int) -> None:
-    tools = (ANY, Tool("none", "", {"type": "object", "maxProperties": 0}))
-    stream = write_stream(reply, random.Random(seed))
-    for quirks in WAYS_OUT:
-        codec = make_codec(**quirks)
-        whole = decode(codec, make_request(tools=tools), [write_body(reply)])
-        streamed = decode(
-            codec, make_request(tools=tools, stream=True), cut_at_random(stream, seed)
-        )
-        assert streamed.facts == whole.facts
-        assert whole.response is not None
-        assert whole.response.text == reply["text"]
-        assert whole.response.message.thinking == reply["thinking"]
-        calls = [arguments for _, _, arguments in reply["calls"]]
-        assert [call.arguments for call in whole.response.tool_calls] == calls
-
-
-@FAST
-@given(reply=replies(), seed=st.integers(0, 10**6))
-def test_only_complete_tool_calls_become_intents(reply: dict[str, Any], seed: int) -> None:
-    """Wherever the stream is truncated, an intent contains all arguments that the model sent."""
-    chance = random.Random(seed)
-    stream = write_stream(reply, chance)
-    cut = stream[: chance.randint(0, len(stream))]
-    decoder = open_decoder(make_codec(), make_request(tools=(ANY, Tool("none")), stream=True))
-    events = [*decoder.feed(cut), *decoder.end()]
-    check_events(events)
-    known = {call_id: arguments for call_id, _, arguments in reply["calls"]}
-    for event in events:
-        if isinstance(event, ToolUseEnd) and event.intent is not None:
-            assert event.intent.input == known[event.intent.provider_call_id]
 
 
 # --- decoding mutated replies ------------------------------------------------------------------

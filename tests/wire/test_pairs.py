@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -134,8 +135,12 @@ def check_reply(wire: str, request: Request, heard: DecodedReply) -> None:
 
 # --- random requests and replies that round-trip -----------------------------------------------
 
+EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 quickly = settings(
-    max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=1000 if EXHAUSTIVE else 15,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 texts = some.words.filter(lambda text: bool(text.strip()))
 TOOLS = (
@@ -229,6 +234,7 @@ def requests(draw: st.DrawFn, wire: str) -> Request:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("wire", COMPLETE)
 @given(data=st.data())
 @quickly
@@ -245,6 +251,7 @@ def test_any_request_round_trips(wire: str, data: st.DataObject) -> None:
 ENDINGS = ["stop", "tool_calls", "length", "content_filter", "fail"]
 
 
+@pytest.mark.exhaustive
 @given(
     verbs=some.verbs(), ending=st.sampled_from(ENDINGS), stream=st.booleans(), usage=some.usages
 )
