@@ -18,16 +18,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from dragoman import (
-    Capabilities,
-    ForceTool,
-    Image,
-    Inline,
-    InvalidModelError,
-    Request,
-    Usage,
-    connect,
-)
+import dragoman as d
 from dragoman.cli import main
 from dragoman.conformance import Report, check_server
 from dragoman.conformance.checks import _SQUARES, CHECKS
@@ -50,21 +41,21 @@ TEXT = "The sea is wide and blue and full of fish and ships and songs."
 KEY = "battery.staple.0123456789"
 
 
-def look(request: Request) -> str | None:
+def look(request: d.Request) -> str | None:
     """Return the colour of the image in a request, or None if the request has no image."""
     content = request.messages[-1].content
     shown = (
-        [block.source for block in content if isinstance(block, Image)]
+        [block.source for block in content if isinstance(block, d.Image)]
         if not isinstance(content, str)
         else []
     )
     for colour, square in _SQUARES.items():
-        if any(isinstance(source, Inline) and source.base64_data == square for source in shown):
+        if any(isinstance(source, d.Inline) and source.base64_data == square for source in shown):
             return colour
     return None
 
 
-def obliging(request: Request) -> Answer:
+def obliging(request: d.Request) -> Answer:
     """Answer like a model that does everything the request asks for."""
     config, text = request.config, TEXT
     for stop in config.stop_sequences or ():
@@ -72,7 +63,7 @@ def obliging(request: Request) -> Answer:
     if request.response_schema is not None:
         text = '{"colour": "vermilion", "count": 3}'
     if (colour := look(request)) is not None:
-        return Answer(f"It is {colour}.", usage=Usage(9, 14))
+        return Answer(f"It is {colour}.", usage=d.Usage(9, 14))
     count = 2 if "Oslo" in request.messages[-1].text else 1  # type: ignore[union-attr]
     if (
         request.tools
@@ -81,13 +72,13 @@ def obliging(request: Request) -> Answer:
     ):
         name = (
             request.tool_choice.name
-            if isinstance(request.tool_choice, ForceTool)
+            if isinstance(request.tool_choice, d.ForceTool)
             else "get_weather"
         )
         return Answer(tool_calls=[Call(name, {"city": "Bern"}) for _ in range(count)])
     if config.max_tokens is not None and config.max_tokens <= 5:
-        return Answer("one two", finish="length", usage=Usage(9, config.max_tokens))
-    return Answer(text, usage=Usage(9, 14, total_tokens=23))
+        return Answer("one two", finish="length", usage=d.Usage(9, config.max_tokens))
+    return Answer(text, usage=d.Usage(9, 14, total_tokens=23))
 
 
 LONG = RequestMatch(where=lambda request: len(str(request.messages)) > 1200)
@@ -151,21 +142,21 @@ def changed(**facts: Any) -> ScriptRule:
     return ScriptRule(lambda request: replace(obliging(request), **facts))
 
 
-def textual(request: Request) -> Answer:
+def textual(request: d.Request) -> Answer:
     return obliging(replace(request, tools=()))
 
 
-def has_tools(request: Request) -> bool:
+def has_tools(request: d.Request) -> bool:
     return bool(request.tools)
 
 
-def has_image(request: Request) -> bool:
+def has_image(request: d.Request) -> bool:
     content = request.messages[-1].content
-    return not isinstance(content, str) and any(isinstance(block, Image) for block in content)
+    return not isinstance(content, str) and any(isinstance(block, d.Image) for block in content)
 
 
-def ignoring_choice(request: Request) -> Answer:
-    choice = "auto" if isinstance(request.tool_choice, ForceTool) else request.tool_choice
+def ignoring_choice(request: d.Request) -> Answer:
+    choice = "auto" if isinstance(request.tool_choice, d.ForceTool) else request.tool_choice
     answer = obliging(replace(request, tool_choice=choice))
     return replace(
         answer,
@@ -175,15 +166,15 @@ def ignoring_choice(request: Request) -> Answer:
 
 HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
     "says nothing": (
-        ScriptRule(Answer("", usage=Usage(1, 1))),
+        ScriptRule(Answer("", usage=d.Usage(1, 1))),
         {"text.complete": "fail", "stream.rules": "fail"},
     ),
     "counts nothing": (
-        changed(usage=Usage()),
+        changed(usage=d.Usage()),
         {"usage.reported": "fail", "stream.usage": "unsupported"},
     ),
-    "counts wrongly": (changed(usage=Usage(3, 3, total_tokens=7)), {"usage.reported": "fail"}),
-    "runs on": (changed(usage=Usage(9, 99), finish="stop"), {"limits.max_tokens": "fail"}),
+    "counts wrongly": (changed(usage=d.Usage(3, 3, total_tokens=7)), {"usage.reported": "fail"}),
+    "runs on": (changed(usage=d.Usage(9, 99), finish="stop"), {"limits.max_tokens": "fail"}),
     "never stops": (
         ScriptRule(
             lambda request: obliging(
@@ -319,7 +310,7 @@ async def test_check_of_an_unavailable_server_reports_no_capabilities(dragoman_s
     sim = dragoman_sim(ScriptRule(fault=Fault(status=503)))
     report = await check_server(sim.base_urls["openai"], skip=["[!ti]*"])
     assert report.failed
-    assert report.capabilities == Capabilities()
+    assert report.capabilities == d.Capabilities()
     assert set(report.probes.values()) == {None}
 
 
@@ -385,7 +376,7 @@ async def test_remaining_checks_are_skipped_when_the_time_limit_is_reached(
     report = await check_server(dragoman_sim(GOOD).base_urls["openai"], budget=0)
     assert set(outcomes(report).values()) == {"not_applicable"}
     assert not report.failed
-    assert report.capabilities == Capabilities()
+    assert report.capabilities == d.Capabilities()
 
 
 async def test_invalid_arguments_of_a_server_check_are_rejected(dragoman_sim: Sim) -> None:
@@ -399,7 +390,7 @@ async def test_invalid_arguments_of_a_server_check_are_rejected(dragoman_sim: Si
         connection.reply(404, b"{}")
 
     async with serve(empty) as server:
-        with pytest.raises(InvalidModelError, match="lists no model"):
+        with pytest.raises(d.InvalidModelError, match="lists no model"):
             await check_server(server.url)
 
 
@@ -428,7 +419,7 @@ NASTY = Report(
         CheckOutcome("a.d", "does d", "unsupported", "no"),
         CheckOutcome("a.e", "does e", "not_applicable", "no"),
     ),
-    Capabilities.of({"max_context_tokens": 1, "supports_tools": True}, "probed"),
+    d.Capabilities.of({"max_context_tokens": 1, "supports_tools": True}, "probed"),
     {"seed": None},
 )  # fmt: skip
 
@@ -480,8 +471,10 @@ def test_text_report_is_readable_without_colour() -> None:
 def test_saved_capabilities_can_be_loaded_again(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     path.write_bytes(NASTY.to_facts())
-    assert Capabilities.read(path) == NASTY.capabilities
-    model = connect("m", base_url="http://127.0.0.1:1/v1", capabilities=Capabilities.read(path))
+    assert d.Capabilities.read(path) == NASTY.capabilities
+    model = d.connect(
+        "m", base_url="http://127.0.0.1:1/v1", capabilities=d.Capabilities.read(path)
+    )
     assert model.capabilities.supports_tools.source == "probed"
 
 
@@ -501,7 +494,7 @@ def test_check_command_writes_every_report_format(
     for path in files.values():
         assert path.stat().st_size > 500
         assert KEY not in path.read_text()
-    assert Capabilities.read(files["save"]).supports_images.value is True
+    assert d.Capabilities.read(files["save"]).supports_images.value is True
 
 
 def test_check_command_fails_when_a_check_fails(dragoman_sim: Sim) -> None:

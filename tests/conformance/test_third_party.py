@@ -10,20 +10,9 @@ from typing import Any, ClassVar, Self
 import msgspec
 import pytest
 
-from dragoman import (
-    ForceTool,
-    ModelNotLoadedError,
-    Provider,
-    ProviderError,
-    RateLimitError,
-    Request,
-    StreamInterruptedError,
-    Usage,
-)
-from dragoman.capabilities import Capabilities
+import dragoman as d
 from dragoman.conformance import CodecCase, CodecRule, ProviderCase, suite
-from dragoman.errors import InvalidResponseError, UnsupportedFeatureError
-from dragoman.events import Assembler, Event
+from dragoman.events import Assembler
 from dragoman.sse import Frame
 from dragoman.validate import Expectation
 from dragoman.wire import Codec, Decoder, Encoded, HttpReply, HttpRequest
@@ -46,12 +35,12 @@ class ParrotDecoder(Decoder):
         elif "bye" in said:
             self.out.finish("stop", said["bye"])
         else:
-            raise InvalidResponseError("neither say nor bye")
+            raise d.InvalidResponseError("neither say nor bye")
 
     def body(self, data: bytes) -> None:
         said = msgspec.json.decode(data, type=dict[str, str])
         if "all" not in said:
-            raise InvalidResponseError("no all")
+            raise d.InvalidResponseError("no all")
         self.out.start()
         self.out.text(said["all"])
         self.out.finish("stop", "stop")
@@ -74,7 +63,7 @@ class ParrotCodec:
         model: str,
         base_url: str,
         quirks: Any,
-        capabilities: Capabilities,
+        capabilities: d.Capabilities,
         *,
         vendor: str | None = None,
         keep_raw: bool = True,
@@ -85,7 +74,7 @@ class ParrotCodec:
     def issuer_vendor(self) -> str | None:
         return None
 
-    def encode(self, request: Request) -> Encoded:
+    def encode(self, request: d.Request) -> Encoded:
         asked = request.config
         unknown = [
             name
@@ -93,7 +82,7 @@ class ParrotCodec:
             if name != "max_tokens" and getattr(asked, name)
         ]
         if unknown or request.tools or request.response_schema is not None:
-            raise UnsupportedFeatureError(
+            raise d.UnsupportedFeatureError(
                 f"a parrot takes no {', '.join(unknown) or 'tools or schema'}"
             )
         words = [[message.__struct_config__.tag, message.content] for message in request.messages]
@@ -109,12 +98,12 @@ class ParrotCodec:
         url = f"{self._base_url}/parrot"
         return Encoded(HttpRequest("POST", url, {"content-type": "application/json"}, sent))
 
-    def decoder(self, request: Request, out: Assembler) -> Decoder:
+    def decoder(self, request: d.Request, out: Assembler) -> Decoder:
         return ParrotDecoder(request, out)
 
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
-    ) -> ProviderError:
+    ) -> d.ProviderError:
         return build_error(status, headers, read_failure(body), (), now)
 
     def authorise(self, key: str) -> dict[str, str]:
@@ -125,7 +114,7 @@ class ParrotCodec:
         if reply.status >= 300:
             raise self.error(reply.status, reply.headers, reply.body)
 
-    def learn(self, error: ProviderError, request: Request) -> Codec | None:
+    def learn(self, error: d.ProviderError, request: d.Request) -> Codec | None:
         return None
 
 
@@ -195,20 +184,20 @@ def test_third_party_codec_can_be_tested_with_its_own_cases(tmp_path: Path) -> N
 # --- the suite with a provider of a third party -------------------------------------------------
 
 
-class Clockwork(Provider):
+class Clockwork(d.Provider):
     """A minimal third-party provider: it only emits events through the assembler."""
 
     name = "clockwork"
     model = "spring-1"
 
     def __init__(
-        self, error: ProviderError | None = None, *, breaks: bool = False, known: Any = None
+        self, error: d.ProviderError | None = None, *, breaks: bool = False, known: Any = None
     ) -> None:
         self._error = error
         self._breaks = breaks
-        self.capabilities = Capabilities.of(known or {})
+        self.capabilities = d.Capabilities.of(known or {})
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         await asyncio.sleep(0)
         if self._error is not None:
             raise self._annotate(self._error, request)
@@ -224,9 +213,9 @@ class Clockwork(Provider):
             yield event
         self._say(request, out)
         if self._breaks:
-            out.fail(self._annotate(StreamInterruptedError("the spring broke"), request))
+            out.fail(self._annotate(d.StreamInterruptedError("the spring broke"), request))
         else:
-            out.usage(Usage(3, 4, total_tokens=7))
+            out.usage(d.Usage(3, 4, total_tokens=7))
             out.finish("tool_calls" if out.has_calls else "stop", "done")
         for event in out.take():
             yield event
@@ -238,8 +227,8 @@ class Clockwork(Provider):
         if self._error is not None:
             raise self._error
 
-    def _say(self, request: Request, out: Assembler) -> None:
-        if isinstance(request.tool_choice, ForceTool):
+    def _say(self, request: d.Request, out: Assembler) -> None:
+        if isinstance(request.tool_choice, d.ForceTool):
             out.tool_start(0, "call-1", request.tool_choice.name)
             out.tool_input(0, '{"city": "Bern"}')
         elif request.response_schema is not None:
@@ -248,7 +237,7 @@ class Clockwork(Provider):
             out.text("Tick ")
             out.text("tock.")
 
-    def _annotate(self, error: ProviderError, request: Request) -> ProviderError:
+    def _annotate(self, error: d.ProviderError, request: d.Request) -> d.ProviderError:
         error.provider, error.model, error.request_id = self.name, self.model, request.request_id
         return error
 
@@ -257,9 +246,11 @@ class Clockwork(Provider):
     "case",
     suite(
         Clockwork,
-        failing={RateLimitError: lambda: Clockwork(RateLimitError("slow down", retry_after=1.0))},
+        failing={
+            d.RateLimitError: lambda: Clockwork(d.RateLimitError("slow down", retry_after=1.0))
+        },
         breaking=lambda: Clockwork(breaks=True),
-        unready={ModelNotLoadedError: lambda: Clockwork(ModelNotLoadedError("winding up"))},
+        unready={d.ModelNotLoadedError: lambda: Clockwork(d.ModelNotLoadedError("winding up"))},
     ),
     ids=str,
 )

@@ -14,36 +14,9 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman import (
-    AuthenticationError,
-    EventStream,
-    ModelNotLoadedError,
-    Provider,
-    ProviderError,
-    RateLimitError,
-    Request,
-    Response,
-    StreamInterruptedError,
-    System,
-    Text,
-    ToolCall,
-    ToolResult,
-    UnsupportedFeatureError,
-    Usage,
-    User,
-)
-from dragoman.capabilities import Capabilities
+import dragoman as d
 from dragoman.conformance import Violation, suite
 from dragoman.conformance.provider import Spy
-from dragoman.errors import CallCancelledError
-from dragoman.events import (
-    Event,
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ToolUseEnd,
-    ToolUseStart,
-)
 from dragoman.provider import HttpProvider
 from dragoman.signatures import schema_of
 from dragoman.transport import FixtureTransport
@@ -53,14 +26,14 @@ from .test_third_party import Clockwork, ParrotCodec, ParrotDecoder
 
 # --- providers with deliberate defects ---------------------------------------------------------
 
-Change = Callable[[list[Event]], list[Event]]
+Change = Callable[[list[d.Event]], list[d.Event]]
 
 
 def changing(change: Change) -> type[Clockwork]:
     """Return a provider class whose events are changed before they are emitted."""
 
     class Changed(Clockwork):
-        async def events(self, request: Request) -> AsyncIterator[Event]:
+        async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
             for event in change([event async for event in super().events(request)]):
                 yield event
 
@@ -75,7 +48,7 @@ def each(kind: type, **facts: Any) -> Change:
 
 def ending(**facts: Any) -> type[Clockwork]:
     """Return a provider class whose replies end with other facts."""
-    return changing(each(MessageComplete, **facts))
+    return changing(each(d.MessageComplete, **facts))
 
 
 def both(first: Change, second: Change) -> Change:
@@ -98,14 +71,14 @@ class Locked(Clockwork):
         super().__init__(*args, **facts)
         self._lock = asyncio.Lock()
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         async with self._lock:
             async for event in super().events(request):
                 yield event
 
 
 class Swallowing(Clockwork):
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         try:
             async for event in super().events(request):
                 yield event
@@ -117,21 +90,21 @@ class Swallowing(Clockwork):
 
 
 class Bare(Clockwork):
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         if request.messages:
             raise KeyError("choices")
-        yield MessageStart("m", "r", "x")
+        yield d.MessageStart("m", "r", "x")
 
 
 class Meddling(Clockwork):
-    async def complete(self, messages: Any, *args: Any, **facts: Any) -> Response:
+    async def complete(self, messages: Any, *args: Any, **facts: Any) -> d.Response:
         if isinstance(messages, list):
             messages.append({"role": "user", "content": "and be kind"})
         return await super().complete(messages, *args, **facts)
 
 
 class Lenient(Clockwork):
-    async def complete(self, messages: Any, *args: Any, **facts: Any) -> Response:
+    async def complete(self, messages: Any, *args: Any, **facts: Any) -> d.Response:
         return await super().complete(messages or "hello", *args, **facts)
 
 
@@ -141,7 +114,7 @@ class Deaf(Clockwork):
 
 
 class Forgetful(Clockwork):
-    def _request(self, *args: Any, **facts: Any) -> Request:
+    def _request(self, *args: Any, **facts: Any) -> d.Request:
         return replace(super()._request(*args, **facts), request_id="same")
 
 
@@ -153,9 +126,9 @@ class OncePerLife(Clockwork):
 
 
 class Slow(Clockwork):
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         await asyncio.Event().wait()
-        yield MessageStart("m", "r", "x")
+        yield d.MessageStart("m", "r", "x")
 
 
 class Nameless(Clockwork):
@@ -165,49 +138,49 @@ class Nameless(Clockwork):
 class Cancelling(Clockwork):
     """Cancels its own call without a reason."""
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
-        raise CallCancelledError("not now")
-        yield MessageStart("m", "r", "x")
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
+        raise d.CallCancelledError("not now")
+        yield d.MessageStart("m", "r", "x")
 
 
 class NotAnError(Clockwork):
     def __init__(self) -> None:
-        super().__init__(AuthenticationError("no"))
+        super().__init__(d.AuthenticationError("no"))
 
 
 class Breaking(Clockwork):
     """Breaks off and replaces its error by another, or by none, as if the reply was complete."""
 
-    error: ProviderError | None = None
+    error: d.ProviderError | None = None
 
     def __init__(self) -> None:
         super().__init__(breaks=True)
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         try:
             async for event in super().events(request):
                 yield event
-        except ProviderError:
+        except d.ProviderError:
             if self.error is not None:
                 raise self.error from None
 
 
 class BreakingEmpty(Breaking):
-    error = StreamInterruptedError("gone")
+    error = d.StreamInterruptedError("gone")
 
 
 class Choosy(Clockwork):
     """A provider that declares features as supported, but rejects requests that use them."""
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         for message in request.messages:
             plain = isinstance(message.content, str) or all(
-                isinstance(block, Text) for block in message.content
+                isinstance(block, d.Text) for block in message.content
             )
-            if isinstance(message, System | ToolResult) or (
-                isinstance(message, User) and not plain
+            if isinstance(message, d.System | d.ToolResult) or (
+                isinstance(message, d.User) and not plain
             ):
-                raise UnsupportedFeatureError("not that")
+                raise d.UnsupportedFeatureError("not that")
         async for event in super().events(request):
             yield event
 
@@ -215,7 +188,7 @@ class Choosy(Clockwork):
 class Careless(Clockwork):
     """Accepts a request id that is already in flight."""
 
-    def _request(self, *args: Any, **facts: Any) -> Request:
+    def _request(self, *args: Any, **facts: Any) -> d.Request:
         vars(self).pop("_calls", None)
         return super()._request(*args, **facts)
 
@@ -225,50 +198,50 @@ class Sulking(Clockwork):
 
     limit = 999
 
-    async def events(self, request: Request) -> AsyncIterator[Event]:
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
         self.limit = min(self.limit, request.config.max_tokens or 999)
-        change = each(MessageComplete, final_content=()) if self.limit < 100 else list
+        change = each(d.MessageComplete, final_content=()) if self.limit < 100 else list
         for event in change([event async for event in super().events(request)]):
             yield event
 
 
-class Forgetting(EventStream):
+class Forgetting(d.EventStream):
     """Returns a stream whose final response differs from the events it emitted."""
 
-    def _finish(self, complete: MessageComplete) -> None:
-        super()._finish(replace(complete, usage=Usage(1, 1)))
+    def _finish(self, complete: d.MessageComplete) -> None:
+        super()._finish(replace(complete, usage=d.Usage(1, 1)))
 
 
 class TwoFaced(Clockwork):
-    def stream(self, messages: Any, *args: Any, **facts: Any) -> EventStream:
+    def stream(self, messages: Any, *args: Any, **facts: Any) -> d.EventStream:
         made = super().stream(messages, *args, **facts)
         made.__class__ = Forgetting
         return made
 
 
 class Untyped(Clockwork):
-    async def complete(self, *args: Any, **facts: Any) -> Response:
+    async def complete(self, *args: Any, **facts: Any) -> d.Response:
         schema = facts.pop("response_schema", None)
         wanted = schema_of(schema) if isinstance(schema, type) else schema
         return await super().complete(*args, response_schema=wanted, **facts)
 
 
-def renumbered(events: list[Event]) -> list[Event]:
+def renumbered(events: list[d.Event]) -> list[d.Event]:
     """Return the events of a reply whose final message has other call ids than its stream."""
     content = [
-        replace(block, id="other") if isinstance(block, ToolCall) else block
+        replace(block, id="other") if isinstance(block, d.ToolCall) else block
         for block in _final(events)
     ]
-    return each(MessageComplete, final_content=tuple(content))(events)
+    return each(d.MessageComplete, final_content=tuple(content))(events)
 
 
-def _final(events: list[Event]) -> Any:
-    return events[-1].final_content if isinstance(events[-1], MessageComplete) else ()
+def _final(events: list[d.Event]) -> Any:
+    return events[-1].final_content if isinstance(events[-1], d.MessageComplete) else ()
 
 
-NO_INTENT = each(ToolUseEnd, intent=None, problem="malformed")
+NO_INTENT = each(d.ToolUseEnd, intent=None, problem="malformed")
 
-WRONG: list[tuple[str, Callable[[], Provider], str]] = [
+WRONG: list[tuple[str, Callable[[], d.Provider], str]] = [
     ("system.is-taken", Choosy, "it raised UnsupportedFeatureError"),
     ("images.are-seen", Choosy, "it raised UnsupportedFeatureError"),
     ("tools.take-results", Choosy, "it raised UnsupportedFeatureError"),
@@ -278,13 +251,13 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("streams.fold-to-their-response", TwoFaced, "their usage"),
     ("structured.parses-into-a-type", Untyped, "not an instance of it"),
     ("shape.says-what-it-is", Nameless, "name is empty"),
-    ("shape.answers-with-a-response", ending(usage=Usage(-1)), "usage.input_tokens is -1"),
+    ("shape.answers-with-a-response", ending(usage=d.Usage(-1)), "usage.input_tokens is -1"),
     ("shape.answers-with-a-response", ending(final_content=()), "has no text"),
     ("shape.answers-with-a-response", ending(finish_reason="done"), "finish_reason is 'done'"),
     ("shape.answers-with-a-response", ending(parsed={}), "parsed is set"),
     (
         "shape.answers-with-a-response",
-        changing(each(MessageStart, provider="other")),
+        changing(each(d.MessageStart, provider="other")),
         "the reply's provider",
     ),
     ("shape.answers-with-a-response", Cancelling, "it raised CallCancelledError"),
@@ -292,14 +265,18 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("shape.leaves-arguments-alone", Meddling, "were changed"),
     ("shape.closes-twice", OncePerLife, "RuntimeError came out"),
     ("validation.refuses-what-is-wrong", Lenient, "no messages: not rejected"),
-    ("streams.keep-the-rules", changing(without(MessageStart)), "an event before message.start"),
-    ("streams.keep-the-rules", changing(without(MessageComplete)), "ended before the message did"),
+    ("streams.keep-the-rules", changing(without(d.MessageStart)), "an event before message.start"),
+    (
+        "streams.keep-the-rules",
+        changing(without(d.MessageComplete)),
+        "ended before the message did",
+    ),
     (
         "streams.keep-the-rules",
         changing(lambda events: events + events[-1:]),
         "an event after message.complete",
     ),
-    ("streams.keep-the-rules", changing(each(TextDelta, text="?")), "not the sum of the deltas"),
+    ("streams.keep-the-rules", changing(each(d.TextDelta, text="?")), "not the sum of the deltas"),
     (
         "streams.keep-the-rules",
         changing(lambda events: events[:0]),
@@ -317,7 +294,7 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ),
     (
         "ids.are-the-callers",
-        changing(each(TextDelta, request_id="mine")),
+        changing(each(d.TextDelta, request_id="mine")),
         "differs from message.start's",
     ),
     (
@@ -333,12 +310,12 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
     ("tools.are-proposed", changing(NO_INTENT), "a call that made no intent"),
     (
         "tools.are-proposed",
-        changing(both(NO_INTENT, each(MessageComplete, finish_reason="error"))),
+        changing(both(NO_INTENT, each(d.MessageComplete, finish_reason="error"))),
         "without an intent",
     ),
     (
         "tools.are-proposed",
-        changing(each(ToolUseStart, tool_use_id="other")),
+        changing(each(d.ToolUseStart, tool_use_id="other")),
         "a tool call that is not open",
     ),
     ("tools.are-proposed", ending(finish_reason="stop"), "the finish reason of a reply"),
@@ -352,7 +329,7 @@ WRONG: list[tuple[str, Callable[[], Provider], str]] = [
 @pytest.mark.usefixtures("virtual_time")
 @pytest.mark.parametrize(("name", "factory", "complaint"), WRONG)
 async def test_each_conformance_case_detects_a_faulty_provider(
-    name: str, factory: Callable[[], Provider], complaint: str
+    name: str, factory: Callable[[], d.Provider], complaint: str
 ) -> None:
     cases = suite(factory, capabilities={"supports_images": True}, seconds=30)
     (case,) = [case for case in cases if str(case) == name]
@@ -362,19 +339,19 @@ async def test_each_conformance_case_detects_a_faulty_provider(
     assert str(caught.value).startswith(name)
 
 
-def failing(error: ProviderError) -> Callable[[], Provider]:
+def failing(error: d.ProviderError) -> Callable[[], d.Provider]:
     return lambda: Clockwork(error)
 
 
 HOOKS: list[tuple[str, dict[str, Any], str]] = [
     (
         "errors.RateLimitError",
-        {"failing": {RateLimitError: Clockwork}},
+        {"failing": {d.RateLimitError: Clockwork}},
         "returned instead of raising",
     ),
     (
         "errors.RateLimitError",
-        {"failing": {RateLimitError: NotAnError}},
+        {"failing": {d.RateLimitError: NotAnError}},
         "it raised AuthenticationError",
     ),
     ("streams.break-off-well", {"breaking": Clockwork}, "counted as complete"),
@@ -382,12 +359,12 @@ HOOKS: list[tuple[str, dict[str, Any], str]] = [
     ("streams.break-off-well", {"breaking": BreakingEmpty}, "lacks the partial response"),
     (
         "ready.ModelNotLoadedError",
-        {"unready": {ModelNotLoadedError: Clockwork}},
+        {"unready": {d.ModelNotLoadedError: Clockwork}},
         "returned instead of raising",
     ),
     (
         "ready.ModelNotLoadedError",
-        {"unready": {ModelNotLoadedError: NotAnError}},
+        {"unready": {d.ModelNotLoadedError: NotAnError}},
         "raised AuthenticationError",
     ),
     ("tools.are-refused", {"capabilities": {"supports_tools": False}}, "not rejected"),
@@ -434,7 +411,7 @@ class Eager(HttpProvider):  # type: ignore[misc]
         else:
             await self.complete("are you there?")
 
-    def _request(self, messages: Any, *args: Any, **facts: Any) -> Request:
+    def _request(self, messages: Any, *args: Any, **facts: Any) -> d.Request:
         return super()._request(messages or "hello", *args, **facts)
 
 
@@ -442,13 +419,13 @@ class EagerStream(Eager):
     streams = True
 
 
-async def _read(stream: EventStream) -> list[Event]:
+async def _read(stream: d.EventStream) -> list[d.Event]:
     return [event async for event in stream]
 
 
-def over_http(kind: type[HttpProvider]) -> Callable[[], Provider]:
+def over_http(kind: type[HttpProvider]) -> Callable[[], d.Provider]:
     replies = [(200, {}, [FRAMES if kind is EagerStream else BODY])] * 20
-    codec = CODECS["openai"].connect("m", "http://test", None, Capabilities())
+    codec = CODECS["openai"].connect("m", "http://test", None, d.Capabilities())
     return lambda: kind(codec, FixtureTransport(*replies), name="acme", model="m")  # type: ignore[arg-type]
 
 
@@ -459,7 +436,7 @@ async def test_call_counter_counts_calls_of_an_http_provider(kind: type[HttpProv
     await provider.complete("Hi")
     await _read(provider.stream("Hi"))
     assert spy.calls == 2
-    async for _ in provider.events(Request((User("Hi"),))):
+    async for _ in provider.events(d.Request((d.User("Hi"),))):
         pass
     assert spy.calls == 3
 
@@ -487,7 +464,7 @@ def sending(change: Callable[[HttpRequest], HttpRequest]) -> type[ParrotCodec]:
     """Return a codec class whose HTTP requests are changed before they are sent."""
 
     class Changed(ParrotCodec):
-        def encode(self, request: Request) -> Encoded:
+        def encode(self, request: d.Request) -> Encoded:
             encoded = super().encode(request)
             return replace(encoded, http=change(encoded.http))
 
@@ -501,12 +478,12 @@ Nulls = sending(lambda http: replace(http, body=http.body[:-1] + b',"top_p":null
 
 
 class Hasty(ParrotCodec):
-    def encode(self, request: Request) -> Encoded:
+    def encode(self, request: d.Request) -> Encoded:
         return super().encode(replace(request, stream=False))
 
 
 class Silent(ParrotCodec):
-    def encode(self, request: Request) -> Encoded:
+    def encode(self, request: d.Request) -> Encoded:
         return super().encode(replace(request, config=replace(request.config, seed=None)))
 
 
@@ -518,14 +495,14 @@ class Keyless(ParrotCodec):
 class Unheeding(ParrotCodec):
     def error(
         self, status: int, headers: Any, body: bytes, now: float | None = None
-    ) -> ProviderError:
-        return RateLimitError("?", status=status)
+    ) -> d.ProviderError:
+        return d.RateLimitError("?", status=status)
 
 
 class Quoting(ParrotCodec):
     def error(
         self, status: int, headers: Any, body: bytes, now: float | None = None
-    ) -> ProviderError:
+    ) -> d.ProviderError:
         error = super().error(status, headers, body, now)
         error.headers = dict(headers)
         return error
@@ -539,7 +516,7 @@ class Trusting(ParrotDecoder):
 
 
 class TrustingCodec(ParrotCodec):
-    def decoder(self, request: Request, out: Any) -> Trusting:
+    def decoder(self, request: d.Request, out: Any) -> Trusting:
         return Trusting(request, out)
 
 
@@ -554,7 +531,7 @@ class Billing(ParrotCodec):
 
 
 class Learning(ParrotCodec):
-    def learn(self, error: ProviderError, request: Request) -> Any:
+    def learn(self, error: d.ProviderError, request: d.Request) -> Any:
         return self
 
 
@@ -635,7 +612,7 @@ def test_factory_that_returns_no_provider_is_rejected() -> None:
 
 
 async def test_provider_factory_may_be_async() -> None:
-    async def make() -> Provider:
+    async def make() -> d.Provider:
         return Clockwork()
 
     await suite(make)[1].run()

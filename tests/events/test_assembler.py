@@ -14,50 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.errors import (
-    InvalidResponseError,
-    MalformedToolCallError,
-    StreamInterruptedError,
-    StructuredOutputError,
-)
+import dragoman as d
 from dragoman.events import (
     AssembledFrom,
     Assembler,
     AssemblerError,
-    Event,
     Follower,
     IntentSource,
-    MessageComplete,
-    MessageStart,
     Problem,
     Raw,
-    TextDelta,
-    ThinkingDelta,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
     UnknownEvent,
-    Usage,
-    check_events,
-    fold,
     read_object,
 )
-from dragoman.messages import (
-    AssistantBlock,
-    Continuity,
-    Issuer,
-    LossWarning,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolCall,
-)
+from dragoman.messages import AssistantBlock
 from tests import strategies as some
 
-ISSUER = Issuer("openai", "acme", "m1")
-MINE = Continuity(issuer=ISSUER)
+ISSUER = d.Issuer("openai", "acme", "m1")
+MINE = d.Continuity(issuer=ISSUER)
 NEVER = replace(MINE, replayable=False)
 
 
@@ -100,8 +73,8 @@ def say(out: Assembler, verbs: Iterable[some.Verb]) -> Assembler:
     return out
 
 
-def ends(events: Iterable[Event]) -> list[ToolUseEnd]:
-    return [event for event in events if isinstance(event, ToolUseEnd)]
+def ends(events: Iterable[d.Event]) -> list[d.ToolUseEnd]:
+    return [event for event in events if isinstance(event, d.ToolUseEnd)]
 
 
 def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
@@ -110,9 +83,9 @@ def without_state(blocks: Iterable[AssistantBlock]) -> list[AssistantBlock]:
     """
     spoken: list[AssistantBlock] = []
     for block in blocks:
-        if isinstance(block, ToolCall):
-            spoken.append(ToolCall(block.id, block.name, block.arguments or {}))
-        elif isinstance(block, Text | Thinking) and block.text:
+        if isinstance(block, d.ToolCall):
+            spoken.append(d.ToolCall(block.id, block.name, block.arguments or {}))
+        elif isinstance(block, d.Text | d.Thinking) and block.text:
             spoken.append(replace(block, continuity=None))
     return spoken
 
@@ -126,7 +99,7 @@ endings = st.sampled_from(
 
 def end(out: Assembler, ending: Any) -> None:
     if ending == "fail":
-        out.fail(StreamInterruptedError("cut"))
+        out.fail(d.StreamInterruptedError("cut"))
     elif ending == "cancel":
         out.cancel()
     else:
@@ -138,15 +111,15 @@ def test_any_order_of_assembler_calls_gives_a_valid_stream(
     verbs: list[some.Verb], ending: str, by_and_by: bool
 ) -> None:
     out = make()
-    events: list[Event] = []
+    events: list[d.Event] = []
     for verb in verbs:
         say(out, [verb])
         events += out.take() if by_and_by else []
     end(out, ending)
     events += out.take()
-    check_events(events)
+    d.check_events(events)
     assert out.take() == []
-    assert out.response == fold(events)
+    assert out.response == d.fold(events)
     assert events[-1] is out.complete
 
 
@@ -154,7 +127,7 @@ def test_any_order_of_assembler_calls_gives_a_valid_stream(
 def test_final_content_is_the_sum_of_the_deltas(verbs: list[some.Verb], ending: str) -> None:
     out = say(make(), verbs)
     end(out, ending)
-    response = fold(out.take())
+    response = d.fold(out.take())
     said = {name: [arguments for verb, arguments in verbs if verb == name] for name, _ in verbs}
     assert response.message.text == "".join(piece for (piece,) in said.get("text", []))
     assert response.message.thinking == "".join(piece for (piece,) in said.get("thinking", []))
@@ -162,11 +135,13 @@ def test_final_content_is_the_sum_of_the_deltas(verbs: list[some.Verb], ending: 
         name for _, _, name in said.get("tool_start", [])
     ]
     whole = [
-        block for block in response.message.content if isinstance(block, RedactedThinking | Opaque)
+        block
+        for block in response.message.content
+        if isinstance(block, d.RedactedThinking | d.Opaque)
     ]
     mine = replace(MINE, replayable=ending not in ("fail", "cancel"))
     assert whole == [replace(block, continuity=mine) for (block,) in said.get("whole", [])]
-    assert response.usage == ([usage for (usage,) in said.get("usage", [])] or [Usage()])[-1]
+    assert response.usage == ([usage for (usage,) in said.get("usage", [])] or [d.Usage()])[-1]
 
 
 @given(some.verbs(), endings)
@@ -176,12 +151,12 @@ def test_only_complete_and_valid_tool_calls_become_intents(
     out = say(make(), verbs)
     end(out, ending)
     events = out.take()
-    starts = [event for event in events if isinstance(event, ToolUseStart)]
+    starts = [event for event in events if isinstance(event, d.ToolUseStart)]
     fragments = [
         "".join(
             e.partial_json
             for e in events
-            if isinstance(e, ToolUseInputDelta) and e.tool_use_id == s.tool_use_id
+            if isinstance(e, d.ToolUseInputDelta) and e.tool_use_id == s.tool_use_id
         )
         for s in starts
     ]
@@ -202,9 +177,9 @@ def test_only_complete_and_valid_tool_calls_become_intents(
                 or Expected().tool_problem(start.tool_name, over.final_input) is not None
             )
     if ending in ("stop", "tool_calls"):
-        unsound = isinstance(out.error, MalformedToolCallError)
+        unsound = isinstance(out.error, d.MalformedToolCallError)
         assert unsound == any(over.problem for over in ends(events)) or late_in(verbs)
-        assert fold(events).finish_reason == ("error" if unsound else ending)
+        assert d.fold(events).finish_reason == ("error" if unsound else ending)
 
 
 def late_in(verbs: list[some.Verb]) -> bool:
@@ -237,17 +212,17 @@ def test_stream_cut_at_any_point_can_be_closed_with_valid_events(
     out = say(make(), verbs)
     end(out, ending)
     events = out.take()
-    final = without_state(fold(events).message.content)
+    final = without_state(d.fold(events).message.content)
     for cut in range(len(events) + 1):
         follower = followed(events[:cut])
         closing = follower.cut()
         assert follower.cut() == []
-        check_events(events[:cut] + closing)
+        d.check_events(events[:cut] + closing)
         if cut == len(events):
             assert closing == []
             continue
-        response = fold(events[:cut] + closing)
-        assert [type(event) for event in closing].count(MessageComplete) == 1
+        response = d.fold(events[:cut] + closing)
+        assert [type(event) for event in closing].count(d.MessageComplete) == 1
         assert (response.finish_reason, response.model, response.request_id) == (
             "cancelled",
             "m1",
@@ -260,26 +235,26 @@ def test_stream_cut_at_any_point_can_be_closed_with_valid_events(
 # --- events that scripted assembler calls emit -------------------------------------------------
 
 
-def brief(events: Iterable[Event]) -> list[Any]:
+def brief(events: Iterable[d.Event]) -> list[Any]:
     """Return a short form of each event: its kind, block index and content."""
     short: list[Any] = []
     for event in events:
         match event:
-            case TextDelta():
+            case d.TextDelta():
                 short.append(("text", event.content_block_index, event.text))
-            case ThinkingDelta():
+            case d.ThinkingDelta():
                 short.append(("think", event.content_block_index, event.text, event.signature))
-            case ToolUseStart():
+            case d.ToolUseStart():
                 short.append(
                     ("call", event.content_block_index, event.tool_use_id, event.tool_name)
                 )
-            case ToolUseInputDelta():
+            case d.ToolUseInputDelta():
                 short.append(("more", event.content_block_index, event.partial_json))
-            case ToolUseEnd():
+            case d.ToolUseEnd():
                 short.append(("end", event.content_block_index, event.final_input, event.problem))
-            case MessageComplete():
+            case d.MessageComplete():
                 short.append(event.finish_reason)
-            case MessageStart():
+            case d.MessageStart():
                 short.append("start")
     return short
 
@@ -349,7 +324,7 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
         [
             ("tool_start", (0, "x", "any")),
             ("thinking", ("a",)),
-            ("attach", (Thinking, "sig")),
+            ("attach", (d.Thinking, "sig")),
             ("block_end", (0,)),
         ],
         [("call", 0, "x", "any"), ("end", 0, {}, None), ("think", 1, "a", None),
@@ -371,16 +346,16 @@ SCRIPTS: dict[str, tuple[list[some.Verb], list[Any]]] = {
         ],
     ),
     "a whole block has an index and no event": (
-        [("text", ("a",)), ("whole", (Opaque(1),)), ("text", ("b",))],
+        [("text", ("a",)), ("whole", (d.Opaque(1),)), ("text", ("b",))],
         [("text", 0, "a"), ("text", 2, "b")],
     ),
     "a signature ends a thought": (
-        [("thinking", ("a",)), ("attach", (Thinking, "sig")), ("text", ("b",))],
+        [("thinking", ("a",)), ("attach", (d.Thinking, "sig")), ("text", ("b",))],
         [("think", 0, "a", None), ("think", 0, "", "sig"), ("text", 1, "b")],
     ),
-    "a signature without a thought": ([("attach", (Thinking, "sig"))], [("think", 0, "", "sig")]),
-    "opaque state is not said": ([("attach", (Thinking, None, "state")),
-                                  ("attach", (Text, "sig"))], []),
+    "a signature without a thought": ([("attach", (d.Thinking, "sig"))], [("think", 0, "", "sig")]),
+    "opaque state is not said": ([("attach", (d.Thinking, None, "state")),
+                                  ("attach", (d.Text, "sig"))], []),
     "no arguments at all": ([("tool_start", (0, "x", "any"))],
                             [("call", 0, "x", "any"), ("end", 0, {}, None)]),
     "arguments of white space": (
@@ -414,7 +389,7 @@ def test_scripted_assembler_calls_emit_the_expected_events(
     out = say(make(), verbs)
     out.finish("stop", "eos", "###")
     events = out.take()
-    check_events(events)
+    d.check_events(events)
     assert brief(events) == ["start", *heard, "stop"]
     assert out.error is None
     assert out.complete is not None
@@ -446,8 +421,8 @@ def test_reply_names_the_model_that_the_server_reports(said: str | None, model: 
     assert out.started
     out.finish("stop")
     start, complete = out.take()
-    assert isinstance(start, MessageStart)
-    assert isinstance(complete, MessageComplete)
+    assert isinstance(start, d.MessageStart)
+    assert isinstance(complete, d.MessageComplete)
     assert (start.model, complete.model) == (model, model)
     assert (start.request_id, start.provider, complete.structured_path) == ("", "", None)
     assert re.fullmatch(r"msg_[0-9A-Z]{26}", start.message_id)
@@ -457,10 +432,10 @@ def test_reply_names_the_model_that_the_server_reports(said: str | None, model: 
 
 
 def test_last_event_has_the_complete_message() -> None:
-    warning = LossWarning("c", "p", "d")
+    warning = d.LossWarning("c", "p", "d")
     out = make(warnings=[warning], structured_path="native")
-    out.usage(Usage(1))
-    out.usage(Usage(2, 3))
+    out.usage(d.Usage(1))
+    out.usage(d.Usage(2, 3))
     out.kept = Raw([b"x"], bytes.decode)
     assert out.response is None
     out.text("hi")
@@ -470,7 +445,7 @@ def test_last_event_has_the_complete_message() -> None:
     assert (response.warnings, response.structured_path, response.usage) == (
         (warning,),
         "native",
-        Usage(2, 3),
+        d.Usage(2, 3),
     )
     assert (response.raw, response.text, response.provider) == ("x", "hi", "acme")
 
@@ -478,21 +453,21 @@ def test_last_event_has_the_complete_message() -> None:
 def test_opaque_provider_state_is_attached_to_its_content_block() -> None:
     out = make()
     out.thinking("a")
-    out.attach(Thinking, "sig")
+    out.attach(d.Thinking, "sig")
     out.text("b")
-    out.attach(Text, None, {"k": 1})
+    out.attach(d.Text, None, {"k": 1})
     out.tool_start(0, "x", "any")
-    out.attach(ToolCall, "call", key=0)
-    out.attach(Text, "alone")
-    out.whole(RedactedThinking("data", Continuity(opaque=7)))
+    out.attach(d.ToolCall, "call", key=0)
+    out.attach(d.Text, "alone")
+    out.whole(d.RedactedThinking("data", d.Continuity(opaque=7)))
     out.finish("stop")
     assert out.complete is not None
     assert out.complete.final_content == (
-        Thinking("a", Continuity("sig", issuer=ISSUER)),
-        Text("b", Continuity(None, {"k": 1}, ISSUER)),
-        ToolCall("x", "any", {}, Continuity("call", issuer=ISSUER)),
-        Text("", Continuity("alone", issuer=ISSUER)),
-        RedactedThinking("data", Continuity(opaque=7, issuer=ISSUER)),
+        d.Thinking("a", d.Continuity("sig", issuer=ISSUER)),
+        d.Text("b", d.Continuity(None, {"k": 1}, ISSUER)),
+        d.ToolCall("x", "any", {}, d.Continuity("call", issuer=ISSUER)),
+        d.Text("", d.Continuity("alone", issuer=ISSUER)),
+        d.RedactedThinking("data", d.Continuity(opaque=7, issuer=ISSUER)),
     )
 
 
@@ -507,7 +482,7 @@ def test_intent_records_its_origin() -> None:
     out.offset = 999
     out.finish("tool_calls")
     [over] = ends(out.take())
-    assert over.intent == ToolIntent(
+    assert over.intent == d.ToolIntent(
         id="tu_2",
         provider_call_id="call/1",
         tool_name="weather",
@@ -562,12 +537,12 @@ def test_no_fragment_of_a_long_reply_is_lost(verb: str) -> None:
         out.tool_input(0, piece) if verb == "tool_input" else getattr(out, verb)(piece)
     out.finish("stop")
     events = out.take()
-    check_events(events)
+    d.check_events(events)
     assert len(events) == len(pieces) + (4 if verb == "tool_input" else 2)
-    assert "".join(pieces) in (fold(events).text, fold(events).message.thinking, *[
+    assert "".join(pieces) in (d.fold(events).text, d.fold(events).message.thinking, *[
         over.intent.raw_input_text for over in ends(events) if over.intent
     ])  # fmt: skip
-    check_events(events[:-1] + followed(events[:-1]).cut())
+    d.check_events(events[:-1] + followed(events[:-1]).cut())
 
 
 @pytest.mark.parametrize("verb", ["text", "thinking"])
@@ -585,7 +560,7 @@ def test_long_text_needs_little_more_memory_than_its_bytes(verb: str) -> None:
     finally:
         tracemalloc.stop()
     out.finish("stop")
-    final = fold(out.take()).message
+    final = d.fold(out.take()).message
     assert len(final.thinking or "" if verb == "thinking" else final.text) == said
     assert most < said // 4  # one stored object per fragment would take 600 KiB
 
@@ -618,15 +593,15 @@ def test_invalid_call_is_reported_with_its_problem(
     out.tool_input(0, call[1])
     out.finish(reason)
     events = out.take()
-    check_events(events)
+    d.check_events(events)
     [over] = ends(events)
     assert (over.intent, over.problem, over.final_input) == (None, problem, arguments or {})
     assert over.detail in message
-    assert isinstance(out.error, MalformedToolCallError)
+    assert isinstance(out.error, d.MalformedToolCallError)
     assert out.error.message == message
-    assert out.error.response == fold(events)
-    assert fold(events).finish_reason == ("length" if reason == "length" else "error")
-    assert fold(events).tool_calls == (ToolCall("x", call[0], arguments),)
+    assert out.error.response == d.fold(events)
+    assert d.fold(events).finish_reason == ("length" if reason == "length" else "error")
+    assert d.fold(events).tool_calls == (d.ToolCall("x", call[0], arguments),)
 
 
 def test_arguments_that_continue_after_null_are_malformed() -> None:
@@ -636,8 +611,8 @@ def test_arguments_that_continue_after_null_are_malformed() -> None:
         out.tool_input(0, fragment)
     out.finish("tool_calls")
     events = out.take()
-    check_events(events)
-    deltas = [event.partial_json for event in events if isinstance(event, ToolUseInputDelta)]
+    d.check_events(events)
+    deltas = [event.partial_json for event in events if isinstance(event, d.ToolUseInputDelta)]
     assert "".join(deltas) == 'null{"a":1}'
     [over] = ends(events)
     assert (over.intent, over.problem) == (None, "malformed")
@@ -653,13 +628,13 @@ def test_arguments_after_the_end_of_a_call_are_malformed() -> None:
     out.tool_input(0, '{"a":2}')
     out.finish("stop")
     events = out.take()
-    check_events(events)
-    assert isinstance(out.error, MalformedToolCallError)
+    d.check_events(events)
+    assert isinstance(out.error, d.MalformedToolCallError)
     assert (
         out.error.message
         == "tool call 0 (any): more arguments arrived after the call was complete"
     )
-    assert fold(events).finish_reason == "error"
+    assert d.fold(events).finish_reason == "error"
 
 
 def test_arguments_after_the_end_of_a_queued_call_are_malformed() -> None:
@@ -671,7 +646,7 @@ def test_arguments_after_the_end_of_a_queued_call_are_malformed() -> None:
     out.tool_input(1, "{}")
     out.finish("stop")
     events = out.take()
-    check_events(events)
+    d.check_events(events)
     assert [(over.intent is None, over.problem) for over in ends(events)] == [
         (False, None),
         (True, "malformed"),
@@ -696,9 +671,9 @@ def test_finish_reason_of_a_failed_reply_is_reported_unchanged(reason: Any) -> N
     out.tool_input(0, '{"a":')
     out.finish(reason, "engine_error")
     events = out.take()
-    check_events(events)
+    d.check_events(events)
     assert out.error is None
-    assert (fold(events).finish_reason, fold(events).finish_raw) == (reason, "engine_error")
+    assert (d.fold(events).finish_reason, d.fold(events).finish_raw) == (reason, "engine_error")
     assert ends(events)[0].intent is None
 
 
@@ -722,7 +697,7 @@ class Structured(Expected):
 def structured(text: str, reason: Any, *, call: bool = False, expected: Any = None) -> Assembler:
     out = Assembler(expected=expected or Structured())
     out.start()
-    out.usage(Usage(1, 2))
+    out.usage(d.Usage(1, 2))
     out.thinking("hm")
     out.text(text)
     if call:
@@ -734,7 +709,7 @@ def structured(text: str, reason: Any, *, call: bool = False, expected: Any = No
 def test_structured_output_is_parsed_from_the_text() -> None:
     out = structured("[1]", "stop")
     assert out.error is None
-    assert fold(out.take()).parsed == [1]
+    assert d.fold(out.take()).parsed == [1]
 
 
 @pytest.mark.parametrize(
@@ -750,14 +725,14 @@ def test_structured_output_is_parsed_from_several_text_blocks(
         out.text(text)
         out.block_end()
     out.finish("stop")
-    assert isinstance(out.error, StructuredOutputError) is (parsed is None)
-    assert fold(out.take()).parsed == parsed
+    assert isinstance(out.error, d.StructuredOutputError) is (parsed is None)
+    assert d.fold(out.take()).parsed == parsed
 
 
 @pytest.mark.parametrize(("text", "reason"), [("no", "stop"), ("", "stop"), ("no", "length")])
 def test_invalid_structured_output_raises_an_error(text: str, reason: str) -> None:
     out = structured(text, reason)
-    assert isinstance(out.error, StructuredOutputError)
+    assert isinstance(out.error, d.StructuredOutputError)
     cut = "the reply was cut off at the token limit (max_tokens) after 2 output tokens"
     problem = cut if reason == "length" else "the reply does not satisfy response_schema"
     assert out.error.message == f"{problem}: not a list"
@@ -765,9 +740,9 @@ def test_invalid_structured_output_raises_an_error(text: str, reason: str) -> No
     assert (out.error.error_message, out.error.finish_reason, out.error.usage) == (
         "not a list",
         reason,
-        Usage(1, 2),
+        d.Usage(1, 2),
     )
-    response = fold(out.take())
+    response = d.fold(out.take())
     assert (response.finish_reason, response.parsed) == (reason, None)
     assert out.error.response == response
 
@@ -788,7 +763,7 @@ def test_text_is_not_parsed_unless_a_complete_structured_reply_was_requested(
 ) -> None:
     out = structured(text, reason, call=call, expected=expected)
     assert out.error is None
-    assert fold(out.take()).parsed is None
+    assert d.fold(out.take()).parsed is None
 
 
 # --- failed and truncated messages -------------------------------------------------------------
@@ -811,22 +786,22 @@ def test_call_that_is_open_when_a_stream_breaks_gets_no_intent(
     out = say(make(), OPEN)
     end(out, ending)
     events = out.take()
-    check_events(events)
+    d.check_events(events)
     first, second = ends(events)
     assert first.intent is not None
     assert (second.intent, second.problem, second.final_input) == (None, problem, {"b": 1})
     assert second.detail == f"the reply was {problem} before the call ended"
-    assert fold(events).finish_reason == reason
+    assert d.fold(events).finish_reason == reason
     assert (out.error is not None) == (ending == "fail")
 
 
 @pytest.mark.parametrize("ending", ["fail", "cancel"])
 def test_provider_state_of_a_broken_reply_is_marked_as_not_replayable(ending: str) -> None:
     out = make()
-    out.whole(RedactedThinking("secret"))
-    out.whole(Opaque({"type": "search"}, Continuity(opaque=7)))
+    out.whole(d.RedactedThinking("secret"))
+    out.whole(d.Opaque({"type": "search"}, d.Continuity(opaque=7)))
     out.thinking("whole")
-    out.attach(Thinking, "sig")
+    out.attach(d.Thinking, "sig")
     out.thinking("whole too")
     out.block_end()
     out.text("plain")
@@ -834,19 +809,19 @@ def test_provider_state_of_a_broken_reply_is_marked_as_not_replayable(ending: st
     out.thinking("unsigned")
     out.block_end()
     out.tool_start(0, "x", "any")
-    out.attach(ToolCall, "call", key=0)
+    out.attach(d.ToolCall, "call", key=0)
     out.block_end(0)
     out.thinking("cut")
     end(out, ending)
-    content = fold(out.take()).message.content
+    content = d.fold(out.take()).message.content
     assert content == (
-        RedactedThinking("secret", NEVER),
-        Opaque({"type": "search"}, replace(NEVER, opaque=7)),
-        Thinking("wholewhole too", replace(NEVER, signature="sig")),
-        Text("plain"),
-        Thinking("unsigned"),
-        ToolCall("x", "any", {}, replace(NEVER, signature="call")),
-        Thinking("cut", NEVER),
+        d.RedactedThinking("secret", NEVER),
+        d.Opaque({"type": "search"}, replace(NEVER, opaque=7)),
+        d.Thinking("wholewhole too", replace(NEVER, signature="sig")),
+        d.Text("plain"),
+        d.Thinking("unsigned"),
+        d.ToolCall("x", "any", {}, replace(NEVER, signature="call")),
+        d.Thinking("cut", NEVER),
     )
 
 
@@ -854,16 +829,16 @@ def test_provider_state_of_a_broken_reply_is_marked_as_not_replayable(ending: st
 def test_truncated_signed_text_is_marked_as_not_replayable(ending: str) -> None:
     out = make()
     out.text("cut")
-    out.attach(Text, "sig", 5)
+    out.attach(d.Text, "sig", 5)
     end(out, ending)
-    assert fold(out.take()).message.content == (
-        Text("cut", Continuity("sig", 5, ISSUER, replayable=False)),
+    assert d.fold(out.take()).message.content == (
+        d.Text("cut", d.Continuity("sig", 5, ISSUER, replayable=False)),
     )
 
 
 def test_failure_before_the_message_starts_emits_no_events() -> None:
     out = Assembler()
-    error = StreamInterruptedError("cut")
+    error = d.StreamInterruptedError("cut")
     out.fail(error)
     assert (out.take(), out.error, out.complete, out.response) == ([], error, None, None)
 
@@ -872,7 +847,7 @@ def test_cancelling_before_the_message_starts_emits_a_valid_stream() -> None:
     out = Assembler(request_id="req")
     out.cancel()
     events = out.take()
-    check_events(events)
+    d.check_events(events)
     assert brief(events) == ["start", "cancelled"]
 
 
@@ -882,7 +857,7 @@ def test_failing_or_cancelling_an_ended_message_changes_nothing(ending: str) -> 
     end(out, ending)
     error, complete = out.error, out.complete
     out.take()
-    out.fail(StreamInterruptedError("late"))
+    out.fail(d.StreamInterruptedError("late"))
     out.cancel()
     assert (out.take(), out.error, out.complete) == ([], error, complete)
 
@@ -893,8 +868,8 @@ BEFORE: list[tuple[some.Verb, str]] = [
     (("text", ("a",)), "a block before start"),
     (("thinking", ("a",)), "a block before start"),
     (("tool_start", (0, "x", "any")), "a block before start"),
-    (("whole", (Opaque(1),)), "a block before start"),
-    (("attach", (Text, "sig")), "a block before start"),
+    (("whole", (d.Opaque(1),)), "a block before start"),
+    (("attach", (d.Text, "sig")), "a block before start"),
     (("finish", ("stop",)), "finish before start"),
 ]
 DURING: list[tuple[some.Verb, str]] = [
@@ -902,7 +877,7 @@ DURING: list[tuple[some.Verb, str]] = [
     (("tool_start", (0, "z", "any")), "tool_start called twice for 0"),
     (("tool_input", (9, "{}")), "tool_input for 9, which was not started"),
     (("block_end", (9,)), "block_end for 9, which was not started"),
-    (("attach", (ToolCall, "sig")), "attach for None, which was not started"),
+    (("attach", (d.ToolCall, "sig")), "attach for None, which was not started"),
 ]
 AFTER: list[tuple[some.Verb, str]] = [
     (("start", ()), "start called twice"),
@@ -910,16 +885,16 @@ AFTER: list[tuple[some.Verb, str]] = [
     (("thinking", ("a",)), "a block after the end"),
     (("tool_start", (2, "z", "any")), "a block after the end"),
     (("tool_input", (1, "{}")), "tool_input after the end"),
-    (("whole", (Opaque(1),)), "a block after the end"),
-    (("attach", (Text, "sig")), "attach after the end"),
-    (("usage", (Usage(1),)), "usage after the end"),
+    (("whole", (d.Opaque(1),)), "a block after the end"),
+    (("attach", (d.Text, "sig")), "attach after the end"),
+    (("usage", (d.Usage(1),)), "usage after the end"),
     (("finish", ("stop",)), "finish called twice"),
 ]
 
 
 def test_message_cannot_start_after_a_failure() -> None:
     out = Assembler(request_id="r", model="m", provider="p")
-    out.fail(StreamInterruptedError("it broke"))
+    out.fail(d.StreamInterruptedError("it broke"))
     with pytest.raises(AssemblerError, match="start after the failure"):
         out.start()
 
@@ -943,7 +918,7 @@ def test_illegal_assembler_calls_during_a_message_are_rejected(
     with pytest.raises(AssemblerError, match=f"^{message}$"):
         say(out, [verb])
     out.finish("stop")
-    check_events(heard + out.take())
+    d.check_events(heard + out.take())
 
 
 @pytest.mark.parametrize("ending", ["stop", "fail", "cancel"])
@@ -963,7 +938,7 @@ def test_assembler_calls_after_the_message_ends_are_rejected(
 # --- the Follower, which completes the events of a broken stream -------------------------------
 
 
-def followed(events: Iterable[Event]) -> Follower:
+def followed(events: Iterable[d.Event]) -> Follower:
     follower = Follower(request_id="req", model="m1", provider="acme")
     for event in events:
         follower.follow(event)
@@ -972,31 +947,33 @@ def followed(events: Iterable[Event]) -> Follower:
 
 def test_stream_cut_before_its_first_event_gets_start_and_end_events() -> None:
     start, complete = followed([]).cut()
-    assert isinstance(start, MessageStart)
-    assert start == MessageStart(start.message_id, "req", "m1", "acme")
+    assert isinstance(start, d.MessageStart)
+    assert start == d.MessageStart(start.message_id, "req", "m1", "acme")
     assert re.fullmatch(r"msg_[0-9A-Z]{26}", start.message_id)
-    assert complete == MessageComplete(start.message_id, "req", "cancelled", (), model="m1")
+    assert complete == d.MessageComplete(start.message_id, "req", "cancelled", (), model="m1")
 
 
 def test_follower_provides_the_start_event_of_its_stream() -> None:
-    start = MessageStart("msg", "req", "m1")
-    assert followed([TextDelta("msg", "req", 0, "a")]).opening is None
-    assert followed([start, TextDelta("msg", "req", 0, "a")]).opening == start
+    start = d.MessageStart("msg", "req", "m1")
+    assert followed([d.TextDelta("msg", "req", 0, "a")]).opening is None
+    assert followed([start, d.TextDelta("msg", "req", 0, "a")]).opening == start
 
 
 def test_attaching_provider_state_keeps_an_earlier_signature() -> None:
     out = make()
     out.thinking("a")
-    out.attach(Thinking, "sig")
-    out.attach(Thinking, opaque="state")
+    out.attach(d.Thinking, "sig")
+    out.attach(d.Thinking, opaque="state")
     out.finish("stop")
     events = out.take()
-    check_events(events)
-    assert [event.signature for event in events if isinstance(event, ThinkingDelta)] == [
+    d.check_events(events)
+    assert [event.signature for event in events if isinstance(event, d.ThinkingDelta)] == [
         None,
         "sig",
     ]
-    assert fold(events).message.content == (Thinking("a", Continuity("sig", "state", ISSUER)),)
+    assert d.fold(events).message.content == (
+        d.Thinking("a", d.Continuity("sig", "state", ISSUER)),
+    )
 
 
 def test_truncated_thinking_keeps_its_signature_and_is_not_replayable() -> None:
@@ -1005,26 +982,26 @@ def test_truncated_thinking_keeps_its_signature_and_is_not_replayable() -> None:
         out,
         [
             ("thinking", ("a",)),
-            ("attach", (Thinking, "one")),
+            ("attach", (d.Thinking, "one")),
             ("block_end", (None,)),
             ("thinking", ("b",)),
         ],
     )
-    say(out, [("block_end", (None,)), ("thinking", ("c",)), ("attach", (Thinking, "two"))])
+    say(out, [("block_end", (None,)), ("thinking", ("c",)), ("attach", (d.Thinking, "two"))])
     *_, complete = followed(out.take()).cut()
-    assert isinstance(complete, MessageComplete)
+    assert isinstance(complete, d.MessageComplete)
     assert complete.final_content == (
-        Thinking("a", Continuity("one", replayable=False)),
-        Thinking("b"),
-        Thinking("c", Continuity("two", replayable=False)),
+        d.Thinking("a", d.Continuity("one", replayable=False)),
+        d.Thinking("b"),
+        d.Thinking("c", d.Continuity("two", replayable=False)),
     )
 
 
 def test_unknown_events_do_not_end_a_text_block() -> None:
-    start, unknown = MessageStart("msg", "req", "m1"), UnknownEvent("citation.delta", {})
-    heard: list[Any] = [start, unknown, TextDelta("msg", "req", 0, "a"), unknown]
+    start, unknown = d.MessageStart("msg", "req", "m1"), UnknownEvent("citation.delta", {})
+    heard: list[Any] = [start, unknown, d.TextDelta("msg", "req", 0, "a"), unknown]
     [complete] = followed(heard).cut()
-    assert complete == MessageComplete("msg", "req", "cancelled", (Text("a"),), model="m1")
+    assert complete == d.MessageComplete("msg", "req", "cancelled", (d.Text("a"),), model="m1")
 
 
 CUT_CALLS = [
@@ -1045,7 +1022,7 @@ def test_truncated_call_is_closed_without_an_intent(
     out.tool_start(0, "x", "any")
     out.tool_input(0, text)
     over, complete = followed(out.take()).cut()
-    assert over == ToolUseEnd(
+    assert over == d.ToolUseEnd(
         "msg_1",
         "req",
         1,
@@ -1055,8 +1032,8 @@ def test_truncated_call_is_closed_without_an_intent(
         "cancelled",
         "the reply was cancelled before the call ended",
     )
-    assert complete == MessageComplete(
-        "msg_1", "req", "cancelled", (Text("hm"), ToolCall("x", "any", arguments)), model="m1"
+    assert complete == d.MessageComplete(
+        "msg_1", "req", "cancelled", (d.Text("hm"), d.ToolCall("x", "any", arguments)), model="m1"
     )
 
 
@@ -1079,14 +1056,14 @@ def test_calls_that_ended_before_a_cut_stay_unchanged(
     out.block_end()
     out.text("b")
     [complete] = followed(out.take()).cut()
-    assert isinstance(complete, MessageComplete)
-    assert complete.final_content == (ToolCall("x", name, arguments), Text("b"))
+    assert isinstance(complete, d.MessageComplete)
+    assert complete.final_content == (d.ToolCall("x", name, arguments), d.Text("b"))
 
 
 def test_end_of_a_call_that_never_started_adds_no_content() -> None:
-    start = MessageStart("msg", "req", "m1")
-    follower = followed([start, ToolUseEnd("msg", "req", 0, "x", {}, None, "cancelled")])
-    assert follower.cut() == [MessageComplete("msg", "req", "cancelled", (), model="m1")]
+    start = d.MessageStart("msg", "req", "m1")
+    follower = followed([start, d.ToolUseEnd("msg", "req", 0, "x", {}, None, "cancelled")])
+    assert follower.cut() == [d.MessageComplete("msg", "req", "cancelled", (), model="m1")]
 
 
 # --- events that were never delivered ----------------------------------------------------------
@@ -1103,28 +1080,28 @@ def test_assembler_and_follower_close_a_cut_stream_in_the_same_way(
     at = data.draw(st.integers(1, len(events)))
     assert out.opening == events[0]
     closing = out.cut(events[at:])
-    check_events(events[:at] + closing)
+    d.check_events(events[:at] + closing)
     kept = followed(events[:at]).cut()
     assert brief(closing) == brief(kept)
     if closing:
-        content, theirs = fold(closing).message.content, fold(kept).message.content
+        content, theirs = d.fold(closing).message.content, d.fold(kept).message.content
         assert without_state(content) == without_state(theirs)
-        assert {block.id: block.arguments for block in content if isinstance(block, ToolCall)} == {
-            block.id: block.arguments for block in theirs if isinstance(block, ToolCall)
-        }
+        assert {
+            block.id: block.arguments for block in content if isinstance(block, d.ToolCall)
+        } == {block.id: block.arguments for block in theirs if isinstance(block, d.ToolCall)}
         states = [block.continuity for block in content if block.continuity is not None]
         assert all(state.issuer == ISSUER and not state.replayable for state in states)
         assert signatures(content) == signatures(theirs)
         assert (
-            fold(closing).usage
-            == ([usage for verb, (usage, *_) in verbs if verb == "usage"] or [Usage()])[-1]
+            d.fold(closing).usage
+            == ([usage for verb, (usage, *_) in verbs if verb == "usage"] or [d.Usage()])[-1]
         )
     assert out.cut() == []
 
 
 def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
     """Return the signatures of the thinking blocks among the given blocks."""
-    states = [block.continuity for block in blocks if isinstance(block, Thinking)]
+    states = [block.continuity for block in blocks if isinstance(block, d.Thinking)]
     return [
         state.signature for state in states if state is not None and state.signature is not None
     ]
@@ -1132,39 +1109,39 @@ def signatures(blocks: Iterable[AssistantBlock]) -> list[str]:
 
 def all_kinds() -> Assembler:
     """Return an assembler that has completed a reply with every kind of content block."""
-    out = make(warnings=[LossWarning("c", "p", "d")], structured_path="native")
+    out = make(warnings=[d.LossWarning("c", "p", "d")], structured_path="native")
     out.kept = Raw([b"x"], bytes.decode)
     say(
         out,
         [
             ("thinking", ("h",)),
             ("thinking", ("m",)),
-            ("attach", (Thinking, "sig", 1)),
+            ("attach", (d.Thinking, "sig", 1)),
             ("block_end", (None,)),
         ],
     )
-    out.whole(RedactedThinking("secret"))
-    say(out, [("text", ("a",)), ("text", ("b",)), ("attach", (Text, "text"))])
+    out.whole(d.RedactedThinking("secret"))
+    say(out, [("text", ("a",)), ("text", ("b",)), ("attach", (d.Text, "text"))])
     say(out, [("tool_start", (0, "x", "any")), ("tool_input", (0, "{")), ("tool_input", (0, "}"))])
-    out.attach(ToolCall, "call", key=0)
-    out.whole(Opaque({"type": "search"}))
+    out.attach(d.ToolCall, "call", key=0)
+    out.whole(d.Opaque({"type": "search"}))
     out.text("c")
-    out.usage(Usage(1, 2))
+    out.usage(d.Usage(1, 2))
     out.finish("stop")
     return out
 
 
-SIGNED = Thinking("hm", Continuity("sig", 1, ISSUER, replayable=False))
-REDACTED = RedactedThinking("secret", NEVER)
-SPOKEN = Text("ab", replace(NEVER, signature="text"))
-CALLED = ToolCall("x", "any", {}, replace(NEVER, signature="call"))
-SEARCHED = Opaque({"type": "search"}, NEVER)
+SIGNED = d.Thinking("hm", d.Continuity("sig", 1, ISSUER, replayable=False))
+REDACTED = d.RedactedThinking("secret", NEVER)
+SPOKEN = d.Text("ab", replace(NEVER, signature="text"))
+CALLED = d.ToolCall("x", "any", {}, replace(NEVER, signature="call"))
+SEARCHED = d.Opaque({"type": "search"}, NEVER)
 # Number of delivered events -> content blocks of the reply at that point.
 HEARD: dict[int, tuple[AssistantBlock, ...]] = {
     0: (),  # before the first event is delivered
     1: (),  # after only the start event is delivered
-    2: (Thinking("h", Continuity(None, 1, ISSUER, replayable=False)),),
-    3: (Thinking("hm", Continuity(None, 1, ISSUER, replayable=False)),),
+    2: (d.Thinking("h", d.Continuity(None, 1, ISSUER, replayable=False)),),
+    3: (d.Thinking("hm", d.Continuity(None, 1, ISSUER, replayable=False)),),
     4: (SIGNED, REDACTED),
     5: (SIGNED, REDACTED, replace(SPOKEN, text="a")),
     6: (SIGNED, REDACTED, SPOKEN),
@@ -1172,7 +1149,7 @@ HEARD: dict[int, tuple[AssistantBlock, ...]] = {
     8: (SIGNED, REDACTED, SPOKEN, replace(CALLED, arguments=None)),
     9: (SIGNED, REDACTED, SPOKEN, CALLED),
     10: (SIGNED, REDACTED, SPOKEN, CALLED, SEARCHED),
-    11: (SIGNED, REDACTED, SPOKEN, CALLED, SEARCHED, Text("c")),
+    11: (SIGNED, REDACTED, SPOKEN, CALLED, SEARCHED, d.Text("c")),
 }
 
 
@@ -1184,17 +1161,17 @@ def test_cutting_a_stream_does_not_change_delivered_events(
     events = out.take()
     assert len(events) == 12
     closing = out.cut(events[at:])
-    check_events(events[:at] + closing)
+    d.check_events(events[:at] + closing)
     *before, complete = closing
     assert [type(event) for event in before] == (
-        [MessageStart] if at == 0 else [ToolUseEnd] if 7 <= at <= 9 else []
+        [d.MessageStart] if at == 0 else [d.ToolUseEnd] if 7 <= at <= 9 else []
     )
-    assert complete == MessageComplete(
-        complete.message_id, "req", "cancelled", content, Usage(1, 2), model="m1",
+    assert complete == d.MessageComplete(
+        complete.message_id, "req", "cancelled", content, d.Usage(1, 2), model="m1",
         structured_path="native",
-        warnings=(LossWarning("c", "p", "d"),), kept=out.kept,
+        warnings=(d.LossWarning("c", "p", "d"),), kept=out.kept,
     )  # fmt: skip
-    assert out.response == fold([events[0], *closing])
+    assert out.response == d.fold([events[0], *closing])
 
 
 def test_cutting_a_completely_delivered_reply_changes_nothing() -> None:
@@ -1213,38 +1190,42 @@ def test_undelivered_blocks_are_removed_from_the_reply() -> None:
     out = make()
     out.tool_start(0, "x", "any")
     out.text("later")
-    out.whole(Opaque(1))
+    out.whole(d.Opaque(1))
     events = out.take()
     closing = out.cut()
-    check_events(events + closing)
-    assert fold(closing).message.content == (ToolCall("x", "any", None),)
+    d.check_events(events + closing)
+    assert d.fold(closing).message.content == (d.ToolCall("x", "any", None),)
 
 
 def test_undelivered_failure_is_removed_from_the_reply() -> None:
     out = make()
     out.text("a")
     heard = out.take()
-    out.fail(StreamInterruptedError("cut"))
+    out.fail(d.StreamInterruptedError("cut"))
     closing = out.cut(out.take())
-    check_events(heard + closing)
-    assert (fold(closing).finish_reason, fold(closing).text, out.error) == ("cancelled", "a", None)
+    d.check_events(heard + closing)
+    assert (d.fold(closing).finish_reason, d.fold(closing).text, out.error) == (
+        "cancelled",
+        "a",
+        None,
+    )
 
 
 def test_cutting_a_message_that_never_started_emits_start_and_end_events() -> None:
     out = Assembler(
-        request_id="req", model="m1", provider="acme", warnings=[LossWarning("c", "p", "d")]
+        request_id="req", model="m1", provider="acme", warnings=[d.LossWarning("c", "p", "d")]
     )
     start, complete = out.cut()
-    assert isinstance(start, MessageStart)
-    assert start == MessageStart(start.message_id, "req", "m1", "acme")
-    assert fold([start, complete]).warnings == (LossWarning("c", "p", "d"),)
+    assert isinstance(start, d.MessageStart)
+    assert start == d.MessageStart(start.message_id, "req", "m1", "acme")
+    assert d.fold([start, complete]).warnings == (d.LossWarning("c", "p", "d"),)
 
 
 def test_number_of_content_blocks_is_limited() -> None:
     out = make()
     for number in range(4_000):
         out.tool_start(number, "same id", "t")
-    with pytest.raises(InvalidResponseError, match="more than 4000 blocks"):
+    with pytest.raises(d.InvalidResponseError, match="more than 4000 blocks"):
         out.text("one more")
     # Call ids of open blocks have no public accessor, so the test reads a private field.
     assert len({block.call_id for block in out._blocks.all}) == 4_000  # noqa: SLF001

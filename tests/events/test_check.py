@@ -9,105 +9,79 @@ from typing import Any, TypeGuard, get_args
 import pytest
 from msgspec.structs import replace
 
-from dragoman.events import (
-    AssembledFrom,
-    Event,
-    FinishReason,
-    IntentSource,
-    MessageComplete,
-    MessageStart,
-    Problem,
-    StreamContractError,
-    TextDelta,
-    ThinkingDelta,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    UnknownEvent,
-    Usage,
-    check,
-    check_events,
-)
-from dragoman.messages import (
-    AssistantBlock,
-    Continuity,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolCall,
-)
+import dragoman as d
+from dragoman.events import AssembledFrom, FinishReason, IntentSource, Problem, UnknownEvent, check
+from dragoman.messages import AssistantBlock
 
 ID = ("msg", "req")
 REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 PROBLEMS: tuple[Problem, ...] = get_args(Problem)
-START = MessageStart(*ID, "m")
+START = d.MessageStart(*ID, "m")
 
 
-def text(index: int, said: str, message_id: str = "msg") -> TextDelta:
-    return TextDelta(message_id, "req", index, said)
+def text(index: int, said: str, message_id: str = "msg") -> d.TextDelta:
+    return d.TextDelta(message_id, "req", index, said)
 
 
-def thought(index: int, said: str, signature: str | None = None) -> ThinkingDelta:
-    return ThinkingDelta(*ID, index, said, signature)
+def thought(index: int, said: str, signature: str | None = None) -> d.ThinkingDelta:
+    return d.ThinkingDelta(*ID, index, said, signature)
 
 
-def call(index: int, name: str = "a") -> ToolUseStart:
-    return ToolUseStart(*ID, index, name, "search")
+def call(index: int, name: str = "a") -> d.ToolUseStart:
+    return d.ToolUseStart(*ID, index, name, "search")
 
 
-def more(index: int, fragment: str, name: str = "a") -> ToolUseInputDelta:
-    return ToolUseInputDelta(*ID, index, name, fragment)
+def more(index: int, fragment: str, name: str = "a") -> d.ToolUseInputDelta:
+    return d.ToolUseInputDelta(*ID, index, name, fragment)
 
 
-def intent(value: dict[str, Any], raw: str = "", name: str = "a", index: int = 0) -> ToolIntent:
+def intent(value: dict[str, Any], raw: str = "", name: str = "a", index: int = 0) -> d.ToolIntent:
     source = IntentSource("", "", "req", index)
-    return ToolIntent(f"tu_{name}", name, "search", value, raw, source, AssembledFrom(0, 0, 0))
+    return d.ToolIntent(f"tu_{name}", name, "search", value, raw, source, AssembledFrom(0, 0, 0))
 
 
 def over(
     index: int, value: dict[str, Any] | None = None, raw: str = "", name: str = "a"
-) -> ToolUseEnd:
-    return ToolUseEnd(*ID, index, name, value or {}, intent(value or {}, raw, name, index))
+) -> d.ToolUseEnd:
+    return d.ToolUseEnd(*ID, index, name, value or {}, intent(value or {}, raw, name, index))
 
 
-def broken(index: int, name: str = "a") -> ToolUseEnd:
-    return ToolUseEnd(*ID, index, name, {}, None, "malformed")
+def broken(index: int, name: str = "a") -> d.ToolUseEnd:
+    return d.ToolUseEnd(*ID, index, name, {}, None, "malformed")
 
 
-def complete(*blocks: AssistantBlock, reason: FinishReason = "stop") -> MessageComplete:
-    return MessageComplete(*ID, reason, blocks)
+def complete(*blocks: AssistantBlock, reason: FinishReason = "stop") -> d.MessageComplete:
+    return d.MessageComplete(*ID, reason, blocks)
 
 
-def proposing(end: ToolUseEnd, **fields: Any) -> ToolUseEnd:
+def proposing(end: d.ToolUseEnd, **fields: Any) -> d.ToolUseEnd:
     """Return a copy of the event that ends a tool call, with some fields of its intent replaced."""
     assert end.intent is not None
     return replace(end, intent=replace(end.intent, **fields))
 
 
-def signed(text: str, signature: str | None) -> Thinking:
-    return Thinking(text, Continuity(signature))
+def signed(text: str, signature: str | None) -> d.Thinking:
+    return d.Thinking(text, d.Continuity(signature))
 
 
 ANY: Any = None  # values of type Any, with which tests build events that the types forbid
 TIRED: Any = "tired"
 ONE = {"n": 1}
-SEARCH = ToolCall("a", "search", {})
-SEARCH_ONE = ToolCall("a", "search", ONE)
-A_CALL: list[Event] = [START, call(0), more(0, '{"n":1}'), over(0, ONE, '{"n":1}')]
-BROKEN_CALL: list[Event] = [START, call(0), more(0, "{"), broken(0)]
+SEARCH = d.ToolCall("a", "search", {})
+SEARCH_ONE = d.ToolCall("a", "search", ONE)
+A_CALL: list[d.Event] = [START, call(0), more(0, '{"n":1}'), over(0, ONE, '{"n":1}')]
+BROKEN_CALL: list[d.Event] = [START, call(0), more(0, "{"), broken(0)]
 
-SOUND: dict[str, list[Event]] = {
+SOUND: dict[str, list[d.Event]] = {
     "nothing": [],
     "an empty reply": [START, complete()],
-    "text": [START, text(0, "a"), text(0, "b"), complete(Text("ab"))],
+    "text": [START, text(0, "a"), text(0, "b"), complete(d.Text("ab"))],
     "thinking and text": [
         START,
         thought(0, "a"),
         thought(0, "", "sig"),
         text(1, "b"),
-        complete(signed("a", "sig"), Text("b")),
+        complete(signed("a", "sig"), d.Text("b")),
     ],
     "a signature alone": [START, thought(0, "", "sig"), complete(signed("", "sig"))],
     "a signature on a delta": [
@@ -120,15 +94,15 @@ SOUND: dict[str, list[Event]] = {
         START,
         thought(1, "a"),
         complete(
-            Thinking("", Continuity(None, {})),
-            Thinking("a", Continuity(None, {})),
-            Text("", Continuity("sig")),
+            d.Thinking("", d.Continuity(None, {})),
+            d.Thinking("a", d.Continuity(None, {})),
+            d.Text("", d.Continuity("sig")),
         ),
     ],
     "blocks that make no events": [
         START,
         text(3, "a"),
-        complete(Opaque(1), RedactedThinking("x"), Text(""), Text("a")),
+        complete(d.Opaque(1), d.RedactedThinking("x"), d.Text(""), d.Text("a")),
     ],
     "calls": [
         START,
@@ -138,7 +112,7 @@ SOUND: dict[str, list[Event]] = {
         over(0, ONE, '{"n":1}'),
         call(1, "b"),
         over(1, name="b"),
-        complete(SEARCH_ONE, ToolCall("b", "search", {}), reason="tool_calls"),
+        complete(SEARCH_ONE, d.ToolCall("b", "search", {}), reason="tool_calls"),
     ],
     "a call whose id was used before": [
         START,
@@ -146,7 +120,7 @@ SOUND: dict[str, list[Event]] = {
         over(0),
         call(1, "minted"),
         proposing(over(1, name="minted"), provider_call_id="a"),
-        complete(SEARCH, ToolCall("minted", "search", {}), reason="tool_calls"),
+        complete(SEARCH, d.ToolCall("minted", "search", {}), reason="tool_calls"),
     ],
     "a call that the provider calls otherwise": [
         START,
@@ -160,19 +134,19 @@ SOUND: dict[str, list[Event]] = {
     "and do not fit": [
         START,
         call(0),
-        ToolUseEnd(*ID, 0, "a", ONE, None, "invalid_arguments"),
+        d.ToolUseEnd(*ID, 0, "a", ONE, None, "invalid_arguments"),
         complete(SEARCH_ONE, reason="error"),
     ],
     "arguments of a second call that come at the end alone": [
         *A_CALL,
         call(1, "b"),
         over(1, {"n": 2}, name="b"),
-        complete(SEARCH_ONE, ToolCall("b", "search", {"n": 2})),
+        complete(SEARCH_ONE, d.ToolCall("b", "search", {"n": 2})),
     ],
     **{
         f"a call that cannot be read, and {reason}": [
             *BROKEN_CALL,
-            complete(ToolCall("a", "search", None), reason=reason),
+            complete(d.ToolCall("a", "search", None), reason=reason),
         ]
         for reason in REASONS
         if reason not in ("stop", "tool_calls")
@@ -181,7 +155,7 @@ SOUND: dict[str, list[Event]] = {
         f"a call with the problem {problem}": [
             START,
             call(0),
-            ToolUseEnd(*ID, 0, "a", {}, None, problem),
+            d.ToolUseEnd(*ID, 0, "a", {}, None, problem),
             complete(SEARCH, reason="error"),
         ]
         for problem in PROBLEMS
@@ -190,23 +164,23 @@ SOUND: dict[str, list[Event]] = {
         f"a sound call, and {reason}": [*A_CALL, complete(SEARCH_ONE, reason=reason)]
         for reason in REASONS
     },
-    "no tokens": [START, replace(complete(), usage=Usage(0, 0, 0, 0, 0, 0))],
+    "no tokens": [START, replace(complete(), usage=d.Usage(0, 0, 0, 0, 0, 0))],
 }
 
 
 @pytest.mark.parametrize("events", SOUND.values(), ids=SOUND)
-def test_valid_event_streams_pass_the_check(events: list[Event]) -> None:
-    check_events(events)
-    check_events(iter(events))
+def test_valid_event_streams_pass_the_check(events: list[d.Event]) -> None:
+    d.check_events(events)
+    d.check_events(iter(events))
 
 
-BROKEN: list[tuple[str, int, list[Event]]] = [
+BROKEN: list[tuple[str, int, list[d.Event]]] = [
     ("not an event", 1, [START, ANY]),
     ("not an event", 0, [{"type": "message.start"}]),  # type: ignore[list-item]
     ("not an event", 2, [START, complete(), ANY]),
     ("a field of another type than the event's", 1, [START, text(0, ANY)]),
     ("a field of another type than the event's", 1, [START, text(ANY, "a")]),
-    ("a field of another type than the event's", 1, [START, MessageComplete(*ID, "stop", ANY)]),
+    ("a field of another type than the event's", 1, [START, d.MessageComplete(*ID, "stop", ANY)]),
     ("the stream does not end with message.complete", 0, [START]),
     ("the stream does not end with message.complete", 1, [START, text(0, "a")]),
     ("an event after message.complete", 2, [START, complete(), text(0, "a")]),
@@ -219,31 +193,35 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
     (
         "a request_id that differs from message.start's",
         1,
-        [START, TextDelta("msg", "other", 0, "a")],
+        [START, d.TextDelta("msg", "other", 0, "a")],
     ),
     (
         "a request_id that differs from message.start's",
         1,
-        [START, MessageComplete("msg", "other", "stop")],
+        [START, d.MessageComplete("msg", "other", "stop")],
     ),
     ("message.complete while a tool call is open", 2, [START, call(0), complete()]),
     ("final_content is not the sum of the deltas", 2, [START, text(0, "a"), complete()]),
-    ("final_content is not the sum of the deltas", 1, [START, complete(Text("a"))]),
-    ("final_content is not the sum of the deltas", 2, [START, text(0, "a"), complete(Text("b"))]),
+    ("final_content is not the sum of the deltas", 1, [START, complete(d.Text("a"))]),
     (
         "final_content is not the sum of the deltas",
         2,
-        [START, text(0, "a"), complete(Thinking("a"))],
+        [START, text(0, "a"), complete(d.Text("b"))],
+    ),
+    (
+        "final_content is not the sum of the deltas",
+        2,
+        [START, text(0, "a"), complete(d.Thinking("a"))],
     ),
     (
         "final_content is not the sum of the deltas",
         3,
-        [START, text(0, "a"), text(1, "b"), complete(Text("ab"))],
+        [START, text(0, "a"), text(1, "b"), complete(d.Text("ab"))],
     ),
     (
         "final_content is not the sum of the deltas",
         3,
-        [START, call(0), over(0), complete(ToolCall("b", "search", {}))],
+        [START, call(0), over(0), complete(d.ToolCall("b", "search", {}))],
     ),
     (
         "final_content is not the sum of the deltas",
@@ -253,15 +231,15 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
     (
         "final_content is not the sum of the deltas",
         4,
-        [*A_CALL, complete(ToolCall("a", "search", {"n": True}))],
+        [*A_CALL, complete(d.ToolCall("a", "search", {"n": True}))],
     ),
     ("final_content is not the sum of the deltas", 1, [START, complete(signed("", "sig"))]),
     (
         "final_content is not the sum of the deltas",
         2,
-        [START, thought(0, "", "sig"), complete(Thinking(""))],
+        [START, thought(0, "", "sig"), complete(d.Thinking(""))],
     ),
-    ("final_content names another tool", 4, [*A_CALL, complete(ToolCall("a", "delete", ONE))]),
+    ("final_content names another tool", 4, [*A_CALL, complete(d.ToolCall("a", "delete", ONE))]),
     *[
         (
             "final_content has another signature than the deltas",
@@ -271,7 +249,7 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         for said, final in (
             ("sig", signed("a", "other")),
             ("sig", signed("a", None)),
-            ("sig", Thinking("a")),
+            ("sig", d.Thinking("a")),
             (None, signed("a", "sig")),
         )
     ],
@@ -310,7 +288,7 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         (
             "final_input is not the sum of the fragments",
             2,
-            [START, call(0), ToolUseEnd(*ID, 0, "a", ONE, None, problem)],
+            [START, call(0), d.ToolUseEnd(*ID, 0, "a", ONE, None, problem)],
         )
         for problem in PROBLEMS
         if problem in ("cancelled", "interrupted", "malformed")
@@ -323,16 +301,16 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         )
         for value in (None, [], {"n": {object}}, {"n": "\ud83d"})
     ],
-    ("an unknown problem", 2, [START, call(0), ToolUseEnd(*ID, 0, "a", {}, None, TIRED)]),
+    ("an unknown problem", 2, [START, call(0), d.ToolUseEnd(*ID, 0, "a", {}, None, TIRED)]),
     (
         "tool.use_end needs an intent or a problem",
         2,
-        [START, call(0), ToolUseEnd(*ID, 0, "a", {})],
+        [START, call(0), d.ToolUseEnd(*ID, 0, "a", {})],
     ),
     (
         "tool.use_end needs an intent or a problem",
         2,
-        [START, call(0), ToolUseEnd(*ID, 0, "a", {}, intent({}), "malformed")],
+        [START, call(0), d.ToolUseEnd(*ID, 0, "a", {}, intent({}), "malformed")],
     ),
     *[
         (
@@ -390,7 +368,7 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
                 call(1, "b"),
                 over(1, name="b"),
                 complete(
-                    ToolCall("a", "search", None), ToolCall("b", "search", {}), reason=reason
+                    d.ToolCall("a", "search", None), d.ToolCall("b", "search", {}), reason=reason
                 ),
             ],
         )
@@ -401,7 +379,7 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         (
             "stop or tool_calls as the reason after a call that made no intent",
             3,
-            [START, call(0), ToolUseEnd(*ID, 0, "a", {}, None, problem), complete(SEARCH)],
+            [START, call(0), d.ToolUseEnd(*ID, 0, "a", {}, None, problem), complete(SEARCH)],
         )
         for problem in PROBLEMS
     ],
@@ -412,11 +390,11 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
         for usage in (
             None,
             {},
-            Usage(-1),
-            Usage(total_tokens=-1),
-            Usage(True),
-            Usage(1.5),
-            Usage(TIRED),
+            d.Usage(-1),
+            d.Usage(total_tokens=-1),
+            d.Usage(True),
+            d.Usage(1.5),
+            d.Usage(TIRED),
         )  # type: ignore[arg-type]
     ],
     *[
@@ -427,9 +405,11 @@ BROKEN: list[tuple[str, int, list[Event]]] = [
 
 
 @pytest.mark.parametrize(("rule", "index", "events"), BROKEN)
-def test_invalid_event_streams_fail_the_check(rule: str, index: int, events: list[Event]) -> None:
-    with pytest.raises(StreamContractError) as caught:
-        check_events(events)
+def test_invalid_event_streams_fail_the_check(
+    rule: str, index: int, events: list[d.Event]
+) -> None:
+    with pytest.raises(d.StreamContractError) as caught:
+        d.check_events(events)
     assert (caught.value.rule, caught.value.index) == (rule, index)
     assert str(caught.value) == f"event {index}: {rule}"
 
@@ -455,16 +435,16 @@ def test_every_rule_of_the_stream_check_has_a_failing_case() -> None:
 def test_unknown_events_are_ignored() -> None:
     unknown = UnknownEvent("citation.delta", {})
     for events in SOUND.values():
-        check_events(
+        d.check_events(
             [unknown, *[each for event in events for each in (event, unknown)]] if events else []
         )
     with pytest.raises(
-        StreamContractError, match=r"^event 2: the stream does not end with message\.complete$"
+        d.StreamContractError, match=r"^event 2: the stream does not end with message\.complete$"
     ):
-        check_events([unknown, START, unknown])
+        d.check_events([unknown, START, unknown])
 
 
 def test_error_names_the_first_broken_rule() -> None:
-    with pytest.raises(StreamContractError) as caught:
-        check_events([START, text(1, "a"), text(0, "b"), START])
+    with pytest.raises(d.StreamContractError) as caught:
+        d.check_events([START, text(1, "a"), text(0, "b"), START])
     assert caught.value.index == 2

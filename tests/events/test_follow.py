@@ -9,41 +9,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman.errors import StreamInterruptedError
+import dragoman as d
 from dragoman.events import (
     AssembledFrom,
-    Event,
     Follower,
     IntentSource,
-    MessageComplete,
-    MessageStart,
     Raw,
     RecordedAssembler,
-    TextDelta,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-    check_events,
-    fold,
     make_intent,
 )
-from dragoman.messages import (
-    Continuity,
-    Issuer,
-    LossWarning,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolCall,
-)
 
-ISSUER = Issuer("openai", "acme", "m1")
-STATE = Continuity("sig", {"o": 1}, ISSUER)
-CALL = ToolCall("c1", "city", {"a": 1}, STATE)
-INTENT = ToolIntent(
+ISSUER = d.Issuer("openai", "acme", "m1")
+STATE = d.Continuity("sig", {"o": 1}, ISSUER)
+CALL = d.ToolCall("c1", "city", {"a": 1}, STATE)
+INTENT = d.ToolIntent(
     "tu_1",
     "c1",
     "city",
@@ -53,47 +32,47 @@ INTENT = ToolIntent(
     AssembledFrom(7, 1, 9),
 )
 CONTENT: tuple[Any, ...] = (
-    Thinking("hm", STATE),
-    RedactedThinking("secret", STATE),
-    Text("Well", STATE),
+    d.Thinking("hm", STATE),
+    d.RedactedThinking("secret", STATE),
+    d.Text("Well", STATE),
     CALL,
-    Opaque({"type": "search"}, STATE),
-    Text(""),
+    d.Opaque({"type": "search"}, STATE),
+    d.Text(""),
 )
 
 
 def record(
-    error: Exception | None = None, intent: ToolIntent | None = INTENT
+    error: Exception | None = None, intent: d.ToolIntent | None = INTENT
 ) -> RecordedAssembler:
     out = RecordedAssembler(request_id="req", model="m1", provider="acme")
     out.begin("msg_then")
     for block in CONTENT:
-        if isinstance(block, ToolCall):
+        if isinstance(block, d.ToolCall):
             out.call(block, '{"a":  1}', intent, is_whole=intent is None)
         else:
             out.block(block)
-    out.end("tool_calls", Usage(3, 4), [LossWarning("c", "p", "d")], error)  # type: ignore[arg-type]
+    out.end("tool_calls", d.Usage(3, 4), [d.LossWarning("c", "p", "d")], error)  # type: ignore[arg-type]
     return out
 
 
 def test_recorded_message_is_converted_back_to_events() -> None:
     events = record().take()
-    check_events(events)
-    response = fold(events)
+    d.check_events(events)
+    response = d.fold(events)
     assert response.message.content == CONTENT
     assert (response.finish_reason, response.usage, response.provider) == (
         "tool_calls",
-        Usage(3, 4),
+        d.Usage(3, 4),
         "acme",
     )
-    assert response.warnings == (LossWarning("c", "p", "d"),)
+    assert response.warnings == (d.LossWarning("c", "p", "d"),)
     assert {event.message_id for event in events} == {"msg_then"}
-    [over] = [event for event in events if isinstance(event, ToolUseEnd)]
+    [over] = [event for event in events if isinstance(event, d.ToolUseEnd)]
     assert over.intent == replace(INTENT, source=replace(INTENT.source, request_id="req"))
 
 
 def test_error_of_a_recorded_message_carries_the_partial_reply() -> None:
-    error = StreamInterruptedError("lost")
+    error = d.StreamInterruptedError("lost")
     out = record(error)
     assert out.error is error
     assert error.response is not None
@@ -101,7 +80,7 @@ def test_error_of_a_recorded_message_carries_the_partial_reply() -> None:
 
 
 def test_intent_is_created_for_a_complete_call_recorded_without_one() -> None:
-    [over] = [event for event in record(intent=None).take() if isinstance(event, ToolUseEnd)]
+    [over] = [event for event in record(intent=None).take() if isinstance(event, d.ToolUseEnd)]
     assert over.intent is not None
     assert (over.intent.input, over.intent.raw_input_text) == ({"a": 1}, '{"a":  1}')
 
@@ -109,11 +88,11 @@ def test_intent_is_created_for_a_complete_call_recorded_without_one() -> None:
 def test_recorded_truncated_call_has_no_intent() -> None:
     out = RecordedAssembler(request_id="req", model="m1", provider="acme")
     out.begin(None)
-    out.call(ToolCall("c1", "city", None), "", None, is_whole=False)
-    out.end("length", Usage(), (), None)
+    out.call(d.ToolCall("c1", "city", None), "", None, is_whole=False)
+    out.end("length", d.Usage(), (), None)
     events = out.take()
-    check_events(events)
-    [over] = [event for event in events if isinstance(event, ToolUseEnd)]
+    d.check_events(events)
+    [over] = [event for event in events if isinstance(event, d.ToolUseEnd)]
     assert (over.problem, over.final_input, over.intent) == ("interrupted", {}, None)
     assert events[0].message_id.startswith("msg_")
 
@@ -123,9 +102,9 @@ def test_a_recorded_message_can_be_cancelled_after_each_event(at: int) -> None:
     out = record()
     events = out.take()
     closing = out.cut(events[at:])
-    seen: list[Event] = [*events[:at], *closing]
-    check_events(seen)
-    response = fold(seen)
+    seen: list[d.Event] = [*events[:at], *closing]
+    d.check_events(seen)
+    response = d.fold(seen)
     assert response.finish_reason == "cancelled"
     assert all(
         block.continuity is None or not block.continuity.replayable
@@ -134,25 +113,29 @@ def test_a_recorded_message_can_be_cancelled_after_each_event(at: int) -> None:
 
 
 def test_follower_provides_usage_and_warnings_after_the_last_event() -> None:
-    kept, warning = Raw([b"{}"], bytes.decode), LossWarning("c", "p", "d")
+    kept, warning = Raw([b"{}"], bytes.decode), d.LossWarning("c", "p", "d")
     follower = Follower()
-    follower.follow(MessageStart("msg", "req", "m1", "acme"))
+    follower.follow(d.MessageStart("msg", "req", "m1", "acme"))
     follower.follow(
-        MessageComplete("msg", "req", "stop", (), Usage(1, 2), warnings=(warning,), kept=kept)
+        d.MessageComplete("msg", "req", "stop", (), d.Usage(1, 2), warnings=(warning,), kept=kept)
     )
-    assert (follower.reported, follower.kept, follower.warnings) == (Usage(1, 2), kept, (warning,))
+    assert (follower.reported, follower.kept, follower.warnings) == (
+        d.Usage(1, 2),
+        kept,
+        (warning,),
+    )
     assert (follower.provider, follower.model) == ("acme", "m1")
     assert follower.cut() == []
 
 
 def test_argument_fragments_without_a_call_are_ignored() -> None:
     follower = Follower()
-    follower.follow(MessageStart("msg", "req", "m1"))
-    follower.follow(TextDelta("msg", "req", 0, "a"))
-    follower.follow(ToolUseInputDelta("msg", "req", 0, "c1", "{}"))
+    follower.follow(d.MessageStart("msg", "req", "m1"))
+    follower.follow(d.TextDelta("msg", "req", 0, "a"))
+    follower.follow(d.ToolUseInputDelta("msg", "req", 0, "c1", "{}"))
     [complete] = follower.cut()
-    assert isinstance(complete, MessageComplete)
-    assert complete.final_content == (Text("a"),)
+    assert isinstance(complete, d.MessageComplete)
+    assert complete.final_content == (d.Text("a"),)
 
 
 def test_raw_reply_can_be_read_while_its_bytes_arrive() -> None:
@@ -164,8 +147,8 @@ def test_raw_reply_can_be_read_while_its_bytes_arrive() -> None:
 
 
 def test_intent_can_be_made_from_a_call_that_its_provider_rejected() -> None:
-    start = ToolUseStart("m", "req", 2, "call_1", "fly")
-    end = ToolUseEnd(
+    start = d.ToolUseStart("m", "req", 2, "call_1", "fly")
+    end = d.ToolUseEnd(
         "m", "req", 2, "call_1", {"to": "Oslo"}, problem="unknown_tool", detail="no such tool"
     )
     intent = make_intent(start, '{"to": "Oslo"}', end, "acme", "m1")
@@ -184,6 +167,6 @@ def test_rebuilt_message_of_a_paused_turn_is_marked_as_paused() -> None:
     for paused in (True, False):
         out = RecordedAssembler(request_id="req", model="m1", provider="acme")
         out.begin("msg_1")
-        out.block(Text("Searching."))
-        out.end("stop", Usage(), (), None, paused=paused)
-        assert fold(out.take()).is_paused is paused
+        out.block(d.Text("Searching."))
+        out.end("stop", d.Usage(), (), None, paused=paused)
+        assert d.fold(out.take()).is_paused is paused

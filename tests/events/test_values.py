@@ -15,23 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+import dragoman as d
 from dragoman import events
-from dragoman.events import (
-    Event,
-    MessageComplete,
-    MessageStart,
-    Raw,
-    Response,
-    TextDelta,
-    UnknownEvent,
-    Usage,
-    decode_event,
-    encode_event,
-    fold,
-    read_json,
-    read_object,
-)
-from dragoman.messages import Assistant, Image, Inline, LossWarning, Text, Thinking, ToolCall, Url
+from dragoman.events import Raw, UnknownEvent, read_json, read_object
 from tests import strategies as some
 
 # --- writing and reading events as JSON --------------------------------------------------------
@@ -41,17 +27,17 @@ from tests import strategies as some
 @given(data=st.data())
 def test_events_round_trip_through_json(kind: type, data: st.DataObject) -> None:
     event = data.draw(some.EVENTS[kind])
-    written = encode_event(event)
-    assert decode_event(written) == decode_event(written.decode()) == event
+    written = d.encode_event(event)
+    assert d.decode_event(written) == d.decode_event(written.decode()) == event
     assert json.loads(written)["type"] == event.type
 
 
 def test_every_event_class_is_tested() -> None:
-    assert set(some.EVENTS) == set(get_args(Event))
+    assert set(some.EVENTS) == set(get_args(d.Event))
 
 
 def test_event_types_have_the_names_of_the_adapter_contract() -> None:
-    assert [kind.type for kind in get_args(Event)] == [
+    assert [kind.type for kind in get_args(d.Event)] == [
         "message.start",
         "text.delta",
         "thinking.delta",
@@ -63,22 +49,24 @@ def test_event_types_have_the_names_of_the_adapter_contract() -> None:
 
 
 def test_raw_bytes_are_not_serialised() -> None:
-    event = MessageComplete("m", "r", "stop", kept=Raw([b"secret"], bytes.decode))
-    assert b"secret" not in encode_event(event)
-    assert decode_event(encode_event(event)) == MessageComplete("m", "r", "stop")
+    event = d.MessageComplete("m", "r", "stop", kept=Raw([b"secret"], bytes.decode))
+    assert b"secret" not in d.encode_event(event)
+    assert d.decode_event(d.encode_event(event)) == d.MessageComplete("m", "r", "stop")
     assert event.kept.value == "secret"
 
 
 def test_unknown_fields_of_an_event_are_ignored() -> None:
     written = b'{"type":"text.delta","message_id":"m","request_id":"r","content_block_index":0,"text":"a","new":1}'
-    assert decode_event(written) == TextDelta("m", "r", 0, "a")
+    assert d.decode_event(written) == d.TextDelta("m", "r", 0, "a")
 
 
 @pytest.mark.parametrize(
     "data", [b'{"type":"citation.delta","n":1}', '{"type":"citation.delta","n":1}']
 )
 def test_unknown_event_types_are_decoded_without_an_error(data: bytes | str) -> None:
-    assert decode_event(data) == UnknownEvent("citation.delta", {"type": "citation.delta", "n": 1})
+    assert d.decode_event(data) == UnknownEvent(
+        "citation.delta", {"type": "citation.delta", "n": 1}
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,13 +79,13 @@ def test_unknown_event_types_are_decoded_without_an_error(data: bytes | str) -> 
     ],
 )
 def test_unknown_events_are_encoded_exactly_as_they_were_read(data: bytes) -> None:
-    event = decode_event(data)
-    assert encode_event(event) == data
-    assert decode_event(encode_event(event)) == event
+    event = d.decode_event(data)
+    assert d.encode_event(event) == data
+    assert d.decode_event(d.encode_event(event)) == event
 
 
 def test_unknown_event_made_in_code_is_encoded_with_its_type() -> None:
-    assert json.loads(encode_event(UnknownEvent("future.thing", {"x": 1}))) == {
+    assert json.loads(d.encode_event(UnknownEvent("future.thing", {"x": 1}))) == {
         "type": "future.thing",
         "x": 1,
     }
@@ -119,7 +107,7 @@ MALFORMED = [
 @pytest.mark.parametrize("data", MALFORMED)
 def test_malformed_events_are_rejected(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        decode_event(data)
+        d.decode_event(data)
 
 
 STRUCTS = [
@@ -242,24 +230,26 @@ def test_raw_replies_with_the_same_content_are_equal() -> None:
 
 
 def test_raw_bytes_are_replaced_by_a_placeholder_in_json() -> None:
-    for value in (fold([COMPLETE]), COMPLETE):
+    for value in (d.fold([COMPLETE]), COMPLETE):
         written = msgspec.json.encode(value)
         assert json.loads(written)["kept"] == {}
         again = msgspec.json.decode(written, type=type(value))
         assert again.kept is not None
         assert (again.kept.value, again.kept.value) == (None, None)
         assert replace(again, kept=value.kept) == value
-    assert msgspec.json.decode(msgspec.json.encode(fold([COMPLETE])), type=Response).raw is None
-    assert json.loads(encode_event(COMPLETE))["kept"] is None
+    assert (
+        msgspec.json.decode(msgspec.json.encode(d.fold([COMPLETE])), type=d.Response).raw is None
+    )
+    assert json.loads(d.encode_event(COMPLETE))["kept"] is None
 
 
 # --- token usage, and the folded response ------------------------------------------------------
 
 
 def test_usage_offers_prompt_and_completion_tokens_as_aliases() -> None:
-    usage = Usage(7, 5)
+    usage = d.Usage(7, 5)
     assert (usage.prompt_tokens, usage.completion_tokens) == (7, 5)
-    assert (Usage().prompt_tokens, Usage().completion_tokens, Usage().estimated) == (
+    assert (d.Usage().prompt_tokens, d.Usage().completion_tokens, d.Usage().estimated) == (
         None,
         None,
         False,
@@ -267,38 +257,38 @@ def test_usage_offers_prompt_and_completion_tokens_as_aliases() -> None:
 
 
 def test_unreported_usage_is_not_zero() -> None:
-    assert msgspec.json.encode(Usage()) == b"{}"
+    assert msgspec.json.encode(d.Usage()) == b"{}"
     assert (
-        msgspec.json.encode(Usage(0, cached_input_tokens=0))
+        msgspec.json.encode(d.Usage(0, cached_input_tokens=0))
         == b'{"input_tokens":0,"cached_input_tokens":0}'
     )
-    assert Usage() != Usage(0)
+    assert d.Usage() != d.Usage(0)
 
 
-START = MessageStart("msg", "req", "asked-for", "acme")
-CALL = ToolCall("1", "search", {})
-COMPLETE = MessageComplete(
+START = d.MessageStart("msg", "req", "asked-for", "acme")
+CALL = d.ToolCall("1", "search", {})
+COMPLETE = d.MessageComplete(
     "msg",
     "req",
     "tool_calls",
-    (Text("hi"), CALL),
-    Usage(1, 2),
+    (d.Text("hi"), CALL),
+    d.Usage(1, 2),
     "tool_use",
     "###",
     "answered",
     {"x": 1},
     "native",
-    (LossWarning("c", "p", "d"),),
+    (d.LossWarning("c", "p", "d"),),
     Raw([b"[1]"], json.loads),
 )
 
 
 def test_folded_response_keeps_every_field_of_the_events() -> None:
-    response = fold([START, TextDelta("msg", "req", 0, "hi"), COMPLETE])
-    assert response == Response(
-        message=Assistant("hi", tool_calls=[CALL]),
+    response = d.fold([START, d.TextDelta("msg", "req", 0, "hi"), COMPLETE])
+    assert response == d.Response(
+        message=d.Assistant("hi", tool_calls=[CALL]),
         finish_reason="tool_calls",
-        usage=Usage(1, 2),
+        usage=d.Usage(1, 2),
         finish_raw="tool_use",
         stop_sequence="###",
         parsed={"x": 1},
@@ -306,7 +296,7 @@ def test_folded_response_keeps_every_field_of_the_events() -> None:
         provider="acme",
         request_id="req",
         latency_ms=None,
-        warnings=(LossWarning("c", "p", "d"),),
+        warnings=(d.LossWarning("c", "p", "d"),),
         structured_path="native",
         kept=COMPLETE.kept,
     )
@@ -314,27 +304,27 @@ def test_folded_response_keeps_every_field_of_the_events() -> None:
 
 
 def test_folded_response_has_no_provider_if_no_event_names_one() -> None:
-    assert fold([COMPLETE]).provider is None
-    assert fold([MessageStart("msg", "req", "m"), COMPLETE]).provider is None
+    assert d.fold([COMPLETE]).provider is None
+    assert d.fold([d.MessageStart("msg", "req", "m"), COMPLETE]).provider is None
 
 
-@pytest.mark.parametrize("half", [[], [START], [START, TextDelta("msg", "req", 0, "hi")]])
-def test_fold_of_an_incomplete_stream_is_rejected(half: list[Event]) -> None:
+@pytest.mark.parametrize("half", [[], [START], [START, d.TextDelta("msg", "req", 0, "hi")]])
+def test_fold_of_an_incomplete_stream_is_rejected(half: list[d.Event]) -> None:
     with pytest.raises(ValueError, match=r"no message\.complete"):
-        fold(half)
+        d.fold(half)
 
 
 def test_raw_reply_is_none_if_it_was_not_kept() -> None:
-    assert Response(Assistant("hi"), "stop").raw is None
+    assert d.Response(d.Assistant("hi"), "stop").raw is None
 
 
 def test_cached_reply_is_recognised_by_its_usage() -> None:
-    assert Response(Assistant("hi"), "stop", Usage(from_cache=True)).cached
-    assert not Response(Assistant("hi"), "stop", Usage(1, 2)).cached
+    assert d.Response(d.Assistant("hi"), "stop", d.Usage(from_cache=True)).cached
+    assert not d.Response(d.Assistant("hi"), "stop", d.Usage(1, 2)).cached
 
 
 def test_reply_separates_thinking_from_text() -> None:
-    response = Response(Assistant((Thinking("h"), Text("hi"), Thinking("m"))), "stop")
+    response = d.Response(d.Assistant((d.Thinking("h"), d.Text("hi"), d.Thinking("m"))), "stop")
     assert (response.thinking, response.text) == ("hm", "hi")
 
 
@@ -350,28 +340,28 @@ def test_reply_separates_thinking_from_text() -> None:
 def test_paused_turn_is_recognised_by_the_raw_finish_reason(
     reason: Any, raw: str | None, paused: bool
 ) -> None:
-    assert Response(Assistant("hi"), reason, finish_raw=raw).is_paused is paused
+    assert d.Response(d.Assistant("hi"), reason, finish_raw=raw).is_paused is paused
 
 
 # --- display of a response in notebooks --------------------------------------------------------
 
-REPLY: Response[Any] = Response(
-    Assistant(
+REPLY: d.Response[Any] = d.Response(
+    d.Assistant(
         [
-            Thinking("Let me see."),
-            Text("The <Rhine>."),
-            ToolCall("c", "look", {"place": "a|b"}),
-            Image(Inline("aGk="), "image/webp"),
-            Image(Inline("aGk=")),
-            Image(Url("https://evil.example/x.png")),
+            d.Thinking("Let me see."),
+            d.Text("The <Rhine>."),
+            d.ToolCall("c", "look", {"place": "a|b"}),
+            d.Image(d.Inline("aGk="), "image/webp"),
+            d.Image(d.Inline("aGk=")),
+            d.Image(d.Url("https://evil.example/x.png")),
         ]
     ),
     "tool_calls",
-    Usage(10, 5),
+    d.Usage(10, 5),
     model="m",
     provider="p",
     latency_ms=12.4,
-    warnings=(LossWarning("dropped", "config.seed", "the wire has no seed"),),
+    warnings=(d.LossWarning("dropped", "config.seed", "the wire has no seed"),),
 )
 
 
@@ -393,5 +383,5 @@ def test_notebooks_show_the_parts_of_a_response() -> None:
     assert "evil.example" not in page  # the page loads no image from another server
     assert "2 images" in markdown
     assert "The <Rhine>." in markdown
-    empty = Response(Assistant(""), "stop")
+    empty = d.Response(d.Assistant(""), "stop")
     assert empty._repr_html_() == "<div><strong>?:?</strong><div><small>stop</small></div></div>"

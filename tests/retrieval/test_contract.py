@@ -16,27 +16,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman import (
-    CallCancelledError,
-    Embedder,
-    Embeddings,
-    InvalidRequestError,
-    InvalidResponseError,
-    Ranked,
-    Ranking,
-    RateLimitError,
-    Reranker,
-    UnsupportedFeatureError,
-    Usage,
-    Vectors,
-    connect_embedder,
-    connect_reranker,
-)
-from dragoman.retrieval import EMBED_CODECS, RERANK_CODECS, EmbedRequest, RerankRequest
+import dragoman as d
+from dragoman.retrieval import EMBED_CODECS, RERANK_CODECS
 from dragoman.transport import FixtureTransport
 
 
-class Lengths(Embedder):
+class Lengths(d.Embedder):
     """Embed a text as a vector of its length and position; fail at the request with a given
     number.
     """
@@ -46,43 +31,43 @@ class Lengths(Embedder):
     def __init__(
         self, fail_at: int = -1, error: Exception | None = None, usage: Sequence[int | None] = ()
     ) -> None:
-        self.requests: list[EmbedRequest] = []
+        self.requests: list[d.EmbedRequest] = []
         self._fail_at = fail_at
         self._error = error
         self._usage = usage
 
-    async def answer(self, request: EmbedRequest) -> Embeddings:
+    async def answer(self, request: d.EmbedRequest) -> d.Embeddings:
         number = len(self.requests)
         self.requests.append(request)
         if number == self._fail_at and self._error is not None:
             raise self._error
         rows = [[len(text), at] for at, text in enumerate(request.texts)]
         used = self._usage[number] if self._usage else len(request.texts)
-        usage = Usage(input_tokens=used)
-        return Embeddings(
-            vectors=Vectors.of(rows), model=f"m{number}", usage=usage, response_id=f"id{number}"
+        usage = d.Usage(input_tokens=used)
+        return d.Embeddings(
+            vectors=d.Vectors.of(rows), model=f"m{number}", usage=usage, response_id=f"id{number}"
         )
 
 
-class Scores(Reranker):
+class Scores(d.Reranker):
     """Score a document by the number that it contains."""
 
     name, model, batch_size = "scores", "m", 3
 
     def __init__(self) -> None:
-        self.requests: list[RerankRequest] = []
+        self.requests: list[d.RerankRequest] = []
 
-    async def answer(self, request: RerankRequest) -> Ranking:
+    async def answer(self, request: d.RerankRequest) -> d.Ranking:
         self.requests.append(request)
-        ranked = [Ranked(at, float(text)) for at, text in enumerate(request.documents)]
+        ranked = [d.Ranked(at, float(text)) for at, text in enumerate(request.documents)]
         ranked.sort(key=lambda each: -each.relevance_score)
-        return Ranking(
-            results=tuple(ranked[: request.top_k]), usage=Usage(search_units=1), model="m"
+        return d.Ranking(
+            results=tuple(ranked[: request.top_k]), usage=d.Usage(search_units=1), model="m"
         )
 
 
-def open_embedder(**settings: Any) -> Embedder:
-    return connect_embedder("m", base_url="http://host", **settings)
+def open_embedder(**settings: Any) -> d.Embedder:
+    return d.connect_embedder("m", base_url="http://host", **settings)
 
 
 # --- invalid arguments of embed and rerank -----------------------------------------------------
@@ -106,7 +91,7 @@ async def test_embed_rejects_invalid_input_before_a_request_is_sent(
     texts: Any, settings: dict[str, Any], message: str
 ) -> None:
     embedder = Lengths()
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(d.InvalidRequestError) as caught:
         await embedder.embed(texts, **settings)
     assert message in str(caught.value)
     assert embedder.requests == []
@@ -129,7 +114,7 @@ async def test_rerank_rejects_invalid_input_before_a_request_is_sent(
     query: Any, documents: Any, settings: dict[str, Any], message: str
 ) -> None:
     reranker = Scores()
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(d.InvalidRequestError) as caught:
         await reranker.rerank(query, documents, **settings)
     assert message in str(caught.value)
     assert reranker.requests == []
@@ -154,18 +139,18 @@ async def test_large_call_is_split_and_its_results_are_joined_in_order() -> None
         for request in embedder.requests
     }
     assert len(rest) == 1  # all other fields of the requests are equal
-    assert (found.model, found.response_id, found.usage) == ("m0", "id0", Usage(input_tokens=5))
+    assert (found.model, found.response_id, found.usage) == ("m0", "id0", d.Usage(input_tokens=5))
     assert found.latency_ms is not None
 
 
 async def test_total_tokens_are_known_only_if_every_request_reports_them() -> None:
     found = await Lengths(usage=[1, None, 3]).embed(["a"] * 5)
-    assert found.usage == Usage()
+    assert found.usage == d.Usage()
 
 
 async def test_error_of_a_split_call_carries_the_earlier_results() -> None:
-    embedder = Lengths(2, RateLimitError("slow down"))
-    with pytest.raises(RateLimitError) as caught:
+    embedder = Lengths(2, d.RateLimitError("slow down"))
+    with pytest.raises(d.RateLimitError) as caught:
         await embedder.embed(["a"] * 7)
     error = caught.value
     assert (
@@ -173,27 +158,29 @@ async def test_error_of_a_split_call_carries_the_earlier_results() -> None:
         "were not sent" in str(error)
     )
     assert error.response.vectors.tolist() == [[1, 0], [1, 1]] * 2
-    assert error.response.usage == Usage(input_tokens=4)
+    assert error.response.usage == d.Usage(input_tokens=4)
     assert len(embedder.requests) == 3
 
 
 async def test_error_of_the_first_request_has_no_partial_result() -> None:
-    with pytest.raises(RateLimitError) as caught:
-        await Lengths(0, RateLimitError("slow down")).embed(["a"] * 3)
+    with pytest.raises(d.RateLimitError) as caught:
+        await Lengths(0, d.RateLimitError("slow down")).embed(["a"] * 3)
     assert caught.value.response is None
     assert "texts[0:2] of 3 failed; texts[2:3] were not sent" in str(caught.value)
 
 
 async def test_vectors_of_one_call_have_the_same_length() -> None:
     class Growing(Lengths):
-        async def answer(self, request: EmbedRequest) -> Embeddings:
+        async def answer(self, request: d.EmbedRequest) -> d.Embeddings:
             found = await super().answer(request)
             size = len(self.requests)
             return msgspec.structs.replace(
-                found, vectors=Vectors.of([[0.0] * size for _ in request.texts])
+                found, vectors=d.Vectors.of([[0.0] * size for _ in request.texts])
             )
 
-    with pytest.raises(InvalidResponseError, match="have 2 numbers, those before it 1") as caught:
+    with pytest.raises(
+        d.InvalidResponseError, match="have 2 numbers, those before it 1"
+    ) as caught:
         await Growing().embed(["a"] * 3)
     assert len(caught.value.response.vectors) == 2
 
@@ -207,7 +194,7 @@ async def test_rankings_of_a_split_call_are_merged() -> None:
         (5, 7),
     ]
     assert [request.top_k for request in reranker.requests] == [3, 3, 1]
-    assert found.usage == Usage(search_units=3)
+    assert found.usage == d.Usage(search_units=3)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +250,7 @@ async def test_errors_contain_neither_secrets_nor_texts() -> None:
     )
     transport = FixtureTransport((400, {}, [body]))
     embedder = open_embedder(transport=transport, api_key="sk-verysecretkey123")
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(d.InvalidRequestError) as caught:
         await embedder.embed([text])
     assert text not in str(caught.value)
     assert "verysecret" not in f"{caught.value!r}{caught.value.provider_message}"
@@ -273,7 +260,7 @@ async def test_errors_contain_neither_secrets_nor_texts() -> None:
 async def test_embedding_call_that_would_lose_a_setting_can_be_rejected() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = open_embedder(transport=transport, on_loss="reject")
-    with pytest.raises(UnsupportedFeatureError, match="input_type"):
+    with pytest.raises(d.UnsupportedFeatureError, match="input_type"):
         await embedder.embed(["a"], input_type="query")
     assert transport.requests == []
 
@@ -281,7 +268,7 @@ async def test_embedding_call_that_would_lose_a_setting_can_be_rejected() -> Non
 async def test_error_for_a_loss_found_in_the_reply_carries_the_result() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = open_embedder(transport=transport, on_loss="reject")
-    with pytest.raises(UnsupportedFeatureError, match="dimensions") as caught:
+    with pytest.raises(d.UnsupportedFeatureError, match="dimensions") as caught:
         await embedder.embed(["a"], dimensions=8)
     assert caught.value.response.vectors.tolist() == [[1.0]]
 
@@ -290,15 +277,15 @@ async def test_unsupported_features_are_not_sent() -> None:
     transport = FixtureTransport()
     known = {"supports_dimensions": False}
     embedder = open_embedder(transport=transport, capabilities=known)
-    with pytest.raises(UnsupportedFeatureError, match="one length only"):
+    with pytest.raises(d.UnsupportedFeatureError, match="one length only"):
         await embedder.embed(["a"], dimensions=8)
     embedder = open_embedder(transport=transport, capabilities={"max_dimensions": 4})
-    with pytest.raises(InvalidRequestError, match="4 at most"):
+    with pytest.raises(d.InvalidRequestError, match="4 at most"):
         await embedder.embed(["a"], dimensions=8)
-    with pytest.raises(UnsupportedFeatureError, match="known not to embed"):
+    with pytest.raises(d.UnsupportedFeatureError, match="known not to embed"):
         await open_embedder(capabilities={"supports_embeddings": False}).embed(["a"])
-    with pytest.raises(UnsupportedFeatureError, match="known not to rank"):
-        await connect_reranker(
+    with pytest.raises(d.UnsupportedFeatureError, match="known not to rank"):
+        await d.connect_reranker(
             "m", base_url="http://host", capabilities={"supports_reranking": False}
         ).rerank("q", ["a"])
 
@@ -306,15 +293,15 @@ async def test_unsupported_features_are_not_sent() -> None:
 def test_invalid_settings_are_rejected() -> None:
     for call, settings, message in [
         (
-            connect_embedder,
+            d.connect_embedder,
             {"wire": "anthropic"},
             "unknown wire 'anthropic'; one of cohere, gemini",
         ),
-        (connect_reranker, {"wire": "ollama"}, "unknown wire 'ollama'; one of cohere, jina"),
-        (connect_embedder, {"batch_size": 0}, "batch_size must be a positive whole number"),
-        (connect_embedder, {"on_loss": "ignore"}, "on_loss must be"),
-        (connect_embedder, {"quirks": {"nonsense": 1}}, "quirks"),
-        (connect_reranker, {"base_url": "ftp://host"}, "base_url"),
+        (d.connect_reranker, {"wire": "ollama"}, "unknown wire 'ollama'; one of cohere, jina"),
+        (d.connect_embedder, {"batch_size": 0}, "batch_size must be a positive whole number"),
+        (d.connect_embedder, {"on_loss": "ignore"}, "on_loss must be"),
+        (d.connect_embedder, {"quirks": {"nonsense": 1}}, "quirks"),
+        (d.connect_reranker, {"base_url": "ftp://host"}, "base_url"),
     ]:
         opened: Callable[..., Any] = call
         with pytest.raises(ValueError, match=message):
@@ -326,7 +313,7 @@ def test_invalid_settings_are_rejected() -> None:
 
 async def test_cancelled_split_call_keeps_the_earlier_results() -> None:
     class Stuck(Lengths):
-        async def answer(self, request: EmbedRequest) -> Embeddings:
+        async def answer(self, request: d.EmbedRequest) -> d.Embeddings:
             if self.requests:
                 waiting.set()
                 await asyncio.Event().wait()
@@ -336,10 +323,10 @@ async def test_cancelled_split_call_keeps_the_earlier_results() -> None:
     embedder = Stuck()
     call = asyncio.ensure_future(embedder.embed(["a"] * 3, request_id="r"))
     await waiting.wait()
-    with pytest.raises(InvalidRequestError, match="already in flight"):
+    with pytest.raises(d.InvalidRequestError, match="already in flight"):
         await embedder.embed(["a"], request_id="r")
     assert await embedder.cancel("r") is True
-    with pytest.raises(CallCancelledError) as caught:
+    with pytest.raises(d.CallCancelledError) as caught:
         await call
     assert len(caught.value.response.vectors) == 2
     assert caught.value.request_id == "r"
@@ -350,7 +337,7 @@ async def test_cancelled_split_call_keeps_the_earlier_results() -> None:
 
 
 def test_vectors_behave_as_an_immutable_sequence_of_float_rows() -> None:
-    vectors = Vectors.of([[1, 2], [3, 4], [5, 6]])
+    vectors = d.Vectors.of([[1, 2], [3, 4], [5, 6]])
     assert (len(vectors), vectors.dimensions) == (3, 2)
     assert vectors[1].tolist() == vectors[-2].tolist() == [3, 4]
     assert isinstance(vectors[0], memoryview)
@@ -359,8 +346,8 @@ def test_vectors_behave_as_an_immutable_sequence_of_float_rows() -> None:
     assert vectors[::-1].tolist() == [[5, 6], [3, 4], [1, 2]]
     assert vectors[2:1].tolist() == []
     assert [list(row) for row in vectors] == [[1, 2], [3, 4], [5, 6]]
-    assert vectors == Vectors(array.array("f", [1, 2, 3, 4, 5, 6]), 2)
-    assert vectors != Vectors(array.array("f", [1, 2, 3, 4, 5, 6]), 3)
+    assert vectors == d.Vectors(array.array("f", [1, 2, 3, 4, 5, 6]), 2)
+    assert vectors != d.Vectors(array.array("f", [1, 2, 3, 4, 5, 6]), 3)
     assert vectors != [[1, 2]]
     assert pickle.loads(pickle.dumps(vectors)) == vectors
     assert base64.b64encode(vectors.tobytes()[:8]).decode() == "AACAPwAAAEA="
@@ -369,16 +356,16 @@ def test_vectors_behave_as_an_immutable_sequence_of_float_rows() -> None:
     with pytest.raises(TypeError):
         vectors[0][0] = 1.0
     with pytest.raises(ValueError, match="differ in length"):
-        Vectors.of([[1], [1, 2]])
+        d.Vectors.of([[1], [1, 2]])
     with pytest.raises(ValueError, match="are not vectors of 3"):
-        Vectors(b"12345678", 3)
-    assert Vectors.of([]).tolist() == []
+        d.Vectors(b"12345678", 3)
+    assert d.Vectors.of([]).tolist() == []
     assert repr(vectors) == "<Vectors 3 of 2 float32>"
 
 
 def test_numpy_array_shares_the_memory_of_the_vectors() -> None:
     numpy = pytest.importorskip("numpy")
-    vectors = Vectors.of([[1, 2], [3, 4]])
+    vectors = d.Vectors.of([[1, 2], [3, 4]])
     matrix = numpy.asarray(vectors)
     assert matrix.shape == (2, 2)
     assert matrix.dtype == numpy.float32

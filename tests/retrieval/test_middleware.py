@@ -9,32 +9,13 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    Cache,
-    Embedder,
-    Embeddings,
-    Fallback,
-    InvalidRequestError,
-    Observe,
-    OverloadedError,
-    Ranked,
-    Ranking,
-    RateLimit,
-    RateLimitError,
-    Record,
-    Reranker,
-    Retry,
-    Usage,
-    Vectors,
-    describe,
-)
+import dragoman as d
 from dragoman.calls import CallCompleted, CallFailed, CallStarted, RoutingSwitched
 from dragoman.middleware import CACHE, CassetteMiss
 from dragoman.prices import Match, PriceRow
-from dragoman.retrieval import EmbedRequest, RerankRequest
 
 
-class Plain(Embedder):
+class Plain(d.Embedder):
     """Raise the given errors first; then embed each text as a vector that contains its length."""
 
     batch_size = 2
@@ -42,19 +23,19 @@ class Plain(Embedder):
     def __init__(self, *errors: Exception | None, name: str = "plain", model: str = "m") -> None:
         self.name, self.model = name, model
         self.errors = list(errors)
-        self.requests: list[EmbedRequest] = []
+        self.requests: list[d.EmbedRequest] = []
         self.closed = False
 
-    async def answer(self, request: EmbedRequest) -> Embeddings:
+    async def answer(self, request: d.EmbedRequest) -> d.Embeddings:
         self.requests.append(request)
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
             raise error
         rows = [[float(len(text)), 1.0] for text in request.texts]
-        return Embeddings(
-            vectors=Vectors.of(rows),
+        return d.Embeddings(
+            vectors=d.Vectors.of(rows),
             model="m-1",
-            usage=Usage(input_tokens=len(rows)),
+            usage=d.Usage(input_tokens=len(rows)),
             response_id="id",
             provider=self.name,
         )
@@ -63,20 +44,22 @@ class Plain(Embedder):
         self.closed = True
 
 
-class Ranks(Reranker):
+class Ranks(d.Reranker):
     name, model = "ranks", "r"
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
-        self.requests: list[RerankRequest] = []
+        self.requests: list[d.RerankRequest] = []
 
-    async def answer(self, request: RerankRequest) -> Ranking:
+    async def answer(self, request: d.RerankRequest) -> d.Ranking:
         self.requests.append(request)
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
             raise error
-        results = tuple([Ranked(at, float(-at)) for at in range(len(request.documents))])
-        return Ranking(results=results[: request.top_k], usage=Usage(search_units=1), model="r")
+        results = tuple([d.Ranked(at, float(-at)) for at in range(len(request.documents))])
+        return d.Ranking(
+            results=results[: request.top_k], usage=d.Usage(search_units=1), model="r"
+        )
 
 
 async def _no_sleep(seconds: float) -> None:
@@ -91,21 +74,21 @@ slept: list[float] = []
 
 async def test_retry_repeats_only_the_failed_request_of_a_split_call() -> None:
     slept.clear()
-    inner = Plain(None, OverloadedError("busy"), None)
-    embedder: Any = Retry(inner, sleep=_no_sleep, random=lambda: 0.5)  # type: ignore[arg-type]
-    assert isinstance(embedder, Embedder)
+    inner = Plain(None, d.OverloadedError("busy"), None)
+    embedder: Any = d.Retry(inner, sleep=_no_sleep, random=lambda: 0.5)  # type: ignore[arg-type]
+    assert isinstance(embedder, d.Embedder)
     found = await embedder.embed(["a", "bb", "ccc"])
     assert [row[0] for row in found.vectors] == [1, 2, 3]
     assert [list(request.texts) for request in inner.requests] == [["a", "bb"], ["ccc"], ["ccc"]]
     assert [request.metadata["dragoman.attempt"] for request in inner.requests] == ["0", "0", "1"]
     assert slept == [1.0]
-    assert found.usage == Usage(input_tokens=3)
+    assert found.usage == d.Usage(input_tokens=3)
 
 
 async def test_error_after_exhausted_retries_carries_the_earlier_results() -> None:
-    inner = Plain(None, *[OverloadedError("busy") for _ in range(3)])
-    embedder: Any = Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
-    with pytest.raises(OverloadedError) as caught:
+    inner = Plain(None, *[d.OverloadedError("busy") for _ in range(3)])
+    embedder: Any = d.Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
+    with pytest.raises(d.OverloadedError) as caught:
         await embedder.embed(["a", "b", "c"])
     assert caught.value.retry_count == 2
     assert len(caught.value.response.vectors) == 2
@@ -113,18 +96,18 @@ async def test_error_after_exhausted_retries_carries_the_earlier_results() -> No
 
 
 async def test_retry_does_not_repeat_permanent_errors() -> None:
-    inner = Ranks(InvalidRequestError("no"))
-    reranker: Any = Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
-    assert isinstance(reranker, Reranker)
-    with pytest.raises(InvalidRequestError):
+    inner = Ranks(d.InvalidRequestError("no"))
+    reranker: Any = d.Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
+    assert isinstance(reranker, d.Reranker)
+    with pytest.raises(d.InvalidRequestError):
         await reranker.rerank("q", ["a"])
     assert len(inner.requests) == 1
 
 
 def test_nested_retries_are_rejected() -> None:
-    once: Any = Retry(Plain())  # type: ignore[arg-type]
+    once: Any = d.Retry(Plain())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Retry inside already"):
-        Retry(once)
+        d.Retry(once)
 
 
 # --- the fallback middleware around embedders --------------------------------------------------
@@ -132,13 +115,13 @@ def test_nested_retries_are_rejected() -> None:
 
 async def test_fallback_uses_another_server_of_the_same_model() -> None:
     seen: list[Any] = []
-    first, second = Plain(RateLimitError("slow"), name="a"), Plain(name="b")
-    embedder: Any = Fallback([first, second], on_event=seen.append)  # type: ignore[list-item]
+    first, second = Plain(d.RateLimitError("slow"), name="a"), Plain(name="b")
+    embedder: Any = d.Fallback([first, second], on_event=seen.append)  # type: ignore[list-item]
     found = await embedder.embed(["a", "b", "c"])
     assert len(found.vectors) == 3
     assert (len(first.requests), len(second.requests)) == (2, 1)
     assert [type(event) for event in seen] == [RoutingSwitched]
-    assert describe(embedder) == "Fallback(name='fallback')\n  1. Plain a:m\n  2. Plain b:m"
+    assert d.describe(embedder) == "Fallback(name='fallback')\n  1. Plain a:m\n  2. Plain b:m"
     await embedder.close()
     assert first.closed
     assert second.closed
@@ -155,13 +138,13 @@ def test_fallback_rejects_servers_of_different_embedding_models() -> None:
     ]:
         listed: Any = candidates
         with pytest.raises(ValueError, match=message):
-            Fallback(listed)
+            d.Fallback(listed)
 
 
 async def test_fallback_raises_errors_that_affect_all_candidates() -> None:
-    first, second = Plain(InvalidRequestError("no"), name="a"), Plain(name="b")
-    embedder: Any = Fallback([first, second])  # type: ignore[list-item]
-    with pytest.raises(InvalidRequestError):
+    first, second = Plain(d.InvalidRequestError("no"), name="a"), Plain(name="b")
+    embedder: Any = d.Fallback([first, second])  # type: ignore[list-item]
+    with pytest.raises(d.InvalidRequestError):
         await embedder.embed(["a"])
     assert second.requests == []
 
@@ -176,17 +159,17 @@ async def test_a_rate_limit_counts_the_requests_that_are_sent() -> None:
         now[0] += seconds
 
     inner = Plain()
-    embedder: Any = RateLimit(inner, requests_per_minute=2, clock=lambda: now[0], sleep=sleep)  # type: ignore[arg-type]
+    embedder: Any = d.RateLimit(inner, requests_per_minute=2, clock=lambda: now[0], sleep=sleep)  # type: ignore[arg-type]
     await embedder.embed(["a"] * 7)  # seven texts in batches of two are four requests
     assert len(inner.requests) == 4
     assert now[0] == pytest.approx(60.0)
 
 
 async def test_reserved_tokens_are_corrected_by_the_reported_usage() -> None:
-    embedder: Any = RateLimit(Plain(), tokens_per_minute=1000, max_concurrency=1)  # type: ignore[arg-type]
+    embedder: Any = d.RateLimit(Plain(), tokens_per_minute=1000, max_concurrency=1)  # type: ignore[arg-type]
     await embedder.embed(["some words"])
-    ranker: Any = RateLimit(Ranks(OverloadedError("x")), tokens_per_minute=1000)  # type: ignore[arg-type]
-    with pytest.raises(OverloadedError):
+    ranker: Any = d.RateLimit(Ranks(d.OverloadedError("x")), tokens_per_minute=1000)  # type: ignore[arg-type]
+    with pytest.raises(d.OverloadedError):
         await ranker.rerank("q", ["a"])
     await ranker.rerank("q", ["a"])
 
@@ -196,10 +179,10 @@ async def test_reserved_tokens_are_corrected_by_the_reported_usage() -> None:
 
 async def test_every_request_is_reported_as_one_event() -> None:
     seen: list[Any] = []
-    inner = Plain(None, OverloadedError("busy"))
+    inner = Plain(None, d.OverloadedError("busy"))
     inner.priced_as = PriceRow("p", Match(equals=("m",)), Decimal(2), Decimal(0))
-    embedder: Any = Observe(inner, seen.append)  # type: ignore[arg-type]
-    with pytest.raises(OverloadedError):
+    embedder: Any = d.Observe(inner, seen.append)  # type: ignore[arg-type]
+    with pytest.raises(d.OverloadedError):
         await embedder.embed(
             ["a", "b", "c"], input_type="query", dimensions=2, request_id="r", session_id="s"
         )
@@ -221,7 +204,7 @@ async def test_every_request_is_reported_as_one_event() -> None:
 
 async def test_content_is_reported_only_on_request() -> None:
     seen: list[Any] = []
-    reranker: Any = Observe(Ranks(), seen.append, include_content=True)  # type: ignore[arg-type]
+    reranker: Any = d.Observe(Ranks(), seen.append, include_content=True)  # type: ignore[arg-type]
     await reranker.rerank("q", ["a", "b"], top_k=1, return_documents=False)
     await reranker.policy.flush()
     done = seen[-1]
@@ -232,12 +215,12 @@ async def test_content_is_reported_only_on_request() -> None:
 
 async def test_a_cancelled_request_is_reported() -> None:
     class Stuck(Plain):
-        async def answer(self, request: EmbedRequest) -> Embeddings:
+        async def answer(self, request: d.EmbedRequest) -> d.Embeddings:
             await asyncio.Event().wait()
             raise AssertionError
 
     seen: list[Any] = []
-    embedder: Any = Observe(Stuck(), seen.append)  # type: ignore[arg-type]
+    embedder: Any = d.Observe(Stuck(), seen.append)  # type: ignore[arg-type]
     call = asyncio.ensure_future(embedder.embed(["a"]))
     await asyncio.sleep(0)
     call.cancel()
@@ -252,17 +235,17 @@ async def test_a_cancelled_request_is_reported() -> None:
 
 async def test_cassette_replays_embeddings(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
-    inner = Plain(None, RateLimitError("slow", status=429, retry_after=3.0))
-    recording: Any = Record(inner, path)  # type: ignore[arg-type]
+    inner = Plain(None, d.RateLimitError("slow", status=429, retry_after=3.0))
+    recording: Any = d.Record(inner, path)  # type: ignore[arg-type]
     first = await recording.embed(["a", "bb"], extras={"api_key": "sk-secretsecret1"})
-    with pytest.raises(RateLimitError):
+    with pytest.raises(d.RateLimitError):
         await recording.embed(["ccc"])
     assert "secretsecret" not in path.read_text()
     silent = Plain()
-    playing: Any = Record(silent, path)  # type: ignore[arg-type]
+    playing: Any = d.Record(silent, path)  # type: ignore[arg-type]
     again = await playing.embed(["a", "bb"], extras={"api_key": "sk-another"})
     assert (again.vectors, again.usage, again.model) == (first.vectors, first.usage, first.model)
-    with pytest.raises(RateLimitError) as caught:
+    with pytest.raises(d.RateLimitError) as caught:
         await playing.embed(["ccc"])
     assert (caught.value.retry_after, caught.value.status) == (3.0, 429)
     with pytest.raises(CassetteMiss, match="not on the cassette"):
@@ -273,11 +256,11 @@ async def test_cassette_replays_embeddings(tmp_path: Path) -> None:
 
 
 async def test_cassette_replays_rankings(tmp_path: Path) -> None:
-    recording: Any = Record(Ranks(), tmp_path / "t", "record")  # type: ignore[arg-type]
+    recording: Any = d.Record(Ranks(), tmp_path / "t", "record")  # type: ignore[arg-type]
     first = await recording.rerank("q", ["a", "b"], top_k=1)
-    playing: Any = Record(Ranks(), tmp_path / "t", "replay")  # type: ignore[arg-type]
+    playing: Any = d.Record(Ranks(), tmp_path / "t", "replay")  # type: ignore[arg-type]
     assert (await playing.rerank("q", ["a", "b"], top_k=1)).results == first.results
-    off: Any = Record(Ranks(), tmp_path / "none", "off")  # type: ignore[arg-type]
+    off: Any = d.Record(Ranks(), tmp_path / "none", "off")  # type: ignore[arg-type]
     await off.rerank("q", ["a"])
     assert not (tmp_path / "none").exists()
 
@@ -288,12 +271,12 @@ async def test_cassette_replays_rankings(tmp_path: Path) -> None:
 async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
     inner = Plain()
     inner.batch_size = 10
-    embedder: Any = Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
+    embedder: Any = d.Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
     await embedder.embed(["a", "bb"])
     found = await embedder.embed(["ccc", "a", "dddd", "bb"])
     assert [row[0] for row in found.vectors] == [3, 1, 4, 2]
     assert list(inner.requests[1].texts) == ["ccc", "dddd"]
-    assert found.usage == Usage(input_tokens=2)
+    assert found.usage == d.Usage(input_tokens=2)
     whole = await embedder.embed(["bb", "dddd"])
     assert (whole.usage.from_cache, whole.usage.input_tokens) == (True, 0)
     assert len(inner.requests) == 2
@@ -307,7 +290,7 @@ async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
 
 async def test_cached_rankings_are_returned_without_a_request(tmp_path: Path) -> None:
     inner = Ranks()
-    reranker: Any = Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
+    reranker: Any = d.Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
     first = await reranker.rerank("q", ["a", "b"])
     again = await reranker.rerank("q", ["a", "b"])
     assert again.results == first.results
@@ -321,8 +304,8 @@ async def test_cached_rankings_are_returned_without_a_request(tmp_path: Path) ->
 
 async def test_middleware_around_an_embedder_describes_itself_and_forwards_everything() -> None:
     inner = Plain()
-    stack: Any = Retry(RateLimit(Observe(inner), requests_per_minute=60))  # type: ignore[arg-type]
-    assert describe(stack).splitlines() == [
+    stack: Any = d.Retry(d.RateLimit(d.Observe(inner), requests_per_minute=60))  # type: ignore[arg-type]
+    assert d.describe(stack).splitlines() == [
         "Retry(max_retries=2)",
         "RateLimit(requests_per_minute=60)",
         "Observe(subscribers=[], queue_size=1000, include_content=False)",

@@ -9,18 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman import (
-    AuthenticationError,
-    InvalidModelError,
-    PriceTable,
-    Usage,
-    connect,
-    connect_embedder,
-    connect_reranker,
-    cost,
-    describe,
-)
-from dragoman.registry import ConfigError, Registry
+import dragoman as d
+from dragoman.registry import ConfigError
 from dragoman.transport import FixtureTransport
 
 KEYS = ("OPENAI_API_KEY", "COHERE_API_KEY", "VOYAGE_API_KEY", "JINA_API_KEY", "GEMINI_API_KEY")
@@ -56,7 +46,7 @@ NAMES = [
 @pytest.mark.parametrize(("name", "url"), NAMES)
 async def test_embedder_is_opened_by_name(name: str, url: str) -> None:
     transport = FixtureTransport(_vectors())
-    found = await connect_embedder(name, transport=transport).embed(["a"])
+    found = await d.connect_embedder(name, transport=transport).embed(["a"])
     assert transport.requests[0].url == url
     assert found.vectors.tolist() == [[1.0, 2.0]]
     assert found.provider == name.partition(":")[0]
@@ -64,9 +54,9 @@ async def test_embedder_is_opened_by_name(name: str, url: str) -> None:
 
 async def test_base64_vectors_are_requested_from_vendors_known_to_support_them() -> None:
     transport = FixtureTransport(_vectors(), _vectors())
-    await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(["a"])
+    await d.connect_embedder("openai:text-embedding-3-small", transport=transport).embed(["a"])
     assert msgspec.json.decode(transport.requests[0].body)["encoding_format"] == "base64"
-    await connect_embedder("together:some-model", transport=transport, api_key="k").embed(["a"])
+    await d.connect_embedder("together:some-model", transport=transport, api_key="k").embed(["a"])
     assert "encoding_format" not in msgspec.json.decode(transport.requests[1].body)
 
 
@@ -84,33 +74,33 @@ async def test_reranker_is_opened_by_name(name: str, url: str) -> None:
     results = [{"index": 0, "relevance_score": 1.0, "score": 1.0}]
     body: Any = results if name.startswith("tei") else {"results": results, "data": results}
     transport = FixtureTransport((200, {}, [msgspec.json.encode(body)]))
-    found = await connect_reranker(name, transport=transport).rerank("q", ["a"])
+    found = await d.connect_reranker(name, transport=transport).rerank("q", ["a"])
     assert transport.requests[0].url == url
     assert found.results[0].index == 0
 
 
 def test_vendor_without_embeddings_is_rejected() -> None:
-    with pytest.raises(InvalidModelError, match="no model of anthropic embeds"):
-        connect_embedder("anthropic:claude-sonnet-4-6", api_key="k")
-    with pytest.raises(InvalidModelError, match="no model of google ranks"):
-        connect_reranker("google:gemini-embedding-001")
+    with pytest.raises(d.InvalidModelError, match="no model of anthropic embeds"):
+        d.connect_embedder("anthropic:claude-sonnet-4-6", api_key="k")
+    with pytest.raises(d.InvalidModelError, match="no model of google ranks"):
+        d.connect_reranker("google:gemini-embedding-001")
 
 
 def test_vendor_without_chat_models_is_rejected_for_chat() -> None:
-    with pytest.raises(InvalidModelError, match="is not a chat model") as caught:
-        connect("voyage:voyage-3.5")
+    with pytest.raises(d.InvalidModelError, match="is not a chat model") as caught:
+        d.connect("voyage:voyage-3.5")
     assert "connect_embedder" in str(caught.value)
 
 
 def test_error_names_the_variable_of_a_missing_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COHERE_API_KEY")
-    with pytest.raises(AuthenticationError, match="COHERE_API_KEY"):
-        connect_reranker("cohere:rerank-v3.5")
+    with pytest.raises(d.AuthenticationError, match="COHERE_API_KEY"):
+        d.connect_reranker("cohere:rerank-v3.5")
 
 
 def test_error_for_an_unknown_name_explains_valid_names() -> None:
-    with pytest.raises(InvalidModelError, match="vendor:model"):
-        connect_embedder("nonsense")
+    with pytest.raises(d.InvalidModelError, match="vendor:model"):
+        d.connect_embedder("nonsense")
 
 
 FILE = """
@@ -128,17 +118,17 @@ models:
 
 async def test_models_yaml_configures_wires_and_limits(tmp_path: Path) -> None:
     (tmp_path / "models.yaml").write_text(FILE)
-    registry = Registry.load(tmp_path / "models.yaml")
+    registry = d.Registry.load(tmp_path / "models.yaml")
     transport = FixtureTransport((200, {}, [b"[[1.0]]"]))
     embedder = registry.open_embedder("vectors", transport=transport)
     assert embedder.batch_size == 8
     assert (await embedder.embed(["a"], input_type="query")).warnings == ()
     assert transport.requests[0].url == "http://10.0.0.5:7997/embed"
-    assert describe(embedder).splitlines() == [
+    assert d.describe(embedder).splitlines() == [
         "Retry(max_retries=3)",
         "HttpEmbedder box:bge-small",
     ]
-    assert describe(registry.open_reranker("vectors", retries=0)) == "HttpReranker box:bge-small"
+    assert d.describe(registry.open_reranker("vectors", retries=0)) == "HttpReranker box:bge-small"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +145,7 @@ def test_error_locates_a_mistake_in_models_yaml(tmp_path: Path, text: str, messa
         f"adapters:\n  box:\n    type: openai-compatible\n    base_url: http://h\n    {text}\n"
     )
     with pytest.raises(ConfigError) as caught:
-        Registry.load(path)
+        d.Registry.load(path)
     assert "models.yaml:5: " in str(caught.value)
     assert message in str(caught.value)
 
@@ -165,10 +155,10 @@ def test_error_locates_a_mistake_in_models_yaml(tmp_path: Path, text: str, messa
 
 async def test_embedding_cost_is_computed() -> None:
     transport = FixtureTransport(_vectors())
-    found = await connect_embedder("openai:text-embedding-3-small", transport=transport).embed(
+    found = await d.connect_embedder("openai:text-embedding-3-small", transport=transport).embed(
         ["a"]
     )
-    assert cost(found).total == Decimal("0.00002")
+    assert d.cost(found).total == Decimal("0.00002")
 
 
 async def test_reranking_is_priced_by_the_number_of_searches() -> None:
@@ -177,14 +167,14 @@ async def test_reranking_is_priced_by_the_number_of_searches() -> None:
         "meta": {"billed_units": {"search_units": 3}},
     }
     transport = FixtureTransport((200, {}, [msgspec.json.encode(body)]))
-    found = await connect_reranker("cohere:rerank-v3.5", transport=transport).rerank("q", ["a"])
-    bill = cost(found)
+    found = await d.connect_reranker("cohere:rerank-v3.5", transport=transport).rerank("q", ["a"])
+    bill = d.cost(found)
     assert bill.total == Decimal("0.006")
     assert bill.parts == {"search": Decimal("0.006")}
 
 
 def test_reranking_has_no_cost_if_the_number_of_searches_is_unknown() -> None:
-    bill = cost(Usage(input_tokens=5), "cohere:rerank-v3.5")
+    bill = d.cost(d.Usage(input_tokens=5), "cohere:rerank-v3.5")
     assert not bill
     assert "search_units" in bill.reason
 
@@ -192,9 +182,9 @@ def test_reranking_has_no_cost_if_the_number_of_searches_is_unknown() -> None:
 def test_price_per_search_of_a_custom_price_table_is_used(tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("rows:\n  - {provider: x, match: {equals: [r]}, search: '1.5'}\n")
-    assert cost(Usage(search_units=2), "x:r", table=PriceTable.load(path)).total == Decimal(
+    assert d.cost(d.Usage(search_units=2), "x:r", table=d.PriceTable.load(path)).total == Decimal(
         "0.003"
     )
     path.write_text("rows:\n  - {provider: x, match: {equals: [r]}, search: '-1'}\n")
     with pytest.raises(ValueError, match="search"):
-        PriceTable.load(path)
+        d.PriceTable.load(path)

@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman import (
-    InvalidResponseError,
-    ProviderError,
-    StreamInterruptedError,
-    Tool,
-    ToolUseStart,
-    UnavailableError,
-    check_events,
-)
+import dragoman as d
 from dragoman.sim import Answer, Call, Fault, ScriptedProvider, ScriptRule
 from dragoman.sim.faults import Mangler, interleave
 from dragoman.wire import SERVER_CODECS
@@ -80,8 +72,8 @@ async def test_interleaved_fragments_are_decoded_to_the_same_calls(wire: str) ->
     wanted = await plain.complete("x", tools=TOOLS)
     events, error = await collect(mixed.stream("x", tools=TOOLS))
     assert error is None
-    check_events(events)
-    assert [event.tool_use_id for event in events if isinstance(event, ToolUseStart)] == [
+    d.check_events(events)
+    assert [event.tool_use_id for event in events if isinstance(event, d.ToolUseStart)] == [
         "c0",
         "c1",
         "c2",
@@ -111,13 +103,13 @@ def test_fault_interleaves_the_fragments_of_several_calls() -> None:
     assert one.end(stream[200:]).data == wanted
 
 
-FAULTS: list[tuple[Fault, type[ProviderError] | None]] = [
-    (Fault(cut_at=400), StreamInterruptedError),
-    (Fault(end_at=400), StreamInterruptedError),
-    (Fault(cut_at=0), StreamInterruptedError),
+FAULTS: list[tuple[Fault, type[d.ProviderError] | None]] = [
+    (Fault(cut_at=400), d.StreamInterruptedError),
+    (Fault(end_at=400), d.StreamInterruptedError),
+    (Fault(cut_at=0), d.StreamInterruptedError),
     (Fault(drip=3), None),
     (Fault(content_type="text/plain"), None),
-    (Fault(status=502, body="<html>oops</html>"), UnavailableError),
+    (Fault(status=502, body="<html>oops</html>"), d.UnavailableError),
     (Fault(duplicate=99), None),
 ]
 
@@ -125,11 +117,11 @@ FAULTS: list[tuple[Fault, type[ProviderError] | None]] = [
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(("fault", "kind"), FAULTS)
 async def test_each_fault_is_raised_by_the_client_as_its_error_class(
-    wire: str, fault: Fault, kind: type[ProviderError] | None
+    wire: str, fault: Fault, kind: type[d.ProviderError] | None
 ) -> None:
     model = ScriptedProvider(ScriptRule(TEXT, fault=fault), wire=wire)
     events, error = await collect(model.stream("x"))
-    check_events(events)
+    d.check_events(events)
     assert (type(error) if error else None) is kind
     if kind is None:
         assert "".join([getattr(event, "text", "") for event in events]) == TEXT
@@ -137,7 +129,7 @@ async def test_each_fault_is_raised_by_the_client_as_its_error_class(
 
 async def test_reply_body_with_inserted_garbage_is_rejected() -> None:
     model = ScriptedProvider(ScriptRule(TEXT, fault=Fault(garbage_at=30)))
-    with pytest.raises(InvalidResponseError):
+    with pytest.raises(d.InvalidResponseError):
         await model.complete("x")
 
 
@@ -146,7 +138,7 @@ async def test_scripted_error_is_raised_even_after_encoding_to_bytes() -> None:
         ScriptRule(TEXT, fault=Fault(error="OverloadedError", after=2, drip=5))
     )
     events, error = await collect(model.stream("x"))
-    check_events(events)
+    d.check_events(events)
     assert type(error).__name__ == "OverloadedError"
     assert events[-1].finish_reason == "error"  # type: ignore[union-attr]
 
@@ -178,13 +170,13 @@ async def test_events_of_a_stream_with_any_fault_are_valid(
         ScriptRule(answer, fault=fault), wire=wire, seed=seed, sleep=Clock().sleep
     )
     if stream:
-        events, error = await collect(model.stream("x", tools=[*TOOLS, Tool("third")]))
-        check_events(events)
+        events, error = await collect(model.stream("x", tools=[*TOOLS, d.Tool("third")]))
+        d.check_events(events)
         assert events or error is not None
     else:
         try:
             await model.complete("x", tools=TOOLS)
             error = None
-        except ProviderError as raised:
+        except d.ProviderError as raised:
             error = raised
-    assert error is None or isinstance(error, ProviderError)
+    assert error is None or isinstance(error, d.ProviderError)

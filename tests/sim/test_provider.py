@@ -14,43 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman import (
-    Assistant,
-    CallCancelledError,
-    Continuity,
-    InvalidRequestError,
-    MalformedToolCallError,
-    Opaque,
-    OverloadedError,
-    ProviderError,
-    RateLimitError,
-    RedactedThinking,
-    Request,
-    StreamInterruptedError,
-    StructuredOutputError,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    UnavailableError,
-    Usage,
-    User,
-    check_events,
-    fold,
-)
+import dragoman as d
 from dragoman.sim import Answer, Call, Fault, RequestMatch, Script, ScriptedProvider, ScriptRule
 
 from ..listed import Clock, collect
 
-TOOLS = [Tool("search"), Tool("read")]
+TOOLS = [d.Tool("search"), d.Tool("read")]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
 async def test_last_scripted_answer_is_repeated_for_further_calls() -> None:
-    model = ScriptedProvider(RateLimitError("slow", retry_after=2.0), "one", Answer("two"))
-    with pytest.raises(RateLimitError) as caught:
+    model = ScriptedProvider(d.RateLimitError("slow", retry_after=2.0), "one", Answer("two"))
+    with pytest.raises(d.RateLimitError) as caught:
         await model.complete("a")
     assert caught.value.retry_after == 2.0
     assert (caught.value.provider, caught.value.model) == ("sim", "sim")
@@ -60,14 +35,14 @@ async def test_last_scripted_answer_is_repeated_for_further_calls() -> None:
 
 
 async def test_scripted_error_is_copied_for_every_call() -> None:
-    given = StructuredOutputError(
+    given = d.StructuredOutputError(
         "wrong", output_content="{", retry_after=2.0, headers={"x-request-id": "r"}
     )
     given.add_note("from the start")
     model = ScriptedProvider(given)
-    raised: list[StructuredOutputError] = []
+    raised: list[d.StructuredOutputError] = []
     for number in range(2):
-        with pytest.raises(StructuredOutputError) as caught:
+        with pytest.raises(d.StructuredOutputError) as caught:
             await model.complete("Hello", request_id=f"r{number}")
         caught.value.add_note("of this call")
         raised.append(caught.value)
@@ -81,29 +56,29 @@ async def test_scripted_error_is_copied_for_every_call() -> None:
 
 async def test_content_blocks_of_a_scripted_answer_arrive_in_order() -> None:
     said = [
-        Thinking("so ", Continuity("signed")),
+        d.Thinking("so ", d.Continuity("signed")),
         Call("search", {"q": "Ä"}, "c1"),
-        RedactedThinking("xx"),
-        Text("and now"),
+        d.RedactedThinking("xx"),
+        d.Text("and now"),
         Call("read", {"n": [1]}, "c2"),
-        Opaque({"kind": "own"}),
+        d.Opaque({"kind": "own"}),
     ]
-    model = ScriptedProvider(Answer(content=said, usage=Usage(7, 3), stop_sequence="END"))
+    model = ScriptedProvider(Answer(content=said, usage=d.Usage(7, 3), stop_sequence="END"))
     stream = model.stream("x", tools=TOOLS)
     events = [event async for event in stream]
-    check_events(events)
+    d.check_events(events)
     reply = stream.response
     assert reply is not None
     content = reply.message.content
     assert [type(block) for block in content] == [
-        Thinking,
-        ToolCall,
-        RedactedThinking,
-        Text,
-        ToolCall,
-        Opaque,
+        d.Thinking,
+        d.ToolCall,
+        d.RedactedThinking,
+        d.Text,
+        d.ToolCall,
+        d.Opaque,
     ]
-    assert isinstance(content[0], Thinking)
+    assert isinstance(content[0], d.Thinking)
     assert content[0].continuity is not None
     assert content[0].continuity.signature == "signed"
     assert [(call.id, call.arguments) for call in reply.tool_calls] == [
@@ -112,7 +87,7 @@ async def test_content_blocks_of_a_scripted_answer_arrive_in_order() -> None:
     ]
     assert (reply.finish_reason, reply.usage, reply.stop_sequence) == (
         "tool_calls",
-        Usage(7, 3),
+        d.Usage(7, 3),
         "END",
     )
 
@@ -125,20 +100,22 @@ async def test_token_usage_is_counted_unless_the_script_gives_it() -> None:
     assert counted.output_tokens
     assert counted.reasoning_tokens
     assert counted.total_tokens == counted.input_tokens + counted.output_tokens
-    assert (await ScriptedProvider(Answer("x", usage=Usage())).complete("hello")).usage == Usage()
+    assert (
+        await ScriptedProvider(Answer("x", usage=d.Usage())).complete("hello")
+    ).usage == d.Usage()
 
 
 CONVERSATION = (
-    System("You are Terse."),
-    User("first"),
-    Assistant("ok"),
-    User("the WEATHER in Bern"),
+    d.System("You are Terse."),
+    d.User("first"),
+    d.Assistant("ok"),
+    d.User("the WEATHER in Bern"),
 )
 AFTER_TOOL = (
-    User("go"),
-    Assistant(tool_calls=[ToolCall("a", "search", {}), ToolCall("b", "search", {})]),
-    ToolResult("a", "sunny"),
-    ToolResult("b", "rainy"),
+    d.User("go"),
+    d.Assistant(tool_calls=[d.ToolCall("a", "search", {}), d.ToolCall("b", "search", {})]),
+    d.ToolResult("a", "sunny"),
+    d.ToolResult("b", "rainy"),
 )
 MATCHES: list[tuple[RequestMatch, tuple[Any, ...], dict[str, Any], bool]] = [
     (RequestMatch(), CONVERSATION, {}, True),
@@ -170,7 +147,7 @@ MATCHES: list[tuple[RequestMatch, tuple[Any, ...], dict[str, Any], bool]] = [
 def test_rules_match_requests_by_their_fields(
     match: RequestMatch, messages: tuple[Any, ...], facts: dict[str, Any], fits: bool
 ) -> None:
-    assert match.fits(Request(messages, **facts)) is fits
+    assert match.fits(d.Request(messages, **facts)) is fits
 
 
 async def test_error_for_an_unmatched_request_lists_the_rules_without_the_prompt() -> None:
@@ -178,7 +155,7 @@ async def test_error_for_an_unmatched_request_lists_the_rules_without_the_prompt
         ScriptRule("a", RequestMatch(text="xylophone"), name="about x"),
         ScriptRule("b", RequestMatch(text="zebra")),
     )
-    with pytest.raises(InvalidRequestError, match=r"no rule .* tried about x, rule 2") as caught:
+    with pytest.raises(d.InvalidRequestError, match=r"no rule .* tried about x, rule 2") as caught:
         await model.complete("my secret wish")
     assert "secret" not in str(caught.value)
 
@@ -220,22 +197,22 @@ async def test_two_calls_never_share_an_id() -> None:
 
 
 STATUSES = [
-    (Fault(status=429, retry_after=7), RateLimitError),
-    (Fault(status=503, message="busy"), UnavailableError),
-    (Fault(status=529), OverloadedError),
-    (Fault(error="OverloadedError", message="too much"), OverloadedError),
-    (Fault(status=400, code="bad"), InvalidRequestError),
+    (Fault(status=429, retry_after=7), d.RateLimitError),
+    (Fault(status=503, message="busy"), d.UnavailableError),
+    (Fault(status=529), d.OverloadedError),
+    (Fault(error="OverloadedError", message="too much"), d.OverloadedError),
+    (Fault(status=400, code="bad"), d.InvalidRequestError),
 ]
 
 
 @pytest.mark.parametrize(("fault", "kind"), STATUSES)
 async def test_scripted_rejections_are_raised_before_any_event(
-    fault: Fault, kind: type[ProviderError]
+    fault: Fault, kind: type[d.ProviderError]
 ) -> None:
     events, error = await collect(ScriptedProvider(ScriptRule("never", fault=fault)).stream("x"))
     assert events == []
     assert type(error) is kind
-    assert isinstance(error, ProviderError)
+    assert isinstance(error, d.ProviderError)
     assert (error.status, error.retry_after) == (fault.status, fault.retry_after)
     assert error.request_id
 
@@ -244,9 +221,9 @@ async def test_an_error_after_some_pieces_ends_the_message_and_is_raised() -> No
     fault = Fault(error="StreamInterruptedError", after=3)
     model = ScriptedProvider(ScriptRule(Answer("one two three four"), fault=fault))
     events, error = await collect(model.stream("x"))
-    check_events(events)
-    assert isinstance(error, StreamInterruptedError)
-    reply = fold(events)
+    d.check_events(events)
+    assert isinstance(error, d.StreamInterruptedError)
+    reply = d.fold(events)
     assert (reply.text, reply.finish_reason) == ("one two three", "error")
     assert error.response.text == "one two three"
 
@@ -254,8 +231,8 @@ async def test_an_error_after_some_pieces_ends_the_message_and_is_raised() -> No
 async def test_fault_scripted_after_the_last_piece_occurs_at_the_end() -> None:
     model = ScriptedProvider(ScriptRule("one", fault=Fault(error="OverloadedError", after=99)))
     events, error = await collect(model.stream("x"))
-    assert fold(events).finish_reason == "error"
-    assert isinstance(error, OverloadedError)
+    assert d.fold(events).finish_reason == "error"
+    assert isinstance(error, d.OverloadedError)
 
 
 async def test_scripted_delays_are_applied() -> None:
@@ -274,20 +251,20 @@ async def test_stalled_reply_can_be_cancelled() -> None:
     await asyncio.sleep(0)
     assert await stream.cancel()
     heard += [await waiting, *[event async for event in stream]]
-    check_events(heard)
+    d.check_events(heard)
     assert stream.response is not None
     assert (stream.response.text, stream.response.finish_reason) == ("one", "cancelled")
     task = asyncio.ensure_future(model.complete("x", request_id="R"))
     for _ in range(5):
         await asyncio.sleep(0)
     assert await model.cancel("R")
-    with pytest.raises(CallCancelledError):
+    with pytest.raises(d.CallCancelledError):
         await task
 
 
 async def test_malformed_arguments_never_become_an_intent() -> None:
     model = ScriptedProvider(Answer(tool_calls=[Call("search", '{"q": ')]))
-    with pytest.raises(MalformedToolCallError):
+    with pytest.raises(d.MalformedToolCallError):
         await model.complete("x", tools=TOOLS)
 
 
@@ -295,7 +272,7 @@ async def test_scripted_structured_output_is_validated() -> None:
     model = ScriptedProvider('{"n": 3}', '{"n": "three"}')
     reply = await model.complete("x", response_schema=SCHEMA)
     assert (reply.parsed, reply.structured_path) == ({"n": 3}, "native")
-    with pytest.raises(StructuredOutputError):
+    with pytest.raises(d.StructuredOutputError):
         await model.complete("x", response_schema=SCHEMA)
 
 
@@ -305,7 +282,7 @@ async def test_an_answer_can_be_a_function_of_the_request() -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    (lambda: Answer("a", content=[Text("b")]), "content excludes"),
+    (lambda: Answer("a", content=[d.Text("b")]), "content excludes"),
     (lambda: Answer(finish="done"), "finish must be one of"),  # type: ignore[arg-type]
     (lambda: Answer(pace=-1), "pace must be a number of seconds"),
     (lambda: Answer(delay=math.nan), "delay must be"),
@@ -344,9 +321,9 @@ CALLS = st.builds(
     st.none() | st.sampled_from(["c1", "c2"]),
 )
 SAID = (
-    st.builds(Text, WORDS)
-    | st.builds(Thinking, WORDS)
-    | st.builds(RedactedThinking, WORDS)
+    st.builds(d.Text, WORDS)
+    | st.builds(d.Thinking, WORDS)
+    | st.builds(d.RedactedThinking, WORDS)
     | CALLS
 )
 ERRORS = st.sampled_from(
@@ -358,7 +335,9 @@ ANSWERS = st.builds(
     finish=st.none()
     | st.sampled_from(["stop", "length", "tool_calls", "content_filter", "error", "cancelled"]),
     piece=st.none() | st.integers(1, 5),
-    usage=st.none() | st.just(Usage()) | st.builds(Usage, st.integers(0, 9), st.integers(0, 9)),
+    usage=st.none()
+    | st.just(d.Usage())
+    | st.builds(d.Usage, st.integers(0, 9), st.integers(0, 9)),
 )
 FAULTS = st.none() | st.builds(
     Fault, error=st.none() | ERRORS, after=st.integers(0, 12), stall=st.none() | st.just(1)
@@ -385,12 +364,12 @@ async def test_any_script_gives_a_valid_stream_or_one_error(
     for _ in range(2):
         stream = model.stream("x", tools=TOOLS, response_schema=schema)
         events, error = await collect(stream)
-        check_events(events)
-        assert error is None or isinstance(error, ProviderError)
+        d.check_events(events)
+        assert error is None or isinstance(error, d.ProviderError)
         assert events or error is not None
         if events:
             assert stream.response is not None
-            assert (fold(events).finish_reason == "error") <= (error is not None or rules != [])
+            assert (d.fold(events).finish_reason == "error") <= (error is not None or rules != [])
 
 
 async def test_documented_script_fields_exist(capsys: pytest.CaptureFixture[str]) -> None:

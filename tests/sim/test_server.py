@@ -18,21 +18,7 @@ import openai
 import pytest
 from click.testing import CliRunner
 
-from dragoman import (
-    AuthenticationError,
-    InvalidModelError,
-    InvalidRequestError,
-    InvalidResponseError,
-    OverloadedError,
-    ProviderError,
-    RateLimitError,
-    StreamInterruptedError,
-    TimedOutError,
-    Tool,
-    UnavailableError,
-    check_events,
-    fold,
-)
+import dragoman as d
 from dragoman.cli import main
 from dragoman.sim import (
     Answer,
@@ -53,7 +39,7 @@ from ..waiting import PATIENCE, until, virtual_time
 
 WIRES = sorted(SERVER_CODECS)
 SETTINGS: dict[str, Any] = {"config": {"max_tokens": 200}}
-TOOLS = [Tool("search")]
+TOOLS = [d.Tool("search")]
 TEXT = "The quick brown fox jumps over the lazy dog, and over the next one, too."
 Sim = Callable[..., SimServer]
 
@@ -69,8 +55,8 @@ async def test_client_receives_the_complete_scripted_answer(dragoman_sim: Sim, w
         whole = await model.complete("x", TOOLS, **SETTINGS)
         events, error = await collect(model.stream("x", TOOLS, **SETTINGS))
     assert error is None
-    check_events(events)
-    for reply in (whole, fold(events)):
+    d.check_events(events)
+    for reply in (whole, d.fold(events)):
         assert reply.text == TEXT
         assert [(call.id, call.arguments) for call in reply.tool_calls] == [
             ("call_1", {"q": "a"}),
@@ -81,23 +67,23 @@ async def test_client_receives_the_complete_scripted_answer(dragoman_sim: Sim, w
     assert [len(request.tools) for request in sim.requests] == [1, 1]
 
 
-Row = tuple[Fault, type[ProviderError] | None, type[ProviderError] | None]
+Row = tuple[Fault, type[d.ProviderError] | None, type[d.ProviderError] | None]
 # The error that a complete call raises, and the error that a stream raises.
 FAULTS: dict[str, Row] = {
-    "status": (Fault(status=429, retry_after=3), RateLimitError, RateLimitError),
-    "status 401": (Fault(status=401), AuthenticationError, AuthenticationError),
+    "status": (Fault(status=429, retry_after=3), d.RateLimitError, d.RateLimitError),
+    "status 401": (Fault(status=401), d.AuthenticationError, d.AuthenticationError),
     "page": (
         Fault(status=502, body="<html>x", content_type="text/html"),
-        UnavailableError,
-        UnavailableError,
+        d.UnavailableError,
+        d.UnavailableError,
     ),
-    "error later": (Fault(error="OverloadedError", after=2), OverloadedError, OverloadedError),
-    "cut": (Fault(cut_at=90), StreamInterruptedError, StreamInterruptedError),
-    "cut at once": (Fault(cut_at=0), StreamInterruptedError, StreamInterruptedError),
-    "ended": (Fault(end_at=90), InvalidResponseError, StreamInterruptedError),
-    "garbage": (Fault(garbage_at=30, garbage=40), InvalidResponseError, None),
-    "stall": (Fault(stall=1e6, after=2), TimedOutError, TimedOutError),
-    "stall at once": (Fault(stall=1e6), TimedOutError, TimedOutError),
+    "error later": (Fault(error="OverloadedError", after=2), d.OverloadedError, d.OverloadedError),
+    "cut": (Fault(cut_at=90), d.StreamInterruptedError, d.StreamInterruptedError),
+    "cut at once": (Fault(cut_at=0), d.StreamInterruptedError, d.StreamInterruptedError),
+    "ended": (Fault(end_at=90), d.InvalidResponseError, d.StreamInterruptedError),
+    "garbage": (Fault(garbage_at=30, garbage=40), d.InvalidResponseError, None),
+    "stall": (Fault(stall=1e6, after=2), d.TimedOutError, d.TimedOutError),
+    "stall at once": (Fault(stall=1e6), d.TimedOutError, d.TimedOutError),
     "drip": (Fault(drip=50, pace=0.0001), None, None),
     "content type": (Fault(content_type="text/plain"), None, None),
     "duplicate": (Fault(duplicate=99), None, None),
@@ -131,25 +117,25 @@ async def test_scripted_faults_occur_over_a_socket(
         try:
             assert (await finish(model.complete("x", **SETTINGS))).text == TEXT
             raised: Exception | None = None
-        except ProviderError as error:
+        except d.ProviderError as error:
             raised = error
         events, error = await finish(collect(model.stream("x", **SETTINGS)))
     sim.stop()
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
     if wire == "ollama" and name == "ended":
         # The Ollama wire sends a complete reply as a stream of one line.
-        whole = StreamInterruptedError
+        whole = d.StreamInterruptedError
     assert (type(raised) if raised else None) is whole
-    check_events(events)
+    d.check_events(events)
     if name == "garbage":
-        assert error is None or isinstance(error, ProviderError)
+        assert error is None or isinstance(error, d.ProviderError)
         return
     assert (type(error) if error else None) is streamed
     if fault.retry_after:
-        assert isinstance(error, ProviderError)
+        assert isinstance(error, d.ProviderError)
         assert error.retry_after == fault.retry_after
     if streamed is None:
-        assert fold(events).text == TEXT
+        assert d.fold(events).text == TEXT
 
 
 def send_raw(sim: SimServer, head: str, body: bytes = b"") -> bytes:
@@ -210,7 +196,7 @@ async def test_duplicate_fault_sends_chunks_twice_over_a_socket(dragoman_sim: Si
     sim = dragoman_sim(ScriptRule("one two three", fault=Fault(duplicate=3)))
     async with sim.connect() as model:
         events, _ = await collect(model.stream("x"))
-    assert fold(events).text == "one two two three"
+    assert d.fold(events).text == "one two two three"
 
 
 async def test_request_for_an_unlisted_model_is_rejected(dragoman_sim: Sim) -> None:
@@ -222,9 +208,9 @@ async def test_request_for_an_unlisted_model_is_rejected(dragoman_sim: Sim) -> N
         await first.ready()
         assert ((await first.complete("x")).text, (await second.complete("x")).text) == ("a", "b")
     async with sim.connect(model="third") as third:
-        with pytest.raises(InvalidModelError):
+        with pytest.raises(d.InvalidModelError):
             await third.ready()
-        with pytest.raises(InvalidModelError):
+        with pytest.raises(d.InvalidModelError):
             await third.complete("x")
 
 
@@ -233,9 +219,9 @@ async def test_listed_model_is_ready_on_every_wire(dragoman_sim: Sim, wire: str)
     sim = dragoman_sim(Script([ScriptRule("a")], models=["first"]))
     async with sim.connect(wire, "first") as there, sim.connect(wire, "second") as missing:
         await there.ready()
-        with pytest.raises(InvalidModelError):
+        with pytest.raises(d.InvalidModelError):
             await missing.ready()
-        with pytest.raises(InvalidModelError):
+        with pytest.raises(d.InvalidModelError):
             await missing.complete("x", **SETTINGS)
 
 
@@ -251,7 +237,7 @@ async def test_name_of_a_model_may_contain_slashes(dragoman_sim: Sim, wire: str)
 async def test_unmatched_request_gets_an_error_response(dragoman_sim: Sim) -> None:
     sim = dragoman_sim(ScriptRule("a", RequestMatch(text="zebra")))
     async with sim.connect() as model:
-        with pytest.raises(InvalidRequestError, match="no rule of the script"):
+        with pytest.raises(d.InvalidRequestError, match="no rule of the script"):
             await model.complete("x")
 
 
@@ -291,7 +277,7 @@ async def test_stopping_the_simulator_ends_its_replies(dragoman_sim: Sim) -> Non
         assert await asyncio.to_thread(stalled.wait, PATIENCE)
         await asyncio.to_thread(sim.stop)
         _, error = await reading
-    assert isinstance(error, StreamInterruptedError)
+    assert isinstance(error, d.StreamInterruptedError)
 
 
 def test_simulator_serves_health_model_lists_and_token_counts(dragoman_sim: Sim) -> None:

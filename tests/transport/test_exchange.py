@@ -15,24 +15,7 @@ from typing import Any
 
 import pytest
 
-import dragoman
-from dragoman import (
-    AuthenticationError,
-    HttpTransport,
-    InvalidResponseError,
-    NetworkError,
-    Provider,
-    ProviderError,
-    RateLimitError,
-    StreamInterruptedError,
-    TextDelta,
-    TimedOutError,
-    Timeouts,
-    UnavailableError,
-    check_events,
-    connect,
-)
-from dragoman.events import Event
+import dragoman as d
 from dragoman.provider import bind
 from dragoman.transport import FixtureTransport, Secret
 from dragoman.transport.body import MAX_RATIO
@@ -45,11 +28,11 @@ from ..waiting import arrival, settle
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
-async def _collect(model: Provider) -> tuple[list[Any], Any]:
+async def _collect(model: d.Provider) -> tuple[list[Any], Any]:
     return await collect(model.stream("Hi"))
 
 
-async def _ask(model: Provider, *, stream: bool) -> None:
+async def _ask(model: d.Provider, *, stream: bool) -> None:
     """Make a call and raise its error."""
     if not stream:
         await model.complete("Hi")
@@ -72,8 +55,8 @@ async def test_opening_a_connection_fails_at_the_connect_timeout() -> None:
             with contextlib.suppress(BlockingIOError):
                 filler.connect(address)
         url = f"http://127.0.0.1:{address[1]}/v1"
-        async with connect("m", base_url=url, timeouts={"connect": 10}) as model:
-            with pytest.raises(TimedOutError) as caught:
+        async with d.connect("m", base_url=url, timeouts={"connect": 10}) as model:
+            with pytest.raises(d.TimedOutError) as caught:
                 await model.complete("Hi")
     assert caught.value.which == "connect"
     assert caught.value.transient
@@ -84,14 +67,14 @@ async def test_connect_timeout_covers_the_dns_lookup(monkeypatch: pytest.MonkeyP
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
-    async with connect(
+    async with d.connect(
         "m", base_url="http://nowhere.test/v1", timeouts={"connect": 10, "total": 60}
     ) as model:
-        with pytest.raises(TimedOutError) as caught:
+        with pytest.raises(d.TimedOutError) as caught:
             await model.complete("Hi")
         _, error = await _collect(model)
     assert caught.value.which == "connect"
-    assert isinstance(error, TimedOutError)
+    assert isinstance(error, d.TimedOutError)
     assert error.which == "connect"
 
 
@@ -136,16 +119,16 @@ async def test_stream_ends_with_an_error_at_each_of_its_timeouts(
 ) -> None:
     async with (
         serve(handler) as server,
-        connect("m", base_url=server.base_url, timeouts=timeouts) as model,
+        d.connect("m", base_url=server.base_url, timeouts=timeouts) as model,
     ):
         began = asyncio.get_running_loop().time()
         events, error = await arrival(_collect(model), "the timeout")
         passed = asyncio.get_running_loop().time() - began
         await arrival(server.closed.wait(), "the connection to close")
-    assert isinstance(error, TimedOutError)
+    assert isinstance(error, d.TimedOutError)
     assert error.which == which
     assert passed == pytest.approx(timeouts[which], abs=0.1)
-    check_events(events)
+    d.check_events(events)
     if text is None:
         assert events == []
     else:
@@ -166,22 +149,22 @@ async def test_calls_that_wait_for_a_reply_fail_when_the_provider_is_closed(stre
         await asyncio.Event().wait()
 
     async with serve(half) as server:
-        model = connect("m", base_url=server.base_url, timeouts=None)
+        model = d.connect("m", base_url=server.base_url, timeouts=None)
         waiting = asyncio.ensure_future(_ask(model, stream=stream))
         await settle()
         assert server.requests
         await model.close()
-        with pytest.raises(StreamInterruptedError):
+        with pytest.raises(d.StreamInterruptedError):
             await arrival(waiting, "an error")
 
 
 @pytest.mark.parametrize("is_cut", [True, False], ids=["cut", "missing"])
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, AuthenticationError), (429, RateLimitError), (500, UnavailableError)],
+    [(401, d.AuthenticationError), (429, d.RateLimitError), (500, d.UnavailableError)],
 )
 async def test_error_response_without_a_complete_body_is_classified_by_its_status(
-    status: int, kind: type[ProviderError], is_cut: bool
+    status: int, kind: type[d.ProviderError], is_cut: bool
 ) -> None:
     async def refuse(connection: Connection) -> None:
         connection.head(status, {"content-length": "500", "retry-after": "7"})
@@ -192,7 +175,7 @@ async def test_error_response_without_a_complete_body_is_classified_by_its_statu
         else:
             await asyncio.Event().wait()
 
-    async with serve(refuse) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(refuse) as server, d.connect("m", base_url=server.base_url) as model:
         with pytest.raises(kind) as caught:
             await arrival(model.complete("Hi"), "an error")
     assert type(caught.value) is kind
@@ -222,14 +205,14 @@ async def test_decompression_bomb_is_rejected(
     read = 0
     feed = Decoder.feed
 
-    def counted(self: Decoder, data: bytes) -> list[Event]:
+    def counted(self: Decoder, data: bytes) -> list[d.Event]:
         nonlocal read
         read += len(data)
         return feed(self, data)
 
     monkeypatch.setattr(Decoder, "feed", counted)
-    async with serve(exploding(bomb)) as server, connect("m", base_url=server.base_url) as model:
-        with pytest.raises(InvalidResponseError, match="times its compressed size"):
+    async with serve(exploding(bomb)) as server, d.connect("m", base_url=server.base_url) as model:
+        with pytest.raises(d.InvalidResponseError, match="times its compressed size"):
             await _ask(model, stream=stream)
     assert 0 < read < MAX_RATIO * len(bomb) + 1024 * 1024
 
@@ -240,7 +223,7 @@ async def test_long_compressed_reply_is_accepted() -> None:
     async def reply(connection: Connection) -> None:
         connection.reply(200, gzip.compress(completion(text)), content_encoding="gzip")
 
-    async with serve(reply) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(reply) as server, d.connect("m", base_url=server.base_url) as model:
         assert (await model.complete("Hi")).text == text
 
 
@@ -261,10 +244,10 @@ async def test_compressed_comments_neither_extend_a_timeout_nor_block_the_event_
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: turns)
     async with (
         serve(exploding(bomb * 2)) as server,
-        connect("m", base_url=server.base_url, timeouts=100) as model,
+        d.connect("m", base_url=server.base_url, timeouts=100) as model,
     ):
         counting = asyncio.create_task(count_turns())
-        with pytest.raises(TimedOutError):
+        with pytest.raises(d.TimedOutError):
             await _ask(model, stream=stream)
         counting.cancel()
         asked = server.requests[0].headers.get("accept-encoding")
@@ -281,9 +264,9 @@ async def test_complete_call_fails_at_the_total_timeout() -> None:
     for handler in (silent, half):
         async with (
             serve(handler) as server,
-            connect("m", base_url=server.base_url, timeouts=15) as model,
+            d.connect("m", base_url=server.base_url, timeouts=15) as model,
         ):
-            with pytest.raises(TimedOutError) as caught:
+            with pytest.raises(d.TimedOutError) as caught:
                 await arrival(model.complete("Hi"), "the timeout")
             await arrival(server.closed.wait(), "the connection to close")
         assert caught.value.which == "total"
@@ -304,11 +287,11 @@ async def test_slow_handling_of_the_first_event_causes_no_timeout() -> None:
     patience = {"first_event": 10, "idle": 5}
     async with (
         serve(slow) as server,
-        connect("m", base_url=server.base_url, timeouts=patience) as model,
+        d.connect("m", base_url=server.base_url, timeouts=patience) as model,
     ):
         stream = model.stream("Hi")
         async for event in stream:
-            if isinstance(event, TextDelta) and event.text == "Hel":
+            if isinstance(event, d.TextDelta) and event.text == "Hel":
                 await asyncio.sleep(30)
                 going_on.set()
         assert stream.response is not None
@@ -319,7 +302,7 @@ async def test_slow_reader_causes_no_idle_timeout() -> None:
     patience = {"idle": 20}
     async with (
         serve(answering("abc")) as server,
-        connect("m", base_url=server.base_url, timeouts=patience) as model,
+        d.connect("m", base_url=server.base_url, timeouts=patience) as model,
     ):
         texts = []
         async for event in model.stream("Hi"):
@@ -329,10 +312,10 @@ async def test_slow_reader_causes_no_idle_timeout() -> None:
 
 
 async def test_timeouts_can_be_turned_off() -> None:
-    off = Timeouts(None, None, None, None)
+    off = d.Timeouts(None, None, None, None)
     async with (
         serve(answering()) as server,
-        connect("m", base_url=server.base_url, timeouts=off) as model,
+        d.connect("m", base_url=server.base_url, timeouts=off) as model,
     ):
         assert (await model.complete("Hi")).text == "Hello"
         assert (await _collect(model))[1] is None
@@ -341,7 +324,7 @@ async def test_timeouts_can_be_turned_off() -> None:
 @pytest.mark.parametrize("value", [0, -1, float("nan"), True, "1"])
 def test_invalid_timeouts_are_rejected(value: Any) -> None:
     with pytest.raises(ValueError, match=r"timeouts\.idle"):
-        Timeouts(idle=value)
+        d.Timeouts(idle=value)
 
 
 # --- failures below the HTTP level -------------------------------------------------------------
@@ -375,47 +358,47 @@ async def short_body(connection: Connection) -> None:
 @pytest.mark.parametrize(
     ("handler", "kind"),
     [
-        (hang_up, NetworkError),
-        (not_http, InvalidResponseError),
-        (short_body, StreamInterruptedError),
-        (broken_framing, StreamInterruptedError),
+        (hang_up, d.NetworkError),
+        (not_http, d.InvalidResponseError),
+        (short_body, d.StreamInterruptedError),
+        (broken_framing, d.StreamInterruptedError),
     ],
 )
 async def test_broken_http_replies_raise_the_right_error_class(
     handler: Any, kind: type[Exception]
 ) -> None:
-    async with serve(handler) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(handler) as server, d.connect("m", base_url=server.base_url) as model:
         with pytest.raises(kind) as caught:
             await arrival(model.complete("Hi"), "an error")
         events, error = await arrival(_collect(model), "the end of the stream")
     assert type(error) is kind
-    check_events(events)
+    d.check_events(events)
     if handler is broken_framing:
         assert error.response.text == "Hello"
     assert caught.value.__cause__ is None or caught.value.__cause__.__traceback__ is None
 
 
 async def test_refused_connection_and_unknown_host_are_reported() -> None:
-    async with connect(
+    async with d.connect(
         "m", base_url="http://127.0.0.1:1/v1/secret-path?key=secret-query"
     ) as model:
         with pytest.raises(
-            NetworkError, match=r"the server at http://127\.0\.0\.1:1 cannot be reached"
+            d.NetworkError, match=r"the server at http://127\.0\.0\.1:1 cannot be reached"
         ) as caught:
             await model.complete("Hi")
         assert caught.value.__cause__ is not None
         assert str(caught.value).startswith("127.0.0.1:1/m: ")
         assert "secret" not in str(caught.value)
-    async with connect("m", base_url="http://no-such-host.invalid/v1") as model:
+    async with d.connect("m", base_url="http://no-such-host.invalid/v1") as model:
         with pytest.raises(
-            NetworkError, match=r"name of http://no-such-host\.invalid cannot be resolved"
+            d.NetworkError, match=r"name of http://no-such-host\.invalid cannot be resolved"
         ):
             await model.complete("Hi")
 
 
 async def test_hint_is_shown_only_if_no_server_can_be_reached() -> None:
     async with bind("m", "http://127.0.0.1:1/v1", hint="Is it running?") as model:
-        with pytest.raises(NetworkError) as caught:
+        with pytest.raises(d.NetworkError) as caught:
             await model.complete("Hi")
     assert (
         str(caught.value)
@@ -425,7 +408,7 @@ async def test_hint_is_shown_only_if_no_server_can_be_reached() -> None:
         serve(hang_up) as server,
         bind("m", server.base_url, hint="Is it running?") as model,
     ):
-        with pytest.raises(NetworkError) as lost:
+        with pytest.raises(d.NetworkError) as lost:
             await model.complete("Hi")
     assert "Is it running?" not in str(lost.value)
 
@@ -446,11 +429,11 @@ async def test_errors_name_the_proxy_without_its_password() -> None:
                 "the proxy http://127.0.0.1:1 to https://test.invalid cannot be reached",
             ),
         ]:
-            transport = HttpTransport(proxy=proxy)
-            async with connect(
+            transport = d.HttpTransport(proxy=proxy)
+            async with d.connect(
                 "m", base_url="https://test.invalid/v1", transport=transport
             ) as model:
-                with pytest.raises(NetworkError) as caught:
+                with pytest.raises(d.NetworkError) as caught:
                     await model.complete("Hi")
             assert complaint in str(caught.value)
             assert "HTTPS_PROXY" in str(caught.value)
@@ -461,9 +444,9 @@ async def test_invalid_header_is_rejected() -> None:
     key = "a\r\nx-evil: 1"
     async with (
         serve(answering()) as server,
-        connect("m", base_url=server.base_url, api_key=key) as model,
+        d.connect("m", base_url=server.base_url, api_key=key) as model,
     ):
-        with pytest.raises(NetworkError, match="malformed") as caught:
+        with pytest.raises(d.NetworkError, match="malformed") as caught:
             await model.complete("Hi")
     assert "evil" not in str(caught.value) + repr(caught.value.__cause__)
     assert server.requests == []
@@ -484,11 +467,11 @@ async def test_large_reply_is_read_and_an_endless_one_is_rejected(
             connection.chunk(b"{" + b" " * 65536)
             await connection.writer.drain()
 
-    async with serve(large) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(large) as server, d.connect("m", base_url=server.base_url) as model:
         assert len((await model.complete("Hi")).text) == 10_000_000
     monkeypatch.setattr("dragoman.wire.codec.MAX_BODY", 1_000_000)
-    async with serve(endless) as server, connect("m", base_url=server.base_url) as model:
-        with pytest.raises(InvalidResponseError, match="longer than"):
+    async with serve(endless) as server, d.connect("m", base_url=server.base_url) as model:
+        with pytest.raises(d.InvalidResponseError, match="longer than"):
             await arrival(model.complete("Hi"), "an error")
         await arrival(server.closed.wait(), "the connection to close")
 
@@ -500,7 +483,7 @@ async def test_body_of_an_error_response_is_read_up_to_a_limit() -> None:
             connection.chunk(b"<" * 65536)
             await connection.writer.drain()
 
-    async with serve(endless) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(endless) as server, d.connect("m", base_url=server.base_url) as model:
         with pytest.raises(Exception, match="HTTP 500"):
             await arrival(model.complete("Hi"), "an error")
         await arrival(server.closed.wait(), "the connection to close")
@@ -517,7 +500,7 @@ async def test_complete_calls_reuse_a_connection_and_streams_close_theirs() -> N
         connections.add(id(connection.writer))
         await inner(connection)
 
-    async with serve(counted) as server, connect("m", base_url=server.base_url) as model:
+    async with serve(counted) as server, d.connect("m", base_url=server.base_url) as model:
         for _ in range(5):
             await model.complete("Hi")
         assert len(connections) == 1
@@ -534,26 +517,26 @@ async def test_proxy_variables_are_used_unless_excluded(monkeypatch: pytest.Monk
     async with serve(answering("by proxy")) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("no_proxy", "direct.invalid")
-        async with connect("m", base_url="http://somewhere.invalid/v1") as model:
+        async with d.connect("m", base_url="http://somewhere.invalid/v1") as model:
             assert (await model.complete("Hi")).text == "by proxy"
         assert proxy.requests[-1].path == "http://somewhere.invalid/v1/chat/completions"
         seen = len(proxy.requests)
-        async with connect("m", base_url="http://direct.invalid/v1") as model:
-            with pytest.raises(NetworkError):
+        async with d.connect("m", base_url="http://direct.invalid/v1") as model:
+            with pytest.raises(d.NetworkError):
                 await model.complete("Hi")
-        async with connect(
-            "m", base_url="http://other.invalid/v1", transport=HttpTransport(proxy=None)
+        async with d.connect(
+            "m", base_url="http://other.invalid/v1", transport=d.HttpTransport(proxy=None)
         ) as model:
-            with pytest.raises(NetworkError):
+            with pytest.raises(d.NetworkError):
                 await model.complete("Hi")
         async with (
             serve(answering("direct")) as server,
-            connect("m", base_url=server.base_url) as model,
+            d.connect("m", base_url=server.base_url) as model,
         ):
             assert (await model.complete("Hi")).text == "direct"
         assert len(proxy.requests) == seen
-        chosen = HttpTransport(proxy=proxy.url)
-        async with connect("m", base_url="http://other.invalid/v1", transport=chosen) as model:
+        chosen = d.HttpTransport(proxy=proxy.url)
+        async with d.connect("m", base_url="http://other.invalid/v1", transport=chosen) as model:
             assert (await model.complete("Hi")).text == "by proxy"
 
 
@@ -571,12 +554,12 @@ def test_repr_of_a_secret_does_not_contain_it() -> None:
 
 
 async def test_fixture_transport_replays_a_failure_and_raises_when_empty() -> None:
-    transport = FixtureTransport((200, {}, [chunk("a"), StreamInterruptedError("cut")]))
-    async with connect("m", base_url="http://x", transport=transport) as model:
+    transport = FixtureTransport((200, {}, [chunk("a"), d.StreamInterruptedError("cut")]))
+    async with d.connect("m", base_url="http://x", transport=transport) as model:
         events, error = await _collect(model)
-        assert isinstance(error, StreamInterruptedError)
+        assert isinstance(error, d.StreamInterruptedError)
         assert events[-1].finish_reason == "error"
-        with pytest.raises(NetworkError, match="no more replies"):
+        with pytest.raises(d.NetworkError, match="no more replies"):
             await model.complete("Hi")
     assert len(transport.requests) == 2
 
@@ -587,7 +570,7 @@ async def test_proxy_variable_that_is_not_http_is_rejected(
     for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ALL_PROXY", "socks5h://127.0.0.1:1")
-    provider = dragoman.connect("m", base_url="http://example.invalid/v1", api_key="k")
-    with pytest.raises(NetworkError, match="the proxy is a socks5h URL"):
+    provider = d.connect("m", base_url="http://example.invalid/v1", api_key="k")
+    with pytest.raises(d.NetworkError, match="the proxy is a socks5h URL"):
         await provider.complete("Hi")
     await provider.close()

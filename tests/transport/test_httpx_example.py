@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import (
-    AuthenticationError,
-    NetworkError,
-    StreamInterruptedError,
-    TimedOutError,
-    Timeouts,
-    check_events,
-    connect,
-)
+import dragoman as d
 
 from ..server import Connection, answering, chunk, serve
 from ..waiting import arrival
@@ -28,12 +20,12 @@ from examples.httpx_transport import HttpxTransport
 
 async def test_httpx_transport_of_the_example_works(capsys: pytest.CaptureFixture[str]) -> None:
     async with serve(answering("Hello")) as server:
-        async with connect(
+        async with d.connect(
             "m", base_url=server.base_url, api_key="k-1234", transport=HttpxTransport()
         ) as model:
             assert (await model.complete("Hi")).text == "Hello"
             async with model.stream("Hi") as stream:
-                check_events(events := [event async for event in stream])
+                d.check_events(events := [event async for event in stream])
             assert len(events) > 5
             assert stream.response.text == "Hello"
         assert server.requests[0].headers["authorization"] == "Bearer k-1234"
@@ -95,15 +87,15 @@ async def stall(connection: Connection) -> None:
 @pytest.mark.usefixtures("virtual_time")
 async def test_httpx_transport_of_the_example_raises_provider_errors() -> None:
     expected = [
-        (refuse, AuthenticationError, "no"),
+        (refuse, d.AuthenticationError, "no"),
         (redirect, Exception, "307"),
-        (cut, StreamInterruptedError, "middle of the reply"),
-        (stall, TimedOutError, "in time"),
+        (cut, d.StreamInterruptedError, "middle of the reply"),
+        (stall, d.TimedOutError, "in time"),
     ]
     for handler, kind, text in expected:
         async with serve(handler) as server:
-            limits = Timeouts(idle=30)
-            model = connect(
+            limits = d.Timeouts(idle=30)
+            model = d.connect(
                 "m", base_url=server.base_url, transport=HttpxTransport(), timeouts=limits
             )
             with pytest.raises(kind, match=text):
@@ -112,7 +104,7 @@ async def test_httpx_transport_of_the_example_raises_provider_errors() -> None:
             await model.close()
             await arrival(server.closed.wait(), "the connection to close")
             assert len(server.requests) == 1
-    model = connect("m", base_url="http://127.0.0.1:1/v1", transport=HttpxTransport())
-    with pytest.raises(NetworkError):
+    model = d.connect("m", base_url="http://127.0.0.1:1/v1", transport=HttpxTransport())
+    with pytest.raises(d.NetworkError):
         await model.complete("Hi")
     await model.close()

@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import (
-    HttpTransport,
-    InvalidResponseError,
-    NetworkError,
-    StreamInterruptedError,
-    TimedOutError,
-    Timeouts,
-)
+import dragoman as d
 from dragoman.wire import HttpRequest
 
 from ..waiting import arrival, until
@@ -28,15 +21,15 @@ uvloop = pytest.importorskip("uvloop", reason="uvloop does not exist for Windows
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"5\r\nhello\r\n" * 3
 WRONG: list[tuple[bytes, type[Exception]]] = [
-    (b"", NetworkError),
-    (b"nonsense\r\n\r\n", InvalidResponseError),
-    (CHUNKS, StreamInterruptedError),
-    (CHUNKS + b"zz\r\n", StreamInterruptedError),
+    (b"", d.NetworkError),
+    (b"nonsense\r\n\r\n", d.InvalidResponseError),
+    (CHUNKS, d.StreamInterruptedError),
+    (CHUNKS + b"zz\r\n", d.StreamInterruptedError),
 ]
 
 
 async def plain() -> None:
-    transport = HttpTransport()
+    transport = d.HttpTransport()
     async with listen(replying(REPLY)) as server:
         for stream in (False, True, False):
             assert (await call(transport, server.url, stream=stream))[2] == b"hi"
@@ -47,12 +40,12 @@ async def plain() -> None:
     for data, kind in WRONG:
         async with listen(replying(data, close=True)) as server:
             with pytest.raises(kind):
-                await call(transport := HttpTransport(), server.url)
+                await call(transport := d.HttpTransport(), server.url)
             opened = transport.open_pool()
             await until(lambda each=opened: each.sizes == (0, 0), "the pool to be empty")
             await transport.close()
-    transport = HttpTransport()
-    with pytest.raises(NetworkError, match="cannot be reached"):
+    transport = d.HttpTransport()
+    with pytest.raises(d.NetworkError, match="cannot be reached"):
         await call(transport, "http://127.0.0.1:1")
     await transport.close()
 
@@ -63,10 +56,10 @@ async def cancelled() -> None:
         writer.write(CHUNKS)
         await reader.read()
 
-    transport = HttpTransport()
+    transport = d.HttpTransport()
     async with listen(stuck) as server:
-        with pytest.raises(TimedOutError):
-            await call(transport, server.url, stream=True, timeouts=Timeouts(first_event=0.1))
+        with pytest.raises(d.TimedOutError):
+            await call(transport, server.url, stream=True, timeouts=d.Timeouts(first_event=0.1))
         await until(lambda: not server.open, "the connection to close")
         before = server.connections  # on a busy machine the deadline passes without a connection
         task = asyncio.ensure_future(call(transport, server.url))
@@ -81,13 +74,13 @@ async def cancelled() -> None:
 async def secure(folder: Path) -> None:
     authority = Authority(folder)
     context = server_context(authority.issue("127.0.0.1"))
-    transport = HttpTransport(ca=authority.path)
+    transport = d.HttpTransport(ca=authority.path)
     async with listen(replying(REPLY), ssl=context) as server:
         for stream in (True, False, True):
             assert (await call(transport, server.url, stream=stream))[2] == b"hi"
         assert server.connections == 1
-        stranger = HttpTransport(ca=ssl.create_default_context())
-        with pytest.raises(NetworkError, match="certificate"):
+        stranger = d.HttpTransport(ca=ssl.create_default_context())
+        with pytest.raises(d.NetworkError, match="certificate"):
             await call(stranger, server.url)
         await stranger.close()
         await transport.close()
@@ -105,7 +98,7 @@ async def until_eof(folder: Path, *, notify: bool) -> bytes:
 
     read = asyncio.Event()
     authority = Authority(folder)
-    transport = HttpTransport(ca=authority.path)
+    transport = d.HttpTransport(ca=authority.path)
     async with listen(handler, ssl=server_context(authority.issue("127.0.0.1"))) as server:
         request = HttpRequest("POST", server.url, {}, b"{}")
         try:
@@ -130,5 +123,5 @@ def test_calls_work_on_uvloop(tmp_path: Path) -> None:
 
 def test_tls_shutdown_works_on_uvloop(tmp_path: Path) -> None:
     assert run(until_eof(tmp_path, notify=True)) == b"hi"
-    with pytest.raises(StreamInterruptedError):
+    with pytest.raises(d.StreamInterruptedError):
         run(until_eof(tmp_path, notify=False))

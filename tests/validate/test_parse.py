@@ -14,36 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from dragoman.errors import InvalidRequestError, ProviderError, UnsupportedContentError
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-)
-from dragoman.validate import (
-    build_request,
-    parse_config,
-    parse_messages,
-    parse_tool_choice,
-    parse_tools,
-)
+import dragoman as d
+from dragoman.validate import build_request, parse_config, parse_tool_choice, parse_tools
 from tests import strategies as some
 
 # --- parsing messages --------------------------------------------------------------------------
@@ -57,17 +29,17 @@ def assistant(**fields: Any) -> dict[str, Any]:
     return {"role": "assistant", **fields}
 
 
-READ: dict[str, tuple[Any, list[Message]]] = {
-    "text": ("hi", [User("hi")]),
-    "one value": (User("hi"), [User("hi")]),
-    "values": ([System("s"), User("u")], [System("s"), User("u")]),
-    "a tuple of values": ((System("s"), User("u")), [System("s"), User("u")]),
+READ: dict[str, tuple[Any, list[d.Message]]] = {
+    "text": ("hi", [d.User("hi")]),
+    "one value": (d.User("hi"), [d.User("hi")]),
+    "values": ([d.System("s"), d.User("u")], [d.System("s"), d.User("u")]),
+    "a tuple of values": ((d.System("s"), d.User("u")), [d.System("s"), d.User("u")]),
     "values and records": (
-        [System("s"), {"role": "user", "content": "u"}],
-        [System("s"), User("u")],
+        [d.System("s"), {"role": "user", "content": "u"}],
+        [d.System("s"), d.User("u")],
     ),
     "no message": ([], []),
-    "any mapping": ([MappingProxyType({"role": "user", "content": "u"})], [User("u")]),
+    "any mapping": ([MappingProxyType({"role": "user", "content": "u"})], [d.User("u")]),
     # messages as records of the message specification
     "seed: a conversation": (
         [
@@ -81,15 +53,15 @@ READ: dict[str, tuple[Any, list[Message]]] = {
             {"role": "tool", "content": "r", "tool_call_id": "1"},
         ],
         [
-            System("s"),
-            User("u"),
-            Assistant(tool_calls=[ToolCall("1", "f", {"a": 1})]),
-            ToolResult("1", "r"),
+            d.System("s"),
+            d.User("u"),
+            d.Assistant(tool_calls=[d.ToolCall("1", "f", {"a": 1})]),
+            d.ToolResult("1", "r"),
         ],
     ),
     "seed: arguments that could not be read": (
         [assistant(content="x", tool_calls=[{"id": "1", "name": "f", "arguments": None}])],
-        [Assistant("x", tool_calls=[ToolCall("1", "f", None)])],
+        [d.Assistant("x", tool_calls=[d.ToolCall("1", "f", None)])],
     ),
     "seed: images": (
         [
@@ -102,16 +74,16 @@ READ: dict[str, tuple[Any, list[Message]]] = {
                     "media_type": "image/png",
                     "detail": "low",
                 },
-                {"type": "image", "source": Inline("aGk="), "media_type": "image/png"},
+                {"type": "image", "source": d.Inline("aGk="), "media_type": "image/png"},
             )
         ],
         [
-            User(
+            d.User(
                 [
-                    Text("t"),
-                    Image(Url("https://x")),
-                    Image(Inline("aGk="), "image/png", "low"),
-                    Image(Inline("aGk="), "image/png"),
+                    d.Text("t"),
+                    d.Image(d.Url("https://x")),
+                    d.Image(d.Inline("aGk="), "image/png", "low"),
+                    d.Image(d.Inline("aGk="), "image/png"),
                 ]
             )
         ],
@@ -129,19 +101,19 @@ READ: dict[str, tuple[Any, list[Message]]] = {
             )
         ],
         [
-            Assistant(
+            d.Assistant(
                 [
-                    Thinking("hm", Continuity("s1")),
-                    Thinking("hm too"),
-                    RedactedThinking("xx"),
-                    Text("t", Continuity("s2")),
-                    ToolCall("1", "f", {}, Continuity("s3")),
+                    d.Thinking("hm", d.Continuity("s1")),
+                    d.Thinking("hm too"),
+                    d.RedactedThinking("xx"),
+                    d.Text("t", d.Continuity("s2")),
+                    d.ToolCall("1", "f", {}, d.Continuity("s3")),
                 ]
             )
         ],
     ),
     # messages as dictionaries of the Chat Completions API
-    "chat: developer": ([{"role": "developer", "content": "s"}], [System("s")]),
+    "chat: developer": ([{"role": "developer", "content": "s"}], [d.System("s")]),
     "chat: parts": (
         [
             user(
@@ -156,13 +128,13 @@ READ: dict[str, tuple[Any, list[Message]]] = {
             )
         ],
         [
-            User(
+            d.User(
                 [
-                    Text("t"),
-                    Image(Url("https://x"), detail="high"),
-                    Image(Url("https://y")),
-                    Document(Inline("aGk="), "application/pdf", "a.pdf"),
-                    Document(Inline("a\nGk="), "text/plain"),
+                    d.Text("t"),
+                    d.Image(d.Url("https://x"), detail="high"),
+                    d.Image(d.Url("https://y")),
+                    d.Document(d.Inline("aGk="), "application/pdf", "a.pdf"),
+                    d.Document(d.Inline("a\nGk="), "text/plain"),
                 ]
             )
         ],
@@ -185,32 +157,32 @@ READ: dict[str, tuple[Any, list[Message]]] = {
             )
         ],
         [
-            Assistant(
+            d.Assistant(
                 tool_calls=[
-                    ToolCall("1", "f", {"a": 1}),
-                    ToolCall("2", "g", {}),
-                    ToolCall("3", "h", {}),
-                    ToolCall("4", "i", None),
+                    d.ToolCall("1", "f", {"a": 1}),
+                    d.ToolCall("2", "g", {}),
+                    d.ToolCall("3", "h", {}),
+                    d.ToolCall("4", "i", None),
                 ]
             )
         ],
     ),
-    "chat: a refusal": ([assistant(content=None, refusal="no")], [Assistant("no")]),
+    "chat: a refusal": ([assistant(content=None, refusal="no")], [d.Assistant("no")]),
     "chat: a refusal among parts": (
         [assistant(content=[{"type": "refusal", "refusal": "no"}])],
-        [Assistant("no")],
+        [d.Assistant("no")],
     ),
     "chat: reasoning": (
         [assistant(content="t", reasoning_content="hm")],
-        [Assistant([Thinking("hm"), Text("t")])],
+        [d.Assistant([d.Thinking("hm"), d.Text("t")])],
     ),
     "chat: reasoning under another name": (
         [assistant(content="t", reasoning="hm", reasoning_content="")],
-        [Assistant([Thinking("hm"), Text("t")])],
+        [d.Assistant([d.Thinking("hm"), d.Text("t")])],
     ),
     "chat: a result in parts": (
         [{"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "r"}]}],
-        [ToolResult("1", [Text("r")])],
+        [d.ToolResult("1", [d.Text("r")])],
     ),
     "chat: an SDK's dump of every field it has": (
         [
@@ -225,35 +197,40 @@ READ: dict[str, tuple[Any, list[Message]]] = {
             ),
             {"role": "user", "content": "u", "name": None},
         ],
-        [Assistant("t"), User("u")],
+        [d.Assistant("t"), d.User("u")],
     ),
     # content parts in the formats of other wires
     "responses: output_text": (
         [assistant(content=[{"type": "output_text", "text": "t"}])],
-        [Assistant("t")],
+        [d.Assistant("t")],
     ),
     "a failed result": (
         [{"role": "tool", "tool_call_id": "1", "content": "r", "is_error": True}],
-        [ToolResult("1", "r", is_error=True)],
+        [d.ToolResult("1", "r", is_error=True)],
     ),
     "is_error of none": (
         [{"role": "tool", "tool_call_id": "1", "content": "", "is_error": None}],
-        [ToolResult("1", "")],
+        [d.ToolResult("1", "")],
     ),
     "documents": (
         [
             user(
                 {"type": "document", "source": {"type": "url", "url": "https://x"}},
-                {"type": "document", "source": Url("u"), "media_type": "text/plain", "name": "n"},
+                {
+                    "type": "document",
+                    "source": d.Url("u"),
+                    "media_type": "text/plain",
+                    "name": "n",
+                },
             )
         ],
-        [User([Document(Url("https://x")), Document(Url("u"), "text/plain", "n")])],
+        [d.User([d.Document(d.Url("https://x")), d.Document(d.Url("u"), "text/plain", "n")])],
     ),
     "state with its issuer": (
         [
             assistant(
                 content=[
-                    {"type": "opaque", "data": [1], "continuity": Continuity(opaque=2)},
+                    {"type": "opaque", "data": [1], "continuity": d.Continuity(opaque=2)},
                     {"type": "opaque"},
                     {
                         "type": "tool_call",
@@ -270,12 +247,15 @@ READ: dict[str, tuple[Any, list[Message]]] = {
             )
         ],
         [
-            Assistant(
+            d.Assistant(
                 [
-                    Opaque([1], Continuity(opaque=2)),
-                    Opaque(None),
-                    ToolCall(
-                        "1", "f", {}, Continuity("s", issuer=Issuer("gemini"), replayable=False)
+                    d.Opaque([1], d.Continuity(opaque=2)),
+                    d.Opaque(None),
+                    d.ToolCall(
+                        "1",
+                        "f",
+                        {},
+                        d.Continuity("s", issuer=d.Issuer("gemini"), replayable=False),
                     ),
                 ]
             )
@@ -283,28 +263,28 @@ READ: dict[str, tuple[Any, list[Message]]] = {
     ),
     "state on a user's text": (
         [user({"type": "text", "text": "t", "signature": "s"})],
-        [User([Text("t", Continuity("s"))])],
+        [d.User([d.Text("t", d.Continuity("s"))])],
     ),
 }
 
 
 @pytest.mark.parametrize(("given", "messages"), READ.values(), ids=READ)
 def test_messages_of_every_supported_format_are_parsed(
-    given: Any, messages: list[Message]
+    given: Any, messages: list[d.Message]
 ) -> None:
     before = (
         copy.deepcopy(given)
         if not isinstance(given, list) or MappingProxyType not in map(type, given)
         else given
     )
-    assert parse_messages(given) == tuple(messages)
+    assert d.parse_messages(given) == tuple(messages)
     assert given == before
 
 
 @given(st.lists(some.messages, max_size=4))
-def test_encoded_messages_are_parsed_without_loss(messages: list[Message]) -> None:
-    assert parse_messages(msgspec.to_builtins(messages)) == tuple(messages)
-    assert parse_messages(msgspec.json.decode(msgspec.json.encode(messages))) == tuple(messages)
+def test_encoded_messages_are_parsed_without_loss(messages: list[d.Message]) -> None:
+    assert d.parse_messages(msgspec.to_builtins(messages)) == tuple(messages)
+    assert d.parse_messages(msgspec.json.decode(msgspec.json.encode(messages))) == tuple(messages)
 
 
 # Each entry: what is wrong, and the end of the error text, which begins with its path.
@@ -325,9 +305,9 @@ REFUSED_PARTS: list[tuple[Any, str]] = [
         {"type": "image", "source": {"type": "inline", "base64_data": "x", "x": 1}},
         ".source.x is not a known field",
     ),
-    ({"type": "image", "source": Url("u"), "detail": "max"}, ".detail must be one of auto"),
-    ({"type": "image", "source": Url("u"), "media_type": 5}, ".media_type must be a string"),
-    ({"type": "image", "source": Url("u"), "alt": "x"}, ".alt is not a known field"),
+    ({"type": "image", "source": d.Url("u"), "detail": "max"}, ".detail must be one of auto"),
+    ({"type": "image", "source": d.Url("u"), "media_type": 5}, ".media_type must be a string"),
+    ({"type": "image", "source": d.Url("u"), "alt": "x"}, ".alt is not a known field"),
     ({"type": "image_url"}, ".image_url is required"),
     ({"type": "image_url", "image_url": {}}, ".image_url.url is required"),
     ({"type": "image_url", "image_url": "u", "x": 1}, ".x is not a known field"),
@@ -339,8 +319,8 @@ REFUSED_PARTS: list[tuple[Any, str]] = [
         {"type": "image_url", "image_url": {"url": "u", "detail": "max"}},
         ".image_url.detail must be one of auto, low, high, not 'max'",
     ),
-    ({"type": "document", "source": Url("u"), "title": "x"}, ".title is not a known"),
-    ({"type": "document", "source": Url("u"), "name": 5}, ".name must be a string"),
+    ({"type": "document", "source": d.Url("u"), "title": "x"}, ".title is not a known"),
+    ({"type": "document", "source": d.Url("u"), "name": 5}, ".name must be a string"),
     ({"type": "file"}, ".file is required"),
     ({"type": "file", "file": {}}, ".file.file_data is required"),
     ({"type": "file", "file": {"file_id": "x"}}, ".file.file_id is not a known field"),
@@ -433,9 +413,9 @@ REFUSED: list[tuple[Any, str]] = [
     (None, "messages must be text or a list of messages, not NoneType"),
     (5, "messages must be text or a list of messages, not int"),
     ({"role": "user", "content": "u"}, "messages must be text or a list of messages, not dict"),
-    (iter([User("u")]), "messages must be text or a list of messages, not list_iterator"),
+    (iter([d.User("u")]), "messages must be text or a list of messages, not list_iterator"),
     (["u"], "messages[0] must be an object, not a string"),
-    ([User("u"), 5], "messages[1] must be an object, not an integer"),
+    ([d.User("u"), 5], "messages[1] must be an object, not an integer"),
     (b"u", "messages[0] must be an object, not an integer"),
     *[([message], f"messages[0]{says}") for message, says in REFUSED_MESSAGES],
     *[([user(part)], f"messages[0].content[0]{says}") for part, says in REFUSED_PARTS],
@@ -452,11 +432,13 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("given", "message"), REFUSED)
 def test_invalid_messages_are_rejected(given: Any, message: str) -> None:
-    with pytest.raises(ProviderError) as caught:
-        parse_messages(given)
+    with pytest.raises(d.ProviderError) as caught:
+        d.parse_messages(given)
     assert caught.value.message.startswith(message)
     unreadable = message.endswith("is not supported")
-    assert type(caught.value) is (UnsupportedContentError if unreadable else InvalidRequestError)
+    assert type(caught.value) is (
+        d.UnsupportedContentError if unreadable else d.InvalidRequestError
+    )
 
 
 records = st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), some.json_values)
@@ -466,8 +448,8 @@ records = st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), so
 def test_any_json_is_parsed_as_messages_or_rejected(given: Any) -> None:
     outcome: Any
     try:
-        outcome = parse_messages(given)
-    except (InvalidRequestError, UnsupportedContentError) as error:
+        outcome = d.parse_messages(given)
+    except (d.InvalidRequestError, d.UnsupportedContentError) as error:
         outcome = error.message
     assert isinstance(outcome, tuple) or outcome.startswith("messages")
 
@@ -475,29 +457,29 @@ def test_any_json_is_parsed_as_messages_or_rejected(given: Any) -> None:
 # --- parsing tools -----------------------------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
-TOOLS: list[tuple[Any, list[Tool]]] = [
+TOOLS: list[tuple[Any, list[d.Tool]]] = [
     (None, []),
     ([], []),
-    ((Tool("t"),), [Tool("t")]),
-    ([{"name": "t"}], [Tool("t")]),
-    ([{"name": "t", "description": None, "parameters": None}], [Tool("t")]),
-    ([{"name": "t", "description": "d", "parameters": SCHEMA}], [Tool("t", "d", SCHEMA)]),
-    ([{"name": "t", "parameters": MappingProxyType(SCHEMA)}], [Tool("t", "", SCHEMA)]),
+    ((d.Tool("t"),), [d.Tool("t")]),
+    ([{"name": "t"}], [d.Tool("t")]),
+    ([{"name": "t", "description": None, "parameters": None}], [d.Tool("t")]),
+    ([{"name": "t", "description": "d", "parameters": SCHEMA}], [d.Tool("t", "d", SCHEMA)]),
+    ([{"name": "t", "parameters": MappingProxyType(SCHEMA)}], [d.Tool("t", "", SCHEMA)]),
     (
         [{"type": "function", "function": {"name": "t", "parameters": SCHEMA, "strict": True}}],
-        [Tool("t", "", SCHEMA, strict=True)],
+        [d.Tool("t", "", SCHEMA, strict=True)],
     ),
-    ([{"function": {"name": "t"}}], [Tool("t")]),
+    ([{"function": {"name": "t"}}], [d.Tool("t")]),
     (
         [{"type": "function", "name": "t", "parameters": SCHEMA, "strict": False}],
-        [Tool("t", "", SCHEMA, strict=False)],
+        [d.Tool("t", "", SCHEMA, strict=False)],
     ),
-    ([Tool("a"), {"name": "b"}], [Tool("a"), Tool("b")]),
+    ([d.Tool("a"), {"name": "b"}], [d.Tool("a"), d.Tool("b")]),
 ]
 
 
 @pytest.mark.parametrize(("given", "tools"), TOOLS)
-def test_tools_of_every_supported_format_are_parsed(given: Any, tools: list[Tool]) -> None:
+def test_tools_of_every_supported_format_are_parsed(given: Any, tools: list[d.Tool]) -> None:
     assert parse_tools(given) == tuple(tools)
 
 
@@ -507,7 +489,7 @@ def search(q: str) -> str:
 
 TOOLS_REFUSED: list[tuple[Any, str]] = [
     (5, "tools must be a list of tools, not int"),
-    (Tool("t"), "tools must be a list of tools, not Tool"),
+    (d.Tool("t"), "tools must be a list of tools, not Tool"),
     ({"name": "t"}, "tools must be a list of tools, not dict"),
     ({"t"}, "tools must be a list of tools, not set"),
     ([lambda: 0], "tools[0] cannot be described as a tool: a lambda has no name"),
@@ -538,33 +520,33 @@ TOOLS_REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("given", "message"), TOOLS_REFUSED)
 def test_invalid_tools_are_rejected(given: Any, message: str) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(d.InvalidRequestError) as caught:
         parse_tools(given)
     assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize("kind", [5, None, ["function"]])
 def test_tool_whose_type_is_not_a_string_is_parsed_as_a_function(kind: Any) -> None:
-    assert parse_tools([{"type": kind, "function": {"name": "t"}}]) == (Tool("t"),)
+    assert parse_tools([{"type": kind, "function": {"name": "t"}}]) == (d.Tool("t"),)
 
 
 # --- parsing settings --------------------------------------------------------------------------
 
-CONFIGS: list[tuple[Any, RuntimeConfig]] = [
-    (None, RuntimeConfig()),
-    ({}, RuntimeConfig()),
-    (RuntimeConfig(seed=1), RuntimeConfig(seed=1)),
-    (MappingProxyType({"seed": 1}), RuntimeConfig(seed=1)),
+CONFIGS: list[tuple[Any, d.RuntimeConfig]] = [
+    (None, d.RuntimeConfig()),
+    ({}, d.RuntimeConfig()),
+    (d.RuntimeConfig(seed=1), d.RuntimeConfig(seed=1)),
+    (MappingProxyType({"seed": 1}), d.RuntimeConfig(seed=1)),
     (
         {"temperature": 1, "stop_sequences": ["a"], "reasoning": "low", "extras": {"top_k": 5}},
-        RuntimeConfig(1.0, stop_sequences=["a"], reasoning="low", extras={"top_k": 5}),
+        d.RuntimeConfig(1.0, stop_sequences=["a"], reasoning="low", extras={"top_k": 5}),
     ),
-    ({"reasoning": 1024, "seed": None}, RuntimeConfig(reasoning=1024)),
+    ({"reasoning": 1024, "seed": None}, d.RuntimeConfig(reasoning=1024)),
 ]
 
 
 @pytest.mark.parametrize(("given", "config"), CONFIGS)
-def test_settings_of_a_call_are_parsed(given: Any, config: RuntimeConfig) -> None:
+def test_settings_of_a_call_are_parsed(given: Any, config: d.RuntimeConfig) -> None:
     assert parse_config(given) == config
 
 
@@ -585,13 +567,13 @@ CONFIGS_REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("given", "message"), CONFIGS_REFUSED)
 def test_invalid_settings_of_a_call_are_rejected(given: Any, message: str) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(d.InvalidRequestError) as caught:
         parse_config(given)
     assert caught.value.message == message
 
 
 @given(some.configs)
-def test_settings_of_a_call_can_be_read_from_a_mapping(config: RuntimeConfig) -> None:
+def test_settings_of_a_call_can_be_read_from_a_mapping(config: d.RuntimeConfig) -> None:
     assert parse_config(msgspec.to_builtins(config)) == config
 
 
@@ -602,9 +584,9 @@ CHOICES: list[tuple[Any, Any]] = [
     ("auto", "auto"),
     ("required", "required"),
     ("none", "none"),
-    (ForceTool("t"), ForceTool("t")),
-    ({"type": "tool", "name": "t"}, ForceTool("t")),
-    ({"type": "function", "function": {"name": "t"}}, ForceTool("t")),
+    (d.ForceTool("t"), d.ForceTool("t")),
+    ({"type": "tool", "name": "t"}, d.ForceTool("t")),
+    ({"type": "function", "function": {"name": "t"}}, d.ForceTool("t")),
 ]
 
 
@@ -636,7 +618,7 @@ CHOICES_REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("given", "message"), CHOICES_REFUSED)
 def test_invalid_tool_choice_is_rejected(given: Any, message: str) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(d.InvalidRequestError) as caught:
         parse_tool_choice(given)
     assert caught.value.message.startswith(message)
 
@@ -663,10 +645,10 @@ def test_arguments_of_a_call_become_a_request() -> None:
         request_id="r",
         stream=True,
     )
-    assert made == Request(
-        (User("hi"),),
-        (Tool("t"),),
-        RuntimeConfig(seed=1),
+    assert made == d.Request(
+        (d.User("hi"),),
+        (d.Tool("t"),),
+        d.RuntimeConfig(seed=1),
         {"type": "object"},
         "auto",
         "m",
@@ -677,7 +659,7 @@ def test_arguments_of_a_call_become_a_request() -> None:
 
 def test_call_with_messages_alone_becomes_a_request() -> None:
     first, second = build_request("hi"), build_request("hi")
-    assert first == Request((User("hi"),), request_id=first.request_id)
+    assert first == d.Request((d.User("hi"),), request_id=first.request_id)
     assert len(first.request_id) == 26
     assert first.request_id < second.request_id
 
@@ -697,7 +679,7 @@ def test_schema_is_generated_from_a_python_type(kind: type) -> None:
 @pytest.mark.parametrize("kind", [5, "text", object(), object])
 def test_type_that_has_no_json_schema_is_rejected(kind: Any) -> None:
     with pytest.raises(
-        InvalidRequestError,
+        d.InvalidRequestError,
         match="response_schema must be a JSON Schema or a type that has one, not",
     ):
         build_request("hi", response_schema=kind)

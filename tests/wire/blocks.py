@@ -11,30 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dragoman.capabilities import Capabilities
-from dragoman.errors import UnsupportedContentError, UnsupportedFeatureError
-from dragoman.events import Assembler, fold
-from dragoman.messages import (
-    Assistant,
-    Audio,
-    Continuity,
-    Document,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-)
+import dragoman as d
+from dragoman.events import Assembler
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, Codec
 from dragoman.wire.server_tools import PORTABLE
@@ -49,9 +27,9 @@ MODEL = "test-model"
 
 WORD = "xylophone"  # a text that occurs nowhere else in a request
 TOOL = "zither"
-CALL = ToolCall("call_1", TOOL, {})
-DONE = ToolResult("call_1", "done")
-PNG = Image(Inline("aGk="), "image/png")
+CALL = d.ToolCall("call_1", TOOL, {})
+DONE = d.ToolResult("call_1", "done")
+PNG = d.Image(d.Inline("aGk="), "image/png")
 
 
 class Kind(NamedTuple):
@@ -64,33 +42,35 @@ class Kind(NamedTuple):
 # The paths of a block in a user message, in a tool result, and in a message of the model.
 USER, RESULT, MODELS = "messages[0].content[1]", "messages[2].content[0]", "messages[1].content[0]"
 KINDS: dict[str, Kind] = {
-    "text of the user": Kind(Text(WORD), USER),
+    "text of the user": Kind(d.Text(WORD), USER),
     "image, inline": Kind(PNG, USER),
-    "image, by URL": Kind(Image(Url("https://example.test/a.png"), "image/png"), USER),
-    "document, inline": Kind(Document(Inline("aGk="), "application/pdf", "a.pdf"), USER),
-    "document, by URL": Kind(Document(Url("https://example.test/a.pdf"), "application/pdf"), USER),
-    "text in a tool's result": Kind(Text(WORD), RESULT),
+    "image, by URL": Kind(d.Image(d.Url("https://example.test/a.png"), "image/png"), USER),
+    "document, inline": Kind(d.Document(d.Inline("aGk="), "application/pdf", "a.pdf"), USER),
+    "document, by URL": Kind(
+        d.Document(d.Url("https://example.test/a.pdf"), "application/pdf"), USER
+    ),
+    "text in a tool's result": Kind(d.Text(WORD), RESULT),
     "image in a tool's result": Kind(PNG, RESULT),
     "document in a tool's result": Kind(
-        Document(Inline("aGk="), "application/pdf", "a.pdf"), RESULT
+        d.Document(d.Inline("aGk="), "application/pdf", "a.pdf"), RESULT
     ),
-    "text of the model": Kind(Text(WORD), MODELS),
-    "text, signed": Kind(Text(WORD, Continuity("c2ln")), MODELS),
+    "text of the model": Kind(d.Text(WORD), MODELS),
+    "text, signed": Kind(d.Text(WORD, d.Continuity("c2ln")), MODELS),
     "text with citations": Kind(
-        Text(WORD, Continuity(opaque={"citations": ["https://example.test/a"]})), MODELS
+        d.Text(WORD, d.Continuity(opaque={"citations": ["https://example.test/a"]})), MODELS
     ),
-    "thinking": Kind(Thinking(WORD), MODELS),
-    "thinking, signed": Kind(Thinking(WORD, Continuity("c2ln")), MODELS),
-    "redacted thinking": Kind(RedactedThinking("ZW5j", Continuity()), MODELS),
+    "thinking": Kind(d.Thinking(WORD), MODELS),
+    "thinking, signed": Kind(d.Thinking(WORD, d.Continuity("c2ln")), MODELS),
+    "redacted thinking": Kind(d.RedactedThinking("ZW5j", d.Continuity()), MODELS),
     "tool call": Kind(CALL, MODELS),
-    "tool call, signed": Kind(ToolCall("call_1", TOOL, {}, Continuity("c2ln")), MODELS),
-    "a provider's own block": Kind(Opaque({"type": "x"}, Continuity()), MODELS),
+    "tool call, signed": Kind(d.ToolCall("call_1", TOOL, {}, d.Continuity("c2ln")), MODELS),
+    "a provider's own block": Kind(d.Opaque({"type": "x"}, d.Continuity()), MODELS),
     "image of the model": Kind(
-        Image(Inline("aGk="), "image/png", continuity=Continuity()), MODELS
+        d.Image(d.Inline("aGk="), "image/png", continuity=d.Continuity()), MODELS
     ),
-    "audio of the user": Kind(Audio(Inline("aGk="), "audio/wav"), USER),
-    "audio in a tool's result": Kind(Audio(Inline("aGk="), "audio/wav"), RESULT),
-    "audio of the model": Kind(Audio(Inline("aGk="), "audio/wav", WORD), MODELS),
+    "audio of the user": Kind(d.Audio(d.Inline("aGk="), "audio/wav"), USER),
+    "audio in a tool's result": Kind(d.Audio(d.Inline("aGk="), "audio/wav"), RESULT),
+    "audio of the model": Kind(d.Audio(d.Inline("aGk="), "audio/wav", WORD), MODELS),
 }
 
 
@@ -103,11 +83,11 @@ def send(wire: str, name: str) -> str:
     blocks = [kind.block]
     if reply is not None:
         blocks = [block for block in receive(wire, reply) if type(block) is type(kind.block)]
-    request = Request(_converse(kind, blocks), config=RuntimeConfig(max_tokens=9), model=MODEL)
+    request = d.Request(_converse(kind, blocks), config=d.RuntimeConfig(max_tokens=9), model=MODEL)
     check_request(request)
     try:
         encoded = _codec(wire, reply).encode(request)
-    except UnsupportedContentError:
+    except d.UnsupportedContentError:
         return "refused"
     found = [note for note in encoded.notes if note.path.startswith(kind.path)]
     whole = [note for note in found if note.path == kind.path]
@@ -148,45 +128,45 @@ def send_tool(wire: str, name: str) -> str:
     """Encode a request that contains a server-side tool; return what happens to the tool on this
     wire.
     """
-    request = Request(
-        [User("Go.")],
-        config=RuntimeConfig(max_tokens=9),
+    request = d.Request(
+        [d.User("Go.")],
+        config=d.RuntimeConfig(max_tokens=9),
         model=MODEL,
-        server_tools=(ServerTool(name),),
+        server_tools=(d.ServerTool(name),),
     )
     check_request(request)
     try:
         encoded = _codec(wire, None).encode(request)
-    except UnsupportedFeatureError:
+    except d.UnsupportedFeatureError:
         return "refused"
     assert encoded.notes == ()
     return "sent"
 
 
-def _converse(kind: Kind, blocks: list[Any]) -> list[Message]:
+def _converse(kind: Kind, blocks: list[Any]) -> list[d.Message]:
     if kind.path == USER:
-        return [User([Text("Look."), *blocks])]
+        return [d.User([d.Text("Look."), *blocks])]
     if kind.path == RESULT:
-        return [User("Go."), Assistant([CALL]), ToolResult("call_1", blocks)]
-    if isinstance(kind.block, ToolCall):
-        return [User("Go."), Assistant(blocks), ToolResult(blocks[0].id, "done")]
-    return [User("Go."), Assistant([*blocks, Text("Said."), CALL]), DONE]
+        return [d.User("Go."), d.Assistant([CALL]), d.ToolResult("call_1", blocks)]
+    if isinstance(kind.block, d.ToolCall):
+        return [d.User("Go."), d.Assistant(blocks), d.ToolResult(blocks[0].id, "done")]
+    return [d.User("Go."), d.Assistant([*blocks, d.Text("Said."), CALL]), DONE]
 
 
 def _codec(wire: str, reply: Any) -> Codec:
     # On the openai wire, only routers send signed reasoning, and it is read only with this quirk.
     quirks = {"reasoning_details": True} if "reasoning_details" in str(reply) else None
-    return CODECS[wire].connect(MODEL, "http://127.0.0.1:9", quirks, Capabilities())
+    return CODECS[wire].connect(MODEL, "http://127.0.0.1:9", quirks, d.Capabilities())
 
 
 def receive(wire: str, reply: Any) -> list[Any]:
     """Decode a reply and return its blocks."""
-    request = Request((User("hi"),), config=RuntimeConfig(max_tokens=9), model=MODEL)
+    request = d.Request((d.User("hi"),), config=d.RuntimeConfig(max_tokens=9), model=MODEL)
     codec = _codec(wire, reply)
-    out = Assembler(request_id="r", model=MODEL, provider="p", issuer=Issuer(wire, None, MODEL))
+    out = Assembler(request_id="r", model=MODEL, provider="p", issuer=d.Issuer(wire, None, MODEL))
     decoder = codec.decoder(request, out)
     events = [*decoder.feed(msgspec.json.encode(reply)), *decoder.end()]
-    return list(fold(events).message.content)
+    return list(d.fold(events).message.content)
 
 
 _URL = "https://example.test/a"

@@ -15,15 +15,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.events import (
-    Assembler,
-    AssemblerError,
-    Event,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseInputDelta,
-)
-from dragoman.messages import Issuer, Request
+import dragoman as d
+from dragoman.events import Assembler, AssemblerError
 from dragoman.wire import Codec, Decoder
 
 from .cases import DecodedReply
@@ -94,7 +87,7 @@ def seams_of(wire: str, data: bytes) -> list[int]:
 
 def hear_cuts(
     codec: Codec,
-    request: Request,
+    request: d.Request,
     data: bytes,
     offsets: Sequence[int],
 ) -> Iterator[tuple[int, DecodedReply]]:
@@ -105,12 +98,12 @@ def hear_cuts(
     from the last complete event. The codec must not keep the raw reply. Deltas that arrived before
     the last complete event are joined.
     """
-    issuer = Issuer(codec.wire, codec.issuer_vendor, request.model)
+    issuer = d.Issuer(codec.wire, codec.issuer_vendor, request.model)
     out = Assembler(
         request_id=request.request_id, model=request.model, issuer=issuer, new_id=_Numbers()
     )
     decoder = codec.decoder(request, out)
-    said: list[Event] = []
+    said: list[d.Event] = []
     at = 0
     for begin, end in pairwise([*seams_of(codec.wire, data), len(data) + 1]):
         first = at
@@ -122,13 +115,13 @@ def hear_cuts(
 
 
 def _branches(
-    decoder: Decoder, said: list[Event], data: bytes, begin: int, offsets: Sequence[int]
+    decoder: Decoder, said: list[d.Event], data: bytes, begin: int, offsets: Sequence[int]
 ) -> Iterator[tuple[int, DecodedReply]]:
     """Decode the bytes after an event boundary, truncated at each offset; yield the offset and the
     decoded reply.
     """
     snapshot = Snapshot(decoder)
-    before: tuple[list[Event], Any] | None = None
+    before: tuple[list[d.Event], Any] | None = None
     heard = DecodedReply([], None)
     for offset in offsets:
         branch = snapshot.restore()
@@ -144,7 +137,7 @@ def _branches(
         yield offset, heard
 
 
-def _grow(said: list[Event], events: list[Event]) -> None:
+def _grow(said: list[d.Event], events: list[d.Event]) -> None:
     """Append events to a list, and join each delta with the previous one so that long streams stay
     fast.
     """
@@ -156,15 +149,15 @@ def _grow(said: list[Event], events: list[Event]) -> None:
             said[-1] = joined
 
 
-def _join(last: Event, event: Event) -> Event | None:
+def _join(last: d.Event, event: d.Event) -> d.Event | None:
     """Join two deltas of one block; return ``None`` if they cannot be joined."""
     match last, event:
-        case (TextDelta(), TextDelta()) | (
-            ThinkingDelta(signature=None),
-            ThinkingDelta(signature=None),
+        case (d.TextDelta(), d.TextDelta()) | (
+            d.ThinkingDelta(signature=None),
+            d.ThinkingDelta(signature=None),
         ):
             same = last.content_block_index == event.content_block_index
             return replace(last, text=last.text + event.text) if same else None
-        case ToolUseInputDelta(), ToolUseInputDelta():
+        case d.ToolUseInputDelta(), d.ToolUseInputDelta():
             return replace(last, partial_json=last.partial_json + event.partial_json)
     return None

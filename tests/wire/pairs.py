@@ -11,52 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.capabilities import Capabilities
-from dragoman.errors import (
-    BillingError,
-    CallCancelledError,
-    InvalidRequestError,
-    InvalidResponseError,
-    MalformedToolCallError,
-    ModelNotLoadedError,
-    NetworkError,
-    ProviderError,
-    QuotaExceededError,
-    StreamInterruptedError,
-    StructuredOutputError,
-    TimedOutError,
-    UnavailableError,
-    UnsupportedFeatureError,
-)
-from dragoman.events import (
-    Event,
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-)
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    Document,
-    Image,
-    Inline,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    System,
-    Text,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-    join_system,
-)
+import dragoman as d
+from dragoman.messages import join_system
 from dragoman.wire import CODECS, SERVER_CODECS, Asked, Codec
 from dragoman.wire.gemini.names import to_camel
 
@@ -64,91 +20,91 @@ from .cases import BASE_URL, DecodedReply, decode
 
 # --- requests: differences that are lost in the encoded bytes -----------------------------------
 
-Rule = Callable[[Request], Request]
+Rule = Callable[[d.Request], d.Request]
 
 
-def each_message(change: Callable[[Message], Message]) -> Rule:
+def each_message(change: Callable[[d.Message], d.Message]) -> Rule:
     return lambda request: replace(
         request, messages=[change(message) for message in request.messages]
     )
 
 
-def join_systems(request: Request) -> Request:
+def join_systems(request: d.Request) -> d.Request:
     system, rest = join_system(request.messages)
-    return request if system is None else replace(request, messages=[System(system), *rest])
+    return request if system is None else replace(request, messages=[d.System(system), *rest])
 
 
-def use_camel_case(request: Request) -> Request:
+def use_camel_case(request: d.Request) -> d.Request:
     return replace(request, config=replace(request.config, extras=to_camel(request.config.extras)))
 
 
-def plain_texts(message: Message) -> Message:
+def plain_texts(message: d.Message) -> d.Message:
     if (
-        isinstance(message, User | ToolResult)
+        isinstance(message, d.User | d.ToolResult)
         and not isinstance(message.content, str)
         and len(message.content) == 1
     ):
         return (
             replace(message, content=message.text)
-            if isinstance(message.content[0], Text)
+            if isinstance(message.content[0], d.Text)
             else message
         )
     return message
 
 
-def inline_data_urls(message: Message) -> Message:
-    if not isinstance(message, User | ToolResult) or isinstance(message.content, str):
+def inline_data_urls(message: d.Message) -> d.Message:
+    if not isinstance(message, d.User | d.ToolResult) or isinstance(message.content, str):
         return message
     return replace(message, content=tuple([_inline(block) for block in message.content]))
 
 
 def _inline(block: Any) -> Any:
     if (
-        isinstance(block, Image | Document)
-        and isinstance(block.source, Url)
+        isinstance(block, d.Image | d.Document)
+        and isinstance(block.source, d.Url)
         and block.source.url.startswith("data:")
     ):
         media_type, _, data = block.source.url.removeprefix("data:").partition(";base64,")
-        return replace(block, source=Inline(data), media_type=media_type)
+        return replace(block, source=d.Inline(data), media_type=media_type)
     return block
 
 
-def join_assistant_texts(message: Message) -> Message:
-    if not isinstance(message, Assistant):
+def join_assistant_texts(message: d.Message) -> d.Message:
+    if not isinstance(message, d.Assistant):
         return message
-    texts = "".join([block.text for block in message.content if isinstance(block, Text)])
-    rest = [block for block in message.content if not isinstance(block, Text)]
-    return Assistant([*([Text(texts)] if texts else []), *rest])
+    texts = "".join([block.text for block in message.content if isinstance(block, d.Text)])
+    rest = [block for block in message.content if not isinstance(block, d.Text)]
+    return d.Assistant([*([d.Text(texts)] if texts else []), *rest])
 
 
-def name_documents(message: Message) -> Message:
-    if not isinstance(message, User) or isinstance(message.content, str):
+def name_documents(message: d.Message) -> d.Message:
+    if not isinstance(message, d.User) or isinstance(message.content, str):
         return message
     named = [
         replace(block, name="document")
-        if isinstance(block, Document) and block.name is None
+        if isinstance(block, d.Document) and block.name is None
         else block
         for block in message.content
     ]
-    return User(named)
+    return d.User(named)
 
 
-def join_results(message: Message) -> Message:
-    return replace(message, content=message.text) if isinstance(message, ToolResult) else message
+def join_results(message: d.Message) -> d.Message:
+    return replace(message, content=message.text) if isinstance(message, d.ToolResult) else message
 
 
-def forget_issuers(message: Message) -> Message:
-    if not isinstance(message, Assistant):
+def forget_issuers(message: d.Message) -> d.Message:
+    if not isinstance(message, d.Assistant):
         return message
-    return Assistant([_forget(block) for block in message.content])
+    return d.Assistant([_forget(block) for block in message.content])
 
 
 def _forget(block: Any) -> Any:
     state = block.continuity
     if state is None:
         return (
-            replace(block, continuity=Continuity())
-            if isinstance(block, RedactedThinking | Opaque)
+            replace(block, continuity=d.Continuity())
+            if isinstance(block, d.RedactedThinking | d.Opaque)
             else block
         )
     kept = {"thinking", "text", "type", "signature", "id", "name", "input"}
@@ -156,55 +112,57 @@ def _forget(block: Any) -> Any:
     return replace(block, continuity=replace(state, issuer=None, opaque=opaque or None))
 
 
-def merge_turns(request: Request) -> Request:
+def merge_turns(request: d.Request) -> d.Request:
     """Return the request with consecutive messages of one role merged, except for tool results."""
-    merged: list[Message] = []
+    merged: list[d.Message] = []
     for message in request.messages:
         last = merged[-1] if merged else None
-        if isinstance(message, User) and isinstance(last, User):
-            merged[-1] = User([*_blocks(last), *_blocks(message)])
-        elif isinstance(message, Assistant) and isinstance(last, Assistant):
-            merged[-1] = Assistant([*last.content, *message.content])
+        if isinstance(message, d.User) and isinstance(last, d.User):
+            merged[-1] = d.User([*_blocks(last), *_blocks(message)])
+        elif isinstance(message, d.Assistant) and isinstance(last, d.Assistant):
+            merged[-1] = d.Assistant([*last.content, *message.content])
         else:
             merged.append(message)
     return replace(request, messages=merged)
 
 
-def merge_assistants(request: Request) -> Request:
-    merged: list[Message] = []
+def merge_assistants(request: d.Request) -> d.Request:
+    merged: list[d.Message] = []
     for message in request.messages:
         last = merged[-1] if merged else None
-        if isinstance(message, Assistant) and isinstance(last, Assistant):
-            merged[-1] = Assistant([*last.content, *message.content])
+        if isinstance(message, d.Assistant) and isinstance(last, d.Assistant):
+            merged[-1] = d.Assistant([*last.content, *message.content])
         else:
             merged.append(message)
     return replace(request, messages=merged)
 
 
-def _blocks(message: User) -> Sequence[Any]:
-    return [Text(message.content)] if isinstance(message.content, str) else message.content
+def _blocks(message: d.User) -> Sequence[Any]:
+    return [d.Text(message.content)] if isinstance(message.content, str) else message.content
 
 
-def name_files(message: Message) -> Message:
-    if not isinstance(message, User) or isinstance(message.content, str):
+def name_files(message: d.Message) -> d.Message:
+    if not isinstance(message, d.User) or isinstance(message.content, str):
         return message
     named = [
         replace(block, name="document.pdf")
-        if isinstance(block, Document) and isinstance(block.source, Inline) and block.name is None
+        if isinstance(block, d.Document)
+        and isinstance(block.source, d.Inline)
+        and block.name is None
         else block
         for block in message.content
     ]
-    return User(named)
+    return d.User(named)
 
 
-def join_text_results(message: Message) -> Message:
-    if not isinstance(message, ToolResult) or isinstance(message.content, str):
+def join_text_results(message: d.Message) -> d.Message:
+    if not isinstance(message, d.ToolResult) or isinstance(message.content, str):
         return message
-    plain = all(isinstance(block, Text) for block in message.content)
+    plain = all(isinstance(block, d.Text) for block in message.content)
     return replace(message, content=message.text) if plain else message
 
 
-def stateless_settings(request: Request) -> Request:
+def stateless_settings(request: d.Request) -> d.Request:
     """Drop extra fields that request the default behaviour; they can be ignored without loss."""
     config, extras = request.config, dict(request.config.extras)
     for name in ("store", "stream", "background", "temperature"):
@@ -222,14 +180,14 @@ def stateless_settings(request: Request) -> Request:
     )
 
 
-def mark_no_strict(request: Request) -> Request:
+def mark_no_strict(request: d.Request) -> d.Request:
     return replace(request, tools=[replace(tool, strict=None) for tool in request.tools])
 
 
 _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 
 
-def number_minted_ids(request: Request) -> Request:
+def number_minted_ids(request: d.Request) -> d.Request:
     """Replace generated ids by numbers in the order in which they occur."""
     names: dict[str, str] = {}
 
@@ -240,52 +198,52 @@ def number_minted_ids(request: Request) -> Request:
             else call_id
         )
 
-    def rename(message: Message) -> Message:
-        if isinstance(message, ToolResult):
+    def rename(message: d.Message) -> d.Message:
+        if isinstance(message, d.ToolResult):
             return replace(message, tool_call_id=name(message.tool_call_id))
-        if isinstance(message, Assistant):
+        if isinstance(message, d.Assistant):
             blocks = [
-                replace(each, id=name(each.id)) if isinstance(each, ToolCall) else each
+                replace(each, id=name(each.id)) if isinstance(each, d.ToolCall) else each
                 for each in message.content
             ]
-            return Assistant(blocks)
+            return d.Assistant(blocks)
         return message
 
     return replace(request, messages=[rename(message) for message in request.messages])
 
 
-def forget_url_types(message: Message) -> Message:
-    if not isinstance(message, User) or isinstance(message.content, str):
+def forget_url_types(message: d.Message) -> d.Message:
+    if not isinstance(message, d.User) or isinstance(message.content, str):
         return message
     blocks = [
         replace(block, media_type=None)
-        if isinstance(block, Image) and isinstance(block.source, Url)
+        if isinstance(block, d.Image) and isinstance(block.source, d.Url)
         else block
         for block in message.content
     ]
-    return User(blocks)
+    return d.User(blocks)
 
 
-def texts_before_media(message: Message) -> Message:
-    if not isinstance(message, ToolResult) or isinstance(message.content, str):
+def texts_before_media(message: d.Message) -> d.Message:
+    if not isinstance(message, d.ToolResult) or isinstance(message.content, str):
         return message
-    media = [block for block in message.content if not isinstance(block, Text)]
+    media = [block for block in message.content if not isinstance(block, d.Text)]
     return replace(
         message,
-        content=[*([Text(message.text)] if message.text else []), *media]
+        content=[*([d.Text(message.text)] if message.text else []), *media]
         if media
         else message.text,
     )
 
 
-def stop_extras(request: Request) -> Request:
+def stop_extras(request: d.Request) -> d.Request:
     config, extras = request.config, dict(request.config.extras)
     stops = [*(config.stop_sequences or ()), *extras.pop("stopSequences", ())]
     changed = replace(config, stop_sequences=tuple(dict.fromkeys(stops)) or None, extras=extras)
     return replace(request, config=changed)
 
 
-def known_settings(request: Request) -> Request:
+def known_settings(request: d.Request) -> d.Request:
     """Return the request after moving settings from its extra fields to their own fields."""
     config, extras = request.config, dict(request.config.extras)
     limit = extras.pop("max_tokens", config.max_tokens)
@@ -310,24 +268,24 @@ class Wire:
     reply_losses: frozenset[str] = frozenset()
     stream_losses: frozenset[str] = frozenset()
     body_losses: frozenset[str] = frozenset()
-    errors: dict[type[ProviderError], type[ProviderError]] = field(default_factory=dict)
-    usage: Callable[[Usage], Usage] = lambda usage: replace(usage, estimated=False)
+    errors: dict[type[d.ProviderError], type[d.ProviderError]] = field(default_factory=dict)
+    usage: Callable[[d.Usage], d.Usage] = lambda usage: replace(usage, estimated=False)
 
 
 # Error classes that a wire cannot represent, and the class that the client gets instead.
-ERRORS: dict[type[ProviderError], type[ProviderError]] = {
-    NetworkError: UnavailableError,
-    StreamInterruptedError: UnavailableError,
-    TimedOutError: UnavailableError,
-    InvalidResponseError: UnavailableError,
-    MalformedToolCallError: UnavailableError,
-    StructuredOutputError: UnavailableError,
-    CallCancelledError: UnavailableError,
-    ProviderError: UnavailableError,
+ERRORS: dict[type[d.ProviderError], type[d.ProviderError]] = {
+    d.NetworkError: d.UnavailableError,
+    d.StreamInterruptedError: d.UnavailableError,
+    d.TimedOutError: d.UnavailableError,
+    d.InvalidResponseError: d.UnavailableError,
+    d.MalformedToolCallError: d.UnavailableError,
+    d.StructuredOutputError: d.UnavailableError,
+    d.CallCancelledError: d.UnavailableError,
+    d.ProviderError: d.UnavailableError,
 }
 
 
-def _openai_usage(usage: Usage) -> Usage:
+def _openai_usage(usage: d.Usage) -> d.Usage:
     total = usage.total_tokens
     if total is None and usage.input_tokens is not None and usage.output_tokens is not None:
         total = usage.input_tokens + usage.output_tokens
@@ -344,7 +302,7 @@ def _openai_usage(usage: Usage) -> Usage:
     return replace(usage, total_tokens=total, output_tokens=output, estimated=False)
 
 
-def _anthropic_usage(usage: Usage) -> Usage:
+def _anthropic_usage(usage: d.Usage) -> d.Usage:
     """Return the token usage that the client decodes: the input includes cached tokens, and the
     total, which the wire omits, is computed.
     """
@@ -354,12 +312,12 @@ def _anthropic_usage(usage: Usage) -> Usage:
     return replace(usage, input_tokens=asked, total_tokens=total, estimated=False)
 
 
-def _responses_usage(usage: Usage) -> Usage:
+def _responses_usage(usage: d.Usage) -> d.Usage:
     total = usage.total_tokens
     if total is None and usage.input_tokens is not None and usage.output_tokens is not None:
         total = usage.input_tokens + usage.output_tokens
     usage = replace(usage, total_tokens=total, estimated=False)
-    if usage == Usage():
+    if usage == d.Usage():
         return usage
     # The vendor's specification requires these counts, so an unknown count is sent as zero.
     names = ("cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens")
@@ -398,16 +356,16 @@ WIRES: dict[str, Wire] = {
         body_losses=frozenset({"deltas", "raw_input", "may_be_cut"}),
         errors={
             **ERRORS,
-            ModelNotLoadedError: UnavailableError,
-            UnsupportedFeatureError: InvalidRequestError,
-            QuotaExceededError: BillingError,  # the wire has only one error type for these classes
+            d.ModelNotLoadedError: d.UnavailableError,
+            d.UnsupportedFeatureError: d.InvalidRequestError,
+            d.QuotaExceededError: d.BillingError,  # the wire has only one error type for these classes
         },
         usage=_anthropic_usage,
     ),
 }
 
 
-def _gemini_usage(usage: Usage) -> Usage:
+def _gemini_usage(usage: d.Usage) -> d.Usage:
     """Return the token usage that the client decodes: the output includes thoughts, and the cache
     writes, which the wire omits, are unknown.
     """
@@ -442,7 +400,7 @@ WIRES["gemini"] = Wire(
         }
     ),
     body_losses=frozenset({"deltas"}),
-    errors={**ERRORS, UnsupportedFeatureError: InvalidRequestError},
+    errors={**ERRORS, d.UnsupportedFeatureError: d.InvalidRequestError},
     usage=_gemini_usage,
 )
 WIRES["responses"] = Wire(
@@ -488,11 +446,11 @@ WIRES["cohere"] = Wire(
     },
     stream_losses=frozenset({"whole_order"}),
     body_losses=frozenset({"deltas", "raw_input"}),
-    errors={**ERRORS, ModelNotLoadedError: UnavailableError},
+    errors={**ERRORS, d.ModelNotLoadedError: d.UnavailableError},
 )
 
 
-def canonical(request: Request, wire: Wire) -> Request:
+def canonical(request: d.Request, wire: Wire) -> d.Request:
     """Return the request after normalising everything that the wire cannot distinguish."""
     request = replace(request, request_id="R", session_id=None, metadata={})
     for rule in wire.requests.values():
@@ -501,11 +459,11 @@ def canonical(request: Request, wire: Wire) -> Request:
 
 
 def client(wire: str, model: str = "test-model") -> Codec:
-    return CODECS[wire].connect(model, BASE_URL, None, Capabilities())
+    return CODECS[wire].connect(model, BASE_URL, None, d.Capabilities())
 
 
 def serve(
-    wire: str, request: Request, events: Sequence[Event], error: ProviderError | None
+    wire: str, request: d.Request, events: Sequence[d.Event], error: d.ProviderError | None
 ) -> list[bytes]:
     """Return the bytes of a reply as the server side writes them."""
     encoder = SERVER_CODECS[wire].encoder(Asked(request), created=1)
@@ -515,7 +473,7 @@ def serve(
 
 
 def hear(
-    wire: str, request: Request, pieces: Sequence[bytes], *, judged: bool = True
+    wire: str, request: d.Request, pieces: Sequence[bytes], *, judged: bool = True
 ) -> DecodedReply:
     """Decode the pieces of a reply with the client side of a wire."""
     return decode(client(wire, request.model), request, pieces, judged=judged)
@@ -554,13 +512,13 @@ def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: boo
 
 def _may_be_cut(heard: DecodedReply) -> bool:
     ended = heard.events[-1]
-    if not isinstance(ended, MessageComplete) or not ended.final_content:
+    if not isinstance(ended, d.MessageComplete) or not ended.final_content:
         return False
     last, reason = ended.final_content[-1], ended.finish_reason
     is_cut = reason == "length" or (
-        reason == "content_filter" and isinstance(last, ToolCall) and not last.arguments
+        reason == "content_filter" and isinstance(last, d.ToolCall) and not last.arguments
     )
-    return isinstance(last, ToolCall) and is_cut
+    return isinstance(last, d.ToolCall) and is_cut
 
 
 _ORDER = ["start", "thinking", "text", "tool", "input", "end", "complete"]
@@ -571,54 +529,54 @@ def hides(heard: DecodedReply, losses: frozenset[str]) -> bool:
     represent an invalid tool call or would make it look valid.
     """
     ended = heard.events[-1]
-    if not isinstance(heard.error, MalformedToolCallError) or not isinstance(
-        ended, MessageComplete
+    if not isinstance(heard.error, d.MalformedToolCallError) or not isinstance(
+        ended, d.MessageComplete
     ):
         return False
     problems, text = [], ""
     for event in heard.events:
-        if isinstance(event, ToolUseStart):
+        if isinstance(event, d.ToolUseStart):
             text = ""
-        elif isinstance(event, ToolUseInputDelta):
+        elif isinstance(event, d.ToolUseInputDelta):
             text += event.partial_json
-        elif isinstance(event, ToolUseEnd) and event.problem is not None:
+        elif isinstance(event, d.ToolUseEnd) and event.problem is not None:
             problems.append(event.problem != "malformed" or bool(text.strip()))
     unread = any(
-        isinstance(block, ToolCall) and block.arguments is None for block in ended.final_content
+        isinstance(block, d.ToolCall) and block.arguments is None for block in ended.final_content
     )
     if ended.finish_reason != "length" and ("cut_input" in losses and unread):
         return True
     return not problems or (ended.finish_reason != "length" and not all(problems))
 
 
-def _class(error: ProviderError, wire: Wire, hidden: bool) -> str:
-    if isinstance(error, MalformedToolCallError | StructuredOutputError) and not hidden:
+def _class(error: d.ProviderError, wire: Wire, hidden: bool) -> str:
+    if isinstance(error, d.MalformedToolCallError | d.StructuredOutputError) and not hidden:
         return type(error).__name__  # the client codec determines this error class itself
     return wire.errors.get(type(error), type(error)).__name__
 
 
-def _line(event: Event, wire: Wire, losses: frozenset[str]) -> list[tuple[Any, ...]]:
+def _line(event: d.Event, wire: Wire, losses: frozenset[str]) -> list[tuple[Any, ...]]:
     block = (
         ()
         if losses & {"blocks", "deltas", "whole_order"}
         else (getattr(event, "content_block_index", None),)
     )
-    if isinstance(event, MessageStart):
+    if isinstance(event, d.MessageStart):
         return [("start", event.model)]
-    if isinstance(event, TextDelta):
+    if isinstance(event, d.TextDelta):
         return [("text", event.text, *block)] if event.text else []
-    if isinstance(event, ThinkingDelta):
+    if isinstance(event, d.ThinkingDelta):
         signed = None if "signature" in losses else event.signature
         return (
             [("thinking", event.text, *([signed] if signed else []), *block)]
             if event.text or signed
             else []
         )
-    if isinstance(event, ToolUseStart):
+    if isinstance(event, d.ToolUseStart):
         return [("tool", event.tool_use_id, event.tool_name, *block)]
-    if isinstance(event, ToolUseInputDelta):
+    if isinstance(event, d.ToolUseInputDelta):
         return [] if "raw_input" in losses else [("input", event.partial_json, *block)]
-    if isinstance(event, ToolUseEnd):
+    if isinstance(event, d.ToolUseEnd):
         empty = (
             event.intent is not None
             and not event.intent.raw_input_text.strip()
@@ -631,11 +589,11 @@ def _line(event: Event, wire: Wire, losses: frozenset[str]) -> list[tuple[Any, .
     return [_ending(event, wire, losses)]
 
 
-def _ending(event: MessageComplete, wire: Wire, losses: frozenset[str]) -> tuple[Any, ...]:
-    kinds = Opaque if "redacted" in losses else RedactedThinking | Opaque
+def _ending(event: d.MessageComplete, wire: Wire, losses: frozenset[str]) -> tuple[Any, ...]:
+    kinds = d.Opaque if "redacted" in losses else d.RedactedThinking | d.Opaque
     blocks = [block for block in event.final_content if isinstance(block, kinds)]
     whole = [] if "whole" in losses else [replace(block, continuity=None) for block in blocks]
-    called = any(isinstance(block, ToolCall) for block in event.final_content)
+    called = any(isinstance(block, d.ToolCall) for block in event.final_content)
     return (
         "complete",
         "called" if called and "call_reason" in losses else event.finish_reason,

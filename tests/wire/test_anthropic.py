@@ -13,33 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.capabilities import Capabilities
-from dragoman.errors import (
-    InvalidResponseError,
-    ProviderError,
-    UnsupportedFeatureError,
-)
-from dragoman.events import Response
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    Document,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-)
+import dragoman as d
 from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
 from dragoman.validate import check_request
@@ -55,9 +29,9 @@ from tests.wire.cases import (
     find_cases,
 )
 
-ISSUER = Issuer("anthropic", None, MODEL)
-LIMIT = RuntimeConfig(max_tokens=64)
-HELLO = Request((User("Hello?"),), config=LIMIT, model=MODEL, request_id="R")
+ISSUER = d.Issuer("anthropic", None, MODEL)
+LIMIT = d.RuntimeConfig(max_tokens=64)
+HELLO = d.Request((d.User("Hello?"),), config=LIMIT, model=MODEL, request_id="R")
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}},
@@ -69,20 +43,20 @@ PERSON = {
 def connect(
     quirks: Any = None, *, base_url: str = BASE_URL, **capabilities: Any
 ) -> AnthropicCodec:
-    return AnthropicCodec.connect(MODEL, base_url, quirks, Capabilities.of(capabilities))
+    return AnthropicCodec.connect(MODEL, base_url, quirks, d.Capabilities.of(capabilities))
 
 
-def sent(request: Request, codec: AnthropicCodec | None = None) -> Any:
+def sent(request: d.Request, codec: AnthropicCodec | None = None) -> Any:
     return msgspec.json.decode((codec or connect()).encode(request).http.body)
 
 
 def hear(
-    reply: bytes, request: Request = HELLO, codec: AnthropicCodec | None = None
+    reply: bytes, request: d.Request = HELLO, codec: AnthropicCodec | None = None
 ) -> DecodedReply:
     return decode(codec or connect(), request, [reply])
 
 
-def replied(heard: DecodedReply) -> Response:
+def replied(heard: DecodedReply) -> d.Response:
     assert heard.error is None, heard.error
     assert heard.response is not None
     return heard.response
@@ -175,7 +149,7 @@ def test_changes_without_loss_are_noted_without_a_warning(name: str, notes: list
 
 def test_blank_text_blocks_are_omitted_without_a_warning() -> None:
     request = msgspec.structs.replace(
-        HELLO, messages=(User("a"), Assistant([Text(" ")]), User("b"))
+        HELLO, messages=(d.User("a"), d.Assistant([d.Text(" ")]), d.User("b"))
     )
     encoded = connect().encode(request)
     assert [(note.code, note.loss) for note in encoded.notes] == [
@@ -185,7 +159,7 @@ def test_blank_text_blocks_are_omitted_without_a_warning() -> None:
 
 
 def test_provider_state_on_a_user_message_is_reported() -> None:
-    request = msgspec.structs.replace(HELLO, messages=(User([Text("a", Continuity("s"))]),))
+    request = msgspec.structs.replace(HELLO, messages=(d.User([d.Text("a", d.Continuity("s"))]),))
     assert [warning.path for warning in connect().encode(request).warnings] == [
         "messages[0].content[0].continuity"
     ]
@@ -228,7 +202,7 @@ blocks = st.one_of(
 )
 ANY = {"type": "object"}
 TOOLED = msgspec.structs.replace(
-    HELLO, tools=(Tool("get_weather", "", ANY), Tool("get_time", "", ANY))
+    HELLO, tools=(d.Tool("get_weather", "", ANY), d.Tool("get_time", "", ANY))
 )
 
 
@@ -245,8 +219,10 @@ def test_model_reply_is_sent_back_unchanged(content: list[dict[str, Any]]) -> No
             block["id"] = f"toolu_{number}"
     reply = {"content": content, "stop_reason": "end_turn"}
     message = replied(hear(json.dumps(reply).encode(), TOOLED)).message
-    results = [ToolResult(call.id, "done") for call in message.tool_calls]
-    request = msgspec.structs.replace(TOOLED, messages=(User("a"), message, *results, User("b")))
+    results = [d.ToolResult(call.id, "done") for call in message.tool_calls]
+    request = msgspec.structs.replace(
+        TOOLED, messages=(d.User("a"), message, *results, d.User("b"))
+    )
     encoded = connect().encode(request)
     assert not encoded.notes
     assert msgspec.json.decode(encoded.http.body)["messages"][1]["content"] == content
@@ -269,13 +245,13 @@ issuers = st.sampled_from(
     [
         None,
         ISSUER,
-        Issuer("anthropic"),
-        Issuer("anthropic", None, "other"),
-        Issuer("gemini", None, MODEL),
+        d.Issuer("anthropic"),
+        d.Issuer("anthropic", None, "other"),
+        d.Issuer("gemini", None, MODEL),
     ]
 )
 states = st.none() | st.builds(
-    Continuity,
+    d.Continuity,
     st.none() | st.just("sig"),
     st.none()
     | st.just({"citations": [{"n": 1}]})
@@ -285,16 +261,18 @@ states = st.none() | st.builds(
 )
 server = st.sampled_from(["srv1", "srv2"])
 spoken = st.one_of(
-    st.builds(Text, st.sampled_from(["", " ", "Hello"]), states),
-    st.builds(Thinking, st.sampled_from(["", "Hm"]), states),
-    st.builds(RedactedThinking, st.just("xx"), states),
+    st.builds(d.Text, st.sampled_from(["", " ", "Hello"]), states),
+    st.builds(d.Thinking, st.sampled_from(["", "Hm"]), states),
+    st.builds(d.RedactedThinking, st.just("xx"), states),
     st.builds(
-        lambda name: Opaque({"type": "server_tool_use", "id": name}, Continuity(issuer=ISSUER)),
+        lambda name: d.Opaque(
+            {"type": "server_tool_use", "id": name}, d.Continuity(issuer=ISSUER)
+        ),
         server,
     ),
     st.builds(
-        lambda name: Opaque(
-            {"type": "x_tool_result", "tool_use_id": name}, Continuity(issuer=ISSUER)
+        lambda name: d.Opaque(
+            {"type": "x_tool_result", "tool_use_id": name}, d.Continuity(issuer=ISSUER)
         ),
         server,
     ),
@@ -302,35 +280,35 @@ spoken = st.one_of(
 
 
 @st.composite
-def conversations(draw: Any) -> tuple[Message, ...]:
+def conversations(draw: Any) -> tuple[d.Message, ...]:
     """Generate valid conversations whose tool calls are answered at once, late, out of order or
     never.
     """
-    messages: list[Message] = [User("Go.")]
+    messages: list[d.Message] = [d.User("Go.")]
     waiting: list[str] = []
     for _ in range(draw(st.integers(1, 4))):
         calls = draw(st.lists(ids, max_size=2, unique=True))
         made = [
             *draw(st.lists(spoken, max_size=2)),
-            *[ToolCall(name, "f", {}, draw(states)) for name in calls],
+            *[d.ToolCall(name, "f", {}, draw(states)) for name in calls],
         ]
         if made:
-            messages.append(Assistant(draw(st.permutations(made))))
+            messages.append(d.Assistant(draw(st.permutations(made))))
             waiting += calls
-        answers: list[Message] = [
-            User(draw(st.sampled_from(["And?", [Text("a"), Document(Inline("aaaa"))]])))
+        answers: list[d.Message] = [
+            d.User(draw(st.sampled_from(["And?", [d.Text("a"), d.Document(d.Inline("aaaa"))]])))
         ]
         for name in draw(st.permutations(waiting)):
             if draw(st.booleans()):
                 waiting.remove(name)
                 content = draw(
                     st.sampled_from(
-                        ["", "done", (Text("done"), Image(Inline("aaaa"), "image/png"))]
+                        ["", "done", (d.Text("done"), d.Image(d.Inline("aaaa"), "image/png"))]
                     )
                 )
-                answers.append(ToolResult(name, content, draw(st.booleans())))
+                answers.append(d.ToolResult(name, content, draw(st.booleans())))
         messages += draw(st.permutations(answers))
-    return (*messages, User("Well?"))
+    return (*messages, d.User("Well?"))
 
 
 def assert_legal(turns: list[dict[str, Any]]) -> None:
@@ -365,7 +343,7 @@ def assert_legal(turns: list[dict[str, Any]]) -> None:
 
 
 @given(conversations())
-def test_any_conversation_is_encoded_as_a_valid_request(messages: tuple[Message, ...]) -> None:
+def test_any_conversation_is_encoded_as_a_valid_request(messages: tuple[d.Message, ...]) -> None:
     request = msgspec.structs.replace(HELLO, messages=messages)
     check_request(request)
     encoded = connect().encode(request)
@@ -378,28 +356,30 @@ def test_any_conversation_is_encoded_as_a_valid_request(messages: tuple[Message,
         for block in turn["content"]
     ]
     results = sum(block["type"] == "tool_result" for block in blocks)
-    assert results == sum(type(message) is ToolResult for message in messages), "no result is lost"
+    assert results == sum(type(message) is d.ToolResult for message in messages), (
+        "no result is lost"
+    )
     used = {block["id"] for block in blocks if block["type"] == "server_tool_use"}
     assert {block["tool_use_id"] for block in blocks if block["type"] == "x_tool_result"} <= {
         message.data["id"]
         for turn in messages
-        if type(turn) is Assistant
+        if type(turn) is d.Assistant
         for message in turn.content
-        if type(message) is Opaque and "id" in message.data
+        if type(message) is d.Opaque and "id" in message.data
     }
     assert used <= {"srv1", "srv2"}
 
 
 @given(conversations())
 def test_encoding_is_deterministic_and_later_turns_only_append_bytes(
-    messages: tuple[Message, ...],
+    messages: tuple[d.Message, ...],
 ) -> None:
     request = msgspec.structs.replace(HELLO, messages=messages)
     body = connect().encode(request).http.body
-    again = msgspec.convert(msgspec.to_builtins(request), Request)
+    again = msgspec.convert(msgspec.to_builtins(request), d.Request)
     assert connect().encode(again).http.body == body
     longer = msgspec.structs.replace(
-        request, messages=(*messages, Assistant("Yes."), User("Good."))
+        request, messages=(*messages, d.Assistant("Yes."), d.User("Good."))
     )
     assert connect().encode(longer).http.body.startswith(body.removesuffix(b"]}"))
 
@@ -429,13 +409,13 @@ def test_api_version_occurs_only_once_in_the_url(base_url: str, url: str) -> Non
 def test_model_name_is_in_the_url_on_vertex(stream: bool, verb: str) -> None:
     place = "https://host/v1/projects/p/locations/l/publishers/anthropic"
     model = "claude-sonnet-4-5@20250929"
-    codec = AnthropicCodec.connect(model, place, {"raw_predict": True}, Capabilities())
+    codec = AnthropicCodec.connect(model, place, {"raw_predict": True}, d.Capabilities())
     request = msgspec.structs.replace(HELLO, model=model, stream=stream)
     assert codec.encode(request).http.url == f"{place}/models/{model}:{verb}"
     assert "model" not in sent(request, codec)
 
 
-@pytest.mark.parametrize("fields", [{}, {"tools": (Tool("f"),), "tool_choice": "none"}])
+@pytest.mark.parametrize("fields", [{}, {"tools": (d.Tool("f"),), "tool_choice": "none"}])
 def test_setting_for_parallel_tool_calls_is_omitted_without_tools(fields: dict[str, Any]) -> None:
     body = sent(msgspec.structs.replace(HELLO, **fields), connect({"parallel_tools": False}))
     assert "disable_parallel_tool_use" not in body.get("tool_choice", {})
@@ -485,7 +465,7 @@ def test_model_capabilities_decide_how_structured_output_is_requested(
 def test_reasoning_settings_are_encoded(
     reasoning: Any, quirks: Any, fields: dict[str, Any]
 ) -> None:
-    config = RuntimeConfig(max_tokens=64, reasoning=reasoning)
+    config = d.RuntimeConfig(max_tokens=64, reasoning=reasoning)
     body = sent(msgspec.structs.replace(HELLO, config=config), connect(quirks))
     assert {name: body[name] for name in ("thinking", "output_config") if name in body} == fields
 
@@ -493,9 +473,9 @@ def test_reasoning_settings_are_encoded(
 @pytest.mark.parametrize("reasoning", [True, "max"])
 def test_unknown_reasoning_effort_is_rejected(reasoning: Any) -> None:
     request = msgspec.structs.replace(
-        HELLO, config=RuntimeConfig(max_tokens=1, reasoning=reasoning)
+        HELLO, config=d.RuntimeConfig(max_tokens=1, reasoning=reasoning)
     )
-    with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
+    with pytest.raises(d.UnsupportedFeatureError, match=r"config\.reasoning"):
         sent(request, connect({"effort": True}))
 
 
@@ -511,7 +491,7 @@ def test_unknown_reasoning_effort_is_rejected(reasoning: Any) -> None:
 def test_tool_is_forced_for_structured_output_only_if_allowed(
     extras: dict[str, Any], path: str
 ) -> None:
-    config = RuntimeConfig(max_tokens=64, extras=extras)
+    config = d.RuntimeConfig(max_tokens=64, extras=extras)
     request = msgspec.structs.replace(HELLO, config=config, response_schema=PERSON)
     encoded = connect({"structured": "tool"}).encode(request)
     assert encoded.structured_path == path
@@ -520,9 +500,9 @@ def test_tool_is_forced_for_structured_output_only_if_allowed(
 
 def test_extra_fields_that_repeat_a_setting_are_accepted() -> None:
     extras = {"temperature": 1.0, "stream": True, "max_tokens": 64, "system": "Be terse."}
-    config = RuntimeConfig(temperature=1, max_tokens=64, extras=extras)
+    config = d.RuntimeConfig(temperature=1, max_tokens=64, extras=extras)
     request = msgspec.structs.replace(
-        HELLO, messages=(System("Be terse."), User("x")), config=config, stream=True
+        HELLO, messages=(d.System("Be terse."), d.User("x")), config=config, stream=True
     )
     body = sent(request)
     assert (body["temperature"], body["stream"], body["max_tokens"], body["system"]) == (
@@ -538,10 +518,10 @@ def test_extra_fields_that_repeat_a_setting_are_accepted() -> None:
 
 def test_tool_calls_with_unreadable_arguments_are_omitted_with_their_results() -> None:
     messages = (
-        User("a"),
-        Assistant([Text("b"), ToolCall("t", "f", None)]),
-        ToolResult("t", "x"),
-        User("c"),
+        d.User("a"),
+        d.Assistant([d.Text("b"), d.ToolCall("t", "f", None)]),
+        d.ToolResult("t", "x"),
+        d.User("c"),
     )
     encoded = connect().encode(msgspec.structs.replace(HELLO, messages=messages))
     turns = msgspec.json.decode(encoded.http.body)["messages"]
@@ -554,8 +534,8 @@ def test_tool_calls_with_unreadable_arguments_are_omitted_with_their_results() -
 
 
 def test_only_repeated_tool_call_ids_are_replaced_if_there_is_no_id_rule() -> None:
-    messages = (User("a"), Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "x"))
-    again = (*messages, Assistant([ToolCall("ä.0", "f", {})]), ToolResult("ä.0", "y"))
+    messages = (d.User("a"), d.Assistant([d.ToolCall("ä.0", "f", {})]), d.ToolResult("ä.0", "x"))
+    again = (*messages, d.Assistant([d.ToolCall("ä.0", "f", {})]), d.ToolResult("ä.0", "y"))
     body = sent(msgspec.structs.replace(HELLO, messages=again), connect({"id_rule": None}))
     used = [turn["content"][0]["id"] for turn in body["messages"] if turn["role"] == "assistant"]
     assert used[0] == "ä.0"
@@ -695,7 +675,7 @@ async def test_rejected_structured_output_methods_are_not_tried_again() -> None:
 
 async def test_rejected_output_format_with_tools_is_replaced_by_a_prompt() -> None:
     model, transport = provider((400, REFUSED_FORMAT), (200, ANSWER))
-    reply = await model.complete("Who?", [Tool("f", "", ANY)], LIMIT, PERSON)
+    reply = await model.complete("Who?", [d.Tool("f", "", ANY)], LIMIT, PERSON)
     assert reply.structured_path == "prompt"
     assert len(transport.requests) == 2
 
@@ -708,7 +688,7 @@ async def test_request_is_not_sent_again_after_unrelated_errors(
     status: int, body: bytes, schema: Any
 ) -> None:
     model, transport = provider((status, body), (200, ANSWER))
-    with pytest.raises(ProviderError):
+    with pytest.raises(d.ProviderError):
         await model.complete("Who?", config=LIMIT, response_schema=schema)
     assert len(transport.requests) == 1
 
@@ -721,7 +701,7 @@ def test_learning_from_a_rejection_keeps_all_other_settings() -> None:
     learned = codec.learn(error, msgspec.structs.replace(HELLO, response_schema=PERSON))
     assert learned is not None
     assert learned.quirks == Quirks(structured="tool", effort=True)
-    bare = msgspec.structs.replace(HELLO, config=RuntimeConfig())
+    bare = msgspec.structs.replace(HELLO, config=d.RuntimeConfig())
     assert sent(bare, learned)["max_tokens"] == 9
     assert learned.issuer_vendor == "v"
     assert hear(ANSWER, codec=learned).response.raw is None  # type: ignore[union-attr]
@@ -733,4 +713,4 @@ def test_event_field_of_the_wrong_type_is_an_invalid_response() -> None:
         b"5}\n\n"
     )
     heard = hear(data, msgspec.structs.replace(HELLO, stream=True))
-    assert isinstance(heard.error, InvalidResponseError)
+    assert isinstance(heard.error, d.InvalidResponseError)

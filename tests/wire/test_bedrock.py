@@ -10,42 +10,9 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    Assistant,
-    Audio,
-    Continuity,
-    Document,
-    Image,
-    Inline,
-    InvalidRequestError,
-    InvalidResponseError,
-    Opaque,
-    ProviderError,
-    RateLimitError,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    StreamInterruptedError,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    UnavailableError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-    Url,
-    Usage,
-    User,
-    connect,
-)
-from dragoman.capabilities import Capabilities
+import dragoman as d
 from dragoman.conformance.cases import write_frames
-from dragoman.events import MessageComplete, MessageStart, TextDelta, ThinkingDelta
 from dragoman.eventstream import EventStreamDecoder, encode_message
-from dragoman.messages import Issuer
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 from dragoman.wire.bedrock import BedrockCodec, Quirks
@@ -61,7 +28,7 @@ from .cases import (
 from .readings import READERS
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-OURS = Issuer("bedrock", None, "m")
+OURS = d.Issuer("bedrock", None, "m")
 SERVER = SERVER_CODECS["bedrock"]
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 
@@ -72,7 +39,9 @@ def codec(model: str = "m", **quirks: Any) -> BedrockCodec:
 
 def read(data: Any, *, stream: bool = True) -> DecodedReply:
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
-    return decode(codec(), Request([User("x")], model="m", stream=stream), [body], judged=False)
+    return decode(
+        codec(), d.Request([d.User("x")], model="m", stream=stream), [body], judged=False
+    )
 
 
 def frames(*records: Any) -> bytes:
@@ -95,29 +64,29 @@ END = ({"messageStop": {"stopReason": "end_turn"}}, {"metadata": {"usage": {"inp
          None),
         ({"output": {"message": {"content": [{"reasoningContent": {"reasoningText": 5}}]}}}, "",
          None),
-        ({"output": 5}, None, InvalidResponseError),
-        ({"message": "broken"}, None, UnavailableError),
-        ({"Message": "broken"}, None, UnavailableError),
-        ([], None, InvalidResponseError),
-        (b"{", None, InvalidResponseError),
+        ({"output": 5}, None, d.InvalidResponseError),
+        ({"message": "broken"}, None, d.UnavailableError),
+        ({"Message": "broken"}, None, d.UnavailableError),
+        ([], None, d.InvalidResponseError),
+        (b"{", None, d.InvalidResponseError),
         (b'{"messageStart":{}}\n{"contentBlockDelta":{"delta":{"text":"a"}}}\n\n', "a",
-         StreamInterruptedError),
+         d.StreamInterruptedError),
         (b'{"messageStop":{"stopReason":"end_turn"}}\n', "", None),
         (b'{"messageStart":{}}\n{"throttlingException":{"message":"no"}}\n{"messageStart":{}}', "",
-         RateLimitError),
+         d.RateLimitError),
         (frames(delta(0, text="a"), *END), "a", None),
         (frames({"contentBlockDelta": {"delta": 5}}, {"contentBlockDelta": None}, *END), "", None),
-        (frames({"contentBlockDelta": 5}), None, InvalidResponseError),
-        (frames({"error": {"message": "it broke"}}), None, UnavailableError),
+        (frames({"contentBlockDelta": 5}), None, d.InvalidResponseError),
+        (frames({"error": {"message": "it broke"}}), None, d.UnavailableError),
         (frames({"messageStop": 5}, {"metadata": 5}, delta(0, toolUse=5)), "",
-         StreamInterruptedError),
+         d.StreamInterruptedError),
         (frames({"contentBlockStart": {"contentBlockIndex": 0, "start": {}}}, *END), "", None),
         (frames(delta(0, text="a"), {"someException": {"message": "it broke"}}), "a",
-         UnavailableError),
+         d.UnavailableError),
     ],
 )  # fmt: skip
 def test_unusual_replies_give_text_or_the_right_error(
-    data: Any, text: str | None, kind: type[ProviderError] | None
+    data: Any, text: str | None, kind: type[d.ProviderError] | None
 ) -> None:
     heard = read(data)
     assert type(heard.error) is (kind or type(None)), heard.error
@@ -155,21 +124,21 @@ def test_tool_calls_with_missing_or_wrong_fields_are_read() -> None:
         frames({"contentBlockStart": {"start": server}}, delta(None, toolUse={"input": 5}), *END)
     ).response
     assert opaque is not None
-    assert isinstance(opaque.message.content[0], Opaque)
+    assert isinstance(opaque.message.content[0], d.Opaque)
 
 
 # --- encoding requests -------------------------------------------------------------------------
 
 
-def sent(request: Request, model: str = "m", **quirks: Any) -> tuple[dict[str, Any], list[str]]:
+def sent(request: d.Request, model: str = "m", **quirks: Any) -> tuple[dict[str, Any], list[str]]:
     encoded = codec(model, **quirks).encode(request)
     return json.loads(encoded.http.body), [note.code for note in encoded.notes]
 
 
 def test_url_contains_the_model_and_the_streaming_mode() -> None:
     root = "https://bedrock-runtime.us-east-1.amazonaws.com/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0"
-    whole = codec(CLAUDE).encode(Request([User("x")])).http
-    streamed = codec(CLAUDE).encode(Request([User("x")], stream=True)).http
+    whole = codec(CLAUDE).encode(d.Request([d.User("x")])).http
+    streamed = codec(CLAUDE).encode(d.Request([d.User("x")], stream=True)).http
     assert (whole.url, streamed.url) == (f"{root}/converse", f"{root}/converse-stream")
     assert streamed.headers["accept"] == "application/vnd.amazon.eventstream"
     asked = next(codec(CLAUDE).ready())
@@ -181,13 +150,13 @@ def test_url_contains_the_model_and_the_streaming_mode() -> None:
 
 def test_unsupported_content_is_noted_or_rejected() -> None:
     blocks = [
-        Image(Url("data:image/png;base64,aGk="), detail="low"),
-        Image(Url("s3://bucket/a.png"), "image/png"),
-        Document(Inline("aGk="), "text/csv", "a/b_c.csv"),
-        Document(Inline("aGk="), "text/markdown"),
-        Document(Inline("aGk="), "text/html", "___"),
+        d.Image(d.Url("data:image/png;base64,aGk="), detail="low"),
+        d.Image(d.Url("s3://bucket/a.png"), "image/png"),
+        d.Document(d.Inline("aGk="), "text/csv", "a/b_c.csv"),
+        d.Document(d.Inline("aGk="), "text/markdown"),
+        d.Document(d.Inline("aGk="), "text/html", "___"),
     ]
-    body, codes = sent(Request([User(blocks)], (Tool("f", strict=True),)))
+    body, codes = sent(d.Request([d.User(blocks)], (d.Tool("f", strict=True),)))
     assert codes == ["strict_dropped", "detail_dropped", "name_projected", "name_projected"]
     content = body["messages"][0]["content"]
     assert content[1] == {
@@ -199,20 +168,20 @@ def test_unsupported_content_is_noted_or_rejected() -> None:
         "document",
     ]
     for wrong in (
-        Image(Url("https://a.test/a.png"), "image/png"),
-        Image(Inline("aGk="), "image/tiff"),
-        Image(Inline("aGk=")),
-        Document(Url("data:text/x,aGk")),
-        Audio(Inline("aGk="), "audio/midi"),
-        Audio(Url("https://a.test/a.wav"), "audio/wav"),
+        d.Image(d.Url("https://a.test/a.png"), "image/png"),
+        d.Image(d.Inline("aGk="), "image/tiff"),
+        d.Image(d.Inline("aGk=")),
+        d.Document(d.Url("data:text/x,aGk")),
+        d.Audio(d.Inline("aGk="), "audio/midi"),
+        d.Audio(d.Url("https://a.test/a.wav"), "audio/wav"),
     ):
-        with pytest.raises(UnsupportedContentError):
-            codec().encode(Request([User([wrong])]))
-    for config in (RuntimeConfig(seed=1), RuntimeConfig(presence_penalty=1.0)):
-        with pytest.raises(UnsupportedFeatureError):
-            codec().encode(Request([User("x")], config=config))
-    assert sent(Request([User("x")], tool_choice="required"))[1] == ["tool_choice_omitted"]
-    assert sent(Request([User("x")], (Tool("f"),), tool_choice="auto"))[0]["toolConfig"][
+        with pytest.raises(d.UnsupportedContentError):
+            codec().encode(d.Request([d.User([wrong])]))
+    for config in (d.RuntimeConfig(seed=1), d.RuntimeConfig(presence_penalty=1.0)):
+        with pytest.raises(d.UnsupportedFeatureError):
+            codec().encode(d.Request([d.User("x")], config=config))
+    assert sent(d.Request([d.User("x")], tool_choice="required"))[1] == ["tool_choice_omitted"]
+    assert sent(d.Request([d.User("x")], (d.Tool("f"),), tool_choice="auto"))[0]["toolConfig"][
         "toolChoice"
     ] == {"auto": {}}
 
@@ -224,35 +193,39 @@ def test_native_blocks_are_sent_back_to_the_service_that_issued_them() -> None:
         delta(0, toolUse={"input": '{"q": 1}'}), delta(1, text="Hi"), *END,
     )).response  # fmt: skip
     assert heard is not None
-    result = Opaque(
-        {"type": "toolResult", "toolResult": {"toolUseId": "t"}}, Continuity(issuer=OURS)
+    result = d.Opaque(
+        {"type": "toolResult", "toolResult": {"toolUseId": "t"}}, d.Continuity(issuer=OURS)
     )
-    message = Assistant([result, *heard.message.content[1:]])
-    body, codes = sent(Request([User("x"), message, User("y")]))
+    message = d.Assistant([result, *heard.message.content[1:]])
+    body, codes = sent(d.Request([d.User("x"), message, d.User("y")]))
     assert codes == []
     assert body["messages"][1]["content"] == [{"toolResult": {"toolUseId": "t"}}, {"text": "Hi"}]
-    call = Opaque(
-        {"type": "toolUse", "toolUse": {"name": "g"}, "input": {"q": 1}}, Continuity(issuer=OURS)
+    call = d.Opaque(
+        {"type": "toolUse", "toolUse": {"name": "g"}, "input": {"q": 1}}, d.Continuity(issuer=OURS)
     )
-    body, _ = sent(Request([User("x"), Assistant([call, Text("a")]), User("y")]))
+    body, _ = sent(d.Request([d.User("x"), d.Assistant([call, d.Text("a")]), d.User("y")]))
     assert body["messages"][1]["content"][0] == {"toolUse": {"name": "g", "input": {"q": 1}}}
 
 
 def test_structured_output_uses_a_tool_unless_the_model_reasons() -> None:
-    request = Request(
-        [User("x")], config=RuntimeConfig(reasoning=2000, max_tokens=4000), response_schema=SCHEMA
+    request = d.Request(
+        [d.User("x")],
+        config=d.RuntimeConfig(reasoning=2000, max_tokens=4000),
+        response_schema=SCHEMA,
     )
     assert codec(CLAUDE).encode(request).structured_path == "prompt"
-    given = RuntimeConfig(
+    given = d.RuntimeConfig(
         extras={"additionalModelRequestFields": {"thinking": {"type": "enabled"}}}
     )
     assert (
-        codec().encode(Request([User("x")], config=given, response_schema=SCHEMA)).structured_path
+        codec()
+        .encode(d.Request([d.User("x")], config=given, response_schema=SCHEMA))
+        .structured_path
         == "prompt"
     )
-    off = Request([User("x")], config=RuntimeConfig(reasoning="off"), response_schema=SCHEMA)
+    off = d.Request([d.User("x")], config=d.RuntimeConfig(reasoning="off"), response_schema=SCHEMA)
     assert codec(CLAUDE).encode(off).structured_path == "tool"
-    known = Capabilities.of({"supports_images": False, "supports_tools": False})
+    known = d.Capabilities.of({"supports_images": False, "supports_tools": False})
     adapted = CODECS["bedrock"].connect("m", "https://a.test", None, known)
     assert adapted.encode(off).structured_path == "prompt"
 
@@ -268,7 +241,7 @@ async def test_schema_is_put_in_the_prompt_after_a_forced_tool_is_rejected() -> 
         (400, {}, [b'{"message": "This model doesn\'t support tool use."}']),
         (200, {}, [whole({"text": '{"a": 1}'})]),
     )
-    model = connect(
+    model = d.connect(
         "m", wire="bedrock", base_url="https://a.test", transport=transport, api_key="k" * 12
     )
     assert (await model.complete("Hi", response_schema=SCHEMA)).parsed == {"a": 1}
@@ -280,7 +253,7 @@ async def test_schema_is_put_in_the_prompt_after_a_forced_tool_is_rejected() -> 
                                "start": {"toolUse": {"toolUseId": "t", "name": name}}}},
         delta(0, toolUse={"input": '{"a": 3}'}), *END,
     )  # fmt: skip
-    other = connect(
+    other = d.connect(
         "m", wire="bedrock", base_url="https://a.test", api_key="k" * 12,
         transport=FixtureTransport((200, {}, [answer]), (200, {}, [streamed])),
     )  # fmt: skip
@@ -290,10 +263,10 @@ async def test_schema_is_put_in_the_prompt_after_a_forced_tool_is_rejected() -> 
             pass
     assert stream.response is not None
     assert stream.response.parsed == {"a": 3}
-    request = Request([User("x")], response_schema=SCHEMA)
-    refusal = InvalidRequestError(status=400, provider_message="toolChoice")
+    request = d.Request([d.User("x")], response_schema=SCHEMA)
+    refusal = d.InvalidRequestError(status=400, provider_message="toolChoice")
     assert codec(structured="prompt").learn(refusal, request) is None
-    assert codec().learn(InvalidRequestError(status=400), request) is None
+    assert codec().learn(d.InvalidRequestError(status=400), request) is None
 
 
 @pytest.mark.parametrize(
@@ -301,9 +274,9 @@ async def test_schema_is_put_in_the_prompt_after_a_forced_tool_is_rejected() -> 
     [{}, {"type": []}, {"type": "text"}, {"type": "medium", "converse": 5}, {"type": "x", "y": 1}],
 )
 def test_opaque_data_of_an_unknown_shape_is_sent_unchanged(data: dict[str, Any]) -> None:
-    home = Continuity(issuer=Issuer("bedrock", None, "m"))
-    request = Request(
-        [User("x"), Assistant([Text("a"), Opaque(data, home)]), User("y")], model="m"
+    home = d.Continuity(issuer=d.Issuer("bedrock", None, "m"))
+    request = d.Request(
+        [d.User("x"), d.Assistant([d.Text("a"), d.Opaque(data, home)]), d.User("y")], model="m"
     )
     turns = json.loads(codec().encode(request).http.body)["messages"]
     assert turns[1]["content"] == [{"text": "a"}, data]
@@ -313,43 +286,57 @@ def test_opaque_data_of_an_unknown_shape_is_sent_unchanged(data: dict[str, Any])
 
 
 def test_encoded_request_is_decoded_unchanged() -> None:
-    state = Continuity("EuYB", issuer=Issuer("bedrock", None, CLAUDE))
-    hidden = Continuity(issuer=Issuer("bedrock", None, CLAUDE))
-    cited = Continuity(None, {"citations": [{"title": "t"}]}, Issuer("bedrock", None, CLAUDE))
+    state = d.Continuity("EuYB", issuer=d.Issuer("bedrock", None, CLAUDE))
+    hidden = d.Continuity(issuer=d.Issuer("bedrock", None, CLAUDE))
+    cited = d.Continuity(None, {"citations": [{"title": "t"}]}, d.Issuer("bedrock", None, CLAUDE))
     messages = [
-        System("S", cache=True),
-        User(
+        d.System("S", cache=True),
+        d.User(
             [
-                Text("a"),
-                Image(Inline("aGk="), "image/png"),
-                Document(Inline("aGk="), "application/pdf", "d"),
+                d.Text("a"),
+                d.Image(d.Inline("aGk="), "image/png"),
+                d.Document(d.Inline("aGk="), "application/pdf", "d"),
             ]
         ),
-        Assistant(
+        d.Assistant(
             [
-                Opaque(
+                d.Opaque(
                     {"type": "toolUse", "toolUse": {"name": "g", "type": "server_tool_use"}},
                     hidden,
                 ),
-                Opaque({"type": "toolResult", "toolResult": {"toolUseId": "t"}}, hidden),
-                Text("x"),
+                d.Opaque({"type": "toolResult", "toolResult": {"toolUseId": "t"}}, hidden),
+                d.Text("x"),
             ]
         ),
-        User([Audio(Inline("aGk="), "audio/mpeg"), Audio(Url("s3://b/a.flac"), "audio/flac")]),
-        Assistant(
-            [Thinking("t", state), RedactedThinking("ZW5j", hidden), ToolCall("c", "f", {"a": 1})]
+        d.User(
+            [
+                d.Audio(d.Inline("aGk="), "audio/mpeg"),
+                d.Audio(d.Url("s3://b/a.flac"), "audio/flac"),
+            ]
         ),
-        ToolResult("c", [Text("done"), Image(Url("s3://b/a.png"), "image/png")], is_error=True),
-        Assistant([Text("b", cited)]),
-        User("c", cache=True),
+        d.Assistant(
+            [
+                d.Thinking("t", state),
+                d.RedactedThinking("ZW5j", hidden),
+                d.ToolCall("c", "f", {"a": 1}),
+            ]
+        ),
+        d.ToolResult(
+            "c", [d.Text("done"), d.Image(d.Url("s3://b/a.png"), "image/png")], is_error=True
+        ),
+        d.Assistant([d.Text("b", cited)]),
+        d.User("c", cache=True),
     ]
-    config = RuntimeConfig(
+    config = d.RuntimeConfig(
         0.5, 9, 0.9, stop_sequences=("x",), extras={"requestMetadata": {"a": "b"}}
     )
     for choice in ("auto", "required", None):
-        tools = (Tool("f", "F", {**SCHEMA, "additionalProperties": False}, strict=True), Tool("g"))
-        theirs = (ServerTool("web_search"), ServerTool("other", {"a": 1}))
-        request = Request(
+        tools = (
+            d.Tool("f", "F", {**SCHEMA, "additionalProperties": False}, strict=True),
+            d.Tool("g"),
+        )
+        theirs = (d.ServerTool("web_search"), d.ServerTool("other", {"a": 1}))
+        request = d.Request(
             messages, tools, config, None, choice, CLAUDE, stream=True,
             server_tools=theirs,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -388,19 +375,19 @@ def test_alternative_forms_of_a_request_are_read() -> None:
             "content": [{"document": {"name": "d", "format": "txt", "source": source}}],
         }
         (read,) = SERVER.decode({"messages": [said]}, "/model/m/converse").request.messages
-        assert read == User([Document(Inline("aGk="), "text/plain", "d")])
+        assert read == d.User([d.Document(d.Inline("aGk="), "text/plain", "d")])
     untyped = {
         "role": "user",
         "content": [{"document": {"name": "d", "source": {"text": "hi"}}}, {"text": "a"}],
     }
     (read,) = SERVER.decode({"messages": [untyped]}, "/model/m/converse").request.messages
-    assert read == User([Document(Inline("aGk="), "text/plain", "d"), Text("a")])
+    assert read == d.User([d.Document(d.Inline("aGk="), "text/plain", "d"), d.Text("a")])
     mixed = [{"text": "a"}, {"toolResult": {"toolUseId": "c", "content": []}}]
     found = SERVER.decode(
         {"messages": [{"role": "user", "content": mixed}]}, "/model/m/converse"
     ).request.messages
-    assert found == (User([Text("a")]), ToolResult("c", []))
-    with pytest.raises(InvalidRequestError):
+    assert found == (d.User([d.Text("a")]), d.ToolResult("c", []))
+    with pytest.raises(d.InvalidRequestError):
         SERVER.decode(body, "/model/m/invoke")
 
 
@@ -462,28 +449,32 @@ def test_fields_that_our_request_cannot_represent_are_reported(
 def test_content_that_our_request_cannot_represent_is_rejected(
     block: dict[str, Any], path: str
 ) -> None:
-    with pytest.raises((InvalidRequestError, UnsupportedContentError)) as caught:
+    with pytest.raises((d.InvalidRequestError, d.UnsupportedContentError)) as caught:
         SERVER.decode({"messages": [{"role": "user", "content": [block]}]}, "/model/m/converse")
     assert caught.value.message.startswith(path)
 
 
 def test_portable_server_tool_names_are_translated() -> None:
-    tools = (ServerTool("web_search"), ServerTool("code_execution"), ServerTool("other", {"a": 1}))
-    body, codes = sent(Request([User("x")], server_tools=tools))
+    tools = (
+        d.ServerTool("web_search"),
+        d.ServerTool("code_execution"),
+        d.ServerTool("other", {"a": 1}),
+    )
+    body, codes = sent(d.Request([d.User("x")], server_tools=tools))
     names = [
         {"name": "nova_grounding"},
         {"name": "nova_code_interpreter"},
         {"name": "other", "a": 1},
     ]
     assert (body["toolConfig"]["tools"], codes) == ([{"systemTool": tool} for tool in names], [])
-    with pytest.raises(UnsupportedFeatureError, match=r"server_tools\[0\]"):
-        sent(Request([User("x")], server_tools=(ServerTool("url_context"),)))
+    with pytest.raises(d.UnsupportedFeatureError, match=r"server_tools\[0\]"):
+        sent(d.Request([d.User("x")], server_tools=(d.ServerTool("url_context"),)))
 
 
 def test_audio_in_a_tool_result_is_omitted() -> None:
-    call = Assistant([ToolCall("c", "f", {})])
-    result = ToolResult("c", [Audio(Inline("aGk="), "audio/wav")])
-    body, codes = sent(Request([User("x"), call, result], (Tool("f"),)))
+    call = d.Assistant([d.ToolCall("c", "f", {})])
+    result = d.ToolResult("c", [d.Audio(d.Inline("aGk="), "audio/wav")])
+    body, codes = sent(d.Request([d.User("x"), call, result], (d.Tool("f"),)))
     assert codes == ["audio_omitted"]
     assert "aGk=" not in json.dumps(body)
 
@@ -498,30 +489,30 @@ def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream: bool) -> None:
-    thought = Thinking("t", Continuity("s", issuer=Issuer("gemini")))
+    thought = d.Thinking("t", d.Continuity("s", issuer=d.Issuer("gemini")))
     blocks = (
         thought,
-        Thinking("u"),
-        Text("a", Continuity("s")),
-        Audio(Inline("aGk="), "audio/wav", "said"),
-        Opaque({}),
+        d.Thinking("u"),
+        d.Text("a", d.Continuity("s")),
+        d.Audio(d.Inline("aGk="), "audio/wav", "said"),
+        d.Opaque({}),
     )
     shown: list[Any] = [
-        MessageStart("m", "r", "m", "p"),
-        ThinkingDelta("m", "r", 0, "t"),
-        TextDelta("m", "r", 1, "a"),
+        d.MessageStart("m", "r", "m", "p"),
+        d.ThinkingDelta("m", "r", 0, "t"),
+        d.TextDelta("m", "r", 1, "a"),
     ]
-    end = MessageComplete("m", "r", "stop", blocks, Usage(None, 2))
+    end = d.MessageComplete("m", "r", "stop", blocks, d.Usage(None, 2))
     reply = serve(
-        DecodedReply([*shown, TextDelta("m", "r", 1, ""), end], None), stream=stream
+        DecodedReply([*shown, d.TextDelta("m", "r", 1, ""), end], None), stream=stream
     ).response
     assert reply is not None
     assert reply.text == "asaid"
 
 
 def test_errors_and_keys_round_trip_through_the_server_codec() -> None:
-    reply = SERVER.error(RateLimitError("no"))
-    assert type(codec().error(reply.status, reply.headers, reply.body)) is RateLimitError
+    reply = SERVER.error(d.RateLimitError("no"))
+    assert type(codec().error(reply.status, reply.headers, reply.body)) is d.RateLimitError
     assert SERVER.key({"authorization": "Bearer k"}) == "k"
     assert codec().authorise("k") == {"authorization": "Bearer k"}
     assert codec().error(500, {}, b"<html>no</html>").provider_message == "no"
@@ -601,7 +592,7 @@ def test_recorded_native_bodies_are_read_by_the_matching_wire(count: Any) -> Non
             else "".join([f"data: {each}\n\n" for each in written])
         )
         data = (body if record["stream"] else written[0]).encode()
-        reader = CODECS[wire].connect("m", "https://a.test", None, Capabilities())
+        reader = CODECS[wire].connect("m", "https://a.test", None, d.Capabilities())
         heard = decode(reader, plain_request(stream=record["stream"]), [data], judged=False)
         made = Record(record["id"], wire, "", record["stream"], 200, {}, data)
         assert heard.response is not None, record["id"]

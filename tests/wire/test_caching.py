@@ -10,57 +10,34 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman import (
-    Assistant,
-    Capabilities,
-    Document,
-    Image,
-    Inline,
-    InvalidRequestError,
-    LossWarning,
-    Message,
-    Opaque,
-    PromptCache,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-    UnsupportedFeatureError,
-    Url,
-    User,
-    parse_messages,
-)
-from dragoman.messages import Continuity, Issuer
+import dragoman as d
 from dragoman.validate import build_request
 from dragoman.wire import CODECS, SERVER_CODECS
 
 MARK = {"type": "ephemeral"}
 HOUR = {**MARK, "ttl": "1h"}
-TOOLS = (Tool("a"), Tool("b"))
-LONG: list[Message] = [
-    System("Be terse."),
-    User("one"),
-    Assistant("1"),
-    User("two"),
-    Assistant("2"),
-    User("three"),
+TOOLS = (d.Tool("a"), d.Tool("b"))
+LONG: list[d.Message] = [
+    d.System("Be terse."),
+    d.User("one"),
+    d.Assistant("1"),
+    d.User("two"),
+    d.Assistant("2"),
+    d.User("three"),
 ]
 
 
 def encode(
     wire: str,
-    messages: list[Message],
+    messages: list[d.Message],
     cache: Any = None,
     tools: Any = (),
     session_id: str | None = None,
     **quirks: Any,
-) -> tuple[dict[str, Any], tuple[LossWarning, ...]]:
-    codec = CODECS[wire].connect("m", "https://api.example.com", quirks or None, Capabilities())
-    config = RuntimeConfig(max_tokens=9, cache=cache)
-    encoded = codec.encode(Request(messages, tools, config, session_id=session_id))
+) -> tuple[dict[str, Any], tuple[d.LossWarning, ...]]:
+    codec = CODECS[wire].connect("m", "https://api.example.com", quirks or None, d.Capabilities())
+    config = d.RuntimeConfig(max_tokens=9, cache=cache)
+    encoded = codec.encode(d.Request(messages, tools, config, session_id=session_id))
     return json.loads(encoded.http.body), encoded.warnings
 
 
@@ -93,7 +70,7 @@ def test_automatic_cache_marks_are_on_tools_system_prompt_and_last_two_turns() -
 
 
 def test_new_conversation_gets_an_automatic_cache_mark() -> None:
-    assert marks(encode("anthropic", [User("one")], "auto")[0]) == [".messages[0].content[0]"]
+    assert marks(encode("anthropic", [d.User("one")], "auto")[0]) == [".messages[0].content[0]"]
 
 
 @pytest.mark.parametrize("cache", [None, "off"])
@@ -104,13 +81,13 @@ def test_no_cache_mark_is_sent_by_default(cache: Any) -> None:
 
 
 def test_cache_marks_are_sent_where_the_caller_sets_them() -> None:
-    said: list[Message] = [
-        System("Be terse.", cache=True),
-        System("Be kind."),
-        User([Text("book", cache=True), Text("question")]),
-        Assistant([Text("Hm."), ToolCall("c", "a", {})]),
-        ToolResult("c", [Text("r", cache=True), Text("s")]),
-        User("go on", cache=True),
+    said: list[d.Message] = [
+        d.System("Be terse.", cache=True),
+        d.System("Be kind."),
+        d.User([d.Text("book", cache=True), d.Text("question")]),
+        d.Assistant([d.Text("Hm."), d.ToolCall("c", "a", {})]),
+        d.ToolResult("c", [d.Text("r", cache=True), d.Text("s")]),
+        d.User("go on", cache=True),
     ]
     body, warnings = encode("anthropic", said)
     assert marks(body) == [
@@ -130,16 +107,19 @@ def test_cache_marks_are_sent_where_the_caller_sets_them() -> None:
 @pytest.mark.parametrize(
     ("message", "place"),
     [
-        (User("a", cache=True), ".messages[0].content[0]"),
-        (User([Text("a"), Text("b")], cache=True), ".messages[0].content[1]"),
+        (d.User("a", cache=True), ".messages[0].content[0]"),
+        (d.User([d.Text("a"), d.Text("b")], cache=True), ".messages[0].content[1]"),
         (
-            User([Image(Inline("aGk="), "image/png", cache=True), Text("b")]),
+            d.User([d.Image(d.Inline("aGk="), "image/png", cache=True), d.Text("b")]),
             ".messages[0].content[0]",
         ),
-        (User([Document(Inline("aGk="), cache=True), Text("b")]), ".messages[0].content[0]"),
+        (
+            d.User([d.Document(d.Inline("aGk="), cache=True), d.Text("b")]),
+            ".messages[0].content[0]",
+        ),
     ],
 )
-def test_cache_marks_on_messages_and_blocks_are_sent(message: User, place: str) -> None:
+def test_cache_marks_on_messages_and_blocks_are_sent(message: d.User, place: str) -> None:
     assert marks(encode("anthropic", [message])[0]) == [place]
     assert marks(encode("openai", [message], cache_control=True)[0]) == [place]
     assert marks(encode("openai", [message])[0]) == []
@@ -147,10 +127,10 @@ def test_cache_marks_on_messages_and_blocks_are_sent(message: User, place: str) 
 
 
 def test_cache_marks_on_replies_and_tool_results_are_sent() -> None:
-    said: list[Message] = [
-        User("a"),
-        Assistant([Text("b", cache=True), ToolCall("c", "a", {})]),
-        ToolResult("c", "r", cache=True),
+    said: list[d.Message] = [
+        d.User("a"),
+        d.Assistant([d.Text("b", cache=True), d.ToolCall("c", "a", {})]),
+        d.ToolResult("c", "r", cache=True),
     ]
     assert marks(encode("anthropic", said)[0]) == [
         ".messages[1].content[0]",
@@ -159,7 +139,7 @@ def test_cache_marks_on_replies_and_tool_results_are_sent() -> None:
 
 
 def test_only_the_last_four_cache_marks_are_sent() -> None:
-    said: list[Message] = [User([Text(f"{at}", cache=True) for at in range(6)])]
+    said: list[d.Message] = [d.User([d.Text(f"{at}", cache=True) for at in range(6)])]
     for wire, quirks in (("anthropic", {}), ("openai", {"cache_control": True})):
         body, warnings = encode(wire, said, "auto", TOOLS if wire == "anthropic" else (), **quirks)
         assert marks(body) == [f".messages[0].content[{at}]" for at in range(2, 6)]
@@ -168,8 +148,8 @@ def test_only_the_last_four_cache_marks_are_sent() -> None:
 
 def test_cache_marks_of_the_caller_reduce_the_number_of_automatic_marks() -> None:
     said = [
-        System("s", cache=True),
-        User([Text("a", cache=True), Text("b", cache=True), Text("c")]),
+        d.System("s", cache=True),
+        d.User([d.Text("a", cache=True), d.Text("b", cache=True), d.Text("c")]),
         *LONG[2:],
     ]
     body, _ = encode("anthropic", said, "auto", TOOLS)
@@ -181,24 +161,26 @@ def test_cache_marks_of_the_caller_reduce_the_number_of_automatic_marks() -> Non
     ("ttl", "codes"), [("5m", []), ("1h", []), ("24h", ["cache_ttl_shortened"])]
 )
 def test_cache_lifetime_is_sent(ttl: Any, codes: list[str]) -> None:
-    body, warnings = encode("anthropic", LONG, PromptCache(ttl=ttl))
+    body, warnings = encode("anthropic", LONG, d.PromptCache(ttl=ttl))
     assert body["system"][0]["cache_control"] == (MARK if ttl == "5m" else HOUR)
     assert [warning.code for warning in warnings] == codes
 
 
 def test_cache_setting_of_an_endpoint_is_the_default() -> None:
-    codec = CODECS["anthropic"].connect("m", "https://a", {"cache": "auto"}, Capabilities())
-    config = RuntimeConfig(max_tokens=9)
-    assert len(marks(json.loads(codec.encode(Request(LONG, TOOLS, config)).http.body))) == 4
+    codec = CODECS["anthropic"].connect("m", "https://a", {"cache": "auto"}, d.Capabilities())
+    config = d.RuntimeConfig(max_tokens=9)
+    assert len(marks(json.loads(codec.encode(d.Request(LONG, TOOLS, config)).http.body))) == 4
     off = replace(config, cache="off")
-    assert marks(json.loads(codec.encode(Request(LONG, TOOLS, off)).http.body)) == []
+    assert marks(json.loads(codec.encode(d.Request(LONG, TOOLS, off)).http.body)) == []
 
 
 def test_schema_instruction_follows_the_cached_system_prompt() -> None:
-    codec = CODECS["anthropic"].connect("m", "https://a", {"structured": "prompt"}, Capabilities())
+    codec = CODECS["anthropic"].connect(
+        "m", "https://a", {"structured": "prompt"}, d.Capabilities()
+    )
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
-    request = Request(
-        [System("s", cache=True), User("u")], (), RuntimeConfig(max_tokens=9), schema
+    request = d.Request(
+        [d.System("s", cache=True), d.User("u")], (), d.RuntimeConfig(max_tokens=9), schema
     )
     system = json.loads(codec.encode(request).http.body)["system"]
     assert system[0] == {"type": "text", "text": "s", "cache_control": MARK}
@@ -208,11 +190,11 @@ def test_schema_instruction_follows_the_cached_system_prompt() -> None:
 def test_removing_a_cache_mark_does_not_modify_the_callers_block() -> None:
     data = {"type": "server_tool_use", "id": "s", "cache_control": MARK}
     result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
-    state = Continuity(issuer=Issuer("anthropic"))
-    said: list[Message] = [
-        User("a"),
-        Assistant([Opaque(data, state), Opaque(result, state), Text("b")]),
-        User("c"),
+    state = d.Continuity(issuer=d.Issuer("anthropic"))
+    said: list[d.Message] = [
+        d.User("a"),
+        d.Assistant([d.Opaque(data, state), d.Opaque(result, state), d.Text("b")]),
+        d.User("c"),
     ]
     assert marks(encode("anthropic", said, "off")[0]) == []
     assert data["cache_control"] == MARK
@@ -235,11 +217,11 @@ def test_automatic_cache_marks_are_sent_to_routers() -> None:
 
 
 def test_cache_marks_of_the_caller_are_sent_to_routers() -> None:
-    said: list[Message] = [
-        System("s", cache=True),
-        User([Text("a", cache=True)]),
-        Assistant([Text("b"), ToolCall("c", "a", {})]),
-        ToolResult("c", [Text("r", cache=True), Text("s")]),
+    said: list[d.Message] = [
+        d.System("s", cache=True),
+        d.User([d.Text("a", cache=True)]),
+        d.Assistant([d.Text("b"), d.ToolCall("c", "a", {})]),
+        d.ToolResult("c", [d.Text("r", cache=True), d.Text("s")]),
     ]
     body, _ = encode("openai", said, cache_control=True)
     assert marks(body) == [
@@ -259,19 +241,19 @@ def test_cache_marks_of_the_caller_are_sent_to_routers() -> None:
         ("off", "s", {}, []),
         ("auto", None, {}, []),
         ("auto", "s", {"prompt_cache_key": "s"}, []),
-        (PromptCache(key="k"), "s", {"prompt_cache_key": "k"}, []),
-        (PromptCache(auto=False), "s", {}, []),
-        (PromptCache(False, "24h", "k"), None,
+        (d.PromptCache(key="k"), "s", {"prompt_cache_key": "k"}, []),
+        (d.PromptCache(auto=False), "s", {}, []),
+        (d.PromptCache(False, "24h", "k"), None,
          {"prompt_cache_key": "k", "prompt_cache_retention": "24h"}, []),
-        (PromptCache(ttl="5m"), None, {}, []),
-        (PromptCache(ttl="1h"), None, {}, ["cache_ttl_shortened"]),
+        (d.PromptCache(ttl="5m"), None, {}, []),
+        (d.PromptCache(ttl="1h"), None, {}, ["cache_ttl_shortened"]),
     ],
 )  # fmt: skip
 def test_cache_key_and_retention_are_sent(
     cache: Any, session: Any, sent: dict[str, Any], codes: list[str]
 ) -> None:
     for wire, quirks in (("openai", {"cache_key": True}), ("responses", {})):
-        body, warnings = encode(wire, [User("u")], cache, session_id=session, **quirks)
+        body, warnings = encode(wire, [d.User("u")], cache, session_id=session, **quirks)
         assert {
             name: value for name, value in body.items() if name.startswith("prompt_cache")
         } == sent
@@ -279,27 +261,27 @@ def test_cache_key_and_retention_are_sent(
 
 
 def test_session_id_is_not_sent_as_a_cache_key_to_compatible_servers() -> None:
-    assert "prompt_cache_key" not in encode("openai", [User("u")], "auto", session_id="s")[0]
+    assert "prompt_cache_key" not in encode("openai", [d.User("u")], "auto", session_id="s")[0]
 
 
 def test_cached_content_is_sent_by_its_handle() -> None:
-    cache = PromptCache(handle="cachedContents/abc")
-    body, warnings = encode("gemini", [System("s"), User("u")], cache, TOOLS)
+    cache = d.PromptCache(handle="cachedContents/abc")
+    body, warnings = encode("gemini", [d.System("s"), d.User("u")], cache, TOOLS)
     assert body["cachedContent"] == "cachedContents/abc"
     assert not {"systemInstruction", "tools"} & body.keys()
     assert [(warning.code, warning.path) for warning in warnings] == [
         ("cached_part_dropped", "messages[0]"),
         ("cached_part_dropped", "tools"),
     ]
-    assert "cachedContent" not in encode("gemini", [User("u")], "auto")[0]
+    assert "cachedContent" not in encode("gemini", [d.User("u")], "auto")[0]
     for wire in set(CODECS) - {"gemini"}:
-        with pytest.raises(UnsupportedFeatureError, match=r"config\.cache\.handle"):
-            encode(wire, [User("u")], cache)
+        with pytest.raises(d.UnsupportedFeatureError, match=r"config\.cache\.handle"):
+            encode(wire, [d.User("u")], cache)
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "gemini", "ollama"])
 def test_unsupported_cache_marks_are_reported(wire: str) -> None:
-    _, warnings = encode(wire, [User("u")], PromptCache(key="k", ttl="1h"))
+    _, warnings = encode(wire, [d.User("u")], d.PromptCache(key="k", ttl="1h"))
     expected = {"config.cache.key", "config.cache.ttl"} - (
         {"config.cache.ttl"} if wire == "anthropic" else set()
     )
@@ -326,18 +308,18 @@ def test_cache_marks_are_parsed_from_json_messages() -> None:
              "cache": True},
         ], "cache": True},
     ]  # fmt: skip
-    assert list(parse_messages(said)) == [
-        System("s", True),
-        User([Text("a", cache=True), Text("b")]),
-        Assistant([ToolCall("c", "f", {})]),
-        ToolResult("c", "r", cache=True),
-        User(
+    assert list(d.parse_messages(said)) == [
+        d.System("s", True),
+        d.User([d.Text("a", cache=True), d.Text("b")]),
+        d.Assistant([d.ToolCall("c", "f", {})]),
+        d.ToolResult("c", "r", cache=True),
+        d.User(
             [
-                Image(Url("https://a.test/b.png"), cache=True),
-                Image(Url("https://a.test/b.png"), cache=True),
-                Image(Inline("aGk="), "image/png", cache=True),
-                Document(Inline("aGk="), cache=True),
-                Document(Inline("aGk="), cache=True),
+                d.Image(d.Url("https://a.test/b.png"), cache=True),
+                d.Image(d.Url("https://a.test/b.png"), cache=True),
+                d.Image(d.Inline("aGk="), "image/png", cache=True),
+                d.Document(d.Inline("aGk="), cache=True),
+                d.Document(d.Inline("aGk="), cache=True),
             ],
             cache=True,
         ),
@@ -346,8 +328,8 @@ def test_cache_marks_are_parsed_from_json_messages() -> None:
 
 @pytest.mark.parametrize("mark", [{"type": "forever"}, {"type": "ephemeral", "ttl": "1h"}, {}])
 def test_invalid_cache_marks_are_rejected(mark: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequestError, match="cache_control"):
-        parse_messages(
+    with pytest.raises(d.InvalidRequestError, match="cache_control"):
+        d.parse_messages(
             [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]}]
         )
 
@@ -356,8 +338,8 @@ def test_cache_setting_of_a_single_call_is_used() -> None:
     request = build_request("Hi", settings={"cache": "auto"})
     assert request.config.cache == "auto"
     request = build_request("Hi", config={"cache": {"ttl": "1h", "key": "k"}})
-    assert request.config.cache == PromptCache(ttl="1h", key="k")
-    with pytest.raises(InvalidRequestError, match="cache"):
+    assert request.config.cache == d.PromptCache(ttl="1h", key="k")
+    with pytest.raises(d.InvalidRequestError, match="cache"):
         build_request("Hi", config={"cache": "always"})
 
 
@@ -403,7 +385,7 @@ def test_cache_marks_of_gateway_clients_are_kept() -> None:
         }
         asked = SERVER_CODECS["anthropic"].decode(json.dumps(said).encode())
         assert asked.warnings == ()
-        codec = CODECS["anthropic"].connect("m", "https://a", None, Capabilities())
+        codec = CODECS["anthropic"].connect("m", "https://a", None, d.Capabilities())
         body = json.loads(codec.encode(asked.request).http.body)
         assert marks(body) == marks(said)
         assert body["system"] == said["system"]
@@ -417,8 +399,8 @@ def test_cache_mark_at_the_root_of_a_request_means_automatic_caching() -> None:
         "cache_control": HOUR,
     }
     config = SERVER_CODECS["anthropic"].decode(json.dumps(asked).encode()).request.config
-    assert config.cache == PromptCache(ttl="1h")
-    with pytest.raises(InvalidRequestError, match=r"cache_control\.type"):
+    assert config.cache == d.PromptCache(ttl="1h")
+    with pytest.raises(d.InvalidRequestError, match=r"cache_control\.type"):
         SERVER_CODECS["anthropic"].decode(
             json.dumps({**asked, "cache_control": {"type": "x"}}).encode()
         )
@@ -439,8 +421,8 @@ def test_cache_mark_on_a_tool_call_is_reported() -> None:
     ("fields", "cache", "left"),
     [
         ({}, None, {}),
-        ({"prompt_cache_key": "k"}, PromptCache(auto=False, key="k"), {}),
-        ({"prompt_cache_retention": "24h"}, PromptCache(auto=False, ttl="24h"), {}),
+        ({"prompt_cache_key": "k"}, d.PromptCache(auto=False, key="k"), {}),
+        ({"prompt_cache_retention": "24h"}, d.PromptCache(auto=False, ttl="24h"), {}),
         ({"prompt_cache_retention": "in_memory"}, None, {"prompt_cache_retention": "in_memory"}),
     ],
 )
@@ -463,4 +445,4 @@ def test_cached_content_of_a_gateway_client_is_kept() -> None:
     asked = SERVER_CODECS["gemini"].decode(
         json.dumps(body).encode(), "/v1beta/models/m:generateContent"
     )
-    assert asked.request.config.cache == PromptCache(auto=False, handle="cachedContents/x")
+    assert asked.request.config.cache == d.PromptCache(auto=False, handle="cachedContents/x")

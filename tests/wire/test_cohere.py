@@ -7,46 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    Assistant,
-    Audio,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    InvalidRequestError,
-    InvalidResponseError,
-    MalformedToolCallError,
-    Opaque,
-    ProviderError,
-    Request,
-    RuntimeConfig,
-    StreamInterruptedError,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    UnavailableError,
-    UnsupportedContentError,
-    Url,
-    Usage,
-    User,
-    connect,
-)
-from dragoman.capabilities import Capabilities
-from dragoman.errors import UnsupportedFeatureError
-from dragoman.events import (
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    ToolUseStart,
-)
-from dragoman.messages import Issuer
+import dragoman as d
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 from dragoman.wire.cohere import CohereCodec, Quirks
@@ -58,7 +19,7 @@ from .cases import (
 )
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-OURS = Issuer("cohere", None, "m")
+OURS = d.Issuer("cohere", None, "m")
 SERVER = SERVER_CODECS["cohere"]
 
 
@@ -66,10 +27,10 @@ def codec(**quirks: Any) -> CohereCodec:
     return CohereCodec("m", "https://api.example.test", Quirks(**quirks))
 
 
-def read(data: Any, *, stream: bool = True, tools: tuple[Tool, ...] = ()) -> DecodedReply:
+def read(data: Any, *, stream: bool = True, tools: tuple[d.Tool, ...] = ()) -> DecodedReply:
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
     return decode(
-        codec(), Request([User("x")], tools, model="m", stream=stream), [body], judged=False
+        codec(), d.Request([d.User("x")], tools, model="m", stream=stream), [body], judged=False
     )
 
 
@@ -99,7 +60,7 @@ def test_each_citation_is_attached_to_the_text_that_it_cites() -> None:
         stream=False,
     ).response
     assert reply is not None
-    texts = [block for block in reply.message.content if isinstance(block, Text)]
+    texts = [block for block in reply.message.content if isinstance(block, d.Text)]
     assert [[cited.source for cited in block.citations] for block in texts] == [["x"], ["y"]]
 
 
@@ -109,16 +70,16 @@ def test_each_citation_is_attached_to_the_text_that_it_cites() -> None:
         ({"message": {"content": "plain"}, "finish_reason": "COMPLETE"}, "plain", None),
         ({"message": {"content": [5, {"text": 5}]}, "finish_reason": None}, "", None),
         ({"message": {}, "finish_reason": "UNHEARD_OF"}, "", None),
-        ({"message": "no such thing"}, None, UnavailableError),
-        ({"error": {"message": "broken"}}, None, UnavailableError),
-        ({"detail": "broken"}, None, UnavailableError),
-        ({"id": "x"}, None, InvalidResponseError),
-        ([], None, InvalidResponseError),
-        (b'{"text": "half', None, InvalidResponseError),
+        ({"message": "no such thing"}, None, d.UnavailableError),
+        ({"error": {"message": "broken"}}, None, d.UnavailableError),
+        ({"detail": "broken"}, None, d.UnavailableError),
+        ({"id": "x"}, None, d.InvalidResponseError),
+        ([], None, d.InvalidResponseError),
+        (b'{"text": "half', None, d.InvalidResponseError),
         (b'{"event_type":"text-generation","text":"a"}\n{"event_type":"stream-end","response":{"text":"a",'
          b'"finish_reason":"COMPLETE","meta":{"billed_units":{"input_tokens":1,"output_tokens":2}}}}\n', "a", None),
         (b'{"event_type":"text-generation"}\n{"event_type":"text-generation"}\n', None,
-         InvalidResponseError),
+         d.InvalidResponseError),
         (b"data: [DONE]\n\n" + events(content("content-delta", text="a"), END), "a", None),
         (events({"type": "content-delta"}, {"type": "unheard-of"}, {"type": "content-start"}, END),
          "", None),
@@ -126,17 +87,17 @@ def test_each_citation_is_attached_to_the_text_that_it_cites() -> None:
                 {"type": "message-end"}), "", None),
         (events({"type": "citation-start", "delta": {"message": {"citations": 5}}}, END), "",
          None),
-        (events({"type": "content-delta", "delta": 5}), None, InvalidResponseError),
+        (events({"type": "content-delta", "delta": 5}), None, d.InvalidResponseError),
         (b'data: {"type": "content-delta", "delta": {"message": {"content": {"text": "\xff"}}}}\n\n'
          + events(END), "\ufffd", None),
-        (events(content("content-delta", text="a")), "a", StreamInterruptedError),
+        (events(content("content-delta", text="a")), "a", d.StreamInterruptedError),
         (events({"type": "message-end", "delta": {"error": "no", "error_type": 5}}), "",
-         InvalidRequestError),
-        (b"event: error\ndata: it broke\n\n", None, UnavailableError),
+         d.InvalidRequestError),
+        (b"event: error\ndata: it broke\n\n", None, d.UnavailableError),
     ],
 )  # fmt: skip
 def test_unusual_replies_give_text_or_the_right_error(
-    data: Any, text: str | None, kind: type[ProviderError] | None
+    data: Any, text: str | None, kind: type[d.ProviderError] | None
 ) -> None:
     heard = read(data)
     assert type(heard.error) is (kind or type(None)), heard.error
@@ -192,30 +153,32 @@ def test_tool_calls_of_api_version_1_are_read() -> None:
 # --- encoding requests -------------------------------------------------------------------------
 
 
-def sent(request: Request, **quirks: Any) -> tuple[dict[str, Any], list[str]]:
+def sent(request: d.Request, **quirks: Any) -> tuple[dict[str, Any], list[str]]:
     encoded = codec(**quirks).encode(request)
     return json.loads(encoded.http.body), [note.code for note in encoded.notes]
 
 
 def test_dropped_and_changed_content_is_noted() -> None:
     messages = [
-        User([Text("a", Continuity("s")), Document(Inline("eA=="), "text/markdown")]),
-        Assistant([
-            Thinking("cut", Continuity(replayable=False)),
-            Thinking("foreign", Continuity("sig", issuer=Issuer("anthropic"))),
-            ToolCall("c", "f", {}, Continuity("sig")),
-            Text("after", Continuity(None, {"citations": 5}, OURS)),
-            Audio(Inline("aGk="), "audio/wav"),
-            Audio(Inline("aGk="), "audio/wav", "said"),
-            Opaque({}),
+        d.User([d.Text("a", d.Continuity("s")), d.Document(d.Inline("eA=="), "text/markdown")]),
+        d.Assistant([
+            d.Thinking("cut", d.Continuity(replayable=False)),
+            d.Thinking("foreign", d.Continuity("sig", issuer=d.Issuer("anthropic"))),
+            d.ToolCall("c", "f", {}, d.Continuity("sig")),
+            d.Text("after", d.Continuity(None, {"citations": 5}, OURS)),
+            d.Audio(d.Inline("aGk="), "audio/wav"),
+            d.Audio(d.Inline("aGk="), "audio/wav", "said"),
+            d.Opaque({}),
         ]),
-        ToolResult("c", [Image(Inline("aGk="), "image/png"), Text("b")], is_error=True),
-        Assistant([Thinking("only", Continuity(replayable=False))]),
-        User([Document(Inline("eA=="), "text/plain")]),
+        d.ToolResult("c", [d.Image(d.Inline("aGk="), "image/png"), d.Text("b")], is_error=True),
+        d.Assistant([d.Thinking("only", d.Continuity(replayable=False))]),
+        d.User([d.Document(d.Inline("eA=="), "text/plain")]),
     ]  # fmt: skip
     body, codes = sent(
-        Request(
-            messages, (Tool("f", strict=True), Tool("g")), RuntimeConfig(extras={"logprobs": True})
+        d.Request(
+            messages,
+            (d.Tool("f", strict=True), d.Tool("g")),
+            d.RuntimeConfig(extras={"logprobs": True}),
         )
     )
     assert codes == [
@@ -239,42 +202,46 @@ def test_dropped_and_changed_content_is_noted() -> None:
 
 def test_unsupported_content_and_settings_are_rejected() -> None:
     for block in (
-        Document(Inline("eA=="), "application/pdf"),
-        Document(Inline("eA==")),
-        Document(Url("https://a.test/a.txt"), "text/plain"),
-        Document(Inline("/w=="), "text/plain"),
-        Audio(Inline("eA=="), "audio/wav"),
+        d.Document(d.Inline("eA=="), "application/pdf"),
+        d.Document(d.Inline("eA==")),
+        d.Document(d.Url("https://a.test/a.txt"), "text/plain"),
+        d.Document(d.Inline("/w=="), "text/plain"),
+        d.Audio(d.Inline("eA=="), "audio/wav"),
     ):
-        with pytest.raises(UnsupportedContentError):
-            codec().encode(Request([User([block])]))
-    with pytest.raises(UnsupportedFeatureError):
+        with pytest.raises(d.UnsupportedContentError):
+            codec().encode(d.Request([d.User([block])]))
+    with pytest.raises(d.UnsupportedFeatureError):
         codec().encode(
-            Request(
-                [User("x")],
-                config=RuntimeConfig(reasoning="xhigh"),
+            d.Request(
+                [d.User("x")],
+                config=d.RuntimeConfig(reasoning="xhigh"),
                 model="command-a-reasoning-08-2025",
             )
         )
 
 
 def test_tool_choice_is_sent_only_with_tools() -> None:
-    assert sent(Request([User("x")], tool_choice="required"))[1] == ["tool_choice_omitted"]
+    assert sent(d.Request([d.User("x")], tool_choice="required"))[1] == ["tool_choice_omitted"]
     body, codes = sent(
-        Request([User("x")], config=RuntimeConfig(extras={"tools": [{}]}), tool_choice="none")
+        d.Request(
+            [d.User("x")], config=d.RuntimeConfig(extras={"tools": [{}]}), tool_choice="none"
+        )
     )
     assert (body["tool_choice"], codes) == ("NONE", [])
-    assert "tool_choice" not in sent(Request([User("x")], (Tool("f"),), tool_choice="auto"))[0]
-    assert sent(Request([User("x")], (Tool("f"),), tool_choice=ForceTool("f")))[1] == []
+    assert (
+        "tool_choice" not in sent(d.Request([d.User("x")], (d.Tool("f"),), tool_choice="auto"))[0]
+    )
+    assert sent(d.Request([d.User("x")], (d.Tool("f"),), tool_choice=d.ForceTool("f")))[1] == []
 
 
 def test_thinking_is_not_sent_to_a_model_that_does_not_reason() -> None:
-    known = Capabilities.of({"supports_thinking": False, "supports_structured_output": False})
+    known = d.Capabilities.of({"supports_thinking": False, "supports_structured_output": False})
     encoded = (
         CODECS["cohere"]
         .connect("m", "https://a.test", None, known)
         .encode(
-            Request(
-                [User("x"), Assistant([Thinking("t"), Text("a")]), User("y")],
+            d.Request(
+                [d.User("x"), d.Assistant([d.Thinking("t"), d.Text("a")]), d.User("y")],
                 response_schema=SCHEMA,
             )
         )
@@ -294,7 +261,7 @@ async def test_schema_is_put_in_the_prompt_after_it_is_rejected() -> None:
         (400, {}, [b'{"message": "invalid request: invalid json schema"}']),
         (200, {}, [done.encode()]),
     )
-    model = connect(
+    model = d.connect(
         "m", wire="cohere", base_url="https://a.test", transport=transport, api_key="k" * 12
     )
     assert (await model.complete("Hi", response_schema=SCHEMA)).parsed == {"a": 1}
@@ -303,12 +270,12 @@ async def test_schema_is_put_in_the_prompt_after_it_is_rejected() -> None:
         False,
     ]
     assert {request.url for request in transport.requests} == {"https://a.test/v2/chat"}
-    request = Request([User("x")], response_schema=SCHEMA)
-    refusal = InvalidRequestError(status=400, provider_message="json_schema")
+    request = d.Request([d.User("x")], response_schema=SCHEMA)
+    refusal = d.InvalidRequestError(status=400, provider_message="json_schema")
     assert codec(structured="prompt").learn(refusal, request) is None
-    assert codec().learn(InvalidRequestError(status=400), request) is None
+    assert codec().learn(d.InvalidRequestError(status=400), request) is None
     assert (
-        codec().learn(InvalidRequestError(status=500, provider_message="json_schema"), request)
+        codec().learn(d.InvalidRequestError(status=500, provider_message="json_schema"), request)
         is None
     )
 
@@ -317,28 +284,28 @@ async def test_schema_is_put_in_the_prompt_after_it_is_rejected() -> None:
 
 
 def test_encoded_request_is_decoded_unchanged() -> None:
-    cited = Continuity(
-        None, {"citations": [{"start": 0, "end": 1, "sources": []}]}, Issuer("cohere")
+    cited = d.Continuity(
+        None, {"citations": [{"start": 0, "end": 1, "sources": []}]}, d.Issuer("cohere")
     )
-    planned = Continuity(None, {"tool_plan": True}, Issuer("cohere"))
+    planned = d.Continuity(None, {"tool_plan": True}, d.Issuer("cohere"))
     messages = [
-        System("S"),
-        User(
+        d.System("S"),
+        d.User(
             [
-                Text("a"),
-                Image(Inline("aGk="), "image/png", "low"),
-                Image(Url("https://a.test/b.png")),
+                d.Text("a"),
+                d.Image(d.Inline("aGk="), "image/png", "low"),
+                d.Image(d.Url("https://a.test/b.png")),
             ]
         ),
-        Assistant([Thinking("plan", planned), ToolCall("c", "f", {"a": 1})]),
-        ToolResult("c", "done"),
-        Assistant([Thinking("t"), Text("b", cited)]),
-        User("c"),
+        d.Assistant([d.Thinking("plan", planned), d.ToolCall("c", "f", {"a": 1})]),
+        d.ToolResult("c", "done"),
+        d.Assistant([d.Thinking("t"), d.Text("b", cited)]),
+        d.User("c"),
     ]
-    config = RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ("x",), 500, {"safety_mode": "OFF"})
-    request = Request(
+    config = d.RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ("x",), 500, {"safety_mode": "OFF"})
+    request = d.Request(
         messages,
-        (Tool("f"),),
+        (d.Tool("f"),),
         config,
         None,
         "required",
@@ -391,7 +358,7 @@ def test_alternative_forms_of_a_request_are_read() -> None:
         "thinking": {"type": "disabled"},
     }
     asked = SERVER.decode(body)
-    assert asked.request.messages[0] == System("S\n\nT")
+    assert asked.request.messages[0] == d.System("S\n\nT")
     assert asked.request.messages[3].text == 'a{"a":1}t'  # type: ignore[union-attr]
     assert (asked.request.tool_choice, asked.request.config.reasoning) == ("none", "off")
     assert asked.request.response_schema == {"type": "object"}
@@ -418,7 +385,7 @@ def test_alternative_forms_of_a_request_are_read() -> None:
             ]
         },
     ):
-        with pytest.raises(InvalidRequestError):
+        with pytest.raises(d.InvalidRequestError):
             SERVER.decode({**plain, **wrong})
 
 
@@ -433,17 +400,17 @@ def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
 @pytest.mark.parametrize("stream", [True, False])
 def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream: bool) -> None:
     blocks = (
-        Text("a", Continuity("s", issuer=Issuer("gemini"))),
-        Audio(Inline("aGk="), "audio/wav", "said"),
-        Opaque({}),
+        d.Text("a", d.Continuity("s", issuer=d.Issuer("gemini"))),
+        d.Audio(d.Inline("aGk="), "audio/wav", "said"),
+        d.Opaque({}),
     )
     shown = [
-        MessageStart("m", "r", "m", "p"),
-        TextDelta("m", "r", 0, "a"),
-        TextDelta("m", "r", 0, ""),
+        d.MessageStart("m", "r", "m", "p"),
+        d.TextDelta("m", "r", 0, "a"),
+        d.TextDelta("m", "r", 0, ""),
     ]
-    shown += [ThinkingDelta("m", "r", 1, "")]  # type: ignore[list-item]
-    end = MessageComplete("m", "r", "stop", blocks, Usage(1, 2))
+    shown += [d.ThinkingDelta("m", "r", 1, "")]  # type: ignore[list-item]
+    end = d.MessageComplete("m", "r", "stop", blocks, d.Usage(1, 2))
     reply = serve(DecodedReply([*shown, end], None), stream=stream).response
     assert reply is not None
     assert reply.text == "asaid"
@@ -452,27 +419,29 @@ def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream
 def test_error_in_the_middle_of_a_reply_is_sent_to_the_client() -> None:
     encoder = SERVER.encoder(Asked(plain_request(stream=True)))
     pieces = [
-        encoder.feed(MessageStart("m", "r", "m", "p")),
-        encoder.feed(ToolUseStart("m", "r", 0, "c", "f")),
+        encoder.feed(d.MessageStart("m", "r", "m", "p")),
+        encoder.feed(d.ToolUseStart("m", "r", 0, "c", "f")),
     ]
     pieces += [
-        encoder.feed(ToolUseEnd("m", "r", 0, "c", {}, None, "interrupted")),
-        encoder.fail(UnavailableError("no")),
+        encoder.feed(d.ToolUseEnd("m", "r", 0, "c", {}, None, "interrupted")),
+        encoder.fail(d.UnavailableError("no")),
     ]
     heard = decode(codec(), plain_request(stream=True), pieces, judged=False)
-    assert isinstance(heard.error, UnavailableError)
+    assert isinstance(heard.error, d.UnavailableError)
     malformed = SERVER.encoder(Asked(plain_request(stream=True)))
     pieces = [
-        malformed.feed(MessageStart("m", "r", "m", "p")),
-        malformed.fail(MalformedToolCallError("no")),
+        malformed.feed(d.MessageStart("m", "r", "m", "p")),
+        malformed.fail(d.MalformedToolCallError("no")),
     ]
     assert isinstance(
-        decode(codec(), plain_request(stream=True), pieces).error, MalformedToolCallError
+        decode(codec(), plain_request(stream=True), pieces).error, d.MalformedToolCallError
     )
 
 
 def test_errors_and_keys_round_trip_through_the_server_codec() -> None:
-    reply = SERVER.error(UnsupportedContentError("no"))
-    assert type(codec().error(reply.status, reply.headers, reply.body)) is UnsupportedContentError
+    reply = SERVER.error(d.UnsupportedContentError("no"))
+    assert (
+        type(codec().error(reply.status, reply.headers, reply.body)) is d.UnsupportedContentError
+    )
     assert SERVER.key({"authorization": "Bearer k"}) == "k"
     assert codec().authorise("k") == {"authorization": "Bearer k"}

@@ -8,18 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.capabilities import Capabilities
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    Issuer,
-    Request,
-    RuntimeConfig,
-    Text,
-    ToolCall,
-    ToolResult,
-    User,
-)
+import dragoman as d
 from dragoman.wire import CODECS
 from dragoman.wire.continuity import is_ours, is_welcome, model_line
 
@@ -64,29 +53,29 @@ def test_case_files_contain_no_local_path_and_no_key() -> None:
     assert [path.name for path in files if private.search(path.read_bytes())] == []
 
 
-HOME = Issuer("w", "v", "m-2025-01-01")
+HOME = d.Issuer("w", "v", "m-2025-01-01")
 
 
 @pytest.mark.parametrize(
     ("issuer", "replayable", "ours", "welcome"),
     [
-        (Issuer("w", "v", "m"), True, True, True),
-        (Issuer("w", "v", "m"), False, False, False),
-        (Issuer("w", "v", "m-20250101"), True, True, True),
-        (Issuer("w"), True, True, True),
-        (Issuer("w", "v"), True, True, True),
-        (Issuer("w", None, "m"), True, True, True),
-        (Issuer("other", "v", "m"), True, False, False),
-        (Issuer("w", "other", "m"), True, False, False),
-        (Issuer("w", "v", "other"), True, False, False),
+        (d.Issuer("w", "v", "m"), True, True, True),
+        (d.Issuer("w", "v", "m"), False, False, False),
+        (d.Issuer("w", "v", "m-20250101"), True, True, True),
+        (d.Issuer("w"), True, True, True),
+        (d.Issuer("w", "v"), True, True, True),
+        (d.Issuer("w", None, "m"), True, True, True),
+        (d.Issuer("other", "v", "m"), True, False, False),
+        (d.Issuer("w", "other", "m"), True, False, False),
+        (d.Issuer("w", "v", "other"), True, False, False),
         (None, True, False, True),
         (None, False, False, False),
     ],
 )
 def test_provider_state_is_sent_to_its_issuer_only(
-    issuer: Issuer | None, replayable: bool, ours: bool, welcome: bool
+    issuer: d.Issuer | None, replayable: bool, ours: bool, welcome: bool
 ) -> None:
-    state = Continuity("s", None, issuer, replayable=replayable)
+    state = d.Continuity("s", None, issuer, replayable=replayable)
     assert (is_ours(state, HOME), is_welcome(state, HOME)) == (ours, welcome)
 
 
@@ -97,14 +86,14 @@ def test_block_without_provider_state_has_no_issuer() -> None:
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
 def test_provider_state_on_user_and_tool_messages_is_dropped_and_reported(wire: str) -> None:
-    text = Text("hi", Continuity("signature", None, Issuer(wire)))
+    text = d.Text("hi", d.Continuity("signature", None, d.Issuer(wire)))
     messages = (
-        User([text, Text("there")]),
-        Assistant([ToolCall("c1", "any", {})]),
-        ToolResult("c1", [text]),
+        d.User([text, d.Text("there")]),
+        d.Assistant([d.ToolCall("c1", "any", {})]),
+        d.ToolResult("c1", [text]),
     )
-    codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
-    encoded = codec.encode(Request(messages, config=RuntimeConfig(max_tokens=9), model="m"))
+    codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, d.Capabilities())
+    encoded = codec.encode(d.Request(messages, config=d.RuntimeConfig(max_tokens=9), model="m"))
     told = [
         (warning.code, warning.path)
         for warning in encoded.warnings

@@ -18,28 +18,8 @@ from typing import Any
 
 import pytest
 
+import dragoman as d
 import dragoman.errors
-from dragoman.capabilities import Capabilities
-from dragoman.errors import (
-    AuthenticationError,
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    MalformedToolCallError,
-    ModelNotLoadedError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    TimedOutError,
-    UnavailableError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
-from dragoman.events import encode_event
-from dragoman.messages import Assistant, Request, RuntimeConfig, Thinking, ToolResult, User
-from dragoman.prices import Cost, cost
 from dragoman.wire import CODECS, Encoded
 
 from .cases import (
@@ -176,7 +156,9 @@ def recorded_details(record: Record) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("record", ROUTED if EXHAUSTIVE else [*ROUTED[:40], *SEALED], ids=str)
 def test_reasoning_details_are_kept_and_sent_back(record: Record) -> None:
-    codec = CODECS["openai"].connect(MODEL, BASE_URL, {"reasoning_details": True}, Capabilities())
+    codec = CODECS["openai"].connect(
+        MODEL, BASE_URL, {"reasoning_details": True}, d.Capabilities()
+    )
     heard = decode(codec, record.request(), [record.body], judged=False)
     if heard.response is None or record.id in HELD:
         return
@@ -184,8 +166,8 @@ def test_reasoning_details_are_kept_and_sent_back(record: Record) -> None:
     recorded = recorded_details(record)
     assert kept == recorded
     message = heard.response.message
-    answers = [ToolResult(call.id, "done") for call in message.tool_calls]
-    encoded = codec.encode(Request([User("a"), message, *answers, User("b")], model=MODEL))
+    answers = [d.ToolResult(call.id, "done") for call in message.tool_calls]
+    encoded = codec.encode(d.Request([d.User("a"), message, *answers, d.User("b")], model=MODEL))
     if heard.response.finish_reason in ("stop", "tool_calls") and (
         message.text or message.tool_calls
     ):
@@ -261,8 +243,8 @@ def test_billed_tokens_are_priced(count: Callable[[str, int], None]) -> None:
         )
         if usage is None or usage.billed_input_tokens is None:
             continue
-        bill = cost(usage, "cohere:command-r-08-2024", date(2026, 11, 1))
-        assert isinstance(bill, Cost), record
+        bill = d.cost(usage, "cohere:command-r-08-2024", date(2026, 11, 1))
+        assert isinstance(bill, d.Cost), record
         asked, said = usage.billed_input_tokens, usage.billed_output_tokens or 0
         assert bill.total == (asked * Decimal("0.15") + said * Decimal("0.6")) / 1_000_000, record
         priced += 1
@@ -293,7 +275,7 @@ def test_every_recorded_exchange_gives_a_reply_or_a_provider_error(
     for record in GOOD:
         heard = hear(record)
         for event in heard.events:
-            encode_event(event)
+            d.encode_event(event)
         assert heard.response is not None or heard.error is not None
         ends = found.setdefault(record.wire, Counter())
         ends["sound" if heard.error is None else type(heard.error).__name__] += 1
@@ -325,75 +307,75 @@ def test_reading_recordings_byte_by_byte_gives_the_same_reply(
 
 # The expected error class for a status and a phrase in the body, chosen by hand. The first phrase
 # that the body contains decides.
-PHRASES: list[tuple[str, str, type[ProviderError]]] = [
-    ("400", "maximum context length", ContextOverflowError),
-    ("400", "max context length", ContextOverflowError),
-    ("400", "available context size", ContextOverflowError),
-    ("400", "context window exceeded", ContextOverflowError),
-    ("400 404", "model_not_found", InvalidModelError),
-    ("400", "invalid model", InvalidModelError),
-    ("400", "is not a valid model id", InvalidModelError),
-    ("400", "decommissioned", InvalidModelError),
-    ("400", "supported api model names", InvalidModelError),
-    ("404", "that support image input", UnsupportedContentError),
-    ("404", "that support tool use", UnsupportedFeatureError),
-    ("404", "no endpoints found", InvalidModelError),
-    ("404", "model not found", InvalidModelError),
-    ("404", "deploymentnotfound", InvalidModelError),
-    ("404", "was deprecated", InvalidModelError),
-    ("404", "alpha period for this model has ended", InvalidModelError),
-    ("404", "not a chat model", InvalidModelError),
-    ("404", "no-such-model` does not exist", InvalidModelError),
-    ("404", "cached snapshot folder", InvalidModelError),
-    ("400", "server is pinned to", InvalidModelError),
-    ("400", "audio input is not enabled", UnsupportedContentError),
-    ("400", "image input is not enabled", UnsupportedContentError),
-    ("400", "is not a multimodal model", UnsupportedContentError),
-    ("400", "vision not support", UnsupportedContentError),
-    ("400", "content blocks are expected to be", UnsupportedContentError),
-    ("400", "unsupported mime type", UnsupportedContentError),
-    ("400", "does not support image_url", UnsupportedContentError),
-    ("400", "does not support multimodal", UnsupportedContentError),
-    ("400", "image_url is not supported", UnsupportedContentError),
-    ("400", "content must be a string", UnsupportedContentError),
-    ("400", "unknown variant `image_url`", UnsupportedContentError),
-    ("400", "unknown variant `video_url`", UnsupportedContentError),
-    ("400", "unknown variant `input_audio`", UnsupportedContentError),
-    ("404", "only 'text' content", UnsupportedContentError),
-    ("500", "image input is not supported", UnsupportedContentError),
-    ("500", "audio input is not supported", UnsupportedContentError),
-    ("500", "can only concatenate str", UnsupportedContentError),
-    ("400", "not supported with this model", UnsupportedFeatureError),
-    ("400", "unsupported_value", UnsupportedFeatureError),
-    ("400", "does not support parameter", UnsupportedFeatureError),
-    ("400", "does not support this tool_choice", UnsupportedFeatureError),
-    ("400", "does not support logprobs", UnsupportedFeatureError),
-    ("400", "does not support response format", UnsupportedFeatureError),
-    ("400", "does not support the '", UnsupportedFeatureError),
-    ("400", "function calling not support", UnsupportedFeatureError),
-    ("400", "structured outputs not support", UnsupportedFeatureError),
-    ("500", "requires --jinja", UnsupportedFeatureError),
-    ("500", "validation error", InvalidRequestError),
-    ("503", "loading model", ModelNotLoadedError),
-    ("429", "insufficient_quota", QuotaExceededError),
+PHRASES: list[tuple[str, str, type[d.ProviderError]]] = [
+    ("400", "maximum context length", d.ContextOverflowError),
+    ("400", "max context length", d.ContextOverflowError),
+    ("400", "available context size", d.ContextOverflowError),
+    ("400", "context window exceeded", d.ContextOverflowError),
+    ("400 404", "model_not_found", d.InvalidModelError),
+    ("400", "invalid model", d.InvalidModelError),
+    ("400", "is not a valid model id", d.InvalidModelError),
+    ("400", "decommissioned", d.InvalidModelError),
+    ("400", "supported api model names", d.InvalidModelError),
+    ("404", "that support image input", d.UnsupportedContentError),
+    ("404", "that support tool use", d.UnsupportedFeatureError),
+    ("404", "no endpoints found", d.InvalidModelError),
+    ("404", "model not found", d.InvalidModelError),
+    ("404", "deploymentnotfound", d.InvalidModelError),
+    ("404", "was deprecated", d.InvalidModelError),
+    ("404", "alpha period for this model has ended", d.InvalidModelError),
+    ("404", "not a chat model", d.InvalidModelError),
+    ("404", "no-such-model` does not exist", d.InvalidModelError),
+    ("404", "cached snapshot folder", d.InvalidModelError),
+    ("400", "server is pinned to", d.InvalidModelError),
+    ("400", "audio input is not enabled", d.UnsupportedContentError),
+    ("400", "image input is not enabled", d.UnsupportedContentError),
+    ("400", "is not a multimodal model", d.UnsupportedContentError),
+    ("400", "vision not support", d.UnsupportedContentError),
+    ("400", "content blocks are expected to be", d.UnsupportedContentError),
+    ("400", "unsupported mime type", d.UnsupportedContentError),
+    ("400", "does not support image_url", d.UnsupportedContentError),
+    ("400", "does not support multimodal", d.UnsupportedContentError),
+    ("400", "image_url is not supported", d.UnsupportedContentError),
+    ("400", "content must be a string", d.UnsupportedContentError),
+    ("400", "unknown variant `image_url`", d.UnsupportedContentError),
+    ("400", "unknown variant `video_url`", d.UnsupportedContentError),
+    ("400", "unknown variant `input_audio`", d.UnsupportedContentError),
+    ("404", "only 'text' content", d.UnsupportedContentError),
+    ("500", "image input is not supported", d.UnsupportedContentError),
+    ("500", "audio input is not supported", d.UnsupportedContentError),
+    ("500", "can only concatenate str", d.UnsupportedContentError),
+    ("400", "not supported with this model", d.UnsupportedFeatureError),
+    ("400", "unsupported_value", d.UnsupportedFeatureError),
+    ("400", "does not support parameter", d.UnsupportedFeatureError),
+    ("400", "does not support this tool_choice", d.UnsupportedFeatureError),
+    ("400", "does not support logprobs", d.UnsupportedFeatureError),
+    ("400", "does not support response format", d.UnsupportedFeatureError),
+    ("400", "does not support the '", d.UnsupportedFeatureError),
+    ("400", "function calling not support", d.UnsupportedFeatureError),
+    ("400", "structured outputs not support", d.UnsupportedFeatureError),
+    ("500", "requires --jinja", d.UnsupportedFeatureError),
+    ("500", "validation error", d.InvalidRequestError),
+    ("503", "loading model", d.ModelNotLoadedError),
+    ("429", "insufficient_quota", d.QuotaExceededError),
 ]
 
-STATUSES: dict[int, type[ProviderError]] = {
-    401: AuthenticationError,
-    402: BillingError,
-    403: AuthenticationError,
-    408: TimedOutError,
-    429: RateLimitError,
-    529: OverloadedError,
+STATUSES: dict[int, type[d.ProviderError]] = {
+    401: d.AuthenticationError,
+    402: d.BillingError,
+    403: d.AuthenticationError,
+    408: d.TimedOutError,
+    429: d.RateLimitError,
+    529: d.OverloadedError,
 }
 
 
-def class_of(status: int, body: str) -> type[ProviderError]:
+def class_of(status: int, body: str) -> type[d.ProviderError]:
     said = body.lower().replace('\\"', '"').replace("\\u0027", "'")
     for statuses, phrase, kind in PHRASES:
         if str(status) in statuses.split() and phrase in said:
             return kind
-    return STATUSES.get(status) or (UnavailableError if status >= 500 else InvalidRequestError)
+    return STATUSES.get(status) or (d.UnavailableError if status >= 500 else d.InvalidRequestError)
 
 
 # Errors whose cause is in a nested ``details`` field. The codec does not read that field, so the
@@ -453,10 +435,10 @@ def test_recorded_errors_map_to_the_right_class() -> None:
 
 LOSSES = {"thinking_dropped", "message_dropped", "opaque_dropped", "dangling_call_dropped",
           "id_projected", "citations_dropped"}  # fmt: skip
-CONFIG = RuntimeConfig(max_tokens=64)
+CONFIG = d.RuntimeConfig(max_tokens=64)
 
 
-def send_back(record: Record, **quirks: Any) -> tuple[Assistant, list[Any], Encoded] | None:
+def send_back(record: Record, **quirks: Any) -> tuple[d.Assistant, list[Any], Encoded] | None:
     """Encode a recorded reply as a message of the next request; return the message, the next turns
     of the request and all that was encoded. A failed reply gives ``None``.
     """
@@ -464,9 +446,9 @@ def send_back(record: Record, **quirks: Any) -> tuple[Assistant, list[Any], Enco
     if heard.error is not None or heard.response is None or not heard.response.message.content:
         return None
     message = heard.response.message
-    results = [ToolResult(call.id, "done") for call in message.tool_calls]
-    codec = CODECS[record.wire].connect(MODEL, BASE_URL, quirks or None, Capabilities())
-    request = Request((User("a"), message, *results, User("b")), config=CONFIG, model=MODEL)
+    results = [d.ToolResult(call.id, "done") for call in message.tool_calls]
+    codec = CODECS[record.wire].connect(MODEL, BASE_URL, quirks or None, d.Capabilities())
+    request = d.Request((d.User("a"), message, *results, d.User("b")), config=CONFIG, model=MODEL)
     encoded = codec.encode(request)
     assert {note.code for note in encoded.notes} <= LOSSES, record
     body = json.loads(encoded.http.body)
@@ -519,7 +501,7 @@ def test_recorded_reasoning_of_responses_is_sent_back_unchanged() -> None:
         if sent is None:
             continue
         message, turns, encoded = sent
-        blocks = [block for block in message.content if isinstance(block, Thinking)]
+        blocks = [block for block in message.content if isinstance(block, d.Thinking)]
         kept = [block.continuity.opaque for block in blocks if block.continuity]
         ours = [item for item in turns if item["type"] == "reasoning"]
         assert ours == kept[: len(ours)], record
@@ -550,7 +532,7 @@ def test_every_exchange_with_a_real_server_is_read(count: Callable[[str, int], N
             assert heard.error is not None
             found["empty"] += 1
             continue
-        assert heard.error is None or isinstance(heard.error, MalformedToolCallError), record
+        assert heard.error is None or isinstance(heard.error, d.MalformedToolCallError), record
         assert heard.response is not None
         try:
             check_reading(record, heard)

@@ -15,14 +15,7 @@ from itertools import pairwise
 
 import pytest
 
-from dragoman.errors import (
-    InvalidResponseError,
-    MalformedToolCallError,
-    StreamInterruptedError,
-    StructuredOutputError,
-)
-from dragoman.events import ToolUseEnd, check_events
-from dragoman.messages import ToolCall
+import dragoman as d
 from dragoman.wire import CODECS
 
 from .branches import hear_cuts, seams_of
@@ -127,14 +120,14 @@ def check_cut(
     result of decoding all bytes.
     """
     error = heard.error
-    if isinstance(error, StreamInterruptedError):
+    if isinstance(error, d.StreamInterruptedError):
         assert error.response is None or error.response.finish_reason == "error"
     elif error is not None and not isinstance(
-        error, MalformedToolCallError | StructuredOutputError
+        error, d.MalformedToolCallError | d.StructuredOutputError
     ):
         blank = not stream and not cut.strip()
         assert type(error) is type(whole.error) or (
-            blank and type(error) is InvalidResponseError
+            blank and type(error) is d.InvalidResponseError
         ), repr(error)
     else:  # the stream ended normally, or with a complete but invalid message
         assert heard.response is not None
@@ -152,9 +145,9 @@ def check_words(heard: DecodedReply, whole: DecodedReply, *, reread: bool) -> No
     assert whole.response.message.thinking.startswith(heard.response.message.thinking)
     calls = dict(enumerate(whole.response.message.content))
     for event in heard.events:
-        if isinstance(event, ToolUseEnd) and event.intent is not None:
+        if isinstance(event, d.ToolUseEnd) and event.intent is not None:
             call = calls.get(event.content_block_index)
-            assert isinstance(call, ToolCall), "an intent where the whole reply has no call"
+            assert isinstance(call, d.ToolCall), "an intent where the whole reply has no call"
             assert (event.intent.tool_name, event.intent.input) == (call.name, call.arguments)
 
 
@@ -195,7 +188,7 @@ def test_done_marker_may_be_missing_after_a_finish_reason() -> None:
             continue  # the stream has no end marker, or failed before it
         heard = decode(case.codec(), case.request, [data[: mark.start()]])
         if whole.response.finish_raw is None:
-            assert type(heard.error) is StreamInterruptedError, case
+            assert type(heard.error) is d.StreamInterruptedError, case
         else:
             assert heard.facts == whole.facts, case
         checked += 1
@@ -244,7 +237,7 @@ def cut_record(record: Record, offsets: Sequence[int]) -> None:
         try:
             # a result that is the same object as at the previous offset was checked there
             if heard is not last:
-                check_events(heard.events)
+                d.check_events(heard.events)
                 check_cut(record.wire, data[:offset], whole, heard, stream=True, reread=False)
             if offset in again:
                 assert heard.facts == decode(codec, request, [data[:offset]], judged=False).facts

@@ -13,23 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+import dragoman as d
 from dragoman import errors
-from dragoman.capabilities import Capabilities
-from dragoman.errors import (
-    MAX_BODY,
-    AuthenticationError,
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    TimedOutError,
-    UnavailableError,
-    cut,
-)
+from dragoman.errors import MAX_BODY, cut
 from dragoman.wire import CODECS
 from dragoman.wire.errors import Failure, Row, build_error, read_failure, read_retry_after
 from dragoman.wire.json import ordered_json
@@ -343,27 +329,27 @@ def test_any_json_can_be_read_as_an_error_body(body: Any) -> None:
 
 # --- error classes -----------------------------------------------------------------------------
 
-STATUSES: list[tuple[int, type[ProviderError], str]] = [
-    (300, InvalidRequestError, "the server answered with a redirect, which is not followed"),
-    (400, InvalidRequestError, "the provider refused the request"),
-    (401, AuthenticationError, "the provider refused the credentials"),
-    (402, BillingError, "the provider demands payment"),
-    (403, AuthenticationError, "the provider refused the credentials"),
-    (404, InvalidRequestError, "the provider refused the request"),
-    (408, TimedOutError, "the provider gave up waiting"),
-    (422, InvalidRequestError, "the provider refused the request"),
-    (429, RateLimitError, "the provider's rate limit is reached"),
-    (499, InvalidRequestError, "the provider refused the request"),
-    (500, UnavailableError, "the provider failed"),
-    (503, UnavailableError, "the provider failed"),
-    (529, OverloadedError, "the provider is overloaded"),
-    (599, UnavailableError, "the provider failed"),
+STATUSES: list[tuple[int, type[d.ProviderError], str]] = [
+    (300, d.InvalidRequestError, "the server answered with a redirect, which is not followed"),
+    (400, d.InvalidRequestError, "the provider refused the request"),
+    (401, d.AuthenticationError, "the provider refused the credentials"),
+    (402, d.BillingError, "the provider demands payment"),
+    (403, d.AuthenticationError, "the provider refused the credentials"),
+    (404, d.InvalidRequestError, "the provider refused the request"),
+    (408, d.TimedOutError, "the provider gave up waiting"),
+    (422, d.InvalidRequestError, "the provider refused the request"),
+    (429, d.RateLimitError, "the provider's rate limit is reached"),
+    (499, d.InvalidRequestError, "the provider refused the request"),
+    (500, d.UnavailableError, "the provider failed"),
+    (503, d.UnavailableError, "the provider failed"),
+    (529, d.OverloadedError, "the provider is overloaded"),
+    (599, d.UnavailableError, "the provider failed"),
 ]
 
 
 @pytest.mark.parametrize(("status", "kind", "message"), STATUSES)
 def test_http_status_decides_the_error_class(
-    status: int, kind: type[ProviderError], message: str
+    status: int, kind: type[d.ProviderError], message: str
 ) -> None:
     error = build_error(status, {"X-Request-Id": "r"}, Failure("said"), ())
     assert (type(error), error.message, error.status) == (kind, message, status)
@@ -375,29 +361,29 @@ def test_http_status_decides_the_error_class(
 
 
 ROWS = [
-    Row(frozenset({400}), "context", ContextOverflowError),
-    Row(None, "no such model", InvalidModelError),
-    Row(None, "no quota", QuotaExceededError),
-    Row(frozenset({400, 500}), ".", OverloadedError),
+    Row(frozenset({400}), "context", d.ContextOverflowError),
+    Row(None, "no such model", d.InvalidModelError),
+    Row(None, "no quota", d.QuotaExceededError),
+    Row(frozenset({400, 500}), ".", d.OverloadedError),
 ]
-BY_ROWS: list[tuple[int, Failure, type[ProviderError]]] = [
-    (400, Failure("the context is too long"), ContextOverflowError),
-    (400, Failure(code="context_length"), ContextOverflowError),
-    (400, Failure(kind="context_length"), ContextOverflowError),
-    (413, Failure("the context is too long"), InvalidRequestError),
-    (500, Failure("the context is too long"), OverloadedError),
-    (404, Failure("no such model"), InvalidModelError),
-    (500, Failure("no such model"), InvalidModelError),
-    (429, Failure("slow"), RateLimitError),
-    (429, Failure("no quota"), QuotaExceededError),
+BY_ROWS: list[tuple[int, Failure, type[d.ProviderError]]] = [
+    (400, Failure("the context is too long"), d.ContextOverflowError),
+    (400, Failure(code="context_length"), d.ContextOverflowError),
+    (400, Failure(kind="context_length"), d.ContextOverflowError),
+    (413, Failure("the context is too long"), d.InvalidRequestError),
+    (500, Failure("the context is too long"), d.OverloadedError),
+    (404, Failure("no such model"), d.InvalidModelError),
+    (500, Failure("no such model"), d.InvalidModelError),
+    (429, Failure("slow"), d.RateLimitError),
+    (429, Failure("no quota"), d.QuotaExceededError),
     # Status 402 always means a billing error, because waiting for the quota does not help.
-    (402, Failure("no quota"), BillingError),
+    (402, Failure("no quota"), d.BillingError),
 ]
 
 
 @pytest.mark.parametrize(("status", "failure", "kind"), BY_ROWS)
 def test_first_matching_row_of_the_error_table_decides(
-    status: int, failure: Failure, kind: type[ProviderError]
+    status: int, failure: Failure, kind: type[d.ProviderError]
 ) -> None:
     assert type(build_error(status, {}, failure, ROWS)) is kind
 
@@ -441,7 +427,7 @@ CLASSES = {getattr(errors, name) for name in errors.__all__ if name.endswith("Er
 )
 def test_any_status_and_body_gives_one_error_class(status: int, body: bytes) -> None:
     for wire, data in itertools.product(CODECS, (body, b"data: " + body)):
-        codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
+        codec = CODECS[wire].connect("m", "http://127.0.0.1:9", None, d.Capabilities())
         error = codec.error(status, {"Set-Cookie": "a secret", "x-request-id": "r"}, data)
         assert type(error) in CLASSES
         assert (error.status, error.transient) == (status, type(error).transient)

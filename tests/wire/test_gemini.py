@@ -12,45 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.capabilities import Capabilities
-from dragoman.errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    InvalidResponseError,
-    MalformedToolCallError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    StreamInterruptedError,
-    UnavailableError,
-    UnsupportedContentError,
-)
-from dragoman.events import Event, MessageStart, Usage, check_events
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    Document,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-    new_ulid,
-)
+import dragoman as d
+from dragoman.messages import new_ulid
 from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
 from dragoman.wire.codec import Codec, Notes
@@ -65,11 +28,11 @@ from tests.wire.readings import joined
 
 MODEL = "gemini-3-flash"
 BASE = "https://models.example"
-OURS = Issuer("gemini", None, MODEL)
+OURS = d.Issuer("gemini", None, MODEL)
 CODEC = GeminiCodec(MODEL, BASE)
-HELLO = Request((User("Hello"),), model=MODEL)
-STREAM = Request((User("Hello"),), model=MODEL, stream=True)
-CLOCK = Tool("clock", "The time.")
+HELLO = d.Request((d.User("Hello"),), model=MODEL)
+STREAM = d.Request((d.User("Hello"),), model=MODEL, stream=True)
+CLOCK = d.Tool("clock", "The time.")
 
 each_stream = pytest.mark.parametrize("case", find_cases("gemini", "reply.sse"), ids=str)
 
@@ -80,7 +43,7 @@ def hear(case: Case, reply: bytes | None = None) -> DecodedReply:
     )
 
 
-def listen(body: Any, request: Request = HELLO, codec: Codec = CODEC) -> DecodedReply:
+def listen(body: Any, request: d.Request = HELLO, codec: Codec = CODEC) -> DecodedReply:
     return decode(codec, request, [body if isinstance(body, bytes) else json.dumps(body).encode()])
 
 
@@ -97,17 +60,17 @@ def stream_of(*chunks: Any) -> bytes:
     return b"".join([b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n" for chunk in chunks])
 
 
-def sent(messages: Sequence[Message], codec: GeminiCodec = CODEC, **more: Any) -> dict[str, Any]:
+def sent(messages: Sequence[d.Message], codec: GeminiCodec = CODEC, **more: Any) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(
-        codec.encode(Request(messages, model=codec.model, **more)).http.body
+        codec.encode(d.Request(messages, model=codec.model, **more)).http.body
     )
     return body
 
 
 def warned(
-    messages: Sequence[Message], codec: GeminiCodec = CODEC, **more: Any
+    messages: Sequence[d.Message], codec: GeminiCodec = CODEC, **more: Any
 ) -> list[tuple[str, str]]:
-    encoded = codec.encode(Request(messages, model=codec.model, **more))
+    encoded = codec.encode(d.Request(messages, model=codec.model, **more))
     return [(warning.code, warning.path) for warning in encoded.warnings]
 
 
@@ -168,7 +131,7 @@ def test_complete_chunks_of_a_truncated_json_array_are_read() -> None:
     ends = [body.index(chunk) + len(chunk) for chunk in chunks]
     for cut in range(1, len(body) + 1):
         heard = listen(body[:cut], STREAM)
-        assert isinstance(heard.error, StreamInterruptedError)
+        assert isinstance(heard.error, d.StreamInterruptedError)
         said = "".join([word for word, end in zip(words, ends, strict=True) if end <= cut])
         assert (heard.response.text if heard.response else "") == said
 
@@ -178,11 +141,11 @@ def test_complete_chunks_of_a_truncated_json_array_are_read() -> None:
 
 def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
     """Encode a decoded reply as a message of the next request; return the parts of the message."""
-    message = heard.response.message if heard.response else Assistant()
+    message = heard.response.message if heard.response else d.Assistant()
     results = [
-        ToolResult(call.id, "done") for call in message.tool_calls if call.arguments is not None
+        d.ToolResult(call.id, "done") for call in message.tool_calls if call.arguments is not None
     ]
-    contents = sent([User("Hello"), message, *results, User("And?")], codec)["contents"]
+    contents = sent([d.User("Hello"), message, *results, d.User("And?")], codec)["contents"]
     return list(contents[1]["parts"]) if contents[1]["role"] == "model" else []
 
 
@@ -203,10 +166,10 @@ def test_reply_is_sent_back_unchanged(case: Case) -> None:
 
 @given(st.lists(some.assistant_blocks, max_size=5), some.texts)
 def test_any_conversation_is_encoded_as_a_valid_request(blocks: list[Any], text: str) -> None:
-    calls = [block for block in blocks if isinstance(block, ToolCall)]
-    answered = [ToolResult(call.id, text) for call in calls[::2]]
+    calls = [block for block in blocks if isinstance(block, d.ToolCall)]
+    answered = [d.ToolResult(call.id, text) for call in calls[::2]]
     encoded = CODEC.encode(
-        Request([User("Hello"), Assistant(blocks), *answered, User("And?")], model=MODEL)
+        d.Request([d.User("Hello"), d.Assistant(blocks), *answered, d.User("And?")], model=MODEL)
     )
     contents = json.loads(encoded.http.body)["contents"]
     assert contents[0]["role"] == contents[-1]["role"] == "user"
@@ -260,7 +223,7 @@ def test_any_conversation_is_encoded_as_a_valid_request(blocks: list[Any], text:
 def test_url_contains_the_model_and_the_method(
     base_url: str, model: str, stream: bool, url: str
 ) -> None:
-    encoded = GeminiCodec(model, base_url).encode(Request([User("Hello")], stream=stream))
+    encoded = GeminiCodec(model, base_url).encode(d.Request([d.User("Hello")], stream=stream))
     assert encoded.http.url == url
     assert b"model" not in encoded.http.body
     assert encoded.http.method == "POST"
@@ -269,8 +232,8 @@ def test_url_contains_the_model_and_the_method(
 
 @pytest.mark.parametrize("model", ["", ".", "..", "models/.."])
 def test_model_name_with_dot_segments_is_rejected(model: str) -> None:
-    with pytest.raises(InvalidRequestError, match="model"):
-        GeminiCodec(model, BASE).encode(Request([User("Hello")]))
+    with pytest.raises(d.InvalidRequestError, match="model"):
+        GeminiCodec(model, BASE).encode(d.Request([d.User("Hello")]))
 
 
 @pytest.mark.parametrize(
@@ -297,17 +260,20 @@ def test_invalid_base_url_is_rejected_without_repeating_it(base_url: str) -> Non
 def test_reasoning_settings_are_encoded(
     reasoning: Any, quirks: dict[str, Any], written: dict[str, Any]
 ) -> None:
-    codec = GeminiCodec.connect(MODEL, BASE, quirks, Capabilities())
-    body = sent([User("Hello")], codec, config=RuntimeConfig(reasoning=reasoning))
+    codec = GeminiCodec.connect(MODEL, BASE, quirks, d.Capabilities())
+    body = sent([d.User("Hello")], codec, config=d.RuntimeConfig(reasoning=reasoning))
     assert body["generationConfig"]["thinkingConfig"] == written
 
 
 def test_extra_fields_of_the_wrong_type_are_rejected() -> None:
-    with pytest.raises(InvalidRequestError, match="thinkingConfig"):
-        sent([User("Hello")], config=RuntimeConfig(reasoning="low", extras={"thinkingConfig": 5}))
+    with pytest.raises(d.InvalidRequestError, match="thinkingConfig"):
+        sent(
+            [d.User("Hello")],
+            config=d.RuntimeConfig(reasoning="low", extras={"thinkingConfig": 5}),
+        )
     body = sent(
-        [User("Hello")],
-        config=RuntimeConfig(extras={"thinkingConfig": {"thinkingBudget": 1}, "stream": True}),
+        [d.User("Hello")],
+        config=d.RuntimeConfig(extras={"thinkingConfig": {"thinkingBudget": 1}, "stream": True}),
     )
     assert body["generationConfig"] == {"thinkingConfig": {"thinkingBudget": 1}}
     assert body["stream"] is True
@@ -315,7 +281,7 @@ def test_extra_fields_of_the_wrong_type_are_rejected() -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
 def test_tool_choice_without_tools_is_omitted_and_noted(choice: Any) -> None:
-    encoded = CODEC.encode(Request([User("Hello")], tool_choice=choice, model=MODEL))
+    encoded = CODEC.encode(d.Request([d.User("Hello")], tool_choice=choice, model=MODEL))
     assert json.loads(encoded.http.body).keys() == {"contents"}
     assert [(note.code, note.loss) for note in encoded.notes] == [("tool_choice_omitted", False)]
 
@@ -324,7 +290,7 @@ def test_configured_body_fields_are_merged_with_those_of_the_call() -> None:
     codec = GeminiCodec(
         MODEL, BASE, Quirks(body={"tools": [{"search": {}}], "cachedContent": "c/1"})
     )
-    body = sent([User("Hello")], codec, tools=[CLOCK])
+    body = sent([d.User("Hello")], codec, tools=[CLOCK])
     assert [list(tool) for tool in body["tools"]] == [["functionDeclarations"], ["search"]]
     assert body["cachedContent"] == "c/1"
     assert list(body)[-1] == "contents"
@@ -335,18 +301,18 @@ def test_configured_body_fields_are_merged_with_those_of_the_call() -> None:
 )
 def test_contradicting_body_fields_are_rejected(name: str) -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(body={name: {}}))
-    messages = [System("Be terse."), User("Hello")]
-    with pytest.raises(InvalidRequestError, match=rf"quirks\.body\['{name}'\]"):
-        sent(messages, codec, tools=[CLOCK], tool_choice="auto", config=RuntimeConfig(seed=1))
+    messages = [d.System("Be terse."), d.User("Hello")]
+    with pytest.raises(d.InvalidRequestError, match=rf"quirks\.body\['{name}'\]"):
+        sent(messages, codec, tools=[CLOCK], tool_choice="auto", config=d.RuntimeConfig(seed=1))
 
 
 def test_unreadable_tool_calls_and_unmatched_tool_results_are_omitted() -> None:
     messages = [
-        User("Hello"),
-        Assistant([Text("Hm."), ToolCall("a", "clock", None)]),
-        ToolResult("a", "noon"),
-        ToolResult("b", "never asked"),
-        User("And?"),
+        d.User("Hello"),
+        d.Assistant([d.Text("Hm."), d.ToolCall("a", "clock", None)]),
+        d.ToolResult("a", "noon"),
+        d.ToolResult("b", "never asked"),
+        d.User("And?"),
     ]
     contents = sent(messages)["contents"]
     assert [part for turn in contents for part in turn["parts"]] == [
@@ -362,13 +328,13 @@ def test_unreadable_tool_calls_and_unmatched_tool_results_are_omitted() -> None:
 
 
 def test_result_with_a_reused_id_belongs_to_the_latest_tool_call() -> None:
-    call = ToolCall("a", "clock", {})
+    call = d.ToolCall("a", "clock", {})
     messages = [
-        User("1"),
-        Assistant("So.", tool_calls=[call]),
-        User("2"),
-        Assistant([call]),
-        ToolResult("a", "noon"),
+        d.User("1"),
+        d.Assistant("So.", tool_calls=[call]),
+        d.User("2"),
+        d.Assistant([call]),
+        d.ToolResult("a", "noon"),
     ]
     contents = sent(messages)["contents"]
     assert [len(turn["parts"]) for turn in contents] == [1, 1, 1, 1, 1]
@@ -378,13 +344,13 @@ def test_result_with_a_reused_id_belongs_to_the_latest_tool_call() -> None:
 
 def test_late_tool_results_are_moved_to_their_calls_and_noted() -> None:
     messages = [
-        User("1"),
-        Assistant([ToolCall("a", "clock", {})]),
-        User("2"),
-        ToolResult("a", "noon"),
-        User("3"),
+        d.User("1"),
+        d.Assistant([d.ToolCall("a", "clock", {})]),
+        d.User("2"),
+        d.ToolResult("a", "noon"),
+        d.User("3"),
     ]
-    encoded = CODEC.encode(Request(messages, model=MODEL))
+    encoded = CODEC.encode(d.Request(messages, model=MODEL))
     contents = json.loads(encoded.http.body)["contents"]
     kinds = [next(iter(turn["parts"][0])) for turn in contents]
     assert kinds == ["text", "functionCall", "functionResponse", "text", "text"]
@@ -396,9 +362,9 @@ def test_late_tool_results_are_moved_to_their_calls_and_noted() -> None:
 def test_id_rule_rewrites_the_ids_of_a_tool_call_and_its_result_alike() -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(id_rule=IdRule(9, exact=True)))
     messages = [
-        User("1"),
-        Assistant([ToolCall("toolu_01", "clock", {})]),
-        ToolResult("toolu_01", "noon"),
+        d.User("1"),
+        d.Assistant([d.ToolCall("toolu_01", "clock", {})]),
+        d.ToolResult("toolu_01", "noon"),
     ]
     contents = sent(messages, codec)["contents"]
     call, result = (
@@ -407,13 +373,17 @@ def test_id_rule_rewrites_the_ids_of_a_tool_call_and_its_result_alike() -> None:
     )
     assert call["id"] == result["id"] != "toolu_01"
     assert len(call["id"]) == 9
-    assert [note.code for note in codec.encode(Request(messages)).notes] == ["id_projected"]
+    assert [note.code for note in codec.encode(d.Request(messages)).notes] == ["id_projected"]
 
 
 def test_generated_tool_call_id_is_not_sent() -> None:
     for minted in ["call_" + new_ulid() for _ in range(200)]:
         contents = sent(
-            [User("1"), Assistant([ToolCall(minted, "clock", {})]), ToolResult(minted, "noon")]
+            [
+                d.User("1"),
+                d.Assistant([d.ToolCall(minted, "clock", {})]),
+                d.ToolResult(minted, "noon"),
+            ]
         )["contents"]
         assert contents[1]["parts"] == [{"functionCall": {"name": "clock", "args": {}}}]
         assert contents[2]["parts"] == [
@@ -426,7 +396,11 @@ def test_generated_tool_call_id_is_not_sent() -> None:
 )
 def test_tool_call_id_from_the_server_is_sent_even_if_it_looks_generated(provided: str) -> None:
     contents = sent(
-        [User("1"), Assistant([ToolCall(provided, "clock", {})]), ToolResult(provided, "noon")]
+        [
+            d.User("1"),
+            d.Assistant([d.ToolCall(provided, "clock", {})]),
+            d.ToolResult(provided, "noon"),
+        ]
     )["contents"]
     assert contents[1]["parts"][0]["functionCall"]["id"] == provided
     assert contents[2]["parts"][0]["functionResponse"]["id"] == provided
@@ -437,30 +411,30 @@ def test_tool_call_id_from_the_server_is_sent_even_if_it_looks_generated(provide
     [
         (OURS, True),
         (None, True),  # only this wire signs text, so the text came from it
-        (Issuer("gemini"), True),
-        (Issuer("gemini", "one", MODEL), True),
-        (Issuer("gemini", "two", MODEL), False),
-        (Issuer("gemini", None, "models/gemini-3-flash"), True),
-        (Issuer("gemini", None, "gemini-3-flash-preview"), True),
-        (Issuer("gemini", None, "gemini-3-flash-preview-09-2025"), True),
-        (Issuer("gemini", None, "gemini-3-flash-preview-04-17"), True),
-        (Issuer("gemini", None, "gemini-3-flash-001"), True),
-        (Issuer("gemini", None, "gemini-3-flash-latest"), True),
-        (Issuer("gemini", None, "gemini-3-flash@20260101"), True),
-        (Issuer("gemini", None, "gemini-3-flash-20260101"), True),
-        (Issuer("gemini", None, "gemini-3-flash-2026-01-01"), True),
-        (Issuer("gemini", None, "gemini-3-pro"), False),
-        (Issuer("gemini", None, "gemini-2.5-flash"), False),
-        (Issuer("gemini", None, "-001"), False),
-        (Issuer("anthropic", None, MODEL), False),
+        (d.Issuer("gemini"), True),
+        (d.Issuer("gemini", "one", MODEL), True),
+        (d.Issuer("gemini", "two", MODEL), False),
+        (d.Issuer("gemini", None, "models/gemini-3-flash"), True),
+        (d.Issuer("gemini", None, "gemini-3-flash-preview"), True),
+        (d.Issuer("gemini", None, "gemini-3-flash-preview-09-2025"), True),
+        (d.Issuer("gemini", None, "gemini-3-flash-preview-04-17"), True),
+        (d.Issuer("gemini", None, "gemini-3-flash-001"), True),
+        (d.Issuer("gemini", None, "gemini-3-flash-latest"), True),
+        (d.Issuer("gemini", None, "gemini-3-flash@20260101"), True),
+        (d.Issuer("gemini", None, "gemini-3-flash-20260101"), True),
+        (d.Issuer("gemini", None, "gemini-3-flash-2026-01-01"), True),
+        (d.Issuer("gemini", None, "gemini-3-pro"), False),
+        (d.Issuer("gemini", None, "gemini-2.5-flash"), False),
+        (d.Issuer("gemini", None, "-001"), False),
+        (d.Issuer("anthropic", None, MODEL), False),
     ],
 )
 def test_provider_state_is_sent_back_to_the_same_model_line_only(
-    issuer: Issuer | None, goes: bool
+    issuer: d.Issuer | None, goes: bool
 ) -> None:
     codec = GeminiCodec(MODEL, BASE, vendor="one")
-    state = Continuity("c2ln", None, issuer)
-    messages = [User("Hello"), Assistant([Text("Hi.", state)]), User("And?")]
+    state = d.Continuity("c2ln", None, issuer)
+    messages = [d.User("Hello"), d.Assistant([d.Text("Hi.", state)]), d.User("And?")]
     part = sent(messages, codec)["contents"][1]["parts"][0]
     assert part == ({"text": "Hi.", "thoughtSignature": "c2ln"} if goes else {"text": "Hi."})
     assert warned(messages, codec) == (
@@ -471,52 +445,55 @@ def test_provider_state_is_sent_back_to_the_same_model_line_only(
 @pytest.mark.parametrize(
     ("block", "part"),
     [
-        (Thinking("Hm.", Continuity(None, None, OURS)), {"text": "Hm.", "thought": True}),
+        (d.Thinking("Hm.", d.Continuity(None, None, OURS)), {"text": "Hm.", "thought": True}),
         (
-            Thinking("", Continuity("c2ln", None, OURS)),
+            d.Thinking("", d.Continuity("c2ln", None, OURS)),
             {"text": "", "thought": True, "thoughtSignature": "c2ln"},
         ),
         # Signed thinking without an issuer is treated as the thinking of another wire.
-        (Thinking("Hm.", Continuity("c2ln")), None),
-        (Thinking("Hm.", Continuity(None, None, OURS, replayable=False)), None),
-        (Thinking("Hm."), None),
-        (Opaque({"b": 1, "a": 2}, Continuity(issuer=OURS)), {"a": 2, "b": 1}),
-        (Opaque({"a": 1}, Continuity()), None),
-        (Opaque({"a": 1}), None),
-        (RedactedThinking("x", Continuity(issuer=OURS)), None),
-        (Text("", Continuity("c2ln", None, OURS, replayable=False)), None),
-        (Text("", Continuity(None, {"theirs": 1})), None),
-        (Text(""), None),
+        (d.Thinking("Hm.", d.Continuity("c2ln")), None),
+        (d.Thinking("Hm.", d.Continuity(None, None, OURS, replayable=False)), None),
+        (d.Thinking("Hm."), None),
+        (d.Opaque({"b": 1, "a": 2}, d.Continuity(issuer=OURS)), {"a": 2, "b": 1}),
+        (d.Opaque({"a": 1}, d.Continuity()), None),
+        (d.Opaque({"a": 1}), None),
+        (d.RedactedThinking("x", d.Continuity(issuer=OURS)), None),
+        (d.Text("", d.Continuity("c2ln", None, OURS, replayable=False)), None),
+        (d.Text("", d.Continuity(None, {"theirs": 1})), None),
+        (d.Text(""), None),
     ],
 )
 def test_native_blocks_are_sent_to_their_issuer_only(
     block: Any, part: dict[str, Any] | None
 ) -> None:
-    messages = [User("Hello"), Assistant([Text("Hi."), block]), User("And?")]
+    messages = [d.User("Hello"), d.Assistant([d.Text("Hi."), block]), d.User("And?")]
     assert sent(messages)["contents"][1]["parts"][1:] == ([] if part is None else [part])
-    assert bool(warned(messages)) == (part is None and block != Text(""))
+    assert bool(warned(messages)) == (part is None and block != d.Text(""))
 
 
 def test_placeholder_signature_is_sent_only_in_turns_without_a_signature() -> None:
     codec = GeminiCodec(MODEL, BASE, Quirks(placeholder_signature="skip"))
-    signed = Assistant(
-        [ToolCall("a", "clock", {}, Continuity("c2ln", None, OURS)), ToolCall("b", "clock", {})]
+    signed = d.Assistant(
+        [
+            d.ToolCall("a", "clock", {}, d.Continuity("c2ln", None, OURS)),
+            d.ToolCall("b", "clock", {}),
+        ]
     )
-    results = [ToolResult("a", "1"), ToolResult("b", "2")]
-    contents = sent([User("1"), signed, *results, User("2"), Assistant("text"), User("3")], codec)[
-        "contents"
-    ]
+    results = [d.ToolResult("a", "1"), d.ToolResult("b", "2")]
+    contents = sent(
+        [d.User("1"), signed, *results, d.User("2"), d.Assistant("text"), d.User("3")], codec
+    )["contents"]
     signatures = [part.get("thoughtSignature") for turn in contents for part in turn["parts"]]
     assert signatures == [None, "c2ln", None, None, None, None, None, None]
     unsigned = [
-        User("1"),
-        Assistant([Text("So."), ToolCall("a", "clock", {})]),
-        ToolResult("a", "1"),
+        d.User("1"),
+        d.Assistant([d.Text("So."), d.ToolCall("a", "clock", {})]),
+        d.ToolResult("a", "1"),
     ]
     assert [
         part.get("thoughtSignature") for part in sent(unsigned, codec)["contents"][1]["parts"]
     ] == [None, "skip"]
-    assert [note.code for note in codec.encode(Request(unsigned)).notes] == [
+    assert [note.code for note in codec.encode(d.Request(unsigned)).notes] == [
         "signature_placeholder"
     ]
 
@@ -537,41 +514,45 @@ SUFFIXES = {kind: kind for kind in ("avif", "bmp", "gif", "heic", "heif", "jpeg"
     ("block", "part"),
     [
         *[
-            (Image(Url(f"{WEB}.{suffix}#top")), at(f"image/{kind}", f"{WEB}.{suffix}#top"))
+            (d.Image(d.Url(f"{WEB}.{suffix}#top")), at(f"image/{kind}", f"{WEB}.{suffix}#top"))
             for suffix, kind in {**SUFFIXES, "jpg": "jpeg"}.items()
         ],
-        (Image(Url("gs://b/a"), "image/png"), at("image/png", "gs://b/a")),
-        (Image(Url("http://[bad.png")), at("image/png", "http://[bad.png")),
-        (Image(Url("data:;base64,aGk%3D"), "image/png"), inline("image/png", "aGk=")),
-        (Image(Url("DATA:image/png;BASE64,aGk=")), inline("image/png", "aGk=")),
-        (Document(Inline("aGk=")), inline("application/pdf", "aGk=")),
-        (Document(Url("data:text/csv,a%2Cb")), inline("text/csv", "YSxi")),
+        (d.Image(d.Url("gs://b/a"), "image/png"), at("image/png", "gs://b/a")),
+        (d.Image(d.Url("http://[bad.png")), at("image/png", "http://[bad.png")),
+        (d.Image(d.Url("data:;base64,aGk%3D"), "image/png"), inline("image/png", "aGk=")),
+        (d.Image(d.Url("DATA:image/png;BASE64,aGk=")), inline("image/png", "aGk=")),
+        (d.Document(d.Inline("aGk=")), inline("application/pdf", "aGk=")),
+        (d.Document(d.Url("data:text/csv,a%2Cb")), inline("text/csv", "YSxi")),
     ],
 )
-def test_images_and_documents_are_encoded(block: Image | Document, part: dict[str, Any]) -> None:
-    assert sent([User([block])])["contents"][0]["parts"] == [part]
+def test_images_and_documents_are_encoded(
+    block: d.Image | d.Document, part: dict[str, Any]
+) -> None:
+    assert sent([d.User([block])])["contents"][0]["parts"] == [part]
 
 
 @pytest.mark.parametrize(
     "block",
     [
-        Image(Url("https://x.example/a.tiff?b.png")),
-        Image(Url("data:;base64,aGk=")),
-        Image(Inline("aGk=")),
+        d.Image(d.Url("https://x.example/a.tiff?b.png")),
+        d.Image(d.Url("data:;base64,aGk=")),
+        d.Image(d.Inline("aGk=")),
     ],
 )
-def test_media_of_unknown_type_are_rejected_with_their_path(block: Image) -> None:
-    with pytest.raises(UnsupportedContentError, match=r"messages\[0\]\.content\[0\]\.media_type"):
-        sent([User([block])])
+def test_media_of_unknown_type_are_rejected_with_their_path(block: d.Image) -> None:
+    with pytest.raises(
+        d.UnsupportedContentError, match=r"messages\[0\]\.content\[0\]\.media_type"
+    ):
+        sent([d.User([block])])
 
 
 def test_plan_reports_what_encoding_drops() -> None:
     messages = [
-        User("Hello"),
-        Assistant([Thinking("Hm."), Text("Hi."), ToolCall("a", "clock", {})]),
-        User([Text("Look:"), Image(Inline("aGk="), "image/png", "low")]),
+        d.User("Hello"),
+        d.Assistant([d.Thinking("Hm."), d.Text("Hi."), d.ToolCall("a", "clock", {})]),
+        d.User([d.Text("Look:"), d.Image(d.Inline("aGk="), "image/png", "low")]),
     ]
-    plan = make_plan(CODEC, Request(messages), "target")
+    plan = make_plan(CODEC, d.Request(messages), "target")
     assert [(item.path, item.outcome, item.rule) for item in plan.items] == [
         ("messages[0]", "kept", ""),
         ("messages[1].content[0]", "dropped", "thinking_dropped"),
@@ -694,7 +675,9 @@ def test_reduced_schema_uses_supported_keywords_only(schema: dict[str, Any]) -> 
 # --- decoding replies --------------------------------------------------------------------------
 
 
-ANY = Request((User("Hello"),), [Tool("any", "", {"type": "object"})], model=MODEL, stream=True)
+ANY = d.Request(
+    (d.User("Hello"),), [d.Tool("any", "", {"type": "object"})], model=MODEL, stream=True
+)
 
 
 PATHS = "$ a $. $.a..b $.a[ $[1] $.a[2] $.a.b $['a $.a[99999999999] $.a[0][0]"
@@ -703,9 +686,9 @@ PATHS = "$ a $. $.a..b $.a[ $[1] $.a[2] $.a.b $['a $.a[99999999999] $.a[0][0]"
 @pytest.mark.parametrize("path", ["", *PATHS.split(), None])
 def test_argument_pieces_without_a_valid_path_make_the_tool_call_invalid(path: Any) -> None:
     arguments = StreamedArguments({"a": [1]})
-    with pytest.raises(MalformedToolCallError):
+    with pytest.raises(d.MalformedToolCallError):
         arguments.add({"jsonPath": path, "numberValue": 1})
-    with pytest.raises(MalformedToolCallError):
+    with pytest.raises(d.MalformedToolCallError):
         arguments.add("text")
 
 
@@ -773,7 +756,7 @@ def test_finish_reasons_are_mapped(word: Any, reason: str, raw: str | None) -> N
     assert reply is not None
     assert (reply.finish_reason, reply.finish_raw) == (reason, raw)
     call = {"functionCall": {"name": "clock", "args": {}}}
-    with_call = listen(reply_of(call, finish=word), Request((User("Hello"),), [CLOCK]))
+    with_call = listen(reply_of(call, finish=word), d.Request((d.User("Hello"),), [CLOCK]))
     assert with_call.response is not None
     assert with_call.response.finish_reason == "tool_calls"
 
@@ -825,30 +808,33 @@ def test_numeric_block_reasons_are_mapped(number: int, word: str) -> None:
     ],
 )
 def test_empty_reply_is_an_invalid_response(body: Any) -> None:
-    assert type(listen(body).error) is InvalidResponseError
+    assert type(listen(body).error) is d.InvalidResponseError
 
 
 @pytest.mark.parametrize("body", [b"", b"[", b"[]", b"data: {}\n\n", b"data: {\n\n"[:-2]])
 def test_empty_stream_counts_as_interrupted(body: bytes) -> None:
-    assert type(listen(body, STREAM).error) is StreamInterruptedError
+    assert type(listen(body, STREAM).error) is d.StreamInterruptedError
 
 
 @pytest.mark.parametrize(
     ("record", "usage"),
     [
-        ({}, Usage()),
-        ({"promptTokenCount": 5, "totalTokenCount": 5}, Usage(5, None, total_tokens=5)),
-        ({"promptTokenCount": 5, "candidatesTokenCount": 0}, Usage(5, 0)),
+        ({}, d.Usage()),
+        ({"promptTokenCount": 5, "totalTokenCount": 5}, d.Usage(5, None, total_tokens=5)),
+        ({"promptTokenCount": 5, "candidatesTokenCount": 0}, d.Usage(5, 0)),
         (
             {"promptTokenCount": 5, "thoughtsTokenCount": 7, "totalTokenCount": 12},
-            Usage(5, 7, reasoning_tokens=7, total_tokens=12),
+            d.Usage(5, 7, reasoning_tokens=7, total_tokens=12),
         ),
         (
             {"candidatesTokenCount": True, "thoughtsTokenCount": 7},
-            Usage(None, None, reasoning_tokens=7),
+            d.Usage(None, None, reasoning_tokens=7),
         ),
-        ({"candidatesTokenCount": 3, "thoughtsTokenCount": "7"}, Usage()),
-        ({"promptTokenCount": -1, "candidatesTokenCount": 3.5, "totalTokenCount": None}, Usage()),
+        ({"candidatesTokenCount": 3, "thoughtsTokenCount": "7"}, d.Usage()),
+        (
+            {"promptTokenCount": -1, "candidatesTokenCount": 3.5, "totalTokenCount": None},
+            d.Usage(),
+        ),
         (
             {
                 "promptTokenCount": 5,
@@ -856,11 +842,11 @@ def test_empty_stream_counts_as_interrupted(body: bytes) -> None:
                 "candidatesTokenCount": 1,
                 "totalTokenCount": 10,
             },
-            Usage(9, 1, total_tokens=10),
+            d.Usage(9, 1, total_tokens=10),
         ),
         (
             {"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1},
-            Usage(9, 1),
+            d.Usage(9, 1),
         ),
         (
             {
@@ -869,20 +855,20 @@ def test_empty_stream_counts_as_interrupted(body: bytes) -> None:
                 "candidatesTokenCount": 1,
                 "totalTokenCount": 6,
             },
-            Usage(5, 1, total_tokens=6),
+            d.Usage(5, 1, total_tokens=6),
         ),
-        ({"toolUsePromptTokenCount": 4}, Usage()),
+        ({"toolUsePromptTokenCount": 4}, d.Usage()),
         (
             {"promptTokenCount": 5, "toolUsePromptTokenCount": "4", "candidatesTokenCount": 1},
-            Usage(None, 1),
+            d.Usage(None, 1),
         ),
-        ({"promptTokenCount": 9, "cachedContentTokenCount": 8}, Usage(9, cached_input_tokens=8)),
-        ({"promptTokenCount": 9, "cachedContentTokenCount": 0}, Usage(9, cached_input_tokens=0)),
-        ("none", Usage()),
-        (None, Usage()),
+        ({"promptTokenCount": 9, "cachedContentTokenCount": 8}, d.Usage(9, cached_input_tokens=8)),
+        ({"promptTokenCount": 9, "cachedContentTokenCount": 0}, d.Usage(9, cached_input_tokens=0)),
+        ("none", d.Usage()),
+        (None, d.Usage()),
     ],
 )
-def test_token_usage_is_read(record: Any, usage: Usage) -> None:
+def test_token_usage_is_read(record: Any, usage: d.Usage) -> None:
     reply = listen(reply_of({"text": "x"}, usageMetadata=record)).response
     assert reply is not None
     assert reply.usage == usage
@@ -891,29 +877,31 @@ def test_token_usage_is_read(record: Any, usage: Usage) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ({"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}, RateLimitError),
-        ({"code": "401", "message": "no"}, AuthenticationError),
-        ({"code": 14, "message": "grpc", "status": "UNAVAILABLE"}, UnavailableError),
-        ({"message": "no", "status": "PERMISSION_DENIED"}, AuthenticationError),
-        ({"message": "none", "status": "NOT_FOUND"}, InvalidModelError),
-        ({"message": "bad", "status": "INVALID_ARGUMENT"}, InvalidRequestError),
-        ({"message": "not now", "status": "FAILED_PRECONDITION"}, InvalidRequestError),
-        ({"message": "who?", "status": "UNAUTHENTICATED"}, AuthenticationError),
-        ({"message": "slow", "status": "RESOURCE_EXHAUSTED"}, RateLimitError),
-        ({"message": "late", "status": "DEADLINE_EXCEEDED"}, UnavailableError),
-        ({"message": "overloaded", "status": "UNAVAILABLE"}, OverloadedError),
+        ({"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}, d.RateLimitError),
+        ({"code": "401", "message": "no"}, d.AuthenticationError),
+        ({"code": 14, "message": "grpc", "status": "UNAVAILABLE"}, d.UnavailableError),
+        ({"message": "no", "status": "PERMISSION_DENIED"}, d.AuthenticationError),
+        ({"message": "none", "status": "NOT_FOUND"}, d.InvalidModelError),
+        ({"message": "bad", "status": "INVALID_ARGUMENT"}, d.InvalidRequestError),
+        ({"message": "not now", "status": "FAILED_PRECONDITION"}, d.InvalidRequestError),
+        ({"message": "who?", "status": "UNAUTHENTICATED"}, d.AuthenticationError),
+        ({"message": "slow", "status": "RESOURCE_EXHAUSTED"}, d.RateLimitError),
+        ({"message": "late", "status": "DEADLINE_EXCEEDED"}, d.UnavailableError),
+        ({"message": "overloaded", "status": "UNAVAILABLE"}, d.OverloadedError),
         (
             {
                 "code": 400,
                 "message": "The input token count exceeds the maximum number of tokens allowed 5",
             },
-            ContextOverflowError,
+            d.ContextOverflowError,
         ),
-        ("busy", UnavailableError),
-        ({"unknown": 1}, UnavailableError),
+        ("busy", d.UnavailableError),
+        ({"unknown": 1}, d.UnavailableError),
     ],
 )
-def test_error_in_a_reply_with_status_200_is_raised(error: Any, kind: type[ProviderError]) -> None:
+def test_error_in_a_reply_with_status_200_is_raised(
+    error: Any, kind: type[d.ProviderError]
+) -> None:
     text = reply_of({"text": "x"}, finish=None)
     for body, request in (
         ({"error": error}, HELLO),
@@ -932,10 +920,10 @@ def test_invalid_utf8_is_replaced_and_numbers_out_of_range_are_rejected() -> Non
     for body in (
         b'[{"candidates":[{"content":{"parts":[{"text":"a\\ud83d"},{"text":"\xff"}]},"finishReason":"STOP"}]}]',
     ):
-        assert content_of(listen(body, STREAM)) == (Text("a\ufffd\ufffd"),)
-        assert content_of(listen(body[1:-1])) == (Text("a\ufffd\ufffd"),)
+        assert content_of(listen(body, STREAM)) == (d.Text("a\ufffd\ufffd"),)
+        assert content_of(listen(body[1:-1])) == (d.Text("a\ufffd\ufffd"),)
         assert content_of(listen(b"data: " + body[1:-1] + b"\n\n", STREAM)) == (
-            Text("a\ufffd\ufffd"),
+            d.Text("a\ufffd\ufffd"),
         )
     huge = (
         json.dumps(reply_of({"functionCall": {"name": "any", "args": {"a": 1}}}))
@@ -943,7 +931,7 @@ def test_invalid_utf8_is_replaced_and_numbers_out_of_range_are_rejected() -> Non
         .replace(b"1", b"1e999")
     )
     for reply in (huge, b"[" + huge + b"]", b"data: " + huge + b"\n\n"):
-        assert isinstance(listen(reply, ANY).error, InvalidResponseError)
+        assert isinstance(listen(reply, ANY).error, d.InvalidResponseError)
 
 
 def test_model_that_answered_is_reported() -> None:
@@ -953,7 +941,7 @@ def test_model_that_answered_is_reported() -> None:
         (5, MODEL),
     ):
         start = listen(reply_of({"text": "x"}, modelVersion=version)).events[0]
-        assert isinstance(start, MessageStart)
+        assert isinstance(start, d.MessageStart)
         assert start.model == model
 
 
@@ -989,8 +977,12 @@ LESSONS = [
     ("Function call is missing a thought_signature in functionCall parts.", PLACEHOLDER),
     ("function call `clock` is missing a `thought_signature`.", PLACEHOLDER),
 ]
-TALK = Request(
-    (User("Hello"), Assistant([ToolCall("fc-1", "clock", {})]), ToolResult("fc-1", "noon")),
+TALK = d.Request(
+    (
+        d.User("Hello"),
+        d.Assistant([d.ToolCall("fc-1", "clock", {})]),
+        d.ToolResult("fc-1", "noon"),
+    ),
     [CLOCK],
     response_schema=SCHEMA,
     model=MODEL,
@@ -1036,20 +1028,20 @@ def test_field_rejections_with_different_statuses_are_recognised(status: int) ->
     ],
 )
 def test_nothing_is_learned_from_unrelated_errors(
-    message: str, status: int, request_: Request
+    message: str, status: int, request_: d.Request
 ) -> None:
     code, headers, body = refusal(message, status)
     assert CODEC.learn(CODEC.error(code, headers, b"".join(body)), request_) is None
 
 
 def test_nothing_is_learned_from_an_error_without_text() -> None:
-    assert CODEC.learn(InvalidRequestError("no", status=400), TALK) is None
+    assert CODEC.learn(d.InvalidRequestError("no", status=400), TALK) is None
 
 
 async def test_provider_sends_again_without_the_rejected_field() -> None:
     answer = json.dumps(reply_of({"text": '{"a": "b"}'})).encode()
     transport = FixtureTransport(refusal(LESSONS[0][0]), (200, {}, [answer]), (200, {}, [answer]))
-    codec = GeminiCodec.connect(MODEL, BASE, None, Capabilities(), vendor="one")
+    codec = GeminiCodec.connect(MODEL, BASE, None, d.Capabilities(), vendor="one")
     async with HttpProvider(
         codec, transport, name="p", model=MODEL, api_key="AIzaSecretSecretSecret"
     ) as provider:
@@ -1074,15 +1066,15 @@ async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
         (200, {}, [stream_of(reply_of({"text": "x"}))]),
     )
     provider = HttpProvider(CODEC, transport, name="p", model=MODEL)
-    events: list[Event] = []
+    events: list[d.Event] = []
     stream = provider.stream("2+2?", tools=case.request.tools)
     async for event in stream:
         events.append(event)
-    check_events(events)
+    d.check_events(events)
     assert stream.response is not None
     message = stream.response.message
-    results = [ToolResult(call.id, "cold") for call in message.tool_calls]
-    async for _ in provider.stream([User("2+2?"), message, *results]):
+    results = [d.ToolResult(call.id, "cold") for call in message.tool_calls]
+    async for _ in provider.stream([d.User("2+2?"), message, *results]):
         pass
     parts = json.loads(transport.requests[1].body)["contents"][1]["parts"]
     assert [part.get("thoughtSignature") for part in parts] == [
@@ -1103,10 +1095,10 @@ async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
         (
             429,
             {"error": {"details": [{"retryDelay": 5}, {"retryDelay": "1.5s"}, "x"]}},
-            RateLimitError,
+            d.RateLimitError,
             1.5,
         ),
-        (429, {"error": {"details": [{"retryDelay": "soon"}]}}, RateLimitError, None),
+        (429, {"error": {"details": [{"retryDelay": "soon"}]}}, d.RateLimitError, None),
         (
             429,
             {
@@ -1119,16 +1111,16 @@ async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
                     ]
                 }
             },
-            QuotaExceededError,
+            d.QuotaExceededError,
             None,
         ),
-        (429, {"error": {"details": {"reason": "x"}}}, RateLimitError, None),
-        (429, [], RateLimitError, None),
-        (404, {"error": {"message": ""}}, InvalidModelError, None),
-        (404, b"", InvalidModelError, None),
-        (503, b"high demand", OverloadedError, None),
-        (500, b"\xff", UnavailableError, None),
-        (403, b"null", AuthenticationError, None),
+        (429, {"error": {"details": {"reason": "x"}}}, d.RateLimitError, None),
+        (429, [], d.RateLimitError, None),
+        (404, {"error": {"message": ""}}, d.InvalidModelError, None),
+        (404, b"", d.InvalidModelError, None),
+        (503, b"high demand", d.OverloadedError, None),
+        (500, b"\xff", d.UnavailableError, None),
+        (403, b"null", d.AuthenticationError, None),
         (
             400,
             {
@@ -1136,13 +1128,13 @@ async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
                     "message": "Invalid value at 'contents[0].parts[0].inline_data.mime_type'"
                 }
             },
-            UnsupportedContentError,
+            d.UnsupportedContentError,
             None,
         ),
     ],
 )
 def test_error_bodies_of_every_form_are_read(
-    status: int, body: Any, kind: type[ProviderError], wait: float | None
+    status: int, body: Any, kind: type[d.ProviderError], wait: float | None
 ) -> None:
     error = CODEC.error(status, {}, body if isinstance(body, bytes) else json.dumps(body).encode())
     assert (type(error), error.retry_after) == (kind, wait)

@@ -10,34 +10,15 @@ from typing import Any
 
 import pytest
 
-import dragoman
-from dragoman import (
-    Assistant,
-    Continuity,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-    connect,
-)
+import dragoman as d
 from dragoman.wire import CODECS, Codec
 
 from .replies import reply
 
 WIRES = tuple(CODECS)
 PAIRS = list(itertools.product(WIRES, WIRES))
-CONFIG = RuntimeConfig(max_tokens=100)
-WEATHER = Tool(
+CONFIG = d.RuntimeConfig(max_tokens=100)
+WEATHER = d.Tool(
     "weather",
     "The weather.",
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
@@ -45,14 +26,14 @@ WEATHER = Tool(
 
 
 def codec(wire: str) -> Codec:
-    made: Any = connect(
+    made: Any = d.connect(
         "model-1", wire=wire, base_url="https://example.test", vendor=f"{wire}-vendor"
     )
     return made.codec  # type: ignore[no-any-return]
 
 
-def state(wire: str, signature: str) -> Continuity:
-    return Continuity(signature, issuer=Issuer(wire, f"{wire}-vendor", "model-1"))
+def state(wire: str, signature: str) -> d.Continuity:
+    return d.Continuity(signature, issuer=d.Issuer(wire, f"{wire}-vendor", "model-1"))
 
 
 def conversation(wire: str) -> list[Any]:
@@ -60,41 +41,41 @@ def conversation(wire: str) -> list[Any]:
     and a truncated turn.
     """
     thought = {
-        "anthropic": Thinking("let me see", state("anthropic", "sig-a")),
-        "gemini": Thinking("let me see"),
-        "ollama": Thinking("let me see"),
-        "cohere": Thinking("let me see"),
-        "bedrock": Thinking("let me see", state("bedrock", "sig-b")),
-        "openai": Thinking("let me see"),
-        "responses": Thinking(
+        "anthropic": d.Thinking("let me see", state("anthropic", "sig-a")),
+        "gemini": d.Thinking("let me see"),
+        "ollama": d.Thinking("let me see"),
+        "cohere": d.Thinking("let me see"),
+        "bedrock": d.Thinking("let me see", state("bedrock", "sig-b")),
+        "openai": d.Thinking("let me see"),
+        "responses": d.Thinking(
             "let me see",
-            Continuity(
+            d.Continuity(
                 opaque={
                     "type": "reasoning",
                     "id": "rs_1",
                     "summary": [],
                     "encrypted_content": "xyz",
                 },
-                issuer=Issuer("responses", "responses-vendor", "model-1"),
+                issuer=d.Issuer("responses", "responses-vendor", "model-1"),
             ),
         ),
     }[wire]
     signed = state("gemini", "sig-g") if wire == "gemini" else None
     calls = [
-        ToolCall("call_1", "weather", {"city": "Oslo"}, signed),
-        ToolCall("call|2 ø", "weather", {"city": "Rome"}),
+        d.ToolCall("call_1", "weather", {"city": "Oslo"}, signed),
+        d.ToolCall("call|2 ø", "weather", {"city": "Rome"}),
     ]
     return [
-        System("Be brief."),
-        User([Text("Look:"), Image(Inline("aGVsbG8="), "image/png")]),
-        Assistant([thought, Text("I will ask."), *calls]),
-        ToolResult("call_1", "rain"),
-        ToolResult("call|2 ø", "no such city", is_error=True),
-        Assistant([Text("Rain in Oslo.", signed)]),
-        User("And tomorrow?"),
+        d.System("Be brief."),
+        d.User([d.Text("Look:"), d.Image(d.Inline("aGVsbG8="), "image/png")]),
+        d.Assistant([thought, d.Text("I will ask."), *calls]),
+        d.ToolResult("call_1", "rain"),
+        d.ToolResult("call|2 ø", "no such city", is_error=True),
+        d.Assistant([d.Text("Rain in Oslo.", signed)]),
+        d.User("And tomorrow?"),
         # This turn was cancelled, so its tool call has no result.
-        Assistant([Text("Let me"), ToolCall("call_3", "weather", {"city": "Oslo"})]),
-        User("Never mind. Thanks."),
+        d.Assistant([d.Text("Let me"), d.ToolCall("call_3", "weather", {"city": "Oslo"})]),
+        d.User("Never mind. Thanks."),
     ]
 
 
@@ -104,7 +85,7 @@ def visible(body: Any) -> str:
 
 @pytest.mark.parametrize(("origin", "target"), PAIRS)
 def test_conversation_from_any_wire_is_encoded_for_any_other(origin: str, target: str) -> None:
-    request = Request(conversation(origin), (WEATHER,), CONFIG, model="model-1")
+    request = d.Request(conversation(origin), (WEATHER,), CONFIG, model="model-1")
     encoded = codec(target).encode(request)
     body = json.loads(encoded.http.body)
     said = visible(body)
@@ -127,7 +108,7 @@ def test_conversation_from_any_wire_is_encoded_for_any_other(origin: str, target
 @pytest.mark.parametrize("wire", WIRES)
 def test_provider_state_is_sent_back_on_the_wire_that_issued_it(wire: str) -> None:
     """Opaque state is sent back byte for byte on the wires that have a field for it."""
-    request = Request(conversation(wire), (WEATHER,), CONFIG, model="model-1")
+    request = d.Request(conversation(wire), (WEATHER,), CONFIG, model="model-1")
     said = codec(wire).encode(request).http.body.decode()
     expected = {
         "anthropic": "sig-a",
@@ -256,12 +237,12 @@ def check_responses(body: Any) -> None:
 OSLO = ("c1", "weather", {"city": "Oslo"})
 
 
-def model_on(wire: str, *bodies: Any) -> tuple[dragoman.Provider, Any]:
-    transport = dragoman.transport.FixtureTransport(
+def model_on(wire: str, *bodies: Any) -> tuple[d.Provider, Any]:
+    transport = d.transport.FixtureTransport(
         *[(200, {}, [json.dumps(body).encode()]) for body in bodies]
     )
     settings = {"wire": wire, "base_url": "https://example.test", "vendor": f"{wire}-vendor"}
-    return connect("model-1", transport=transport, **settings), transport  # type: ignore[arg-type]
+    return d.connect("model-1", transport=transport, **settings), transport  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -270,16 +251,16 @@ def model_on(wire: str, *bodies: Any) -> tuple[dragoman.Provider, Any]:
 async def test_conversation_continues_over_six_turns_on_alternating_wires(
     order: tuple[str, ...],
 ) -> None:
-    messages: list[Any] = [System("Be brief.")]
+    messages: list[Any] = [d.System("Be brief.")]
     for turn, wire in enumerate(itertools.islice(itertools.cycle(order), 6)):
-        messages.append(User(f"question {turn}"))
+        messages.append(d.User(f"question {turn}"))
         model, _ = model_on(wire, reply(wire, "", OSLO), reply(wire, f"answer {turn}"))
         proposed = await model.complete(messages, [WEATHER], CONFIG)
         messages.append(proposed.message)
-        messages.append(ToolResult(proposed.tool_calls[0].id, f"rain {turn}"))
+        messages.append(d.ToolResult(proposed.tool_calls[0].id, f"rain {turn}"))
         answered = await model.complete(messages, [WEATHER], CONFIG)
         messages.append(answered.message)
-    messages.append(User("And?"))
+    messages.append(d.User("And?"))
     for wire in WIRES:
         model, transport = model_on(wire, reply(wire, "done"))
         assert (await model.complete(messages, [WEATHER], CONFIG)).text == "done"
@@ -313,9 +294,9 @@ async def test_same_content_gives_equal_replies_on_all_wires() -> None:
             assert first_usage.total_tokens == 10
 
 
-CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, Any]]]] = {
+CONDITIONS: dict[str, tuple[type[d.ProviderError], dict[str, tuple[int, Any]]]] = {
     "a wrong key": (
-        dragoman.AuthenticationError,
+        d.AuthenticationError,
         {
             "ollama": (401, {"error": "unauthorized"}),
             "cohere": (401, {"message": "invalid api token"}),
@@ -332,7 +313,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         },
     ),
     "an unknown model": (
-        dragoman.InvalidModelError,
+        d.InvalidModelError,
         {
             "ollama": (404, {"error": "model 'x' not found"}),
             "bedrock": (400, {"message": "The provided model identifier is invalid."}),
@@ -349,7 +330,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         },
     ),
     "too many requests": (
-        dragoman.RateLimitError,
+        d.RateLimitError,
         {
             "ollama": (429, {"error": "too many requests"}),
             "bedrock": (429, {"message": "Too many requests, please wait before trying again."}),
@@ -363,7 +344,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         },
     ),
     "too long": (
-        dragoman.ContextOverflowError,
+        d.ContextOverflowError,
         {
             "ollama": (400, {"error": "prompt too long; exceeded max context length by 9 tokens"}),
             "bedrock": (400, {"message": "Input is too long for requested model."}),
@@ -379,7 +360,7 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
         },
     ),
     "overloaded": (
-        dragoman.OverloadedError,
+        d.OverloadedError,
         {
             "ollama": (503, {"error": "the server is overloaded"}),
             "cohere": (503, {"message": "the model is overloaded"}),
@@ -392,9 +373,9 @@ CONDITIONS: dict[str, tuple[type[dragoman.ProviderError], dict[str, tuple[int, A
             "responses": (503, {"error": {"message": "The engine is currently overloaded"}}),
         },
     ),
-    "a failing server": (dragoman.UnavailableError, dict.fromkeys(WIRES, (500, {}))),
-    "a page": (dragoman.UnavailableError, dict.fromkeys(WIRES, (502, "<html>bad gateway</html>"))),
-    "nonsense": (dragoman.InvalidResponseError, dict.fromkeys(WIRES, (200, {"nonsense": True}))),
+    "a failing server": (d.UnavailableError, dict.fromkeys(WIRES, (500, {}))),
+    "a page": (d.UnavailableError, dict.fromkeys(WIRES, (502, "<html>bad gateway</html>"))),
+    "nonsense": (d.InvalidResponseError, dict.fromkeys(WIRES, (200, {"nonsense": True}))),
 }  # fmt: skip
 
 
@@ -406,8 +387,8 @@ async def test_same_condition_gives_the_same_error_class_on_all_wires(
     kind, replies = CONDITIONS[condition]
     status, body = replies[wire]
     data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    transport = dragoman.transport.FixtureTransport((status, {}, [data]))
-    model = connect("model-1", wire=wire, base_url="https://example.test", transport=transport)
+    transport = d.transport.FixtureTransport((status, {}, [data]))
+    model = d.connect("model-1", wire=wire, base_url="https://example.test", transport=transport)
     with pytest.raises(kind) as caught:
         await model.complete("Hi", config=CONFIG)
     assert type(caught.value) is kind
@@ -415,11 +396,11 @@ async def test_same_condition_gives_the_same_error_class_on_all_wires(
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_second_turn_only_appends_bytes_to_the_first(wire: str) -> None:
-    first = [System("S"), User("one")]
-    second = [*first, Assistant("two"), User("three")]
+    first = [d.System("S"), d.User("one")]
+    second = [*first, d.Assistant("two"), d.User("three")]
     bodies = [
         codec(wire)
-        .encode(Request(messages, (WEATHER,), CONFIG, model="model-1"))
+        .encode(d.Request(messages, (WEATHER,), CONFIG, model="model-1"))
         .http.body.decode()
         for messages in (first, second)
     ]
@@ -432,14 +413,14 @@ def test_second_turn_only_appends_bytes_to_the_first(wire: str) -> None:
 def test_native_blocks_of_another_provider_are_dropped_and_reported(
     origin: str, target: str
 ) -> None:
-    issuer = Issuer(origin, f"{origin}-vendor", "model-1")
+    issuer = d.Issuer(origin, f"{origin}-vendor", "model-1")
     foreign = [
-        RedactedThinking("secret", Continuity(issuer=issuer)),
-        Opaque({"type": "server_tool_use", "note": "secret"}, Continuity(issuer=issuer)),
-        Text("kept"),
+        d.RedactedThinking("secret", d.Continuity(issuer=issuer)),
+        d.Opaque({"type": "server_tool_use", "note": "secret"}, d.Continuity(issuer=issuer)),
+        d.Text("kept"),
     ]
     encoded = codec(target).encode(
-        Request([User("a"), Assistant(foreign), User("b")], (), CONFIG, model="model-1")
+        d.Request([d.User("a"), d.Assistant(foreign), d.User("b")], (), CONFIG, model="model-1")
     )
     assert b"secret" not in encoded.http.body
     assert b"kept" in encoded.http.body
@@ -450,10 +431,15 @@ def test_native_blocks_of_another_provider_are_dropped_and_reported(
 @pytest.mark.parametrize("wire", WIRES)
 def test_truncated_thinking_is_never_sent_back(wire: str) -> None:
     """Thinking from an interrupted stream is not sent, even to its own issuer."""
-    issuer = Issuer(wire, f"{wire}-vendor", "model-1")
-    cut = Thinking("half a tho", Continuity("half-a-sig", issuer=issuer, replayable=False))
+    issuer = d.Issuer(wire, f"{wire}-vendor", "model-1")
+    cut = d.Thinking("half a tho", d.Continuity("half-a-sig", issuer=issuer, replayable=False))
     encoded = codec(wire).encode(
-        Request([User("a"), Assistant([cut, Text("t")]), User("b")], (), CONFIG, model="model-1")
+        d.Request(
+            [d.User("a"), d.Assistant([cut, d.Text("t")]), d.User("b")],
+            (),
+            CONFIG,
+            model="model-1",
+        )
     )
     assert b"half-a-sig" not in encoded.http.body
     assert any(note.path.startswith("messages[1].content[0]") for note in encoded.notes)

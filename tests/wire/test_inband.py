@@ -7,17 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.capabilities import Capabilities
+import dragoman as d
 from dragoman.conformance.cases import write_frames
-from dragoman.errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidRequestError,
-    RateLimitError,
-    UnavailableError,
-)
-from dragoman.events import check_events
-from dragoman.messages import Request, RuntimeConfig, User
 from dragoman.wire import CODECS
 from dragoman.wire.errors import is_failure
 
@@ -95,47 +86,47 @@ AFTER = {
 EVENTS = {  # errors in a stream of server-sent events, with their class
     "error of a status": (
         b'data: {"error": {"code": 429, "message": "slow down"}}',
-        RateLimitError,
+        d.RateLimitError,
     ),
-    "error as text": (b'data: {"error": "it broke"}', UnavailableError),
+    "error as text": (b'data: {"error": "it broke"}', d.UnavailableError),
     "object is error": (
         (
             b'data: {"object": "error", "message": "maximum context length is 5", "type": '
             b'"BadRequestError", "code": 400}'
         ),
-        (ContextOverflowError, InvalidRequestError),
+        (d.ContextOverflowError, d.InvalidRequestError),
     ),
     "type is error": (
         b'data: {"type": "error", "message": "it broke", "code": 500}',
-        UnavailableError,
+        d.UnavailableError,
     ),
-    "detail": (b'data: {"detail": "it broke"}', UnavailableError),
-    "errors": (b'data: {"errors": [{"message": "it broke", "code": 503}]}', UnavailableError),
-    "message and code": (b'data: {"message": "no", "code": 401}', AuthenticationError),
-    "event of text": (b"event: error\ndata: it broke", UnavailableError),
+    "detail": (b'data: {"detail": "it broke"}', d.UnavailableError),
+    "errors": (b'data: {"errors": [{"message": "it broke", "code": 503}]}', d.UnavailableError),
+    "message and code": (b'data: {"message": "no", "code": 401}', d.AuthenticationError),
+    "event of text": (b"event: error\ndata: it broke", d.UnavailableError),
     "event of an object": (
         b'event: error\ndata: {"message": "it broke", "code": 503}',
-        UnavailableError,
+        d.UnavailableError,
     ),
     "field": (
         b'error: {"code": 503, "message": "it broke", "type": "server_error"}',
-        UnavailableError,
+        d.UnavailableError,
     ),
-    "bare": (b'{"error": {"code": 503, "message": "it broke"}}', UnavailableError),
+    "bare": (b'{"error": {"code": 503, "message": "it broke"}}', d.UnavailableError),
     "bare and tall": (
         b'{\n  "error": {\n    "code": 503,\n    "message": "it broke"\n  }\n}',
-        UnavailableError,
+        d.UnavailableError,
     ),
 }
 LINES = {
-    "error of a status": (b'{"error": {"code": 429, "message": "slow down"}}', RateLimitError),
+    "error of a status": (b'{"error": {"code": 429, "message": "slow down"}}', d.RateLimitError),
     "error of a type": (
         b'{"error": {"type": "authentication_error", "message": "who?"}}',
-        AuthenticationError,
+        d.AuthenticationError,
     ),
-    "error as text": (b'{"error": "it broke"}', UnavailableError),
-    "detail": (b'{"detail": "it broke"}', UnavailableError),
-    "errors": (b'{"errors": [{"message": "it broke", "code": 401}]}', AuthenticationError),
+    "error as text": (b'{"error": "it broke"}', d.UnavailableError),
+    "detail": (b'{"detail": "it broke"}', d.UnavailableError),
+    "errors": (b'{"errors": [{"message": "it broke", "code": 401}]}', d.AuthenticationError),
 }
 
 
@@ -143,10 +134,12 @@ NAMED = sorted(set(CODECS) - {"ollama", "bedrock"})  # the wires that use server
 
 
 def hear(wire: str, reply: bytes, *, whole: bool = True) -> DecodedReply:
-    codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
-    request = Request((User("Hi"),), config=RuntimeConfig(max_tokens=9), model="m", stream=True)
+    codec = CODECS[wire].connect("m", "http://test", None, d.Capabilities())
+    request = d.Request(
+        (d.User("Hi"),), config=d.RuntimeConfig(max_tokens=9), model="m", stream=True
+    )
     heard = decode(codec, request, [reply] if whole else bytewise(reply))
-    check_events(heard.events)
+    d.check_events(heard.events)
     return heard
 
 
@@ -211,7 +204,7 @@ def test_keep_alive_event_at_the_end_of_a_stream_is_ignored(wire: str) -> None:
     ],
 )
 def test_error_body_with_status_200_is_raised(wire: str, body: bytes) -> None:
-    assert isinstance(hear(wire, body).error, AuthenticationError)
+    assert isinstance(hear(wire, body).error, d.AuthenticationError)
 
 
 @pytest.mark.parametrize(

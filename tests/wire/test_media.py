@@ -12,28 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman import RuntimeConfig, connect
-from dragoman.capabilities import Capabilities
-from dragoman.messages import (
-    Assistant,
-    Audio,
-    Continuity,
-    Document,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-)
+import dragoman as d
 from dragoman.tools import Observation
 from dragoman.tools.runtime import limit_output
 from dragoman.validate import check_request
@@ -44,22 +23,22 @@ WIRES = sorted(CODECS)
 SHOWN = [wire for wire in WIRES if wire != "cohere"]
 SEES: list[bool | None] = [None, True, False]
 PNG = base64.b64encode(b"\x89PNG picture").decode()
-IMAGE = Image(Inline(PNG), "image/png")
+IMAGE = d.Image(d.Inline(PNG), "image/png")
 
 
 def connect_codec(wire: str, *, sees: bool | None = None, quirks: Any = None) -> Any:
-    known = Capabilities.of({} if sees is None else {"supports_images": sees})
+    known = d.Capabilities.of({} if sees is None else {"supports_images": sees})
     return CODECS[wire].connect("m", "http://127.0.0.1:9/v1", quirks, known)
 
 
-def ask(*messages: Message) -> Request:
-    return Request(tuple(messages), config=RuntimeConfig(max_tokens=9), model="m")
+def ask(*messages: d.Message) -> d.Request:
+    return d.Request(tuple(messages), config=d.RuntimeConfig(max_tokens=9), model="m")
 
 
-def use(*content: Any) -> list[Message]:
+def use(*content: Any) -> list[d.Message]:
     """Return a conversation in which a tool returned the given content."""
-    call = ToolCall("call_1", "look", {})
-    return [User("Go."), Assistant([call]), ToolResult("call_1", content)]
+    call = d.ToolCall("call_1", "look", {})
+    return [d.User("Go."), d.Assistant([call]), d.ToolResult("call_1", content)]
 
 
 # --- random conversations with media -----------------------------------------------------------
@@ -87,10 +66,10 @@ TYPES = st.sampled_from(
 )
 SOURCES = st.one_of(
     st.builds(
-        Inline, st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode()) | TEXTS
+        d.Inline, st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode()) | TEXTS
     ),
     st.builds(
-        Url,
+        d.Url,
         TEXTS
         | st.sampled_from(
             [
@@ -105,32 +84,32 @@ SOURCES = st.one_of(
     ),
 )
 MEDIA = st.builds(
-    Image, SOURCES, st.none() | TYPES, st.sampled_from([None, "low", "high", "auto"])
-) | st.builds(Document, SOURCES, TYPES, st.none() | TEXTS)
-CONTENT = TEXTS | st.lists(st.builds(Text, TEXTS) | MEDIA, max_size=4).map(tuple)
+    d.Image, SOURCES, st.none() | TYPES, st.sampled_from([None, "low", "high", "auto"])
+) | st.builds(d.Document, SOURCES, TYPES, st.none() | TEXTS)
+CONTENT = TEXTS | st.lists(st.builds(d.Text, TEXTS) | MEDIA, max_size=4).map(tuple)
 ARGUMENTS = st.dictionaries(TEXTS, JSON, max_size=2)
 STATES = st.none() | st.builds(
-    Continuity,
+    d.Continuity,
     st.none() | TEXTS,
     JSON,
-    st.none() | st.builds(Issuer, st.sampled_from(WIRES), st.none(), st.just("m")),
+    st.none() | st.builds(d.Issuer, st.sampled_from(WIRES), st.none(), st.just("m")),
 )
 ISSUED = st.builds(
-    Continuity,
+    d.Continuity,
     st.none() | TEXTS,
     JSON,
-    st.builds(Issuer, st.sampled_from(WIRES), st.none(), st.just("m")),
+    st.builds(d.Issuer, st.sampled_from(WIRES), st.none(), st.just("m")),
 )
 MADE = st.builds(
-    Inline, st.binary(min_size=1, max_size=9).map(lambda data: base64.b64encode(data).decode())
+    d.Inline, st.binary(min_size=1, max_size=9).map(lambda data: base64.b64encode(data).decode())
 )
 SAID = (
-    st.builds(Image, MADE, st.just("image/png"), continuity=ISSUED)
-    | st.builds(Audio, MADE, st.just("audio/wav"), st.none() | TEXTS, continuity=ISSUED)
-    | st.builds(Text, TEXTS, STATES)
-    | st.builds(Thinking, TEXTS, STATES)
-    | st.builds(RedactedThinking, TEXTS, STATES)
-    | st.builds(Opaque, st.dictionaries(st.text(max_size=5), JSON, max_size=3), STATES)
+    st.builds(d.Image, MADE, st.just("image/png"), continuity=ISSUED)
+    | st.builds(d.Audio, MADE, st.just("audio/wav"), st.none() | TEXTS, continuity=ISSUED)
+    | st.builds(d.Text, TEXTS, STATES)
+    | st.builds(d.Thinking, TEXTS, STATES)
+    | st.builds(d.RedactedThinking, TEXTS, STATES)
+    | st.builds(d.Opaque, st.dictionaries(st.text(max_size=5), JSON, max_size=3), STATES)
 )
 # Models also call tools that were not offered, with names that servers reject.
 NAMES = st.sampled_from(
@@ -145,24 +124,26 @@ NAMES = st.sampled_from(
         "x" * 99,
     ]
 )
-OFFERED = (Tool("look"), Tool("a.b"))
+OFFERED = (d.Tool("look"), d.Tool("a.b"))
 
 
 @st.composite
-def conversations(draw: Any) -> list[Message]:
+def conversations(draw: Any) -> list[d.Message]:
     """Generate the turns of a session: replies with tool calls, and tool results, as the session
     stores them.
     """
-    messages: list[Message] = [User("Go.")]
+    messages: list[d.Message] = [d.User("Go.")]
     for turn in range(draw(st.integers(1, 3))):
         calls = [
-            ToolCall(f"{draw(TEXTS)}-{turn}-{number}", draw(NAMES), draw(ARGUMENTS), draw(STATES))
+            d.ToolCall(
+                f"{draw(TEXTS)}-{turn}-{number}", draw(NAMES), draw(ARGUMENTS), draw(STATES)
+            )
             for number in range(draw(st.integers(1, 3)))
         ]
-        messages.append(Assistant([*draw(st.lists(SAID, max_size=3)), *calls]))
+        messages.append(d.Assistant([*draw(st.lists(SAID, max_size=3)), *calls]))
         for call in calls:
             seen = limit_output(Observation(draw(CONTENT), draw(st.booleans())), 1000)
-            messages.append(ToolResult(call.id, seen.content, seen.is_error))
+            messages.append(d.ToolResult(call.id, seen.content, seen.is_error))
     return messages
 
 
@@ -180,9 +161,9 @@ def called(body: Any) -> Iterator[str]:
 
 @given(messages=conversations(), sees=st.sampled_from(SEES))
 def test_any_tool_results_and_replies_can_be_encoded(
-    sees: bool | None, messages: list[Message]
+    sees: bool | None, messages: list[d.Message]
 ) -> None:
-    request = Request(tuple(messages), OFFERED, RuntimeConfig(max_tokens=9), model="m")
+    request = d.Request(tuple(messages), OFFERED, d.RuntimeConfig(max_tokens=9), model="m")
     check_request(request)
     for wire in WIRES:
         encoded = connect_codec(wire, sees=sees).encode(request)
@@ -200,14 +181,14 @@ def test_any_tool_results_and_replies_can_be_encoded(
 # --- images in tool results --------------------------------------------------------------------
 
 
-def sent(wire: str, messages: list[Message], **settings: Any) -> tuple[str, list[str]]:
+def sent(wire: str, messages: list[d.Message], **settings: Any) -> tuple[str, list[str]]:
     encoded = connect_codec(wire, **settings).encode(ask(*messages))
     return encoded.http.body.decode(), [note.code for note in encoded.notes]
 
 
 @pytest.mark.parametrize("wire", SHOWN)
 def test_image_in_a_tool_result_is_sent_to_a_model_with_vision(wire: str) -> None:
-    body, codes = sent(wire, use(Text("Look: "), IMAGE), sees=True)
+    body, codes = sent(wire, use(d.Text("Look: "), IMAGE), sees=True)
     assert PNG in body
     assert "left out" not in body
     assert codes == (["image_moved"] if wire == "openai" else [])
@@ -215,7 +196,7 @@ def test_image_in_a_tool_result_is_sent_to_a_model_with_vision(wire: str) -> Non
 
 @pytest.mark.parametrize("wire", SHOWN)
 def test_model_without_vision_gets_a_note_instead_of_an_image(wire: str) -> None:
-    body, codes = sent(wire, use(Text("Look: "), IMAGE), sees=False)
+    body, codes = sent(wire, use(d.Text("Look: "), IMAGE), sees=False)
     assert PNG not in body
     assert (
         "[image (image/png, about 12 bytes) left out: this model is not known to take it" in body
@@ -234,7 +215,7 @@ def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wir
     """Cohere's vision models cannot use tools, so images in tool results move into a user message
     only if the configuration requests it.
     """
-    messages = [*use(Text("Look: "), IMAGE, IMAGE), Assistant("I see."), *use(IMAGE)[1:]]
+    messages = [*use(d.Text("Look: "), IMAGE, IMAGE), d.Assistant("I see."), *use(IMAGE)[1:]]
     body, codes = sent(wire, messages, quirks={"result_media": "after"})
     assert (body.count(PNG), body.count("[image 1]"), body.count("[image 2]")) == (3, 2, 1)
     assert codes == ["image_moved"] * 3
@@ -244,23 +225,23 @@ def test_configuration_decides_if_images_follow_a_text_result_or_are_omitted(wir
     assert (PNG in body, codes, body.count("left out: this")) == (False, ["image_omitted"] * 3, 3)
     if wire == "cohere":  # requests of Cohere's wire can contain documents
         body, codes = sent(
-            wire, use(Document(Inline(PNG), "text/plain")), quirks={"result_media": "after"}
+            wire, use(d.Document(d.Inline(PNG), "text/plain")), quirks={"result_media": "after"}
         )
         assert (PNG in body, codes) == (False, ["document_omitted"])
 
 
 def test_images_of_tool_results_are_sent_after_the_results() -> None:
-    calls = [ToolCall(f"c{number}", "look", {}) for number in range(3)]
-    messages: list[Message] = [
-        User("Go."),
-        Assistant(calls),
-        ToolResult("c0", [Text("One: "), IMAGE]),
-        ToolResult("c1", "Nothing."),
-        ToolResult(
-            "c2", [IMAGE, Text(" and "), Document(Inline(PNG), "application/pdf", "a.pdf")]
+    calls = [d.ToolCall(f"c{number}", "look", {}) for number in range(3)]
+    messages: list[d.Message] = [
+        d.User("Go."),
+        d.Assistant(calls),
+        d.ToolResult("c0", [d.Text("One: "), IMAGE]),
+        d.ToolResult("c1", "Nothing."),
+        d.ToolResult(
+            "c2", [IMAGE, d.Text(" and "), d.Document(d.Inline(PNG), "application/pdf", "a.pdf")]
         ),
-        Assistant("I see."),
-        User("And?"),
+        d.Assistant("I see."),
+        d.User("And?"),
     ]
     body = json.loads(connect_codec("openai", sees=True).encode(ask(*messages)).http.body)
     written = [(each["role"], each.get("content")) for each in body["messages"][2:]]
@@ -302,8 +283,8 @@ def test_images_of_tool_results_are_sent_after_the_results() -> None:
 )
 def test_plan_reports_what_happens_to_an_image(sees: bool | None, rule: str) -> None:
     known = {} if sees is None else {"supports_images": sees}
-    plan = connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known).plan(
-        use(Text("Look: "), IMAGE)
+    plan = d.connect("m", base_url="http://127.0.0.1:9/v1", capabilities=known).plan(
+        use(d.Text("Look: "), IMAGE)
     )
     assert plan.refused is None
     [item] = [item for item in plan.items if item.path == "messages[2].content[1]"]
@@ -319,16 +300,16 @@ def test_characters_that_servers_reject_are_replaced_in_unknown_tool_names(wire:
     with that name.
     """
     calls = [
-        ToolCall("1", "multi_tool_use.parallel", {}),
-        ToolCall("2", "9", {}),
-        ToolCall("3", "a.b", {}),
+        d.ToolCall("1", "multi_tool_use.parallel", {}),
+        d.ToolCall("2", "9", {}),
+        d.ToolCall("3", "a.b", {}),
     ]
     messages = [
-        User("Go."),
-        Assistant(calls),
-        *[ToolResult(call.id, "?", is_error=True) for call in calls],
+        d.User("Go."),
+        d.Assistant(calls),
+        *[d.ToolResult(call.id, "?", is_error=True) for call in calls],
     ]
-    request = Request(tuple(messages), OFFERED, RuntimeConfig(max_tokens=9), model="m")
+    request = d.Request(tuple(messages), OFFERED, d.RuntimeConfig(max_tokens=9), model="m")
     encoded = connect_codec(wire).encode(request)
     assert list(called(json.loads(encoded.http.body))) == ["multi_tool_use_parallel", "_9", "a.b"]
     renamed = [(note.path, note.loss) for note in encoded.notes if note.code == "name_projected"]

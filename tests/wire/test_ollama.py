@@ -7,38 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    Assistant,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    InvalidModelError,
-    InvalidResponseError,
-    MalformedToolCallError,
-    ModelNotLoadedError,
-    Opaque,
-    ProviderError,
-    Request,
-    RuntimeConfig,
-    StreamInterruptedError,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    UnavailableError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-    Url,
-    User,
-    check_events,
-    connect,
-    fold,
-)
-from dragoman.events import Assembler, ToolUseEnd
+import dragoman as d
+from dragoman.events import Assembler
 from dragoman.sse import LineDecoder, SseError
 from dragoman.transport import FixtureTransport
 from dragoman.wire import HttpReply
@@ -46,7 +16,7 @@ from dragoman.wire.ollama import OllamaCodec, Quirks
 
 from .cases import Case, cut_at_random, decode, find_cases, with_crlf
 
-TOOL = Tool(
+TOOL = d.Tool(
     "weather",
     "W",
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
@@ -67,13 +37,13 @@ LAST = line(done=True, done_reason="stop", prompt_eval_count=7, eval_count=3)
 
 
 def read(
-    *chunks: bytes, tools: tuple[Tool, ...] = (), stream: bool = True
-) -> tuple[list[Any], ProviderError | None]:
-    request = Request([User("x")], tools, stream=stream)
+    *chunks: bytes, tools: tuple[d.Tool, ...] = (), stream: bool = True
+) -> tuple[list[Any], d.ProviderError | None]:
+    request = d.Request([d.User("x")], tools, stream=stream)
     decoder = codec().decoder(request, Assembler())
     events = [event for chunk in chunks for event in decoder.feed(chunk)]
     events += decoder.end()
-    check_events(events)
+    d.check_events(events)
     return events, decoder.error
 
 
@@ -94,12 +64,12 @@ def test_reply_with_tool_calls_has_the_finish_reason_tool_calls() -> None:
         {"function": {"name": "weather", "arguments": {"city": name}}} for name in ("Oslo", "Rome")
     ]
     data = line(message={"tool_calls": calls[:1]}) + line(message={"tool_calls": calls[1:]}) + LAST
-    response = fold(read(data, tools=(TOOL,))[0])
+    response = d.fold(read(data, tools=(TOOL,))[0])
     assert response.finish_reason == "tool_calls"
     assert [call.arguments for call in response.tool_calls] == [{"city": "Oslo"}, {"city": "Rome"}]
     assert len({call.id for call in response.tool_calls}) == 2
     odd = line(message={"tool_calls": [{"id": "c9", "function": {"name": 5}}, {}]}) + LAST
-    assert fold(read(odd)[0]).tool_calls[0].id == "c9"
+    assert d.fold(read(odd)[0]).tool_calls[0].id == "c9"
 
 
 @pytest.mark.parametrize(
@@ -110,15 +80,15 @@ def test_missing_tool_arguments_mean_no_arguments_only_in_a_complete_call(
     word: str, after: bytes, sound: bool
 ) -> None:
     call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": None}}]})
-    events, error = read(call + after + line(done=True, done_reason=word), tools=(Tool("any"),))
-    end = next(event for event in events if isinstance(event, ToolUseEnd))
+    events, error = read(call + after + line(done=True, done_reason=word), tools=(d.Tool("any"),))
+    end = next(event for event in events if isinstance(event, d.ToolUseEnd))
     assert (end.intent is not None, end.problem is None) == (sound, sound)
-    assert isinstance(error, MalformedToolCallError) == (not sound)
+    assert isinstance(error, d.MalformedToolCallError) == (not sound)
 
 
 def test_tool_arguments_in_a_json_string_are_read() -> None:
     call = line(message={"tool_calls": [{"function": {"name": "any", "arguments": '{"a": 1}'}}]})
-    assert fold(read(call + LAST, tools=(Tool("any"),))[0]).tool_calls[0].arguments == {"a": 1}
+    assert d.fold(read(call + LAST, tools=(d.Tool("any"),))[0]).tool_calls[0].arguments == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -126,50 +96,52 @@ def test_tool_arguments_in_a_json_string_are_read() -> None:
     [("length", "length"), ("load", "stop"), ("nonsense", "error"), ("", "stop"), (5, "stop")],
 )
 def test_finish_reasons_are_mapped(word: Any, reason: str) -> None:
-    assert fold(read(line("x") + line(done=True, done_reason=word))[0]).finish_reason == reason
+    assert d.fold(read(line("x") + line(done=True, done_reason=word))[0]).finish_reason == reason
     bare = json.dumps({"done": True, "done_reason": word}).encode()
-    assert fold(read(line("x") + bare)[0]).finish_reason == reason
+    assert d.fold(read(line("x") + bare)[0]).finish_reason == reason
 
 
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
-        (line("Hel"), StreamInterruptedError),
-        (b"", StreamInterruptedError),
-        (line("Hel") + b'{"error": "something broke"}\n', UnavailableError),
-        (b"<html>", InvalidResponseError),
-        (b"nonsense\n", InvalidResponseError),
-        (b'{"message": 5}\n', InvalidResponseError),
-        (b"{}\n", InvalidResponseError),
-        (b"[1]\n", InvalidResponseError),
+        (line("Hel"), d.StreamInterruptedError),
+        (b"", d.StreamInterruptedError),
+        (line("Hel") + b'{"error": "something broke"}\n', d.UnavailableError),
+        (b"<html>", d.InvalidResponseError),
+        (b"nonsense\n", d.InvalidResponseError),
+        (b'{"message": 5}\n', d.InvalidResponseError),
+        (b"{}\n", d.InvalidResponseError),
+        (b"[1]\n", d.InvalidResponseError),
     ],
 )
-def test_broken_streams_raise_the_right_error(data: bytes, kind: type[ProviderError]) -> None:
+def test_broken_streams_raise_the_right_error(data: bytes, kind: type[d.ProviderError]) -> None:
     assert type(read(data)[1]) is kind
     assert type(read(*bytewise(data))[1]) is kind
 
 
 def test_invalid_utf8_in_text_is_replaced() -> None:
     data = b'{"message": {"content": "\\ud83d x \xff", "thinking": 5}, "done": true}\n'
-    assert fold(read(data)[0]).text == "� x �"
-    assert fold(read(line(message={"content": None, "thinking": "hm"}) + LAST)[0]).text == ""
+    assert d.fold(read(data)[0]).text == "� x �"
+    assert d.fold(read(line(message={"content": None, "thinking": "hm"}) + LAST)[0]).text == ""
 
 
 def test_request_with_every_setting_is_encoded() -> None:
-    config = RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ["a"], "high", {"stop": "b", "mirostat": 1})
+    config = d.RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ["a"], "high", {"stop": "b", "mirostat": 1})
     conversation = [
-        System("S"),
-        User(
+        d.System("S"),
+        d.User(
             [
-                Text("Look"),
-                Image(Inline("aGk="), "image/png", "low"),
-                Image(Inline("aG8="), "image/png"),
+                d.Text("Look"),
+                d.Image(d.Inline("aGk="), "image/png", "low"),
+                d.Image(d.Inline("aG8="), "image/png"),
             ]
         ),
-        Assistant([Thinking("hm"), Text("ok"), ToolCall("c1", "weather", {"city": "Oslo"})]),
-        ToolResult("c1", "rain", is_error=True),
+        d.Assistant(
+            [d.Thinking("hm"), d.Text("ok"), d.ToolCall("c1", "weather", {"city": "Oslo"})]
+        ),
+        d.ToolResult("c1", "rain", is_error=True),
     ]
-    request = Request(conversation, (TOOL,), config, SCHEMA, ForceTool("weather"), stream=True)
+    request = d.Request(conversation, (TOOL,), config, SCHEMA, d.ForceTool("weather"), stream=True)
     encoded = codec(num_ctx=8192, keep_alive="5m").encode(request)
     body = json.loads(encoded.http.body)
     assert encoded.http.url == "http://127.0.0.1:11434/api/chat"
@@ -200,21 +172,23 @@ def test_request_with_every_setting_is_encoded() -> None:
 
 
 def test_unsupported_content_is_rejected_or_reported() -> None:
-    for blocks in ([Image(Url("https://x"))], [Document(Inline("eA=="))]):
-        with pytest.raises(UnsupportedContentError):
-            codec().encode(Request([User(blocks)]))
-    with pytest.raises(UnsupportedFeatureError):
-        codec().encode(Request([User("x")], config=RuntimeConfig(reasoning="xhigh")))
+    for blocks in ([d.Image(d.Url("https://x"))], [d.Document(d.Inline("eA=="))]):
+        with pytest.raises(d.UnsupportedContentError):
+            codec().encode(d.Request([d.User(blocks)]))
+    with pytest.raises(d.UnsupportedFeatureError):
+        codec().encode(d.Request([d.User("x")], config=d.RuntimeConfig(reasoning="xhigh")))
     messages = [
-        User("x"),
-        Assistant([Thinking("cut", Continuity(replayable=False))]),
-        Assistant([ToolCall("c", "f", {}, Continuity("sig")), Text("after"), Opaque({})]),
-        ToolResult("c", [Text("a"), Text("b")]),
-        Assistant("plain"),
-        User("y"),
+        d.User("x"),
+        d.Assistant([d.Thinking("cut", d.Continuity(replayable=False))]),
+        d.Assistant(
+            [d.ToolCall("c", "f", {}, d.Continuity("sig")), d.Text("after"), d.Opaque({})]
+        ),
+        d.ToolResult("c", [d.Text("a"), d.Text("b")]),
+        d.Assistant("plain"),
+        d.User("y"),
     ]
     encoded = codec(structured="prompt").encode(
-        Request(messages, (), RuntimeConfig(reasoning="none"), SCHEMA)
+        d.Request(messages, (), d.RuntimeConfig(reasoning="none"), SCHEMA)
     )
     body = json.loads(encoded.http.body)
     assert body["think"] is False
@@ -233,25 +207,25 @@ async def test_rejected_format_is_retried_and_other_errors_are_raised() -> None:
         (200, {}, [line('{"a": 1}', done=True)]),
         (404, {}, [b'{"error": "model not found"}']),
     )
-    model = connect(
+    model = d.connect(
         "m", wire="ollama", base_url="http://x:1/v1", transport=transport, api_key="k" * 12
     )
     assert (await model.complete("Hi", response_schema=SCHEMA)).parsed == {"a": 1}
-    with pytest.raises(InvalidModelError):
+    with pytest.raises(d.InvalidModelError):
         await model.complete("Hi", response_schema=SCHEMA)
     assert [b'"format"' in request.body for request in transport.requests] == [True, False, False]
-    prompted: Any = connect(
+    prompted: Any = d.connect(
         "m", wire="ollama", base_url="http://x", capabilities={"supports_structured_output": False}
     )
     assert prompted.codec.quirks.structured == "prompt"
     assert (
         prompted.codec.learn(
-            InvalidModelError(status=400, provider_message="format"),
-            Request([User("x")], response_schema=SCHEMA),
+            d.InvalidModelError(status=400, provider_message="format"),
+            d.Request([d.User("x")], response_schema=SCHEMA),
         )
         is None
     )
-    assert codec().learn(InvalidModelError(status=500), Request([User("x")])) is None
+    assert codec().learn(d.InvalidModelError(status=500), d.Request([d.User("x")])) is None
 
 
 def ask(*replies: tuple[int, Any]) -> None:
@@ -269,11 +243,11 @@ def test_readiness_is_checked() -> None:
     there, nothing = {"models": [5, {"name": "m:latest"}]}, {"models": []}
     ask((200, there), (200, there))
     for replies, kind in (
-        ([(200, nothing)], InvalidModelError),
-        ([(200, {"models": 5})], InvalidModelError),
-        ([(200, there), (200, nothing)], ModelNotLoadedError),
-        ([(500, {})], UnavailableError),
-        ([(200, b"nonsense")], InvalidResponseError),
+        ([(200, nothing)], d.InvalidModelError),
+        ([(200, {"models": 5})], d.InvalidModelError),
+        ([(200, there), (200, nothing)], d.ModelNotLoadedError),
+        ([(500, {})], d.UnavailableError),
+        ([(200, b"nonsense")], d.InvalidResponseError),
     ):
         with pytest.raises(kind):
             ask(*replies)

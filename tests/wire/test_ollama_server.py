@@ -13,27 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.errors import (
-    InvalidRequestError,
-    ProviderError,
-    StreamInterruptedError,
-)
-from dragoman.events import Assembler, Usage, fold
-from dragoman.messages import (
-    Assistant,
-    Image,
-    Inline,
-    Message,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-)
+import dragoman as d
+from dragoman.events import Assembler
 from dragoman.validate import Expectation, check_request
 from dragoman.wire import SERVER_CODECS
 from tests import strategies as some
@@ -43,34 +24,38 @@ from .pairs import client, hear, serve
 
 SERVER = SERVER_CODECS["ollama"]
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
-TOOLS = (Tool("any", "", {"type": "object"}), Tool("other", "It.", {"type": "object"}))
+TOOLS = (d.Tool("any", "", {"type": "object"}), d.Tool("other", "It.", {"type": "object"}))
 PLAIN: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 texts = some.words.filter(lambda text: bool(text.strip()))
 quickly = settings(max_examples=25)
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> list[Message]:
-    said: list[Message] = [System(draw(texts))] if draw(st.booleans()) else []
-    said.append(User(draw(texts)))
+def conversations(draw: st.DrawFn) -> list[d.Message]:
+    said: list[d.Message] = [d.System(draw(texts))] if draw(st.booleans()) else []
+    said.append(d.User(draw(texts)))
     count = 0
     for _ in range(draw(st.integers(0, 3))):
-        blocks: list[Any] = [Thinking(draw(texts))] if draw(st.booleans()) else []
-        blocks.append(Text(draw(texts)))
+        blocks: list[Any] = [d.Thinking(draw(texts))] if draw(st.booleans()) else []
+        blocks.append(d.Text(draw(texts)))
         calls = []
         for _ in range(draw(st.integers(0, 2))):
             count += 1
             calls.append(
-                ToolCall(
+                d.ToolCall(
                     f"call_{count}",
                     draw(st.sampled_from(["any", "other"])),
                     draw(some.json_objects),
                 )
             )
-        said.append(Assistant([*blocks, *calls]))
-        said += [ToolResult(call.id, draw(texts)) for call in calls]
+        said.append(d.Assistant([*blocks, *calls]))
+        said += [d.ToolResult(call.id, draw(texts)) for call in calls]
         said.append(
-            User(draw(st.one_of(texts, st.just((Text("see"), Image(Inline(PNG), "image/png"))))))
+            d.User(
+                draw(
+                    st.one_of(texts, st.just((d.Text("see"), d.Image(d.Inline(PNG), "image/png"))))
+                )
+            )
         )
     return said
 
@@ -85,14 +70,14 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 )
 @quickly
 def test_any_request_round_trips(
-    messages: list[Message],
+    messages: list[d.Message],
     tools: Any,
     stream: bool,
     number: float | None,
     seed: int | None,
     data: st.DataObject,
 ) -> None:
-    config = RuntimeConfig(
+    config = d.RuntimeConfig(
         number, data.draw(st.none() | st.integers(1, 99)), number, seed, number, number,
         data.draw(st.none() | st.just(("a", "b"))),
         data.draw(st.sampled_from([None, "none", "low", "high"])),
@@ -101,7 +86,7 @@ def test_any_request_round_trips(
     schema = data.draw(
         st.sampled_from([None, {"type": "object", "properties": {"a": {"type": "integer"}}}])
     )
-    request = Request(messages, tools, config, schema, None, "m", "R", stream)
+    request = d.Request(messages, tools, config, schema, None, "m", "R", stream)
     check_request(request)
     encoded = client("ollama").encode(request)
     assert encoded.notes == ()
@@ -115,10 +100,10 @@ def test_any_request_round_trips(
 )
 @quickly
 def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool) -> None:
-    request = Request(
-        [User("Hello")],
+    request = d.Request(
+        [d.User("Hello")],
         TOOLS,
-        RuntimeConfig(max_tokens=9),
+        d.RuntimeConfig(max_tokens=9),
         model="m",
         request_id="R",
         stream=stream,
@@ -128,18 +113,18 @@ def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool
     for verb, arguments in verbs:
         if verb not in ("attach", "whole"):
             getattr(out, verb)(*arguments)
-    out.usage(Usage(3, 4, total_tokens=7))
+    out.usage(d.Usage(3, 4, total_tokens=7))
     if ending == "fail":
-        out.fail(StreamInterruptedError("cut"))
+        out.fail(d.StreamInterruptedError("cut"))
     else:
         reason = "tool_calls" if ending == "stop" and out.has_calls else ending
         out.finish(reason)  # type: ignore[arg-type]
     heard = DecodedReply(out.take(), out.error)
     hypothesis.note(f"{verbs} {heard}")
-    raised: list[ProviderError] = []
+    raised: list[d.ProviderError] = []
     try:
         again = hear("ollama", request, serve("ollama", request, heard.events, heard.error))
-    except ProviderError as error:  # an unstreamed body cannot represent this error
+    except d.ProviderError as error:  # an unstreamed body cannot represent this error
         raised.append(error)
     if raised:
         assert not stream
@@ -148,7 +133,7 @@ def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool
     assert (again.error is None) == (heard.error is None)
     if heard.error is not None:
         return
-    ours, theirs = fold(heard.events), fold(again.events)
+    ours, theirs = d.fold(heard.events), d.fold(again.events)
     assert theirs.message.text == ours.message.text
     assert theirs.message.thinking == ours.message.thinking
     assert theirs.tool_calls == ours.tool_calls
@@ -161,8 +146,8 @@ def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool
 def test_streamed_tool_call_is_sent_as_one_line_when_it_is_complete(
     arguments: str, found: dict[str, int] | None
 ) -> None:
-    tool = Tool("any", "", {"type": "object", "required": ["a"]})
-    request = Request([User("Hello")], (tool,), model="m", request_id="R", stream=True)
+    tool = d.Tool("any", "", {"type": "object", "required": ["a"]})
+    request = d.Request([d.User("Hello")], (tool,), model="m", request_id="R", stream=True)
     out = Assembler(request_id="R", model="m", expected=Expectation(request))
     out.start()
     out.tool_start(0, "c", "any")
@@ -215,7 +200,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "complaint"), WRONG)
 def test_invalid_fields_are_named(change: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(InvalidRequestError, match=complaint):
+    with pytest.raises(d.InvalidRequestError, match=complaint):
         SERVER.decode(msgspec.json.encode({**PLAIN, **change}))
 
 

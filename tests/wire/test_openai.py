@@ -17,43 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import dragoman as d
 import dragoman.errors
 import dragoman.events.assembler as assembler_module
 import dragoman.wire.codec as codec_module
-from dragoman.capabilities import Capabilities
-from dragoman.errors import (
-    InvalidRequestError,
-    InvalidResponseError,
-    MalformedToolCallError,
-    NetworkError,
-    StructuredOutputError,
-    UnsupportedFeatureError,
-)
-from dragoman.events import (
-    Assembler,
-    MessageComplete,
-    ToolUseEnd,
-    check_events,
-    encode_event,
-    fold,
-)
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    ForceTool,
-    Issuer,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-)
+from dragoman.events import Assembler
 from dragoman.provider import HttpProvider
 from dragoman.sse import Frame, LineDecoder, SseDecoder
 from dragoman.transport import FixtureTransport
@@ -85,8 +53,8 @@ TREE = tuple(
     getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error")
 )
 
-ANY = Tool("any", "Takes anything.", {"type": "object"})
-HELLO = User("Hello")
+ANY = d.Tool("any", "Takes anything.", {"type": "object"})
+HELLO = d.User("Hello")
 
 CASE_LIST = find_cases("openai")
 REPLIED = [case for case in CASE_LIST if case.reply is not None and case.options.status < 300]
@@ -96,15 +64,17 @@ def make_codec(model: str = "m", base_url: str = BASE_URL, **quirks: Any) -> Ope
     return OpenAICodec(model, base_url, Quirks(**quirks))
 
 
-def make_request(*messages: Any, **fields: Any) -> Request:
-    return Request(messages or (HELLO,), model=fields.pop("model", "m"), request_id="R", **fields)
+def make_request(*messages: Any, **fields: Any) -> d.Request:
+    return d.Request(
+        messages or (HELLO,), model=fields.pop("model", "m"), request_id="R", **fields
+    )
 
 
-def encode(request: Request, **quirks: Any) -> Encoded:
+def encode(request: d.Request, **quirks: Any) -> Encoded:
     return make_codec(**quirks).encode(request)
 
 
-def body_of(request: Request, **quirks: Any) -> dict[str, Any]:
+def body_of(request: d.Request, **quirks: Any) -> dict[str, Any]:
     return json.loads(encode(request, **quirks).http.body)
 
 
@@ -147,7 +117,7 @@ def test_raw_bytes_of_many_small_chunks_are_joined() -> None:
     events = [event for piece in bytewise(body) for event in decoder.feed(piece)]
     assert len(decoder._kept) == 1
     assert b"".join(decoder._kept) == body[: len(b"".join(decoder._kept))]
-    assert len(fold(events).raw["chunks"]) == 51
+    assert len(d.fold(events).raw["chunks"]) == 51
 
 
 def test_stream_that_keeps_no_raw_reply_stores_no_bytes() -> None:
@@ -168,7 +138,7 @@ def test_emulating_tools_changes_only_when_text_is_emitted(case: Case) -> None:
     """
     request = msgspec.structs.replace(case.request, tools=Case("openai", "default").request.tools)
     options = {**(case.options.quirks or {}), "tools": "schema"}
-    codec = OpenAICodec.connect("m", BASE_URL, options, Capabilities())
+    codec = OpenAICodec.connect("m", BASE_URL, options, d.Capabilities())
     heard = decode(codec, request, cut_at_random(case.reply or b"", case.name))
     native = decode(case.codec(), request, [case.reply or b""])
     assert type(heard.error) is type(native.error)
@@ -182,7 +152,7 @@ def test_emulating_tools_changes_only_when_text_is_emitted(case: Case) -> None:
     )
     assert heard.response.message.thinking == native.response.message.thinking
     finished = native.error is None or isinstance(
-        native.error, MalformedToolCallError | StructuredOutputError
+        native.error, d.MalformedToolCallError | d.StructuredOutputError
     )
     assert heard.response.text == (native.response.text if finished else "")
 
@@ -229,13 +199,13 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 def test_generation_settings_are_encoded(
     config: dict[str, Any], quirks: dict[str, Any], sent: dict[str, Any]
 ) -> None:
-    body = body_of(make_request(config=RuntimeConfig(**config)), **quirks)
+    body = body_of(make_request(config=d.RuntimeConfig(**config)), **quirks)
     assert body == {"model": "m", **sent, "messages": [{"role": "user", "content": "Hello"}]}
 
 
 def test_reasoning_budget_is_not_supported() -> None:
-    with pytest.raises(UnsupportedFeatureError, match=r"config\.reasoning"):
-        encode(make_request(config=RuntimeConfig(reasoning=1024)))
+    with pytest.raises(d.UnsupportedFeatureError, match=r"config\.reasoning"):
+        encode(make_request(config=d.RuntimeConfig(reasoning=1024)))
 
 
 SCHEMA = {
@@ -246,7 +216,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "A", "schema": SCHEMA, "strict": True}}
-ONE = Tool("now", "The time.")
+ONE = d.Tool("now", "The time.")
 ONE_SENT = {
     "type": "function",
     "function": {
@@ -259,14 +229,14 @@ ONE_SENT = {
 # Each entry: the settings, request fields or quirks of the call; the extra fields; and the value
 # that must be sent under the name of the extra field. NO means that the call must be rejected,
 # ABSENT that the field must not be sent.
-NO, ABSENT = InvalidRequestError, ...
+NO, ABSENT = d.InvalidRequestError, ...
 JSON_MODE = {"type": "json_object"}
 FORCED = {"type": "function", "function": {"name": "now"}}
 USAGE_ASKED = {"include_usage": True}
 NUMBERS = ("temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 ONE_TOOL: dict[str, Any] = {"tools": (ONE,)}
 AUTO: dict[str, Any] = {"tools": (ONE,), "tool_choice": "auto"}
-FORCE: dict[str, Any] = {"tools": (ONE,), "tool_choice": ForceTool("now")}
+FORCE: dict[str, Any] = {"tools": (ONE,), "tool_choice": d.ForceTool("now")}
 STRUCTURED: dict[str, Any] = {"response_schema": SCHEMA}
 STREAMED_CALL: dict[str, Any] = {"stream": True}
 DEEP_VALUE = {"b": [1, {"z": 1, "a": 2}], "a": None}
@@ -335,13 +305,13 @@ def test_extra_fields_are_merged_into_the_body(
 ) -> None:
     extras = {name: copy.deepcopy(value)}
     settings_made = {
-        key: item for key, item in sets.items() if key in RuntimeConfig.__struct_fields__
+        key: item for key, item in sets.items() if key in d.RuntimeConfig.__struct_fields__
     }
-    fields = {key: item for key, item in sets.items() if key in Request.__struct_fields__}
-    request = make_request(config=RuntimeConfig(**settings_made, extras=extras), **fields)
+    fields = {key: item for key, item in sets.items() if key in d.Request.__struct_fields__}
+    request = make_request(config=d.RuntimeConfig(**settings_made, extras=extras), **fields)
     quirks = sets.get("quirks", {})
     if sent is NO:
-        with pytest.raises(InvalidRequestError, match=re.escape(f"config.extras[{name!r}]")):
+        with pytest.raises(d.InvalidRequestError, match=re.escape(f"config.extras[{name!r}]")):
             encode(request, **quirks)
     else:
         body = body_of(request, **quirks)
@@ -351,12 +321,12 @@ def test_extra_fields_are_merged_into_the_body(
 
 
 def test_system_message_after_the_first_turn_is_rejected() -> None:
-    with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
-        encode(make_request(HELLO, System("Be terse."), HELLO))
+    with pytest.raises(d.InvalidRequestError, match=r"messages\[1\]"):
+        encode(make_request(HELLO, d.System("Be terse."), HELLO))
 
 
-OTHER = Continuity("sig", None, Issuer("anthropic", None, "x"))
-OWN = Continuity("sig", None, Issuer("openai", None, "x"))
+OTHER = d.Continuity("sig", None, d.Issuer("anthropic", None, "x"))
+OWN = d.Continuity("sig", None, d.Issuer("openai", None, "x"))
 LONG = "call|" + "x" * 60
 REASONS = {"send_reasoning": "reasoning"}
 
@@ -373,13 +343,13 @@ def rewritten(code: str, path: str, *, loss: bool) -> Noted:
 
 NO_THINKING = dropped("thinking_dropped")
 UNANSWERED = dropped("dangling_call_dropped", "messages[1].content[1]")
-UNFINISHED = Continuity(issuer=OWN.issuer, replayable=False)
-RESULT = ToolResult("c", "x")
-LONG_RESULT = ToolResult(LONG, "x")
+UNFINISHED = d.Continuity(issuer=OWN.issuer, replayable=False)
+RESULT = d.ToolResult("c", "x")
+LONG_RESULT = d.ToolResult(LONG, "x")
 
 
-def turn(*blocks: Any) -> Assistant:
-    return Assistant(blocks)
+def turn(*blocks: Any) -> d.Assistant:
+    return d.Assistant(blocks)
 
 
 SECOND = "messages[1].content[1]"
@@ -392,29 +362,34 @@ SHORTENED = [
     rewritten("id_projected", path, loss=False)
     for path in ("messages[1].content[0]", "messages[2].tool_call_id")
 ]
-CALL, UNREADABLE = ToolCall("c", "any", {}), ToolCall("d", "any", None)
-FAILED = ToolResult("c", "x", is_error=True)
-UNKNOWN = Continuity("of whom?")
+CALL, UNREADABLE = d.ToolCall("c", "any", {}), d.ToolCall("d", "any", None)
+FAILED = d.ToolResult("c", "x", is_error=True)
+UNKNOWN = d.Continuity("of whom?")
 
 # Each entry: the assistant message, the message after it, the quirks, and the expected notes.
-LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
-    (turn(Text("Hi")), HELLO, {}, []),
-    (turn(Thinking("Hm"), Text("Hi")), HELLO, {}, [NO_THINKING]),
-    (turn(Thinking("Hm"), Text("Hi")), HELLO, REASONS, []),
-    (turn(Thinking("Hm", OWN), Text("Hi")), HELLO, REASONS, []),
-    (turn(Thinking("Hm", OTHER), Text("Hi")), HELLO, REASONS, [NO_THINKING]),
-    (turn(Thinking("Hm", UNKNOWN), Text("Hi")), HELLO, REASONS, [NO_THINKING]),
-    (turn(Thinking("Hm", UNFINISHED), Text("Hi")), HELLO, REASONS, [NO_THINKING]),
-    (turn(Thinking("Hm")), HELLO, {}, [NO_THINKING, NO_MESSAGE]),
-    (turn(RedactedThinking("x"), Text("Hi")), HELLO, {}, [dropped("redacted_thinking_dropped")]),
-    (turn(Text("Hi"), Opaque({"type": "x"})), HELLO, {}, [dropped("opaque_dropped", SECOND)]),
-    (turn(Text("Hi", OTHER)), HELLO, {}, [NO_STATE]),
-    (turn(ToolCall("c", "any", {}, OTHER)), RESULT, {}, [NO_STATE]),
-    (turn(CALL, Text("Hi")), RESULT, {}, [OUT_OF_ORDER]),
+LOSSES: list[tuple[d.Assistant, Any, dict[str, Any], list[Noted]]] = [
+    (turn(d.Text("Hi")), HELLO, {}, []),
+    (turn(d.Thinking("Hm"), d.Text("Hi")), HELLO, {}, [NO_THINKING]),
+    (turn(d.Thinking("Hm"), d.Text("Hi")), HELLO, REASONS, []),
+    (turn(d.Thinking("Hm", OWN), d.Text("Hi")), HELLO, REASONS, []),
+    (turn(d.Thinking("Hm", OTHER), d.Text("Hi")), HELLO, REASONS, [NO_THINKING]),
+    (turn(d.Thinking("Hm", UNKNOWN), d.Text("Hi")), HELLO, REASONS, [NO_THINKING]),
+    (turn(d.Thinking("Hm", UNFINISHED), d.Text("Hi")), HELLO, REASONS, [NO_THINKING]),
+    (turn(d.Thinking("Hm")), HELLO, {}, [NO_THINKING, NO_MESSAGE]),
+    (
+        turn(d.RedactedThinking("x"), d.Text("Hi")),
+        HELLO,
+        {},
+        [dropped("redacted_thinking_dropped")],
+    ),
+    (turn(d.Text("Hi"), d.Opaque({"type": "x"})), HELLO, {}, [dropped("opaque_dropped", SECOND)]),
+    (turn(d.Text("Hi", OTHER)), HELLO, {}, [NO_STATE]),
+    (turn(d.ToolCall("c", "any", {}, OTHER)), RESULT, {}, [NO_STATE]),
+    (turn(CALL, d.Text("Hi")), RESULT, {}, [OUT_OF_ORDER]),
     (turn(CALL), FAILED, {}, [NO_ERROR]),
-    (turn(ToolCall(LONG, "any", {})), LONG_RESULT, SHORT, SHORTENED),
-    (turn(ToolCall(LONG, "any", {})), LONG_RESULT, {}, []),
-    (turn(Text("Hi"), CALL), HELLO, {}, [UNANSWERED]),
+    (turn(d.ToolCall(LONG, "any", {})), LONG_RESULT, SHORT, SHORTENED),
+    (turn(d.ToolCall(LONG, "any", {})), LONG_RESULT, {}, []),
+    (turn(d.Text("Hi"), CALL), HELLO, {}, [UNANSWERED]),
     (turn(CALL, UNREADABLE), RESULT, {}, [UNANSWERED]),
     (turn(CALL, UNREADABLE), RESULT, {"tools": "schema"}, [UNANSWERED]),
     (turn(CALL), HELLO, {}, [dropped("dangling_call_dropped"), NO_MESSAGE]),
@@ -423,7 +398,7 @@ LOSSES: list[tuple[Assistant, Any, dict[str, Any], list[Noted]]] = [
 
 @pytest.mark.parametrize(("answer", "then", "quirks", "notes"), LOSSES)
 def test_every_loss_is_reported(
-    answer: Assistant, then: Any, quirks: dict[str, Any], notes: list[Any]
+    answer: d.Assistant, then: Any, quirks: dict[str, Any], notes: list[Any]
 ) -> None:
     encoded = encode(make_request(HELLO, answer, then), **quirks)
     assert [(note.outcome, note.code, note.path, note.loss) for note in encoded.notes] == notes
@@ -434,15 +409,15 @@ def test_every_loss_is_reported(
 
 
 def test_paths_in_notes_count_leading_system_messages() -> None:
-    said = [System("a"), System("b"), HELLO, turn(Opaque(1), Text("Hi")), HELLO]
+    said = [d.System("a"), d.System("b"), HELLO, turn(d.Opaque(1), d.Text("Hi")), HELLO]
     assert [note.path for note in encode(make_request(*said)).notes] == ["messages[3].content[0]"]
 
 
 def test_emulated_tool_calls_are_sent_as_text_separate_from_thinking() -> None:
     said = [
         HELLO,
-        Assistant([Thinking("Hm"), ToolCall("c", "a.b", {"x": '"'})]),
-        ToolResult("c", "x", is_error=True),
+        d.Assistant([d.Thinking("Hm"), d.ToolCall("c", "a.b", {"x": '"'})]),
+        d.ToolResult("c", "x", is_error=True),
     ]
     body = body_of(make_request(*said, tools=(ONE,)), tools="schema", send_reasoning="reasoning")
     sent = {
@@ -455,7 +430,7 @@ def test_emulated_tool_calls_are_sent_as_text_separate_from_thinking() -> None:
 
 
 def test_quirks_are_read_from_a_mapping_and_misspelled_ones_are_rejected() -> None:
-    known = Capabilities()
+    known = d.Capabilities()
     codec = OpenAICodec.connect(
         "m", BASE_URL, {"tools": "schema", "id_rule": {"max_length": 9}}, known, vendor="v"
     )
@@ -490,23 +465,26 @@ DETAILS = [{"type": "reasoning.encrypted", "data": "x", "index": 0}]
 @pytest.mark.parametrize(
     ("state", "returns"),
     [
-        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "v", "m")), True),
-        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "v", "m-2026-01-01")), True),
-        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "v", "n")), False),
-        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "w", "m")), False),
-        (Continuity(opaque=DETAILS, issuer=Issuer("responses", "v", "m")), False),
-        (Continuity(opaque=DETAILS, issuer=Issuer("openai", "v", "m"), replayable=False), False),
-        (Continuity(opaque=DETAILS), False),
-        (Continuity("signed", issuer=Issuer("openai", "v", "m")), False),
+        (d.Continuity(opaque=DETAILS, issuer=d.Issuer("openai", "v", "m")), True),
+        (d.Continuity(opaque=DETAILS, issuer=d.Issuer("openai", "v", "m-2026-01-01")), True),
+        (d.Continuity(opaque=DETAILS, issuer=d.Issuer("openai", "v", "n")), False),
+        (d.Continuity(opaque=DETAILS, issuer=d.Issuer("openai", "w", "m")), False),
+        (d.Continuity(opaque=DETAILS, issuer=d.Issuer("responses", "v", "m")), False),
+        (
+            d.Continuity(opaque=DETAILS, issuer=d.Issuer("openai", "v", "m"), replayable=False),
+            False,
+        ),
+        (d.Continuity(opaque=DETAILS), False),
+        (d.Continuity("signed", issuer=d.Issuer("openai", "v", "m")), False),
         (None, False),
     ],
 )
 @pytest.mark.parametrize("length", [0, 20])
 def test_reasoning_details_are_sent_to_their_issuer_only(
-    state: Continuity | None, returns: bool, length: int
+    state: d.Continuity | None, returns: bool, length: int
 ) -> None:
-    before = [HELLO, Assistant("Hi")] * length
-    said = (*before, HELLO, turn(Thinking("Hm.", state), Text("Yes.")), HELLO)
+    before = [HELLO, d.Assistant("Hi")] * length
+    said = (*before, HELLO, turn(d.Thinking("Hm.", state), d.Text("Yes.")), HELLO)
     codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True), vendor="v")
     for asked, expected in (("", returns), ("other", False)):
         encoded = codec.encode(msgspec.structs.replace(make_request(*said), model=asked))
@@ -525,21 +503,23 @@ def test_reasoning_details_are_sent_to_their_issuer_only(
 def test_extra_messages_equal_to_the_encoded_messages_are_accepted() -> None:
     said = (
         HELLO,
-        turn(Thinking("", Continuity(opaque=DETAILS, issuer=Issuer("openai"))), Text("Yes.")),
+        turn(
+            d.Thinking("", d.Continuity(opaque=DETAILS, issuer=d.Issuer("openai"))), d.Text("Yes.")
+        ),
         HELLO,
     )
     codec = OpenAICodec("m", BASE_URL, Quirks(reasoning_details=True))
     sent = json.loads(codec.encode(make_request(*said)).http.body)["messages"]
     assert sent[1]["reasoning_details"] == DETAILS
-    same = codec.encode(make_request(*said, config=RuntimeConfig(extras={"messages": sent})))
+    same = codec.encode(make_request(*said, config=d.RuntimeConfig(extras={"messages": sent})))
     assert json.loads(same.http.body)["messages"] == sent
 
 
 def test_id_rule_of_openai_limits_only_the_length() -> None:
     ids = ["call#1", "call@x", "{a}", "呼", "a\nb", "é" * 40, "a" * 41, "\ud800", ""]
     said = (
-        turn(*[ToolCall(each, "f", {}) for each in ids]),
-        *[ToolResult(each, "r") for each in ids],
+        turn(*[d.ToolCall(each, "f", {}) for each in ids]),
+        *[d.ToolResult(each, "r") for each in ids],
     )
     messages = body_of(make_request(HELLO, *said), id_rule=IdRule(40, any_character=True))[
         "messages"
@@ -614,7 +594,7 @@ def test_rejected_fields_are_learned_from_error_texts(
 def test_repeated_rejections_are_learned_a_limited_number_of_times() -> None:
     codec: OpenAICodec | None = make_codec()
     request = make_request(**NATIVE, **STREAM)
-    error = InvalidRequestError(
+    error = d.InvalidRequestError(
         "", status=400, provider_message="stream_options response_format json_schema"
     )
     count = 0
@@ -631,7 +611,7 @@ async def test_rejected_field_is_omitted_when_the_request_is_sent_again() -> Non
     provider = HttpProvider(make_codec(), transport, name="n", model="m")
     for _ in range(2):
         events = [event async for event in provider.stream("Hello")]
-        assert fold(events).text == "Hello."
+        assert d.fold(events).text == "Hello."
     assert ["stream_options" in json.loads(request.body) for request in transport.requests] == [
         True,
         False,
@@ -644,7 +624,7 @@ async def test_rejected_field_is_omitted_when_the_request_is_sent_again() -> Non
 
 async def test_readiness_reports_an_unreachable_server_as_unavailable() -> None:
     provider = HttpProvider(make_codec(), FixtureTransport(), name="n", model="m")
-    with pytest.raises(NetworkError) as caught:
+    with pytest.raises(d.NetworkError) as caught:
         await provider.ready()
     assert caught.value.category == "provider_unavailable"
 
@@ -734,7 +714,7 @@ def held(heard: DecodedReply) -> DecodedReply:
         if heard.response is not None:
             assert error.response is not None
     for event in heard.events:
-        assert encode_event(event)
+        assert d.encode_event(event)
     if heard.response is not None:
         assert heard.response.raw is not None
     return heard
@@ -750,7 +730,7 @@ def test_malformed_tool_calls_are_tolerated_only_in_a_reply_that_failed(finish: 
         b'"finish_reason": "error"', f'"finish_reason": "{finish}"'.encode()
     )
     heard = held(decode(case.codec(), case.request, [reply]))
-    assert isinstance(heard.error, InvalidResponseError)
+    assert isinstance(heard.error, d.InvalidResponseError)
 
 
 def test_deeply_nested_tool_arguments_give_no_intent() -> None:
@@ -793,7 +773,7 @@ def test_size_of_a_reply_body_is_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(codec_module, "MAX_BODY", 1000)
     for filler in (b" ", b"{"):
         heard = decode(make_codec(), make_request(), [filler * 300] * 4)
-        assert type(heard.error) is InvalidResponseError
+        assert type(heard.error) is d.InvalidResponseError
         assert "1000 bytes" in str(heard.error)
     small = json.dumps({"choices": [{"message": {"content": "x"}}]}).encode()
     assert decode(make_codec(), make_request(), [small]).error is None
@@ -809,14 +789,14 @@ def test_size_of_a_stream_is_limited(
     codec = OpenAICodec("m", "http://test", keep_raw=keep_raw)
     assert "bytes" not in str(decode(codec, request, [piece] * 10).error)
     heard = decode(codec, request, [piece] * 11)
-    assert type(heard.error) is InvalidResponseError
+    assert type(heard.error) is d.InvalidResponseError
     assert f"{10 * len(piece)} bytes" in str(heard.error)
 
 
 def test_number_of_stream_events_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_EVENTS", 10)
     heard = held(decode(make_codec(), make_request(stream=True), [event_of(PLAIN_CHUNK)] * 12))
-    assert type(heard.error) is InvalidResponseError
+    assert type(heard.error) is d.InvalidResponseError
     assert "10 events" in str(heard.error)
     assert heard.response is not None
     assert heard.response.text == "Hello" * 11
@@ -832,7 +812,7 @@ def test_number_of_stream_lines_without_events_is_limited(
         decode(make_codec(), make_request(stream=True), [first, piece * 4]).error
     )
     heard = decode(make_codec(), make_request(stream=True), [first, piece * 5])
-    assert type(heard.error) is InvalidResponseError
+    assert type(heard.error) is d.InvalidResponseError
     assert "10 lines" in str(heard.error)
 
 
@@ -857,7 +837,7 @@ def test_oversized_event_is_rejected_and_kept_in_the_raw_reply(
     )
     data = event_of(PLAIN_CHUNK) + b"data: " + b"x" * 2000
     heard = decode(make_codec(), make_request(stream=True), cut_at_random(data, 1))
-    assert type(heard.error) is InvalidResponseError
+    assert type(heard.error) is d.InvalidResponseError
     assert heard.response is not None
     assert heard.response.text == "Hello"
     assert heard.response.raw["chunks"][0] == PLAIN_CHUNK
@@ -889,7 +869,7 @@ def test_no_event_is_emitted_after_the_end() -> None:
     decoder.feed(event_of(PLAIN_CHUNK) + b"data: [DONE]\n\n")
     assert decoder.feed(event_of(PLAIN_CHUNK)) == []
     assert decoder.end() == []
-    assert decoder.fail(NetworkError("late")) == []
+    assert decoder.fail(d.NetworkError("late")) == []
     assert decoder.error is None
     assert out.response is not None
     assert out.response.raw["chunks"] == [PLAIN_CHUNK]
@@ -899,14 +879,14 @@ def test_no_event_is_emitted_after_the_end() -> None:
 def test_failed_connection_ends_the_message(said: bytes) -> None:
     decoder, out = make_decoder(stream=True)
     events = decoder.feed(said)
-    error = NetworkError("the connection was reset")
+    error = d.NetworkError("the connection was reset")
     events += decoder.fail(error)
-    check_events(events)
+    d.check_events(events)
     assert decoder.error is error
     assert decoder.done
     assert decoder.end() == []
     if events:
-        assert isinstance(events[-1], MessageComplete)
+        assert isinstance(events[-1], d.MessageComplete)
         assert error.response is not None
         assert error.response.text == "Hello"
         assert out.response == error.response
@@ -954,10 +934,10 @@ def test_decoder_of_a_new_wire_needs_only_three_methods(
 ) -> None:
     decoder = kind(make_request(), Assembler())
     events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.end()
-    check_events(events)
+    d.check_events(events)
     assert decoder.error is None
-    assert fold(events).text == text
-    assert fold(events).raw == raw
+    assert d.fold(events).text == text
+    assert d.fold(events).raw == raw
 
 
 def test_exception_inside_a_codec_becomes_a_provider_error() -> None:
@@ -967,10 +947,10 @@ def test_exception_inside_a_codec_becomes_a_provider_error() -> None:
 
     decoder = Broken(make_request(), Assembler())
     events = decoder.feed(b"data: a\n\n") + decoder.end()
-    check_events(events)
-    assert type(decoder.error) is InvalidResponseError
+    d.check_events(events)
+    assert type(decoder.error) is d.InvalidResponseError
     assert isinstance(decoder.error.__cause__, KeyError)
-    assert fold(events).text == "a"
+    assert d.fold(events).text == "a"
 
 
 def pieces_of_calls(*calls: dict[str, Any]) -> bytes:
@@ -988,8 +968,8 @@ def test_repeated_tool_name_without_arguments_continues_the_same_call(
 ) -> None:
     whole = {"index": 0, "id": "x", "function": {"name": "any", "arguments": '{"a": 1}'}}
     reply = pieces_of_calls(whole, {**place, "function": {"name": "any", **tail}})
-    heard = decode(make_codec(), make_request(tools=[Tool("any")]), [reply])
-    assert [event.final_input for event in heard.events if isinstance(event, ToolUseEnd)] == [
+    heard = decode(make_codec(), make_request(tools=[d.Tool("any")]), [reply])
+    assert [event.final_input for event in heard.events if isinstance(event, d.ToolUseEnd)] == [
         {"a": 1}
     ]
     assert heard.error is None
@@ -1001,12 +981,12 @@ def test_one_id_with_two_tool_names_means_two_calls(place: dict[str, Any]) -> No
         {**place, "id": "c", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")
     ]
     heard = decode(
-        make_codec(), make_request(tools=[Tool("f"), Tool("g")]), [pieces_of_calls(*calls)]
+        make_codec(), make_request(tools=[d.Tool("f"), d.Tool("g")]), [pieces_of_calls(*calls)]
     )
     intents = [
         event.intent
         for event in heard.events
-        if isinstance(event, ToolUseEnd) and event.intent is not None
+        if isinstance(event, d.ToolUseEnd) and event.intent is not None
     ]
     assert [intent.tool_name for intent in intents] == ["f", "g"]
     assert heard.error is None
@@ -1031,7 +1011,7 @@ def test_arguments_of_interleaved_tool_calls_are_parsed_once(
     for _ in range(300):
         calls += [{"index": at, "function": {"arguments": "xyz"}} for at in (0, 1)]
     calls += [{"index": at, "function": {"arguments": '"}'}} for at in (0, 1)]
-    heard = decode(make_codec(), make_request(tools=[Tool("any")]), [pieces_of_calls(*calls)])
+    heard = decode(make_codec(), make_request(tools=[d.Tool("any")]), [pieces_of_calls(*calls)])
     assert heard.error is None
     assert read < 10
 

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.messages import (
-    Assistant,
-    Message,
-    Text,
-    ToolCall,
-    ToolResult,
-    User,
-)
+import dragoman as d
 from dragoman.wire.ids import IdRule
 from dragoman.wire.pairing import Call, Pairs
 
 
-def call(call_id: str, arguments: Any = None) -> ToolCall:
-    return ToolCall(call_id, "t", {} if arguments is None else arguments)
+def call(call_id: str, arguments: Any = None) -> d.ToolCall:
+    return d.ToolCall(call_id, "t", {} if arguments is None else arguments)
 
 
 def test_result_with_a_reused_id_belongs_to_the_latest_tool_call() -> None:
     messages = [
-        User("a"),
-        Assistant([call("1")]),
-        Assistant([Text("x"), call("1"), call("2")]),
-        ToolResult("1", "late"),
-        ToolResult("2", "two"),
-        ToolResult("1", "early"),
-        ToolResult("nobody", "?"),
+        d.User("a"),
+        d.Assistant([call("1")]),
+        d.Assistant([d.Text("x"), call("1"), call("2")]),
+        d.ToolResult("1", "late"),
+        d.ToolResult("2", "two"),
+        d.ToolResult("1", "early"),
+        d.ToolResult("nobody", "?"),
     ]
     pairs = Pairs(messages, 5, None)
     assert pairs.answers == {8: Call(7, 1), 9: Call(7, 2), 10: Call(6, 0)}
@@ -38,5 +31,5 @@ def test_result_with_a_reused_id_belongs_to_the_latest_tool_call() -> None:
 
 
 def test_only_tool_calls_with_a_result_get_an_id() -> None:
-    messages: list[Message] = [Assistant([call("1"), call("2")]), ToolResult("2", "x")]
+    messages: list[d.Message] = [d.Assistant([call("1"), call("2")]), d.ToolResult("2", "x")]
     assert Pairs(messages, 0, IdRule(9, exact=True)).ids.keys() == {Call(0, 1)}

@@ -14,30 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+import dragoman as d
 from dragoman import errors
-from dragoman.errors import ProviderError, StreamInterruptedError
 from dragoman.events import Assembler
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-)
 from dragoman.validate import Expectation, check_request
 from dragoman.wire import SERVER_CODECS, Encoded
 from tests import strategies as some
@@ -112,15 +91,15 @@ def test_encoded_request_is_decoded_unchanged(wire: str, case: Case) -> None:
 def test_encoded_reply_is_decoded_unchanged(wire: str, case: Case) -> None:
     heard = decode(case.codec(), case.request, [case.reply or b""])
     for stream in (True, False):
-        request = replace(case.request, stream=stream, config=RuntimeConfig(max_tokens=1024))
+        request = replace(case.request, stream=stream, config=d.RuntimeConfig(max_tokens=1024))
         check_reply(wire, request, heard)
 
 
-def check_reply(wire: str, request: Request, heard: DecodedReply) -> None:
+def check_reply(wire: str, request: d.Request, heard: DecodedReply) -> None:
     rules = WIRES[wire]
     losses = rules.reply_losses | (rules.stream_losses if request.stream else rules.body_losses)
     pieces = None
-    with contextlib.suppress(ProviderError):  # an unstreamed body cannot represent this error
+    with contextlib.suppress(d.ProviderError):  # an unstreamed body cannot represent this error
         pieces = serve(wire, request, heard.events, heard.error) if heard.events else None
     if pieces is not None:
         hidden = hides(heard, losses)
@@ -144,10 +123,10 @@ quickly = settings(
 )
 texts = some.words.filter(lambda text: bool(text.strip()))
 TOOLS = (
-    Tool(
+    d.Tool(
         "weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}
     ),
-    Tool("any", "", {"type": "object"}),
+    d.Tool("any", "", {"type": "object"}),
 )
 SCHEMA = {
     "type": "object",
@@ -156,42 +135,46 @@ SCHEMA = {
     "additionalProperties": False,
 }
 user_blocks = st.one_of(
-    st.builds(Text, texts),
+    st.builds(d.Text, texts),
     st.builds(
-        Image,
-        st.builds(Url, st.sampled_from(["https://a.test/b.png", "data:image/png;base64,aGk="])),
+        d.Image,
+        st.builds(d.Url, st.sampled_from(["https://a.test/b.png", "data:image/png;base64,aGk="])),
     ),
-    st.just(Image(Inline("aGk="), "image/gif")),
+    st.just(d.Image(d.Inline("aGk="), "image/gif")),
 )
 
 
 @st.composite
-def conversations(draw: st.DrawFn, wire: str) -> list[Message]:
+def conversations(draw: st.DrawFn, wire: str) -> list[d.Message]:
     """Generate conversations that the wire can represent completely."""
-    said: list[Message] = [System(text) for text in draw(st.lists(texts, max_size=2))]
-    said.append(User(draw(texts | st.lists(user_blocks, min_size=1, max_size=3))))
+    said: list[d.Message] = [d.System(text) for text in draw(st.lists(texts, max_size=2))]
+    said.append(d.User(draw(texts | st.lists(user_blocks, min_size=1, max_size=3))))
     for turn in range(draw(st.integers(0, 3))):
         blocks: list[object] = []
         if wire == "anthropic" and draw(st.booleans()):
-            issuer = Issuer("anthropic")
-            thought = Thinking("hm", Continuity(draw(texts), issuer=issuer))
+            issuer = d.Issuer("anthropic")
+            thought = d.Thinking("hm", d.Continuity(draw(texts), issuer=issuer))
             blocks.append(
-                draw(st.sampled_from([thought, RedactedThinking("x", Continuity(issuer=issuer))]))
+                draw(
+                    st.sampled_from(
+                        [thought, d.RedactedThinking("x", d.Continuity(issuer=issuer))]
+                    )
+                )
             )
-        blocks.append(Text(draw(texts)))
+        blocks.append(d.Text(draw(texts)))
         calls = [
-            ToolCall(f"call_{turn}_{at}", "any", draw(some.json_objects))
+            d.ToolCall(f"call_{turn}_{at}", "any", draw(some.json_objects))
             for at in range(draw(st.integers(0, 2)))
         ]
-        said.append(Assistant([*blocks, *calls]))  # type: ignore[list-item]
+        said.append(d.Assistant([*blocks, *calls]))  # type: ignore[list-item]
         failed = st.booleans() if wire in ("anthropic", "gemini") else st.just(False)
-        said += [ToolResult(call.id, draw(texts), draw(failed)) for call in calls]
-        said += [] if calls else [User(draw(texts))]
+        said += [d.ToolResult(call.id, draw(texts), draw(failed)) for call in calls]
+        said += [] if calls else [d.User(draw(texts))]
     return said
 
 
 @st.composite
-def requests(draw: st.DrawFn, wire: str) -> Request:
+def requests(draw: st.DrawFn, wire: str) -> d.Request:
     common: dict[str, Any] = {
         "temperature": draw(some.numbers),
         "top_p": draw(some.numbers),
@@ -208,28 +191,28 @@ def requests(draw: st.DrawFn, wire: str) -> Request:
     if wire == "openai":
         own = {name: draw(some.numbers) for name in ("frequency_penalty", "presence_penalty")}
         efforts = st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh"])
-        config = RuntimeConfig(**common, **own, seed=draw(some.counts), reasoning=draw(efforts))
+        config = d.RuntimeConfig(**common, **own, seed=draw(some.counts), reasoning=draw(efforts))
     elif wire == "gemini":
-        config = RuntimeConfig(
+        config = d.RuntimeConfig(
             **common,
             seed=draw(some.counts),
             reasoning=draw(st.sampled_from([None, "none", "low", 9])),
         )
     elif wire == "responses":
         del common["stop_sequences"]
-        config = RuntimeConfig(
+        config = d.RuntimeConfig(
             **common, reasoning=draw(st.sampled_from([None, "none", "low", "high"]))
         )
     else:
-        config = RuntimeConfig(**common, reasoning=draw(st.sampled_from([None, "none", 1024])))
+        config = d.RuntimeConfig(**common, reasoning=draw(st.sampled_from([None, "none", 1024])))
     tools = draw(st.sampled_from([(), TOOLS]))
     choice: Any = (
-        draw(st.sampled_from([None, "auto", "required", "none", ForceTool("any")]))
+        draw(st.sampled_from([None, "auto", "required", "none", d.ForceTool("any")]))
         if tools
         else None
     )
     schema = draw(st.sampled_from([None, SCHEMA, {**SCHEMA, "title": "River"}]))
-    return Request(
+    return d.Request(
         draw(conversations(wire)), tools, config, schema, choice, "m", "R", draw(st.booleans())
     )
 
@@ -267,24 +250,26 @@ def test_any_reply_round_trips(
 def check_round_trip(
     wire: str, verbs: list[some.Verb], ending: str, usage: object, *, stream: bool
 ) -> None:
-    request = Request(
-        [User("Hello")],
+    request = d.Request(
+        [d.User("Hello")],
         TOOLS,
-        RuntimeConfig(max_tokens=9),
+        d.RuntimeConfig(max_tokens=9),
         model="m",
         request_id="R",
         stream=stream,
     )
-    out = Assembler(request_id="R", model="m", issuer=Issuer(wire), expected=Expectation(request))
+    out = Assembler(
+        request_id="R", model="m", issuer=d.Issuer(wire), expected=Expectation(request)
+    )
     out.start()
     for verb, arguments in verbs:
-        if verb == "whole" and isinstance(arguments[0], Opaque):
-            arguments = (Opaque({"type": "its_own", "data": arguments[0].data}),)
+        if verb == "whole" and isinstance(arguments[0], d.Opaque):
+            arguments = (d.Opaque({"type": "its_own", "data": arguments[0].data}),)
         if verb != "attach":
             getattr(out, verb)(*arguments)
     out.usage(usage)  # type: ignore[arg-type]
     if ending == "fail":
-        out.fail(StreamInterruptedError("cut"))
+        out.fail(d.StreamInterruptedError("cut"))
     else:
         reason = "tool_calls" if ending == "stop" and out.has_calls else ending
         out.finish(reason if out.has_calls or reason != "tool_calls" else "stop")  # type: ignore[arg-type]
@@ -295,14 +280,15 @@ def check_round_trip(
 LEAVES = [
     getattr(errors, name)
     for name in errors.__all__
-    if isinstance(getattr(errors, name), type) and issubclass(getattr(errors, name), ProviderError)
+    if isinstance(getattr(errors, name), type)
+    and issubclass(getattr(errors, name), d.ProviderError)
 ]
 
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("kind", LEAVES)
 def test_error_keeps_its_class_and_retry_delay_over_the_wire(
-    wire: str, kind: type[ProviderError]
+    wire: str, kind: type[d.ProviderError]
 ) -> None:
     error = kind("something happened", retry_after=1.5)
     reply = SERVER_CODECS[wire].error(error)

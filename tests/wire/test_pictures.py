@@ -9,31 +9,15 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    Assistant,
-    Audio,
-    Continuity,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    Request,
-    Response,
-    RuntimeConfig,
-    Text,
-    Url,
-    User,
-)
-from dragoman.capabilities import Capabilities
-from dragoman.errors import InvalidRequestError
-from dragoman.events import Assembler, Event, fold
-from dragoman.validate import check_request, parse_messages
+import dragoman as d
+from dragoman.events import Assembler
+from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS, Asked
 
 from .cases import BASE_URL, MODEL
 from .replies import candidate, chat, output
 
-PNG = Image(Inline("aGk="), "image/png")
+PNG = d.Image(d.Inline("aGk="), "image/png")
 URL = "https://example.test/a.png"
 DATA = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
 ITEM = {
@@ -50,26 +34,26 @@ DRAFT = {
 }
 
 
-def events_of(wire: str, body: Any, quirks: Any = None) -> list[Event]:
-    codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, Capabilities())
-    request = Request((User("hi"),), model=MODEL)
+def events_of(wire: str, body: Any, quirks: Any = None) -> list[d.Event]:
+    codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, d.Capabilities())
+    request = d.Request((d.User("hi"),), model=MODEL)
     decoder = codec.decoder(
-        request, Assembler(request_id="R", model=MODEL, issuer=Issuer(wire, None, MODEL))
+        request, Assembler(request_id="R", model=MODEL, issuer=d.Issuer(wire, None, MODEL))
     )
     return [*decoder.feed(json.dumps(body).encode()), *decoder.end()]
 
 
-def reply_of(wire: str, body: Any, quirks: Any = None) -> Response:
-    return fold(events_of(wire, body, quirks))
+def reply_of(wire: str, body: Any, quirks: Any = None) -> d.Response:
+    return d.fold(events_of(wire, body, quirks))
 
 
-def sent_back(wire: str, said: Assistant, quirks: Any = None) -> tuple[Any, list[str]]:
+def sent_back(wire: str, said: d.Assistant, quirks: Any = None) -> tuple[Any, list[str]]:
     """Encode a request that sends a message of the model back; return the body and the codes of
     the losses.
     """
-    codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, Capabilities())
-    request = Request(
-        (User("hi"), said, User("more")), config=RuntimeConfig(max_tokens=9), model=MODEL
+    codec = CODECS[wire].connect(MODEL, BASE_URL, quirks, d.Capabilities())
+    request = d.Request(
+        (d.User("hi"), said, d.User("more")), config=d.RuntimeConfig(max_tokens=9), model=MODEL
     )
     check_request(request)
     encoded = codec.encode(request)
@@ -79,7 +63,7 @@ def sent_back(wire: str, said: Assistant, quirks: Any = None) -> tuple[Any, list
 # --- images in replies -------------------------------------------------------------------------
 
 ROUTER = {"reasoning_details": True}
-READ: dict[str, tuple[str, Any, list[Image]]] = {
+READ: dict[str, tuple[str, Any, list[d.Image]]] = {
     "beside the text": ("openai", chat(content="a", images=[DATA]), [PNG]),
     "among the parts of the text": (
         "openai",
@@ -89,9 +73,13 @@ READ: dict[str, tuple[str, Any, list[Image]]] = {
     "by URL": (
         "openai",
         chat(content="a", images=[{"image_url": {"url": URL}}]),
-        [Image(Url(URL))],
+        [d.Image(d.Url(URL))],
     ),
-    "by URL alone": ("openai", chat(content="a", images=[{"image_url": URL}]), [Image(Url(URL))]),
+    "by URL alone": (
+        "openai",
+        chat(content="a", images=[{"image_url": URL}]),
+        [d.Image(d.Url(URL))],
+    ),
     "not base64": (
         "openai",
         chat(content="a", images=[{"image_url": {"url": "data:image/png,x"}}]),
@@ -116,22 +104,24 @@ READ: dict[str, tuple[str, Any, list[Image]]] = {
     "an item of a format": (
         "responses",
         output({**ITEM, "output_format": "webp"}),
-        [Image(Inline("aGk="), "image/webp")],
+        [d.Image(d.Inline("aGk="), "image/webp")],
     ),
     "a failed item": ("responses", output({**ITEM, "status": "failed", "result": None}), []),
 }
 
 
 @pytest.mark.parametrize(("wire", "body", "images"), READ.values(), ids=READ)
-def test_images_in_a_reply_become_image_blocks(wire: str, body: Any, images: list[Image]) -> None:
+def test_images_in_a_reply_become_image_blocks(
+    wire: str, body: Any, images: list[d.Image]
+) -> None:
     reply = reply_of(wire, body)
     assert list(reply.images) == images
-    blocks = [block for block in reply.message.content if isinstance(block, Image)]
+    blocks = [block for block in reply.message.content if isinstance(block, d.Image)]
     assert [block.continuity.issuer for block in blocks if block.continuity] == [
-        Issuer(wire, None, MODEL)
+        d.Issuer(wire, None, MODEL)
     ] * len(images)
     # Data that is not an image is kept unchanged in an opaque block.
-    assert images or any(isinstance(block, Opaque) for block in reply.message.content)
+    assert images or any(isinstance(block, d.Opaque) for block in reply.message.content)
 
 
 # --- images that are sent back to their issuer -------------------------------------------------
@@ -148,7 +138,7 @@ def test_images_are_sent_back_to_their_issuer_unchanged() -> None:
         {"role": "assistant", "content": "a", "images": [DATA]},
         [],
     )
-    body, lost = sent_back("openai", Assistant(said.content[1:]), ROUTER)
+    body, lost = sent_back("openai", d.Assistant(said.content[1:]), ROUTER)
     assert body["messages"][1] == {"role": "assistant", "content": None, "images": [DATA]}
 
 
@@ -156,41 +146,41 @@ def test_images_are_sent_back_to_their_issuer_unchanged() -> None:
     "wire", ["openai", "anthropic", "gemini", "responses", "ollama", "cohere"]
 )
 def test_images_of_another_issuer_are_dropped_and_reported(wire: str) -> None:
-    state = Continuity(issuer=Issuer("responses" if wire != "responses" else "gemini"))
-    said = Assistant([Text("a"), Image(Inline("aGk="), "image/png", continuity=state)])
+    state = d.Continuity(issuer=d.Issuer("responses" if wire != "responses" else "gemini"))
+    said = d.Assistant([d.Text("a"), d.Image(d.Inline("aGk="), "image/png", continuity=state)])
     body, lost = sent_back(wire, said)
     assert lost == ["image_dropped"]
     assert "aGk=" not in json.dumps(body)
 
 
 def test_assistant_message_with_an_image_of_unknown_issuer_is_rejected() -> None:
-    with pytest.raises(InvalidRequestError, match=r"messages\[1\].content\[0\]"):
-        check_request(Request((User("hi"), Assistant([PNG]), User("hi"))))
+    with pytest.raises(d.InvalidRequestError, match=r"messages\[1\].content\[0\]"):
+        check_request(d.Request((d.User("hi"), d.Assistant([PNG]), d.User("hi"))))
     record = {
         "type": "image",
         "source": {"type": "inline", "base64_data": "aGk="},
         "media_type": "image/png",
     }
-    with pytest.raises(InvalidRequestError, match="cannot be said by the assistant"):
-        parse_messages([{"role": "assistant", "content": [record]}])
+    with pytest.raises(d.InvalidRequestError, match="cannot be said by the assistant"):
+        d.parse_messages([{"role": "assistant", "content": [record]}])
     kept = {**record, "continuity": {"issuer": {"wire": "gemini"}}}
-    (read,) = parse_messages([{"role": "assistant", "content": [kept]}])
-    assert read == Assistant(
-        [Image(PNG.source, "image/png", continuity=Continuity(issuer=Issuer("gemini")))]
+    (read,) = d.parse_messages([{"role": "assistant", "content": [kept]}])
+    assert read == d.Assistant(
+        [d.Image(PNG.source, "image/png", continuity=d.Continuity(issuer=d.Issuer("gemini")))]
     )
 
 
 def test_user_may_send_an_image_that_a_model_made() -> None:
     reply = reply_of("gemini", candidate(PART))
-    codec = CODECS["openai"].connect(MODEL, BASE_URL, None, Capabilities())
-    again = codec.encode(Request((User([Text("Bluer."), *reply.images]),), model=MODEL))
+    codec = CODECS["openai"].connect(MODEL, BASE_URL, None, d.Capabilities())
+    again = codec.encode(d.Request((d.User([d.Text("Bluer."), *reply.images]),), model=MODEL))
     assert json.loads(again.http.body)["messages"][0]["content"][1] == DATA
     (block,) = reply.message.content
-    assert isinstance(block, Image)
-    noted = codec.encode(Request((User([Text("Bluer."), block]),), model=MODEL))
+    assert isinstance(block, d.Image)
+    noted = codec.encode(d.Request((d.User([d.Text("Bluer."), block]),), model=MODEL))
     assert [warning.code for warning in noted.warnings] == ["continuity_dropped"]
-    with pytest.raises(InvalidRequestError, match=r"content\[0\].continuity must be"):
-        check_request(Request((User([Image(PNG.source, "image/png", continuity="x")]),)))  # type: ignore[arg-type]
+    with pytest.raises(d.InvalidRequestError, match=r"content\[0\].continuity must be"):
+        check_request(d.Request((d.User([d.Image(PNG.source, "image/png", continuity="x")]),)))  # type: ignore[arg-type]
 
 
 # --- images of gateway clients -----------------------------------------------------------------
@@ -203,14 +193,14 @@ UPSTREAM: dict[str, Any] = {
 ASKED = {"gemini": "/v1beta/models/m:generateContent"}
 
 
-def serve(wire: str, events: list[Event], *, stream: bool = False) -> bytes:
+def serve(wire: str, events: list[d.Event], *, stream: bool = False) -> bytes:
     encoder = SERVER_CODECS[wire].encoder(
-        Asked(Request((User("hi"),), model=MODEL, stream=stream))
+        Asked(d.Request((d.User("hi"),), model=MODEL, stream=stream))
     )
     return b"".join([encoder.feed(event) for event in events]) + encoder.end()
 
 
-def turn_of(wire: str, body: bytes) -> Assistant:
+def turn_of(wire: str, body: bytes) -> d.Assistant:
     """Return the assistant message that the gateway decodes when a client sends the reply back."""
     got = json.loads(body)
     hi = {"role": "user", "content": "hi"}
@@ -224,7 +214,7 @@ def turn_of(wire: str, body: bytes) -> Assistant:
         sent = {"contents": [asked, got["candidates"][0]["content"], asked]}
     request = SERVER_CODECS[wire].decode(json.dumps(sent).encode(), ASKED.get(wire, "")).request
     said = request.messages[1]
-    assert isinstance(said, Assistant)
+    assert isinstance(said, d.Assistant)
     return said
 
 
@@ -233,10 +223,10 @@ def turn_of(wire: str, body: bytes) -> Assistant:
 @pytest.mark.parametrize("client", ["openai", "gemini", "responses"])
 def test_gateway_clients_receive_the_images(client: str, upstream: str, stream: bool) -> None:
     written = serve(client, events_of(upstream, UPSTREAM[upstream]), stream=stream)
-    codec = CODECS[client].connect(MODEL, BASE_URL, None, Capabilities())
-    request = Request((User("hi"),), model=MODEL, stream=stream)
-    decoder = codec.decoder(request, Assembler(issuer=Issuer(client)))
-    assert fold([*decoder.feed(written), *decoder.end()]).images == (PNG,)
+    codec = CODECS[client].connect(MODEL, BASE_URL, None, d.Capabilities())
+    request = d.Request((d.User("hi"),), model=MODEL, stream=stream)
+    decoder = codec.decoder(request, Assembler(issuer=d.Issuer(client)))
+    assert d.fold([*decoder.feed(written), *decoder.end()]).images == (PNG,)
 
 
 @pytest.mark.parametrize("upstream", UPSTREAM)
@@ -251,8 +241,8 @@ def test_images_sent_back_by_a_client_reach_their_issuer(client: str, upstream: 
         assert lost == ["image_dropped", "message_dropped"]
         return
     assert lost == []
-    assert [block for block in said.content if isinstance(block, Image)] == [
-        block for block in reply.message.content if isinstance(block, Image)
+    assert [block for block in said.content if isinstance(block, d.Image)] == [
+        block for block in reply.message.content if isinstance(block, d.Image)
     ] or client == upstream
 
 
@@ -262,10 +252,10 @@ def test_changed_image_data_of_another_issuer_is_rejected() -> None:
         "issuer": {"wire": "gemini"},
         "image": {"type": "image", "source": 5},
     }
-    with pytest.raises(InvalidRequestError, match=r"image: "):
+    with pytest.raises(d.InvalidRequestError, match=r"image: "):
         turn_of("anthropic", json.dumps({"content": [block]}).encode())
     item = {**ITEM, "continuity": 5}
-    with pytest.raises(InvalidRequestError, match=r"input\[1\].continuity: "):
+    with pytest.raises(d.InvalidRequestError, match=r"input\[1\].continuity: "):
         turn_of("responses", json.dumps({"output": [item]}).encode())
 
 
@@ -286,11 +276,11 @@ def test_images_and_speech_of_a_gemini_client_keep_their_issuer() -> None:
     signed = {"inlineData": {"mimeType": "audio/wav", "data": "aGk="}, "thoughtSignature": "c2ln"}
     body = candidate({"inlineData": {"mimeType": "image/png", "data": "aGk="}}, signed)
     said = turn_of("gemini", json.dumps(body).encode())
-    home = Issuer("gemini")
-    assert said == Assistant(
+    home = d.Issuer("gemini")
+    assert said == d.Assistant(
         [
-            Image(PNG.source, "image/png", continuity=Continuity(issuer=home)),
-            Audio(PNG.source, "audio/wav", continuity=Continuity("c2ln", issuer=home)),
+            d.Image(PNG.source, "image/png", continuity=d.Continuity(issuer=home)),
+            d.Audio(PNG.source, "audio/wav", continuity=d.Continuity("c2ln", issuer=home)),
         ]
     )
 

@@ -7,29 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.errors import UnsupportedContentError
-from dragoman.messages import (
-    Assistant,
-    Image,
-    Message,
-    Request,
-    System,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-)
-from dragoman.wire import Encoded, HttpRequest, Note, PlanItem, SwapPlan, make_plan
+import dragoman as d
+from dragoman.wire import Encoded, HttpRequest, Note, PlanItem, make_plan
 from dragoman.wire.codec import Notes
 
-TALK: list[Message] = [
-    System("s"),
-    User("u"),
-    User([Text("look"), Image(Url("u"))]),
-    Assistant([Thinking("hm"), Text("t"), ToolCall("1", "f", {})]),
-    ToolResult("1", "r"),
+TALK: list[d.Message] = [
+    d.System("s"),
+    d.User("u"),
+    d.User([d.Text("look"), d.Image(d.Url("u"))]),
+    d.Assistant([d.Thinking("hm"), d.Text("t"), d.ToolCall("1", "f", {})]),
+    d.ToolResult("1", "r"),
 ]
 PARTS = [
     ("messages[0]", "system"),
@@ -52,15 +39,15 @@ class Codec:
         self._notes = notes
         self._error = error
 
-    def encode(self, request: Request) -> Encoded:
+    def encode(self, request: d.Request) -> Encoded:
         if self._error is not None:
             raise self._error
         return Encoded(HttpRequest("POST", "http://x.example", {}), self._notes)
 
 
-def plan(*notes: Note, **settings: Any) -> SwapPlan:
+def plan(*notes: Note, **settings: Any) -> d.SwapPlan:
     codec: Any = Codec(*notes, error=settings.pop("error", None))
-    return make_plan(codec, Request(TALK), "there:m", **settings)
+    return make_plan(codec, d.Request(TALK), "there:m", **settings)
 
 
 def noted(collect: Any) -> tuple[Note, ...]:
@@ -69,19 +56,19 @@ def noted(collect: Any) -> tuple[Note, ...]:
     return tuple(notes.items)
 
 
-@pytest.mark.parametrize("kind", [PlanItem, SwapPlan, Note, Encoded, HttpRequest])
+@pytest.mark.parametrize("kind", [PlanItem, d.SwapPlan, Note, Encoded, HttpRequest])
 def test_swap_plans_are_immutable(kind: type[msgspec.Struct]) -> None:
     assert kind.__struct_config__.frozen
 
 
 def test_plan_without_notes_lists_everything_as_kept() -> None:
     kept = tuple(PlanItem(path, kind, "kept") for path, kind in PARTS)
-    assert plan() == SwapPlan("there:m", kept)
+    assert plan() == d.SwapPlan("there:m", kept)
     assert plan().losses == ()
 
 
 def test_plan_without_a_codec_lists_everything_as_kept() -> None:
-    assert make_plan(None, Request(TALK), "there:m") == plan()
+    assert make_plan(None, d.Request(TALK), "there:m") == plan()
 
 
 def test_codec_notes_replace_entries_of_the_swap_plan() -> None:
@@ -140,7 +127,7 @@ def test_note_on_a_field_replaces_the_entry_of_its_message() -> None:
 
 
 def test_plan_reports_a_rejection_and_does_not_raise_it() -> None:
-    made = plan(error=UnsupportedContentError("messages[2].content[1]: no images"))
+    made = plan(error=d.UnsupportedContentError("messages[2].content[1]: no images"))
     assert made.refused is not None
     # The text of the error ends with advice.
     assert made.refused.startswith("messages[2].content[1]: no images. ")
@@ -177,7 +164,7 @@ def test_display_of_a_plan_shows_each_item() -> None:
         PlanItem("messages[0]", "user", "kept"),
         PlanItem("messages[1]", "thinking", "dropped", "r", "why", True),
     )
-    page = SwapPlan("p:m", items, 10, 5, refused="too long")._repr_html_()
+    page = d.SwapPlan("p:m", items, 10, 5, refused="too long")._repr_html_()
     assert "2 items · 1 lose content · does not fit the context window · refused: too long" in page
     assert 'messages[1]</td><td style="text-align:left">thinking</td>' in page
-    assert "window unknown" in SwapPlan("p:m", ())._repr_markdown_()
+    assert "window unknown" in d.SwapPlan("p:m", ())._repr_markdown_()

@@ -11,29 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dragoman as d
 import dragoman.errors
-from dragoman.errors import (
-    InvalidRequestError,
-    MalformedToolCallError,
-    StreamInterruptedError,
-)
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    Document,
-    Issuer,
-    Opaque,
-    RedactedThinking,
-    Request,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-)
 from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
 from dragoman.wire.ids import IdRule
@@ -54,15 +33,15 @@ TREE = tuple(
     getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error")
 )
 
-HELLO = User("Hello")
-ANY = Tool("any", "Takes anything.", {"type": "object"})
-CLOSED = Tool(
+HELLO = d.User("Hello")
+ANY = d.Tool("any", "Takes anything.", {"type": "object"})
+CLOSED = d.Tool(
     "closed",
     "",
     {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
 )
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-HERE = Issuer("responses", None, MODEL)
+HERE = d.Issuer("responses", None, MODEL)
 
 CASE_LIST = find_cases("responses")
 REPLIED = [case for case in CASE_LIST if case.reply is not None and case.options.status < 300]
@@ -87,11 +66,11 @@ def make_codec(**quirks: Any) -> ResponsesCodec:
     return ResponsesCodec(MODEL, BASE_URL, Quirks(**quirks))
 
 
-def make_request(*messages: Any, **fields: Any) -> Request:
-    return Request(messages or (HELLO,), model=MODEL, request_id="R", **fields)
+def make_request(*messages: Any, **fields: Any) -> d.Request:
+    return d.Request(messages or (HELLO,), model=MODEL, request_id="R", **fields)
 
 
-def body_of(request: Request, **quirks: Any) -> dict[str, Any]:
+def body_of(request: d.Request, **quirks: Any) -> dict[str, Any]:
     return json.loads(make_codec(**quirks).encode(request).http.body)
 
 
@@ -147,7 +126,7 @@ def test_streamed_reply_equals_the_response_in_its_last_event(case: Case) -> Non
         for event in events_in(case.reply or b"")
         if event["type"] in ("response.completed", "response.incomplete")
     ]
-    if not ends or isinstance(streamed.error, StreamInterruptedError):
+    if not ends or isinstance(streamed.error, d.StreamInterruptedError):
         assert streamed.error is not None
         return
     body = decode(codec, case.request, [json.dumps(ends[0]["response"]).encode()])
@@ -167,18 +146,18 @@ def test_request_never_lets_the_server_store_the_response() -> None:
         assert "previous_response_id" not in case.json("wire.json")
 
 
-def own(opaque: Any = None, **changes: Any) -> Continuity:
-    return msgspec.structs.replace(Continuity(None, opaque, HERE), **changes)
+def own(opaque: Any = None, **changes: Any) -> d.Continuity:
+    return msgspec.structs.replace(d.Continuity(None, opaque, HERE), **changes)
 
 
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA=="}
-THOUGHT = Thinking("", own(REASONING))
-FOREIGN = Continuity("sig", None, Issuer("gemini"))
-CALL = ToolCall("c", "any", {})
+THOUGHT = d.Thinking("", own(REASONING))
+FOREIGN = d.Continuity("sig", None, d.Issuer("gemini"))
+CALL = d.ToolCall("c", "any", {})
 SAID = "messages[1].content[0]"
 NEXT = "messages[1].content[1]"
-SHELL = Opaque({"type": "shell_call", "call_id": "s"}, own())
-SHELL_OUTPUT = Opaque({"type": "shell_call_output", "call_id": "s"})
+SHELL = d.Opaque({"type": "shell_call", "call_id": "s"}, own())
+SHELL_OUTPUT = d.Opaque({"type": "shell_call_output", "call_id": "s"})
 Noted = tuple[str, str, str, bool]
 
 
@@ -190,32 +169,32 @@ NOTHING_LEFT = dropped("message", "messages[1]")
 
 # The blocks of a reply that is sent back, and the expected notes.
 LOSSES: dict[str, tuple[list[Any], list[Noted]]] = {
-    "plain thinking": ([Thinking("hm"), Text("x")], [dropped("thinking")]),
-    "redacted": ([RedactedThinking("d"), Text("x")], [dropped("redacted_thinking")]),
-    "own thinking": ([THOUGHT, Text("x")], []),
+    "plain thinking": ([d.Thinking("hm"), d.Text("x")], [dropped("thinking")]),
+    "redacted": ([d.RedactedThinking("d"), d.Text("x")], [dropped("redacted_thinking")]),
+    "own thinking": ([THOUGHT, d.Text("x")], []),
     "thinking that leads to nothing": (
-        [Text("x"), THOUGHT, THOUGHT],
+        [d.Text("x"), THOUGHT, THOUGHT],
         [dropped("thinking", "messages[1].content[2]"), dropped("thinking", NEXT)],
     ),
     "nothing but thinking": ([THOUGHT], [dropped("thinking"), NOTHING_LEFT]),
-    "signed text": ([Text("x", FOREIGN)], [dropped("continuity", f"{SAID}.continuity")]),
-    "text cut off, without state": ([Text("x", Continuity(None, None, HERE, False))], []),
-    "blank text": ([Text(""), Text("x")], [dropped("blank_text", loss=False)]),
-    "foreign item": ([Opaque({"type": "x"}), Text("x")], [dropped("opaque")]),
-    "own item": ([Opaque({"type": "x"}, own()), Text("x")], []),
-    "own call without output": ([SHELL, Text("x")], [dropped("dangling_call")]),
+    "signed text": ([d.Text("x", FOREIGN)], [dropped("continuity", f"{SAID}.continuity")]),
+    "text cut off, without state": ([d.Text("x", d.Continuity(None, None, HERE, False))], []),
+    "blank text": ([d.Text(""), d.Text("x")], [dropped("blank_text", loss=False)]),
+    "foreign item": ([d.Opaque({"type": "x"}), d.Text("x")], [dropped("opaque")]),
+    "own item": ([d.Opaque({"type": "x"}, own()), d.Text("x")], []),
+    "own call without output": ([SHELL, d.Text("x")], [dropped("dangling_call")]),
     "own call with an output that stays": (
         [SHELL, SHELL_OUTPUT],
         [dropped("dangling_call"), dropped("opaque", NEXT), NOTHING_LEFT],
     ),
     "dangling call": ([CALL], [dropped("dangling_call"), NOTHING_LEFT]),
-    "unreadable call": ([ToolCall("c", "any", None), Text("x")], [dropped("dangling_call")]),
+    "unreadable call": ([d.ToolCall("c", "any", None), d.Text("x")], [dropped("dangling_call")]),
 }
 
 
 @pytest.mark.parametrize(("blocks", "notes"), LOSSES.values(), ids=LOSSES)
 def test_every_loss_is_reported(blocks: list[Any], notes: list[Any]) -> None:
-    encoded = make_codec().encode(make_request(HELLO, Assistant(blocks), HELLO))
+    encoded = make_codec().encode(make_request(HELLO, d.Assistant(blocks), HELLO))
     assert [(note.outcome, note.code, note.path, note.loss) for note in encoded.notes] == notes
     assert [warning.path for warning in encoded.warnings] == [
         path for _, _, path, loss in notes if loss
@@ -223,13 +202,13 @@ def test_every_loss_is_reported(blocks: list[Any], notes: list[Any]) -> None:
 
 
 def test_losses_of_tool_and_user_messages_are_reported() -> None:
-    state = Continuity("s")
+    state = d.Continuity("s")
     said = [
-        User([Text("a", state), Document(Url("https://h/a.pdf"), name="a.pdf")]),
-        Assistant([ToolCall("x" * 70, "any", {})]),
-        ToolResult("x" * 70, [Text("b", state)], is_error=True),
-        Assistant([ToolCall("d", "any", None)]),
-        ToolResult("d", "late"),
+        d.User([d.Text("a", state), d.Document(d.Url("https://h/a.pdf"), name="a.pdf")]),
+        d.Assistant([d.ToolCall("x" * 70, "any", {})]),
+        d.ToolResult("x" * 70, [d.Text("b", state)], is_error=True),
+        d.Assistant([d.ToolCall("d", "any", None)]),
+        d.ToolResult("d", "late"),
     ]
     encoded = make_codec().encode(make_request(*said))
     assert [(note.code, note.path, note.loss) for note in encoded.notes] == [
@@ -246,8 +225,8 @@ def test_losses_of_tool_and_user_messages_are_reported() -> None:
 
 
 def test_system_message_after_the_first_turn_is_rejected() -> None:
-    with pytest.raises(InvalidRequestError, match=r"messages\[1\]"):
-        make_codec().encode(make_request(HELLO, System("late")))
+    with pytest.raises(d.InvalidRequestError, match=r"messages\[1\]"):
+        make_codec().encode(make_request(HELLO, d.System("late")))
 
 
 # --- encoding random requests ------------------------------------------------------------------
@@ -285,11 +264,12 @@ def test_reasoning_items_are_sent_back_unchanged(
 
 
 STATES = st.none() | st.builds(
-    Continuity,
+    d.Continuity,
     st.none() | st.just("sig"),
     st.none()
     | st.sampled_from([REASONING, {**REASONING, "status": "incomplete"}, {"phase": "commentary"}]),
-    st.none() | st.sampled_from([HERE, Issuer("anthropic"), Issuer("responses", None, "other")]),
+    st.none()
+    | st.sampled_from([HERE, d.Issuer("anthropic"), d.Issuer("responses", None, "other")]),
     st.booleans(),
 )
 KINDS = [
@@ -301,12 +281,12 @@ KINDS = [
 ]
 IDS = st.sampled_from(["a", "b", "call_1", "x" * 65, "ü", "y" * 64])
 BLOCKS = st.one_of(
-    st.builds(Text, WORDS, STATES),
-    st.builds(Thinking, WORDS, STATES),
-    st.builds(RedactedThinking, WORDS, STATES),
-    st.builds(ToolCall, IDS, st.just("any"), st.none() | OBJECTS, STATES),
+    st.builds(d.Text, WORDS, STATES),
+    st.builds(d.Thinking, WORDS, STATES),
+    st.builds(d.RedactedThinking, WORDS, STATES),
+    st.builds(d.ToolCall, IDS, st.just("any"), st.none() | OBJECTS, STATES),
     st.builds(
-        Opaque,
+        d.Opaque,
         st.builds(
             lambda kind, call_id: {"type": kind, "call_id": call_id}, st.sampled_from(KINDS), IDS
         )
@@ -316,9 +296,9 @@ BLOCKS = st.one_of(
 )
 MESSAGES = st.lists(
     st.one_of(
-        st.builds(User, st.text(min_size=1, max_size=5)),
-        st.builds(Assistant, st.lists(BLOCKS, max_size=4)),
-        st.builds(ToolResult, IDS, WORDS, st.booleans()),
+        st.builds(d.User, st.text(min_size=1, max_size=5)),
+        st.builds(d.Assistant, st.lists(BLOCKS, max_size=4)),
+        st.builds(d.ToolResult, IDS, WORDS, st.booleans()),
     ),
     max_size=8,
 )
@@ -364,7 +344,7 @@ def test_every_omitted_block_is_noted(messages: list[Any]) -> None:
     encoded = make_codec().encode(make_request(HELLO, *messages, HELLO))
     items = json.loads(encoded.http.body)["input"]
     blocks = sum(
-        len(message.content) if isinstance(message, Assistant) else 1 for message in messages
+        len(message.content) if isinstance(message, d.Assistant) else 1 for message in messages
     )
     dropped = {
         note.path
@@ -383,13 +363,18 @@ def test_repeated_tool_call_ids_are_made_distinct_and_allowed_ids_are_kept(
     rule = IdRule(64, also="_-.:|/+= ")
     turns = [HELLO]
     for message in messages:  # answer every call at once, so that its id may be used again
-        if isinstance(message, Assistant):
+        if isinstance(message, d.Assistant):
             calls = [msgspec.structs.replace(call, arguments={}) for call in message.tool_calls]
             calls = list({call.id: call for call in calls}.values())
-            turns += [Assistant(calls or "…"), *[ToolResult(call.id, call.id) for call in calls]]
+            turns += [
+                d.Assistant(calls or "…"),
+                *[d.ToolResult(call.id, call.id) for call in calls],
+            ]
     items = body_of(make_request(*turns, HELLO))["input"]
     sent = [item["call_id"] for item in items if item["type"] == "function_call"]
-    meant = [call.id for turn in turns if isinstance(turn, Assistant) for call in turn.tool_calls]
+    meant = [
+        call.id for turn in turns if isinstance(turn, d.Assistant) for call in turn.tool_calls
+    ]
     assert len(set(sent)) == len(sent) == len(meant)
     outputs = {
         item["call_id"]: item["output"] for item in items if item["type"] == "function_call_output"
@@ -400,7 +385,7 @@ def test_repeated_tool_call_ids_are_made_distinct_and_allowed_ids_are_kept(
 
 
 def test_repeated_tool_call_ids_are_made_distinct_without_an_id_rule() -> None:
-    turn = [Assistant([CALL]), ToolResult("c", "x")]
+    turn = [d.Assistant([CALL]), d.ToolResult("c", "x")]
     items = body_of(make_request(HELLO, *turn, *turn), id_rule=None)["input"]
     assert items[1]["call_id"] == items[2]["call_id"] == "c"
     assert items[3]["call_id"] == items[4]["call_id"] != "c"
@@ -414,7 +399,7 @@ def test_repeated_id_is_replaced_by_an_unused_id(last: str) -> None:
     said = [
         part
         for name in ("a", "a", last)
-        for part in (Assistant([ToolCall(name, "any", {})]), ToolResult(name, "x"))
+        for part in (d.Assistant([d.ToolCall(name, "any", {})]), d.ToolResult(name, "x"))
     ]
     items = body_of(make_request(HELLO, *said), id_rule=IdRule(1, alphabet="abc"))["input"]
     sent = [item["call_id"] for item in items if item["type"] == "function_call"]
@@ -486,7 +471,7 @@ def test_rejected_fields_are_learned_from_error_texts(
 def test_repeated_rejections_are_learned_a_limited_number_of_times() -> None:
     codec: ResponsesCodec | None = make_codec()
     says = "unknown include, invalid schema for function, text.format"
-    error = InvalidRequestError("", status=400, provider_message=says)
+    error = d.InvalidRequestError("", status=400, provider_message=says)
     count = 0
     while codec is not None:
         codec = codec.learn(error, make_request(**NATIVE, **STRICT))
@@ -505,14 +490,14 @@ async def test_encrypted_reasoning_is_sent_back_in_the_next_turn() -> None:
     )
     transport = FixtureTransport(first, (200, {}, [Case("responses", "text").reply or b""]))
     provider = HttpProvider(make_codec(), transport, name="n", model=MODEL)
-    tools = [Tool("lookup", "", {"type": "object"})]
+    tools = [d.Tool("lookup", "", {"type": "object"})]
     stream = provider.stream("Weather?", tools)
     async for _ in stream:
         pass
     assert stream.response is not None
     reply = stream.response.message
     answer = await provider.complete(
-        [User("Weather?"), reply, ToolResult("call_1", "sunny")], tools
+        [d.User("Weather?"), reply, d.ToolResult("call_1", "sunny")], tools
     )
     assert answer.text == "The Spree."
     assert answer.warnings == ()
@@ -526,7 +511,9 @@ async def test_encrypted_reasoning_is_sent_back_in_the_next_turn() -> None:
         },
     ]
     other = ResponsesCodec("another-model", BASE_URL).encode(
-        Request((User("Weather?"), reply, ToolResult("call_1", "sunny")), model="another-model")
+        d.Request(
+            (d.User("Weather?"), reply, d.ToolResult("call_1", "sunny")), model="another-model"
+        )
     )
     assert [warning.code for warning in other.warnings] == ["thinking_dropped"]
 
@@ -538,7 +525,7 @@ async def test_conversation_continues_after_a_cancelled_turn() -> None:
         (200, {}, [cut, b": wait\n\n"]), (200, {}, [Case("responses", "text").reply or b""])
     )
     provider = HttpProvider(make_codec(), transport, name="n", model=MODEL)
-    stream = provider.stream("Weather?", [Tool("lookup", "", {"type": "object"})])
+    stream = provider.stream("Weather?", [d.Tool("lookup", "", {"type": "object"})])
     async for event in stream:
         if event.type == "tool.use_input_delta":
             await stream.cancel()
@@ -547,9 +534,11 @@ async def test_conversation_continues_after_a_cancelled_turn() -> None:
     said = [
         block
         for block in stream.response.message.content
-        if not isinstance(block, ToolCall) or block.arguments
+        if not isinstance(block, d.ToolCall) or block.arguments
     ]
-    answer = await provider.complete([User("Weather?"), Assistant(said), User("Never mind.")])
+    answer = await provider.complete(
+        [d.User("Weather?"), d.Assistant(said), d.User("Never mind.")]
+    )
     assert answer.text == "The Spree."
     items = json.loads(transport.requests[1].body)["input"]
     assert [item["type"] for item in items] == ["message", "message", "message"]
@@ -612,7 +601,7 @@ def test_tool_arguments_with_the_id_of_a_message_are_not_lost() -> None:
     heard = decode(
         make_codec(), make_request(stream=True, tools=(ANY,)), [b"".join(map(event_of, events))]
     )
-    assert isinstance(heard.error, MalformedToolCallError)
+    assert isinstance(heard.error, d.MalformedToolCallError)
     assert heard.response is not None
     assert [(call.name, call.arguments) for call in heard.response.tool_calls] == [("", {"a": 1})]
 
@@ -632,4 +621,4 @@ def test_late_end_of_one_part_does_not_end_another_part() -> None:
         make_codec(), make_request(stream=True), [b"".join(map(event_of, events))]
     ).response
     assert reply is not None
-    assert reply.message.content == (Text("One. "), Text("Two."))
+    assert reply.message.content == (d.Text("One. "), d.Text("Two."))

@@ -12,22 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.errors import InvalidRequestError, UnsupportedContentError
-from dragoman.messages import (
-    Assistant,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    System,
-    Text,
-    ToolCall,
-    ToolResult,
-    User,
-)
+import dragoman as d
 from dragoman.wire import SERVER_CODECS, Asked
 from dragoman.wire.responses.echo import show_tools
 from tests import strategies as some
@@ -228,7 +213,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
 def test_invalid_field_is_named_in_the_error(
     wire: str, fields: dict[str, Any], complaint: str
 ) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(d.InvalidRequestError) as caught:
         decode(wire, **fields)
     assert str(caught.value).startswith(complaint)
 
@@ -246,7 +231,7 @@ def test_unsupported_content_of_a_user_message_is_rejected(
     wire: str, block: dict[str, Any]
 ) -> None:
     field = "input" if wire == "responses" else "messages"
-    with pytest.raises(UnsupportedContentError):
+    with pytest.raises(d.UnsupportedContentError):
         decode(wire, **{field: [{"role": "user", "content": [block]}]})
 
 
@@ -257,7 +242,7 @@ def test_unsupported_content_of_other_roles_is_rejected() -> None:
         ("responses", {"input": [{"role": "system", "content": [image]}]}),
         ("responses", {"input": [{"role": "assistant", "content": [image]}]}),
     ):
-        with pytest.raises(UnsupportedContentError):
+        with pytest.raises(d.UnsupportedContentError):
             decode(wire, **fields)
 
 
@@ -265,7 +250,7 @@ def test_unsupported_content_of_other_roles_is_rejected() -> None:
     "path", ["", "/v1beta/models/m", "/v1beta/models/:generateContent", "/v1/models/m:embed"]
 )
 def test_gemini_url_path_without_model_and_method_is_rejected(path: str) -> None:
-    with pytest.raises(InvalidRequestError, match="the path must end with"):
+    with pytest.raises(d.InvalidRequestError, match="the path must end with"):
         SERVER_CODECS["gemini"].decode(b'{"contents": []}', path)
 
 
@@ -282,9 +267,9 @@ def test_turns_of_a_responses_request_are_read() -> None:
         stream=True,
         stream_options={"include_obfuscation": False},
     ).request
-    assert request.messages == (System("Be terse."), User("Hello"), Assistant("No."))
+    assert request.messages == (d.System("Be terse."), d.User("Hello"), d.Assistant("No."))
     assert request.config.extras == {}
-    assert decode("responses", input="Hello").request.messages == (User("Hello"),)
+    assert decode("responses", input="Hello").request.messages == (d.User("Hello"),)
     form = {"type": "json_object"}
     assert decode("responses", text={"format": form}).request.config.extras == {
         "text": {"format": form}
@@ -302,8 +287,8 @@ def test_turns_of_a_messages_request_are_read() -> None:
         {"role": "user", "content": [{"type": "text", "text": "Here:"}, result]},
     ]
     _, text, _, asked, here, answer = decode("anthropic", messages=messages).request.messages
-    assert (text, here, answer) == (Assistant("Hm."), User("Here:"), ToolResult("t", "rain"))
-    assert asked == Assistant([ToolCall("t", "a", {})])
+    assert (text, here, answer) == (d.Assistant("Hm."), d.User("Here:"), d.ToolResult("t", "rain"))
+    assert asked == d.Assistant([d.ToolCall("t", "a", {})])
 
 
 def test_turns_of_a_gemini_request_are_read() -> None:
@@ -321,8 +306,10 @@ def test_turns_of_a_gemini_request_are_read() -> None:
             },
         ],
     ).request
-    assert request.messages[1].content[0] == Opaque(code, Continuity(issuer=Issuer("gemini")))
-    assert request.messages[2] == User("Here:")
+    assert request.messages[1].content[0] == d.Opaque(
+        code, d.Continuity(issuer=d.Issuer("gemini"))
+    )
+    assert request.messages[2] == d.User("Here:")
     assert request.messages[3].content == '{"a":1,"b":2}'
     again = parts({"functionCall": {"name": "a"}}, role="model")["contents"]
     again += parts({"functionResponse": {"name": "a", "response": {"result": 5}}})["contents"]
@@ -338,7 +325,7 @@ def test_turns_of_a_chat_completions_request_are_read() -> None:
     request = decode(
         "openai", messages=[{"role": "user", "content": [image]}], response_format={"type": "text"}
     ).request
-    assert request.messages == (User([Image(Inline("aGk="), "image/png")]),)
+    assert request.messages == (d.User([d.Image(d.Inline("aGk="), "image/png")]),)
     assert request.response_schema is None
 
 
@@ -346,7 +333,7 @@ def test_system_message_in_several_parts_is_joined() -> None:
     parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
     for role in ("system", "developer"):
         request = decode("openai", messages=[{"role": role, "content": parts}, HELLO]).request
-        assert request.messages == (System("Be brief."), User("Hello"))
+        assert request.messages == (d.System("Be brief."), d.User("Hello"))
 
 
 @pytest.mark.parametrize(
@@ -372,7 +359,7 @@ def test_reasoning_object_is_translated_or_kept_as_an_extra_field(
 
 def test_unknown_field_with_an_empty_list_is_ignored() -> None:
     request = decode("gemini", safetySettings=[]).request
-    assert (request.messages, request.config.extras) == ((User("Hello"),), {})
+    assert (request.messages, request.config.extras) == ((d.User("Hello"),), {})
 
 
 @pytest.mark.parametrize(
@@ -408,12 +395,14 @@ def test_gemini_field_names_and_base64_data_may_use_either_style(data: str, stan
         "generation_config": {"max_output_tokens": 5},
     }
     request = decode("gemini", **fields, labels={"a_b": "c"}).request
-    assert request.messages == (User([Image(Inline(standard), "image/png")]),)
+    assert request.messages == (d.User([d.Image(d.Inline(standard), "image/png")]),)
     assert (request.config.max_tokens, request.config.extras) == (5, {"labels": {"a_b": "c"}})
 
 
 def test_unknown_gemini_field_is_rejected() -> None:
-    with pytest.raises(InvalidRequestError, match=r"safetySetings .*did you mean safetySettings"):
+    with pytest.raises(
+        d.InvalidRequestError, match=r"safetySetings .*did you mean safetySettings"
+    ):
         decode("gemini", safetySetings=[{}])
 
 
@@ -422,7 +411,7 @@ def test_unknown_gemini_field_is_rejected() -> None:
 )
 @pytest.mark.parametrize("wire", PLAIN)
 def test_body_that_is_not_an_object_is_rejected(wire: str, body: bytes) -> None:
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(d.InvalidRequestError):
         SERVER_CODECS[wire].decode(body)
 
 
@@ -512,13 +501,16 @@ def test_chat_completions_requests_are_read() -> None:
         frequency_penalty=None,
     )
     request = asked.request
-    assert request.messages == (System("Be terse."), User([Image(Inline("aGk="), "image/png")]))
+    assert request.messages == (
+        d.System("Be terse."),
+        d.User([d.Image(d.Inline("aGk="), "image/png")]),
+    )
     assert (request.config.max_tokens, request.config.stop_sequences, request.stream) == (
         7,
         ("END",),
         True,
     )
-    assert request.tool_choice == ForceTool("a")
+    assert request.tool_choice == d.ForceTool("a")
     assert request.response_schema == {"title": "river", **SCHEMA}
     assert asked.stream_usage
     assert asked.warnings == ()
@@ -558,10 +550,10 @@ def test_messages_requests_are_read() -> None:
         tool_choice={"type": "any"},
     )
     system, kind, hello, _, answer, well, opaque, document = asked.request.messages
-    assert (system, kind, hello) == (System("Be terse."), System("Be kind."), User("Hello"))
-    assert (answer, well) == (ToolResult("t", "rain", is_error=True), User("Well?"))
-    assert isinstance(opaque.content[0], Opaque)
-    assert document == User([Document(Inline("aGk="), "text/plain", "T")])
+    assert (system, kind, hello) == (d.System("Be terse."), d.System("Be kind."), d.User("Hello"))
+    assert (answer, well) == (d.ToolResult("t", "rain", is_error=True), d.User("Well?"))
+    assert isinstance(opaque.content[0], d.Opaque)
+    assert document == d.User([d.Document(d.Inline("aGk="), "text/plain", "T")])
     assert asked.request.config.reasoning == "high"
     assert asked.request.response_schema == SCHEMA
     assert asked.request.tool_choice == "required"
@@ -580,8 +572,8 @@ def test_citations_of_a_sent_back_text_are_kept() -> None:
         "anthropic", messages=[HELLO, {"role": "assistant", "content": [cited]}, HELLO]
     ).request
     block = request.messages[1].content[0]
-    assert isinstance(block, Text)
-    assert isinstance(block.continuity, Continuity)
+    assert isinstance(block, d.Text)
+    assert isinstance(block.continuity, d.Continuity)
     assert block.continuity.opaque == {"citations": [{"type": "char_location"}]}
 
 
@@ -650,7 +642,7 @@ REQUESTS = {
 def test_any_json_request_is_read_or_rejected_with_a_request_error(
     wire: str, data: st.DataObject
 ) -> None:
-    with contextlib.suppress(InvalidRequestError, UnsupportedContentError):
+    with contextlib.suppress(d.InvalidRequestError, d.UnsupportedContentError):
         decode(wire, **data.draw(REQUESTS[wire]))
 
 
@@ -659,13 +651,13 @@ def test_any_json_request_is_read_or_rejected_with_a_request_error(
 def test_redirect_from_the_provider_is_reported_as_a_server_error(
     wire: str, status: int | None, expected: int
 ) -> None:
-    assert SERVER_CODECS[wire].error(InvalidRequestError("no", status=status)).status == expected
+    assert SERVER_CODECS[wire].error(d.InvalidRequestError("no", status=status)).status == expected
 
 
 @pytest.mark.parametrize(
     ("calling", "choice", "names"),
     [
-        ({"mode": "ANY", "allowedFunctionNames": ["f"]}, ForceTool("f"), ["f", "g", "h"]),
+        ({"mode": "ANY", "allowedFunctionNames": ["f"]}, d.ForceTool("f"), ["f", "g", "h"]),
         ({"mode": "ANY", "allowedFunctionNames": ["f", "g"]}, "required", ["f", "g"]),
         ({"mode": "AUTO", "allowedFunctionNames": ["h"]}, "auto", ["h"]),
         ({"mode": "VALIDATED"}, "auto", ["f", "g", "h"]),
@@ -709,5 +701,5 @@ def test_gemini_parts_with_thought_false_are_read_as_ordinary_parts() -> None:
         "ToolResult",
     ]
     contents[0]["parts"] = [{"text": "Hi", "thought": True}]
-    with pytest.raises(InvalidRequestError, match=r"contents\[0\].parts\[0\].thought"):
+    with pytest.raises(d.InvalidRequestError, match=r"contents\[0\].parts\[0\].thought"):
         SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")

@@ -7,78 +7,67 @@ from typing import Any
 
 import pytest
 
-from dragoman import (
-    Assistant,
-    Capabilities,
-    InvalidRequestError,
-    Opaque,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    Text,
-    Tool,
-    UnsupportedFeatureError,
-    User,
-)
-from dragoman.events import Assembler, fold
-from dragoman.messages import Issuer
+import dragoman as d
+from dragoman.events import Assembler
 from dragoman.middleware.cassette import request_key
 from dragoman.validate import build_request, check_request
 from dragoman.wire import CODECS, SERVER_CODECS
 
 
-def encode(wire: str, *tools: ServerTool, own: tuple[Tool, ...] = (), **settings: Any) -> Any:
-    codec = CODECS[wire].connect("m", "https://api.example.com", None, Capabilities())
-    config = RuntimeConfig(max_tokens=9, **settings)
-    return codec.encode(Request([User("x")], own, config, server_tools=tools)).http
+def encode(wire: str, *tools: d.ServerTool, own: tuple[d.Tool, ...] = (), **settings: Any) -> Any:
+    codec = CODECS[wire].connect("m", "https://api.example.com", None, d.Capabilities())
+    config = d.RuntimeConfig(max_tokens=9, **settings)
+    return codec.encode(d.Request([d.User("x")], own, config, server_tools=tools)).http
 
 
-WRITTEN: list[tuple[str, ServerTool, dict[str, Any]]] = [
-    ("anthropic", ServerTool("web_search"), {"type": "web_search_20250305", "name": "web_search"}),
+WRITTEN: list[tuple[str, d.ServerTool, dict[str, Any]]] = [
+    ("anthropic", d.ServerTool("web_search"), {"type": "web_search_20250305", "name": "web_search"}),
     (
         "anthropic",
-        ServerTool("web_search", {"type": "web_search_20260209", "max_uses": 3}),
+        d.ServerTool("web_search", {"type": "web_search_20260209", "max_uses": 3}),
         {"type": "web_search_20260209", "name": "web_search", "max_uses": 3},
     ),
-    ("anthropic", ServerTool("url_context"), {"type": "web_fetch_20250910", "name": "web_fetch"}),
-    ("anthropic", ServerTool("bash_20250124", {"name": "bash"}),
+    ("anthropic", d.ServerTool("url_context"), {"type": "web_fetch_20250910", "name": "web_fetch"}),
+    ("anthropic", d.ServerTool("bash_20250124", {"name": "bash"}),
      {"type": "bash_20250124", "name": "bash"}),
-    ("gemini", ServerTool("web_search"), {"googleSearch": {}}),
-    ("gemini", ServerTool("code_execution"), {"codeExecution": {}}),
-    ("gemini", ServerTool("computer_use"),
+    ("gemini", d.ServerTool("web_search"), {"googleSearch": {}}),
+    ("gemini", d.ServerTool("code_execution"), {"codeExecution": {}}),
+    ("gemini", d.ServerTool("computer_use"),
      {"computerUse": {"environment": "ENVIRONMENT_BROWSER"}}),
-    ("gemini", ServerTool("file_search", {"topK": 3}), {"fileSearch": {"topK": 3}}),
-    ("gemini", ServerTool("googleMaps"), {"googleMaps": {}}),
-    ("responses", ServerTool("web_search"), {"type": "web_search"}),
-    ("responses", ServerTool("code_execution"),
+    ("gemini", d.ServerTool("file_search", {"topK": 3}), {"fileSearch": {"topK": 3}}),
+    ("gemini", d.ServerTool("googleMaps"), {"googleMaps": {}}),
+    ("responses", d.ServerTool("web_search"), {"type": "web_search"}),
+    ("responses", d.ServerTool("code_execution"),
      {"type": "code_interpreter", "container": {"type": "auto"}}),
-    ("responses", ServerTool("file_search", {"max_num_results": 3}),
+    ("responses", d.ServerTool("file_search", {"max_num_results": 3}),
      {"type": "file_search", "max_num_results": 3}),
-    ("responses", ServerTool("image_generation"), {"type": "image_generation"}),
+    ("responses", d.ServerTool("image_generation"), {"type": "image_generation"}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("wire", "tool", "written"), WRITTEN)
 def test_server_tools_are_encoded_in_the_format_of_each_wire(
-    wire: str, tool: ServerTool, written: dict[str, Any]
+    wire: str, tool: d.ServerTool, written: dict[str, Any]
 ) -> None:
     assert json.loads(encode(wire, tool).body)["tools"] == [written]
-    own = Tool("f")
+    own = d.Tool("f")
     tools = json.loads(encode(wire, tool, own=(own,)).body)["tools"]
     assert (len(tools), tools[-1]) == (2, written)
 
 
 def test_web_search_options_are_sent_on_chat_completions() -> None:
     body = json.loads(
-        encode("openai", ServerTool("web_search", {"search_context_size": "low"})).body
+        encode("openai", d.ServerTool("web_search", {"search_context_size": "low"})).body
     )
     assert body["web_search_options"] == {"search_context_size": "low"}
     assert "web_search_options" not in json.loads(encode("openai").body)
 
 
 def test_beta_header_is_sent_only_for_tools_that_need_it() -> None:
-    assert "anthropic-beta" not in encode("anthropic", ServerTool("web_search")).headers
-    headers = encode("anthropic", ServerTool("code_execution"), ServerTool("url_context")).headers
+    assert "anthropic-beta" not in encode("anthropic", d.ServerTool("web_search")).headers
+    headers = encode(
+        "anthropic", d.ServerTool("code_execution"), d.ServerTool("url_context")
+    ).headers
     assert headers["anthropic-beta"] == "code-execution-2025-08-25,web-fetch-2025-09-10"
 
 
@@ -92,36 +81,36 @@ def test_beta_header_is_sent_only_for_tools_that_need_it() -> None:
     ],
 )
 def test_unsupported_server_tools_are_rejected(wire: str, name: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=r"server_tools\[0\]"):
-        encode(wire, ServerTool(name))
+    with pytest.raises(d.UnsupportedFeatureError, match=r"server_tools\[0\]"):
+        encode(wire, d.ServerTool(name))
 
 
 def test_server_tools_may_be_listed_with_other_tools() -> None:
     record = {"type": "server_tool", "name": "url_context", "options": {"max_uses": 1}}
-    request = build_request("Hi", [ServerTool("web_search"), {"name": "f"}, record])
-    assert request.tools == (Tool("f"),)
+    request = build_request("Hi", [d.ServerTool("web_search"), {"name": "f"}, record])
+    assert request.tools == (d.Tool("f"),)
     assert request.server_tools == (
-        ServerTool("web_search"),
-        ServerTool("url_context", {"max_uses": 1}),
+        d.ServerTool("web_search"),
+        d.ServerTool("url_context", {"max_uses": 1}),
     )
     assert (
         build_request("Hi", [{"name": "f"}]).server_tools == build_request("Hi").server_tools == ()
     )
-    with pytest.raises(InvalidRequestError, match=r"tools\[0\]\.extra"):
+    with pytest.raises(d.InvalidRequestError, match=r"tools\[0\]\.extra"):
         build_request("Hi", [{**record, "extra": 1}])
 
 
-@pytest.mark.parametrize("tool", [ServerTool(""), ServerTool("x", 5), "web_search"])  # type: ignore[arg-type]
+@pytest.mark.parametrize("tool", [d.ServerTool(""), d.ServerTool("x", 5), "web_search"])  # type: ignore[arg-type]
 def test_invalid_server_tools_are_rejected(tool: Any) -> None:
-    with pytest.raises(InvalidRequestError, match=r"server_tools\[0\]"):
-        check_request(Request([User("x")], server_tools=(tool,)))
-    check_request(Request([User("x")], server_tools=(ServerTool("web_search"),)))
+    with pytest.raises(d.InvalidRequestError, match=r"server_tools\[0\]"):
+        check_request(d.Request([d.User("x")], server_tools=(tool,)))
+    check_request(d.Request([d.User("x")], server_tools=(d.ServerTool("web_search"),)))
 
 
 def test_cassette_key_depends_on_server_tools() -> None:
-    plain = Request([User("x")], request_id="R")
+    plain = d.Request([d.User("x")], request_id="R")
     assert request_key(plain) != request_key(
-        Request([User("x")], request_id="R", server_tools=(ServerTool("a"),))
+        d.Request([d.User("x")], request_id="R", server_tools=(d.ServerTool("a"),))
     )
 
 
@@ -138,16 +127,18 @@ def test_results_of_server_tools_are_sent_back_to_their_issuer() -> None:
         "content": [{"url": "https://a.test", "title": "A"}],
     }
     body = {"content": [used, found, {"type": "text", "text": "Yes."}], "stop_reason": "end_turn"}
-    codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, Capabilities())
-    decoder = codec.decoder(Request([User("x")]), Assembler(issuer=Issuer("anthropic", None, "m")))
-    said = fold([*decoder.feed(json.dumps(body).encode()), *decoder.end()]).message
-    assert [block.summary for block in said.content if isinstance(block, Opaque)] == [
+    codec = CODECS["anthropic"].connect("m", "https://api.example.com", None, d.Capabilities())
+    decoder = codec.decoder(
+        d.Request([d.User("x")]), Assembler(issuer=d.Issuer("anthropic", None, "m"))
+    )
+    said = d.fold([*decoder.feed(json.dumps(body).encode()), *decoder.end()]).message
+    assert [block.summary for block in said.content if isinstance(block, d.Opaque)] == [
         "server_tool_use: web_search; rivers",
         "web_search_tool_result: https://a.test; A",
     ]
     sent = json.loads(
         codec.encode(
-            Request([User("x"), said, User("y")], config=RuntimeConfig(max_tokens=9))
+            d.Request([d.User("x"), said, d.User("y")], config=d.RuntimeConfig(max_tokens=9))
         ).http.body
     )
     assert sent["messages"][1]["content"] == body["content"]
@@ -190,8 +181,8 @@ def test_extra_fields_are_placed_at_the_root_or_at_their_path(
     ],
 )
 def test_contradicting_extra_fields_are_rejected(extras: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequestError, match=r"config\.extras"):
-        encode("gemini", extras=extras, own=(Tool("f"),))
+    with pytest.raises(d.InvalidRequestError, match=r"config\.extras"):
+        encode("gemini", extras=extras, own=(d.Tool("f"),))
 
 
 def test_unknown_settings_of_gemini_clients_keep_their_path() -> None:
@@ -205,4 +196,4 @@ def test_unknown_settings_of_gemini_clients_keep_their_path() -> None:
 
 
 def test_images_of_a_text_message_are_empty() -> None:
-    assert Assistant([Text("a")]).images == ()
+    assert d.Assistant([d.Text("a")]).images == ()
