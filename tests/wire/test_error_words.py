@@ -252,8 +252,8 @@ def survivors(wire: str) -> list[str]:
             continue
         expected = classes(rows, failures)
         for alternative, pattern in without_one_alternative(row.pattern):
-            changed = replace(row, pattern=pattern)
-            if classes((*rows[:at], changed, *rows[at + 1 :]), failures) == expected:
+            changed = replace(row, pattern=pattern)  # no earlier row fits these failures
+            if classes((changed, *rows[at + 1 :]), failures) == expected:
                 found.append(f"{sorted(row.statuses or ())} {row.pattern}: {alternative}")
     return found
 
