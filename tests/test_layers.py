@@ -360,6 +360,33 @@ def test_every_allowed_exception_to_the_layers_is_used() -> None:
     assert set(PRIVATE_ALLOWED) <= names
 
 
+# Fields of vendors' APIs, which only wires may name.
+_PRIVATE_FIELDS = re.compile(
+    r"\b(tool_use_id|toolu_|functionCall|function_call|tool_choice_mode|thoughtSignature|logprobs)\b"
+)
+_AGENT_CODE = (
+    "permission.py",
+    "tools",
+    "session",
+    "cli/agent.py",
+    "cli/agent_view.py",
+    "cli/approval.py",
+)
+
+
+def test_fields_of_vendors_do_not_appear_in_session_or_cli_code() -> None:
+    for source in read_package():
+        if source.path.as_posix().startswith(_AGENT_CODE):
+            # Ignore the event field ``tool_use_id``, which has the same name as a vendor's field.
+            code = source.text.replace("end.tool_use_id", "")
+            assert not _PRIVATE_FIELDS.search(code), source.path
+    known = {module.name for module in PRESENT}
+    users = [module for module in PRESENT if module.layer in ("permission", "tools", "session")]
+    imported = {target for module in users for _, _, target in module.imports(known)}
+    # Only the package ``wire`` itself is imported, for the swap plan, and none of its wires.
+    assert {target for target in imported if target[:1] == ("wire",)} <= {("wire",)}
+
+
 # --- deliberate violations that the checks must find -------------------------------------------
 
 DIRECTIONS = [

@@ -13,8 +13,6 @@ import uvicorn
 from dragoman.gateway.http_protocol import BoundedHttpProtocol
 from tests.waiting import arrival
 
-from .official import ReplyChecker
-
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
@@ -22,7 +20,12 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
 
     The protocol is the gateway's, unless ``settings`` names another. Every reply of a gateway is checked against the vendors' descriptions.
     """
-    checker = ReplyChecker(app) if hasattr(getattr(app, "state", None), "service") else None
+    checker: Any = None
+    if hasattr(getattr(app, "state", None), "service"):
+        # Imported only here, because the clients of the vendors take seconds to import.
+        from .official import ReplyChecker
+
+        checker = ReplyChecker(app)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(4096)

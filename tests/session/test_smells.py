@@ -1,14 +1,9 @@
-"""Test seven signs that a provider is turning into an agent.
-
-If a test in another file covers one of these signs, the test here refers to it.
-"""
+"""Test that an adapter keeps, logs and shortens nothing: these are tasks of a session."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +15,6 @@ from dragoman.session import Session
 from dragoman.tools import tool
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
-
-from ..test_layers import PACKAGE, PRESENT, executors
 
 CALL = (
     b"data: "
@@ -49,14 +42,6 @@ async def run_over_a_wire(log: SqliteLog) -> tuple[Session, FixtureTransport]:
     session = Session(model, [look], Policy([Rule("allow")]), log)
     assert (await session.run("Go.")).text == "Done."
     return session, transport
-
-
-def test_adapters_contain_no_code_that_executes_tools() -> None:
-    below = [
-        module for module in PRESENT if module.layer in ("wire", "transport", "provider", "events")
-    ]
-    assert len(below) > 30
-    assert executors(below) == []
 
 
 async def test_an_adapter_keeps_no_messages_between_calls(log: SqliteLog) -> None:
@@ -91,32 +76,3 @@ async def test_an_adapter_does_not_truncate_a_tool_result(wire: str) -> None:
     with pytest.raises(dragoman.ProviderError):
         await model.complete(messages, [Tool("look")], {"max_tokens": 9})
     assert json.dumps(whole)[1:-1].encode() in transport.requests[0].body
-
-
-def test_provider_specific_fields_do_not_appear_in_session_or_cli_code() -> None:
-    private = re.compile(
-        r"\b(tool_use_id|toolu_|functionCall|function_call|tool_choice_mode|thoughtSignature|logprobs)\b"
-    )
-    for folder in (
-        "permission.py",
-        "tools",
-        "session",
-        "cli/agent.py",
-        "cli/agent_view.py",
-        "cli/approval.py",
-    ):
-        path = PACKAGE / folder
-        for file in [path] if path.is_file() else sorted(path.glob("*.py")):
-            # Ignore the event field ``tool_use_id``, which has the same name as a
-            # provider-specific field.
-            code = file.read_text().replace("end.tool_use_id", "")
-            assert not private.search(code), file
-    imported: set[Any] = set()
-    known = {module.name for module in PRESENT}
-    for module in PRESENT:
-        if module.layer in ("permission", "tools", "session"):
-            imported |= {
-                target for _, _, target in module.imports(known) if target[:1] == ("wire",)
-            }
-    # Only the package ``wire`` itself is imported, for the swap plan, and none of its wires.
-    assert imported <= {("wire",)}

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import ast
 import importlib
-import pkgutil
 import re
 import string
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import dragoman
 from dragoman.config import _loader
 from dragoman.prices import PriceTable
 from dragoman.reasoning import _read_catalogue
 from dragoman.transport.http import _kept_lines
 from dragoman.wire.errors import Row
 
-ROOT = Path(dragoman.__file__).parent
+from .sources import Source, read_package
+
 _SEARCHING = {"search", "sub", "subn", "split", "findall", "finditer"}
 _CALLS = _SEARCHING | {"match", "fullmatch", "compile"}
 
@@ -61,9 +60,15 @@ def _keep(found: dict[tuple[Any, int], Found], one: Found) -> None:
 
 
 def _modules() -> Iterator[Any]:
-    for each in pkgutil.walk_packages([str(ROOT)], "dragoman."):
-        if not each.name.endswith("__main__"):
-            yield importlib.import_module(each.name)
+    """Import and yield the modules that compile regular expressions, or have tables of them."""
+    for source in read_package():
+        if re.search(r"\bre\.|\bROWS\b", source.text):
+            yield _import(source.path)
+
+
+def _import(path: Path) -> Any:
+    names = [name for name in path.with_suffix("").parts if name != "__init__"]
+    return importlib.import_module(".".join(["dragoman", *names]))
 
 
 def _walk(
@@ -99,14 +104,11 @@ def _walk(
 
 
 @cache
-def _trees() -> tuple[tuple[str, ast.Module], ...]:
-    """Return the syntax trees of the modules that define or use regular expressions."""
-    paths = [
-        path
-        for path in sorted(ROOT.rglob("*.py"))
-        if re.search(r"\bre\.|_[A-Z]+\.\w+\(", path.read_text())
+def _sources() -> list[Source]:
+    """Return the files that define or use regular expressions."""
+    return [
+        source for source in read_package() if re.search(r"\bre\.|_[A-Z]+\.\w+\(", source.text)
     ]
-    return tuple([(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths])
 
 
 def _searched_names() -> set[tuple[str, str]]:
@@ -114,8 +116,8 @@ def _searched_names() -> set[tuple[str, str]]:
     match may begin anywhere in a text, otherwise as ``(name, "whole")``.
     """
     used: set[tuple[str, str]] = set()
-    for _, tree in _trees():
-        for node in ast.walk(tree):
+    for source in _sources():
+        for node in source.nodes:
             if (
                 isinstance(node, ast.Attribute)
                 and node.attr in _CALLS
@@ -140,9 +142,9 @@ def _data() -> Iterator[tuple[str, str]]:
             yield f"config, {tag}", pattern.pattern
 
 
-def _calls_of_re(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
+def _calls_of_re(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Call, str]]:
     """Yield each call of a function of ``re`` that takes a pattern, and the function's name."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -156,41 +158,37 @@ def _calls_of_re(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
 def find_made() -> set[str]:
     """Return the functions that compile a regular expression from data or from user input."""
     found = set()
-    for place, tree in _trees():
-        for function in [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]:
-            for call, _ in _calls_of_re(function):
-                if not (call.args and _text_of(call.args[0], place) is not None):
-                    found.add(f"{place}:{function.name}")
+    for source in _sources():
+        for function in source.nodes:
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for call, _ in _calls_of_re(ast.walk(function)):
+                    if not (call.args and _text_of(call.args[0], source.path) is not None):
+                        found.add(f"{source.path}:{function.name}")
     return found
 
 
 def _literals() -> Iterator[tuple[str, Any, int, str]]:
     """Return the regular expressions in calls: ``re.sub(r"...", ...)``, ``re.sub(_NAME, ...)``."""
-    for place, tree in _trees():
-        for call, verb in _calls_of_re(tree):
-            if call.args and (text := _text_of(call.args[0], place)) is not None:
+    for source in _sources():
+        for call, verb in _calls_of_re(source.nodes):
+            if call.args and (text := _text_of(call.args[0], source.path)) is not None:
                 given = ast.unparse(call)
                 flags = sum(
                     getattr(re, flag)
                     for flag in ("DOTALL", "IGNORECASE", "MULTILINE")
                     if f"re.{flag}" in given
                 )
-                yield f"{place}:{call.lineno}", text, flags, verb
+                yield f"{source.path}:{call.lineno}", text, flags, verb
 
 
-def _text_of(node: ast.expr, place: str) -> str | bytes | None:
+def _text_of(node: ast.expr, path: Path) -> str | bytes | None:
     """Return the regular expression that a literal or a module constant contains, or ``None`` for
     any other kind of expression.
     """
     if isinstance(node, ast.Constant):
         return node.value  # type: ignore[return-value]
     if isinstance(node, ast.Name) and node.id.isupper():
-        name = place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        value = getattr(importlib.import_module(f"dragoman.{name}"), node.id)
+        value = getattr(_import(path), node.id)
         return value if isinstance(value, str | bytes) else None
     return None
 
