@@ -16,7 +16,6 @@ import msgspec
 import pydantic
 import pytest
 
-import dragoman
 import dragoman as d
 from dragoman.events import Assembler
 from dragoman.transport import FixtureTransport
@@ -81,9 +80,9 @@ async def test_call_neither_checks_readiness_nor_retries() -> None:
         connection.reply(500, b"{}")
 
     async with serve(refuse) as server, d.connect("m", base_url=server.base_url) as model:
-        with pytest.raises(dragoman.UnavailableError):
+        with pytest.raises(d.UnavailableError):
             await model.complete("Hi")
-        with pytest.raises(dragoman.UnavailableError):
+        with pytest.raises(d.UnavailableError):
             _ = [event async for event in model.stream("Hi")]
     assert [seen.path for seen in server.requests] == ["/v1/chat/completions"] * 2
 
@@ -345,7 +344,7 @@ async def test_rejected_stream_options_are_omitted_from_later_requests() -> None
             {"supports_images": False},
         ),
         (d.UnsupportedFeatureError, {"messages": "x", "tools": [CITY]}, {"supports_tools": False}),
-        (dragoman.ContextOverflowError, {"messages": "long " * 400}, {"max_context_tokens": 50}),
+        (d.ContextOverflowError, {"messages": "long " * 400}, {"max_context_tokens": 50}),
     ],
 )
 async def test_invalid_request_is_rejected_before_sending(
@@ -720,7 +719,7 @@ async def test_api_key_is_sent_but_never_shown(caplog: pytest.LogCaptureFixture)
             shown = repr(model) + repr(model.__dict__) + repr(vars(model)["codec"].__dict__)
             await model.close()
         unreachable = d.connect("m", base_url=server.base_url, api_key=KEY)
-        with pytest.raises(dragoman.NetworkError) as lost:
+        with pytest.raises(d.NetworkError) as lost:
             await unreachable.complete("Hi")
         errors.append(lost.value)
         await unreachable.close()

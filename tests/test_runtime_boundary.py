@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import dragoman
 import dragoman as d
 from dragoman.events import ModelEvent, ProviderErrorEvent, ToolIntentProposed
 from dragoman.transport import FixtureTransport
@@ -41,7 +40,7 @@ def no_executions() -> Iterator[None]:
 
 def provider(*replies: Reply) -> tuple[d.Provider, FixtureTransport]:
     transport = FixtureTransport(*replies)
-    model = dragoman.connect(
+    model = d.connect(
         "m1", base_url="http://127.0.0.1:9/v1", name="acme", api_key="k", transport=transport
     )
     return model, transport
@@ -251,7 +250,7 @@ async def test_cancelled_tool_call_is_never_proposed(cancelled_after: int) -> No
 
 async def test_error_with_a_partial_response_can_be_pickled() -> None:
     model, _ = provider((200, {}, [chunk({"content": "half"})]))
-    with pytest.raises(dragoman.ProviderError) as caught:
+    with pytest.raises(d.ProviderError) as caught:
         async for _ in model.stream("fix the tests"):
             pass
     copy = pickle.loads(pickle.dumps(caught.value))

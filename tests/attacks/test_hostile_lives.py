@@ -17,7 +17,7 @@ from .hostile_lives import Tally
 
 EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 # The number of kills; ``DRAGOMAN_SESSION_KILLS`` can set a larger number, for a longer run.
-KILLS = int(os.environ.get("DRAGOMAN_SESSION_KILLS", "400" if EXHAUSTIVE else "5"))
+KILLS = int(os.environ.get("DRAGOMAN_SESSION_KILLS", "400" if EXHAUSTIVE else "3"))
 Count = Callable[[str, int], None]
 
 
@@ -57,7 +57,7 @@ def test_session_killed_at_random_moments_loses_no_record(
 
 @pytest.mark.exhaustive
 def test_two_processes_cannot_run_one_session(place: str, tmp_path: Path, count: Count) -> None:
-    sessions = 200 if EXHAUSTIVE else 2
+    sessions = 200 if EXHAUSTIVE else 1
     tally = attack(place, tmp_path, count, sessions=sessions, kills=100 * sessions, runners=2)
     assert tally.refused + tally.fenced > 0
     if EXHAUSTIVE:  # with fewer sessions, some of these cases may not occur

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import dragoman
 import dragoman as d
 from dragoman.batches import BatchError, BatchProgress, OutputError, StrictError
 from dragoman.batches import output as output_module
@@ -319,7 +318,7 @@ async def test_batch_records_tool_calls_and_never_executes_them(out: Path) -> No
 async def test_cost_budget_stops_a_batch_and_covers_all_its_runs(out: Path) -> None:
     model = Echo(pause=0.002)
     model.priced_as = "openai:gpt-5"  # each row uses 10 input and 5 output tokens
-    one = dragoman.cost(d.Usage(10, 5), "openai:gpt-5").total
+    one = d.cost(d.Usage(10, 5), "openai:gpt-5").total
     assert one is not None
     report = await run(prompts(100), out, model, concurrency=10, budget={"usd": one * 30})
     assert (report.rows, report.stopped, report.cost_usd) == (30, "budget", one * 30)
@@ -363,7 +362,7 @@ async def test_cost_of_failed_rows_counts_even_after_they_are_retried(out: Path)
     model = Echo({"p0": cut_off()})
     model.priced_as = "openai:gpt-5"
     first = await run(prompts(2), out, model)
-    assert first.cost_usd > dragoman.cost(d.Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
+    assert first.cost_usd > d.cost(d.Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
     model.given = {}
     again = await run(prompts(2), out, model, retry_failed=True)
     assert again.failed == 0
@@ -386,7 +385,7 @@ async def test_identical_rows_are_sent_once_with_a_cache(tmp_path: Path, out: Pa
     with virtual_time():
         report = await run(rows, out, model, cache=tmp_path / "cache.db")
     assert (len(model.requests), report.cached) == (3, 27)
-    assert report.cost_usd == 3 * dragoman.cost(d.Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
+    assert report.cost_usd == 3 * d.cost(d.Usage(10, 5), "openai:gpt-5").total  # type: ignore[operator]
     assert [row["text"] for row in results(out)] == [f"p{number % 3}!" for number in range(30)]
     assert sum(row.get("cached", False) for row in results(out)) == 27
 
@@ -611,7 +610,7 @@ async def test_invalid_settings_are_found_before_anything_is_sent(
     out: Path, settings: dict[str, Any]
 ) -> None:
     model = Echo()
-    with pytest.raises((ValueError, dragoman.InvalidRequestError)):
+    with pytest.raises((ValueError, d.InvalidRequestError)):
         await d.batch(prompts(1), out, model, **settings)
     assert model.requests == []
     assert not out.exists()

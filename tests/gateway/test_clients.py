@@ -11,7 +11,6 @@ import ollama
 import openai
 import pytest
 
-import dragoman
 import dragoman as d
 from dragoman.events import Assembler
 from dragoman.gateway.app import create_app
@@ -394,7 +393,7 @@ async def test_ollama_version_route_is_served() -> None:
         aiohttp.ClientSession() as session,
     ):
         async with session.get(f"{url}/api/version") as response:
-            assert await response.json() == {"version": dragoman.__version__}
+            assert await response.json() == {"version": d.__version__}
         async with session.get(
             f"{url}/api/version", headers={"host": "elsewhere.test"}
         ) as response:

@@ -1,4 +1,4 @@
-"""Test that the reply checker finds each kind of fault, and none in a correct reply."""
+"""Test that the reply checker finds each kind of fault."""
 
 from __future__ import annotations
 
@@ -57,6 +57,10 @@ MESSAGE: dict[str, Any] = {
 }
 
 
+TOOL_USE = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+GEMINI = json.loads(write_reply("gemini", "Hi"))
+
+
 def form_of(path: str, method: str = "POST") -> Form:
     form = find_form(method, path)
     assert form is not None
@@ -73,38 +77,42 @@ def stream_faults(path: str, text: str) -> list[str]:
     return list(check_reply(form_of(path), 200, "text/event-stream", text.encode()))
 
 
-def test_a_correct_reply_matches_the_vendors_schema() -> None:
-    assert faults("/v1/chat/completions", CHAT) == []
-    assert faults("/v1/messages", MESSAGE) == []
-    assert (
-        faults("/v1beta/models/m:generateContent", json.loads(write_reply("gemini", "Hi"))) == []
-    )
-    assert faults("/api/chat", json.loads(write_reply("ollama", "Hi"))) == []
+def of_chat(change: dict[str, Any]) -> tuple[str, Any]:
+    return "/v1/chat/completions", CHAT | change
 
 
-def test_a_missing_field_violates_the_schema_even_if_it_may_be_null() -> None:
-    choice = {name: value for name, value in CHAT["choices"][0].items() if name != "logprobs"}
-    found = faults("/v1/chat/completions", {**CHAT, "choices": [choice]})
-    # The types of the client and the OpenAPI document both report the fault.
-    assert len(found) == 2
-    assert all('"logprobs" is a required property' in fault for fault in found)
+def of_message(change: dict[str, Any]) -> tuple[str, Any]:
+    return "/v1/messages", MESSAGE | change
 
 
+CHOICE = {name: value for name, value in CHAT["choices"][0].items() if name != "logprobs"}
+
+
+# Every test of the gateway shows that correct replies have no fault.
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("reply", "text"),
     [
-        ({"usage": {"input_tokens": 1, "output_tokens": 1}}, "cache_read_input_tokens"),
-        ({"usage": {**MESSAGE["usage"], "output_tokens": -1}}, "less than the minimum of 0"),
-        ({"content": [{"type": "tool_use", "id": "a.b", "name": "f", "input": {}}]}, "oneOf"),
-        ({"content": [{"type": "tool_use", "id": "a", "name": "", "input": {}}]}, "oneOf"),
+        (of_chat({"created": "1"}), "valid integer"),
+        (of_chat({"created": 1.5}), "valid integer"),
+        (of_chat({"object": "chat"}), "chat.completion"),
+        (of_chat({"usage": {"prompt_tokens": 1}}), "completion_tokens"),
+        # The field is required, even if it may be null.
+        (of_chat({"choices": [CHOICE]}), '"logprobs" is a required property'),
+        (
+            of_message({"usage": {"input_tokens": 1, "output_tokens": 1}}),
+            "cache_read_input_tokens",
+        ),
+        (of_message({"usage": {**MESSAGE["usage"], "output_tokens": -1}}), "the minimum of 0"),
+        (of_message({"content": [{**TOOL_USE, "id": "a.b"}]}), "oneOf"),
+        (of_message({"content": [{**TOOL_USE, "name": ""}]}), "oneOf"),
+        (("/v1/models/m:generateContent", {**GEMINI, "candidateTokens": 5}), "candidateTokens"),
     ],
 )
-def test_reply_that_violates_only_the_openapi_document_is_reported(
-    change: dict[str, Any], text: str
-) -> None:
-    found = faults("/v1/messages", MESSAGE | change)
+def test_wrong_reply_violates_the_vendors_schema(reply: tuple[str, Any], text: str) -> None:
+    found = faults(*reply)
     assert text in "\n".join(found)
-    assert not [fault for fault in found if "strictly" in fault]
+    # Only the OpenAPI document describes the bounds of messages.
+    assert reply[0] != "/v1/messages" or not [fault for fault in found if "strictly" in fault]
 
 
 def test_each_event_of_the_openapi_document_has_a_schema() -> None:
@@ -134,58 +142,14 @@ def find_objects(call: dict[str, Any], holder: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"created": "1"}, "valid integer"),
-        ({"created": 1.5}, "valid integer"),
-        ({"object": "chat"}, "chat.completion"),
-        ({"usage": {"prompt_tokens": 1}}, "completion_tokens"),
-    ],
-)
-def test_value_of_the_wrong_type_violates_the_vendors_schema(
-    change: dict[str, Any], text: str
-) -> None:
-    assert text in "\n".join(faults("/v1/chat/completions", CHAT | change))
-
-
-def test_an_unknown_field_violates_the_gemini_schema() -> None:
-    record = {**json.loads(write_reply("gemini", "Hi")), "candidateTokens": 5}
-    assert "candidateTokens" in "\n".join(faults("/v1/models/m:generateContent", record))
-
-
-@pytest.mark.parametrize(
     "path",
     [
-        "/v1/chat/completions",
-        "/v1/responses",
-        "/v1/messages",
-        "/v1beta/models/m:countTokens",
+        "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1beta/models/m:countTokens",
         "/api/generate",
     ],
-)
+)  # fmt: skip
 def test_error_of_another_shape_violates_the_vendors_schema(path: str) -> None:
     assert faults(path, {"detail": "Not Found"}, 404)
-
-
-def test_an_error_of_the_documented_shape_matches_the_vendors_schema() -> None:
-    error = {"message": "m", "type": "t", "param": None, "code": None}
-    assert faults("/v1/responses", {"error": error}, 400) == []
-    assert (
-        faults(
-            "/v1/messages",
-            {"type": "error", "error": {"type": "api_error", "message": "m"}, "request_id": "r"},
-            500,
-        )
-        == []
-    )
-    assert (
-        faults(
-            "/v1beta/models/m:countTokens",
-            {"error": {"code": 400, "message": "m", "status": "S"}},
-            400,
-        )
-        == []
-    )
 
 
 def test_stream_events_are_checked_against_the_vendors_schema() -> None:

@@ -1,4 +1,4 @@
-"""Test that layers below the session do not run a tool that they receive.
+"""Test that layers below the session do not run a tool that they receive, and shorten no result.
 
 That they import no code that runs tools follows from the list of layers (``test_layers.py``).
 """
@@ -6,6 +6,7 @@ That they import no code that runs tools follows from the list of layers (``test
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,18 @@ import pytest
 
 import dragoman
 from dragoman import Fallback, InvalidRequestError, Observe, Provider, RateLimit, Retry
+from dragoman.log import SqliteLog
 from dragoman.middleware import Record
+from dragoman.permission import Policy
+from dragoman.session import Session
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.tools import FunctionTool, ProcessTool, Toolbox, workspace_tools
 from dragoman.tools.runtime import ExecutableTool, Observation
+from dragoman.transport import FixtureTransport
+from dragoman.wire import CODECS
 
-from ..listed import Listed
-from .playing import call, propose, served
+from ..listed import Listed, speak
+from .playing import call, propose, served, text
 
 # --- tools that fail the test if they run ------------------------------------------------------
 
@@ -129,3 +135,25 @@ def test_tool_description_contains_nothing_executable(tmp_path: Path) -> None:
     for description in tools.describe():
         assert type(description) is dragoman.Tool
         walk([getattr(description, name) for name in description.__struct_fields__])
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+async def test_an_adapter_does_not_truncate_a_tool_result(wire: str) -> None:
+    whole = "line of output\n" * 20_000
+    asked = dragoman.Assistant(tool_calls=[dragoman.ToolCall("call_1", "look", {})])
+    messages = [dragoman.User("Go."), asked, dragoman.ToolResult("call_1", whole)]
+    transport = FixtureTransport((500, {}, [b"{}"]))
+    url = "http://127.0.0.1:9/v1"
+    model = dragoman.connect("m", wire=wire, base_url=url, transport=transport, api_key="k")
+    with pytest.raises(dragoman.ProviderError):
+        await model.complete(messages, [dragoman.Tool("look")], {"max_tokens": 9})
+    assert json.dumps(whole)[1:-1].encode() in transport.requests[0].body
+
+
+async def test_raw_chunks_of_a_stream_are_not_logged(log: SqliteLog, tmp_path: Path) -> None:
+    session = Session(served("openai", speak(text("Done."))), [], Policy([]), log)
+    assert (await session.run("Go.")).text == "Done."
+    log.export(tmp_path / "all.jsonl")
+    written = (tmp_path / "all.jsonl").read_text()
+    for word in ("choices", "delta", "data:"):
+        assert word not in written
