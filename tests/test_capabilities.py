@@ -15,20 +15,11 @@ from hypothesis import strategies as st
 from dragoman.capabilities import UNKNOWN, Capabilities, Fact, Refusal, Source
 
 NAMES = [
-    "supports_images",
-    "supports_documents",
-    "supports_thinking",
-    "supports_tools",
-    "supports_system_prompt",
-    "supports_structured_output",
-    "supports_streaming",
-    "supports_streaming_tool_calls",
-    "supports_parallel_tool_calls",
-    "supports_prompt_caching",
-    "max_context_tokens",
-    "max_output_tokens",
-    "accepted_image_media_types",
-]
+    "supports_images", "supports_documents", "supports_thinking", "supports_tools",
+    "supports_system_prompt", "supports_structured_output", "supports_streaming",
+    "supports_streaming_tool_calls", "supports_parallel_tool_calls", "supports_prompt_caching",
+    "max_context_tokens", "max_output_tokens", "accepted_image_media_types",
+]  # fmt: skip
 RETRIEVAL = [
     "supports_embeddings",
     "supports_reranking",
@@ -60,14 +51,9 @@ def test_capability_names_match_the_contract() -> None:
 
 def test_refusal_reasons_match_the_contract() -> None:
     assert get_args(Refusal) == (
-        "not_configured",
-        "provider_unavailable",
-        "no_vision_support",
-        "exceeds_context_window",
-        "no_tool_support",
-        "no_system_prompt_support",
-        "no_structured_output_support",
-    )
+        "not_configured", "provider_unavailable", "no_vision_support", "exceeds_context_window",
+        "no_tool_support", "no_system_prompt_support", "no_structured_output_support",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [Fact, Capabilities])

@@ -119,14 +119,9 @@ def run(*words: str) -> Any:
 
 def test_choose_command_prints_models_and_reasons(registry: Registry) -> None:
     words = [
-        "lab:*",
-        "--needs",
-        "tools,images,context=200k",
-        "--max-input-price",
-        "1",
-        "--tier",
+        "lab:*", "--needs", "tools,images,context=200k", "--max-input-price", "1", "--tier",
         "fast",
-    ]
+    ]  # fmt: skip
     result = run(*words)
     assert result.stdout.splitlines()[1].startswith("lab:all ")
     assert "1 models fit, cheapest first; 3 are excluded: " in result.stdout

@@ -48,14 +48,10 @@ TREE = [
 ]
 CLASSES = [d.ProviderError, *[row[0] for row in TREE]]
 KEYS = [
-    "sk-abcdefghijklmnop",
-    "sk-proj-AbC_def-0123456789",
-    "gsk_abcdefghijklmnop",
-    "xai-abcdefghijklmnop",
-    "hf_abcdefghijklmnop",
-    "AIzaSyA0123456789abcdefghij",
+    "sk-abcdefghijklmnop", "sk-proj-AbC_def-0123456789", "gsk_abcdefghijklmnop",
+    "xai-abcdefghijklmnop", "hf_abcdefghijklmnop", "AIzaSyA0123456789abcdefghij",
     "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.sig-nature_1",
-]
+]  # fmt: skip
 
 
 # --- class hierarchy of errors -----------------------------------------------------------------

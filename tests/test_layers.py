@@ -328,15 +328,9 @@ def private_accesses(modules: list[Module]) -> list[str]:
 
 Check = Callable[[list[Module]], list[str]]
 CHECKS: list[Check] = [
-    wrong_directions,
-    cycles,
-    hidden_imports,
-    nameless,
-    executors,
-    vendors,
-    event_makers,
+    wrong_directions, cycles, hidden_imports, nameless, executors, vendors, event_makers,
     private_accesses,
-]
+]  # fmt: skip
 
 
 PRESENT = [Module(source) for source in read_package()]
@@ -365,13 +359,8 @@ _PRIVATE_FIELDS = re.compile(
     r"\b(tool_use_id|toolu_|functionCall|function_call|tool_choice_mode|thoughtSignature|logprobs)\b"
 )
 _AGENT_CODE = (
-    "permission.py",
-    "tools",
-    "session",
-    "cli/agent.py",
-    "cli/agent_view.py",
-    "cli/approval.py",
-)
+    "permission.py", "tools", "session", "cli/agent.py", "cli/agent_view.py", "cli/approval.py",
+)  # fmt: skip
 
 
 def test_fields_of_vendors_do_not_appear_in_session_or_cli_code() -> None:

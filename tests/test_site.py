@@ -38,21 +38,12 @@ LOOKS = [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")]
 # One page of each kind: the home page, a guide with code, a table of vendors, wide tables, a
 # generated reference, and long lines of help text.
 LOOKED_AT = [
-    "index.html",
-    "howto/first-steps.html",
-    "providers/index.html",
-    "providers/ollama.html",
-    "concepts/wires.html",
-    "concepts/middleware.html",
-    "recipes/fastapi.html",
-    "recipes/opentelemetry.html",
-    "performance.html",
-    "reference/cli.html",
-    "reference/models-yaml.html",
-    "reference/gateway-fields.html",
-    "reference/python/provider.html",
-    "reference/python/messages.html",
-]
+    "index.html", "howto/first-steps.html", "providers/index.html", "providers/ollama.html",
+    "concepts/wires.html", "concepts/middleware.html", "recipes/fastapi.html",
+    "recipes/opentelemetry.html", "performance.html", "reference/cli.html",
+    "reference/models-yaml.html", "reference/gateway-fields.html",
+    "reference/python/provider.html", "reference/python/messages.html",
+]  # fmt: skip
 
 
 def build(folder: Path) -> Path:

@@ -195,25 +195,10 @@ def reference(body: str) -> list[Frame]:
 
 pieces = st.sampled_from(
     [
-        "data",
-        "event",
-        "id",
-        "retry",
-        "data: ",
-        "x",
-        "7",
-        ":",
-        " ",
-        "\n",
-        "\n",
-        "\r",
-        "\r\n",
-        "\n\n",
-        "\0",
-        "\u2028",
-        "é",
+        "data", "event", "id", "retry", "data: ", "x", "7", ":", " ", "\n", "\n", "\r", "\r\n",
+        "\n\n", "\0", "\u2028", "é",
     ]
-)
+)  # fmt: skip
 bodies = st.builds(
     str.__add__, st.sampled_from(["", "", "\ufeff"]), st.lists(pieces, max_size=25).map("".join)
 )

@@ -76,14 +76,9 @@ async def test_agent_run_appears_as_a_trace_in_phoenix(tmp_path: Path) -> None:
     python = find_program("phoenix", "bin", "python")
     async with phoenix(tmp_path) as url:
         command = [
-            instrument,
-            "--traces_exporter",
-            "otlp",
-            "--metrics_exporter",
-            "none",
-            "--logs_exporter",
-            "none",
-        ]
+            instrument, "--traces_exporter", "otlp", "--metrics_exporter", "none",
+            "--logs_exporter", "none",
+        ]  # fmt: skip
         extra = {
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{url}/v1/traces",

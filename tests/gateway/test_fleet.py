@@ -84,15 +84,9 @@ async def test_limits_hold_with_four_workers_and_two_hundred_clients(
         )
         write_prices(tmp_path)
         options = [
-            "--config",
-            config,
-            "--model",
-            "fast=up:m",
-            "--auth",
+            "--config", config, "--model", "fast=up:m", "--auth", postgres_url, "--state",
             postgres_url,
-            "--state",
-            postgres_url,
-        ]
+        ]  # fmt: skip
         options += ["--redis", redis_url, "--workers", str(WORKERS), "--no-access-log"]
         async with running(*options) as (one, first), running(*options) as (two, second):
             connector = aiohttp.TCPConnector(limit=0)

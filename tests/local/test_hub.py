@@ -222,14 +222,10 @@ def test_access_token_is_not_sent_without_tls() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        "hf:owner",
-        "hf:owner/repo",
-        "hf:owner/repo/file.bin",
-        "hf:owner/../file.gguf",
-        "hf:a/b/../../x.gguf",
-        "hf:",
+        "hf:owner", "hf:owner/repo", "hf:owner/repo/file.bin", "hf:owner/../file.gguf",
+        "hf:a/b/../../x.gguf", "hf:",
     ],
-)
+)  # fmt: skip
 def test_invalid_hub_names_are_rejected(hub: HubServer, spec: str) -> None:
     with pytest.raises(WeightsError):
         pull_model(spec)

@@ -424,16 +424,9 @@ async def test_no_secret_reaches_a_cassette(tmp_path: Path, status: int) -> None
 
 
 NAMED = [
-    "api_key",
-    "apiKey",
-    "x-api-key",
-    "API Key",
-    "client_secret",
-    "password",
-    "Authorization",
-    "credentials",
-    "token",
-]
+    "api_key", "apiKey", "x-api-key", "API Key", "client_secret", "password", "Authorization",
+    "credentials", "token",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMED)

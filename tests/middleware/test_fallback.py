@@ -25,13 +25,9 @@ from dragoman.validate import build_request
 from tests.listed import Clock, Listed, broken, collect, reply
 
 LEADS_ON = (
-    d.AuthenticationError,
-    d.ContextOverflowError,
-    d.InvalidModelError,
-    d.QuotaExceededError,
-    d.UnsupportedContentError,
-    d.UnsupportedFeatureError,
-)
+    d.AuthenticationError, d.ContextOverflowError, d.InvalidModelError, d.QuotaExceededError,
+    d.UnsupportedContentError, d.UnsupportedFeatureError,
+)  # fmt: skip
 ERRORS = [
     kind
     for name in errors.__all__
@@ -187,14 +183,9 @@ async def test_several_reasons_to_skip_a_candidate_are_reported_in_a_fixed_order
         else:
             lacks.popitem()
     assert order == [
-        "not_configured",
-        "provider_unavailable",
-        "no_vision_support",
-        "exceeds_context_window",
-        "no_tool_support",
-        "no_system_prompt_support",
-        "no_structured_output_support",
-    ]
+        "not_configured", "provider_unavailable", "no_vision_support", "exceeds_context_window",
+        "no_tool_support", "no_system_prompt_support", "no_structured_output_support",
+    ]  # fmt: skip
 
 
 async def test_candidate_with_unknown_capabilities_is_not_skipped() -> None:

@@ -122,14 +122,9 @@ def show_response(response: Any) -> Any:
 
 def show_reply(reply: Reply) -> Any:
     return [
-        reply.usage,
-        reply.raw,
-        reply.warnings,
-        reply.issuer,
-        reply.provider,
-        reply.model,
+        reply.usage, reply.raw, reply.warnings, reply.issuer, reply.provider, reply.model,
         reply.attempt,
-    ]
+    ]  # fmt: skip
 
 
 def with_plain_ids(seen: dict[str, Any]) -> str:

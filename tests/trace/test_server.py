@@ -109,16 +109,10 @@ def test_trace_server_rejects_methods_that_write(url: str, method: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "",
-        "trace.css",
-        "trace.js",
-        "render.js",
-        "api/questions",
-        "api/sessions",
-        "api/record?session=x&seq=1",
-        "nothing",
+        "", "trace.css", "trace.js", "render.js", "api/questions", "api/sessions",
+        "api/record?session=x&seq=1", "nothing",
     ],
-)
+)  # fmt: skip
 def test_every_response_has_security_headers(url: str, path: str) -> None:
     _, _, headers = ask(url + path)
     policy = headers["content-security-policy"]
