@@ -11,6 +11,7 @@ from dragoman.ulid import new_ulid
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 RANDOM = 2**80  # the number of ids of one millisecond
+COUNTS = 2**20  # how many of them begin with the same letters
 
 
 def read(text: str) -> int:
@@ -20,10 +21,16 @@ def read(text: str) -> int:
     return number
 
 
+def write(number: int, length: int) -> str:
+    return "".join([ALPHABET[number >> 5 * place & 31] for place in reversed(range(length))])
+
+
 def set_time(patch: pytest.MonkeyPatch, now: int, *, last: int = 0) -> None:
     """Set the clock to a millisecond, and the number of the id that was generated last."""
     patch.setattr(ulid.time, "time_ns", lambda: now * 1_000_000)
-    patch.setattr(ulid, "_last", last)
+    patch.setattr(ulid, "_moment", last // RANDOM)
+    patch.setattr(ulid, "_prefix", write(last // COUNTS, 22))
+    patch.setattr(ulid, "_count", last % COUNTS)
 
 
 def test_ulids_have_26_characters_and_sort_by_time() -> None:
@@ -39,7 +46,7 @@ def test_ulid_begins_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("now", [5, 4])  # the same millisecond, and a clock that was set back
-@pytest.mark.parametrize("bits", [0, 7, 31, 1023, RANDOM - 2])
+@pytest.mark.parametrize("bits", [0, 7, 31, 1023, COUNTS - 3, RANDOM - 3])
 def test_next_ulid_of_the_same_millisecond_is_greater_by_one(
     now: int, bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

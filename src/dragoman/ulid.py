@@ -13,21 +13,31 @@ import time
 __all__ = ["new_ulid"]
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford base 32, as in the ULID specification
-_SHIFTS = range(125, -5, -5)  # the positions of the letters in the number, 5 bits each
-_RANDOM_BITS = 80
+_LETTERS = (_ALPHABET * 8).encode()  # the letter of each byte: each letter is equally likely
+# The positions of the bits of each letter: ten letters are the millisecond, the last four a count.
+_TIME_SHIFTS = range(45, -5, -5)
+_COUNT_SHIFTS = range(15, -5, -5)
+_COUNT_BITS = 20
 _lock = threading.Lock()
-_last = 0  # the last id as a number: the millisecond, followed by the random bits
+_moment = 0  # the millisecond of the last id
+_prefix = ""  # the first 22 letters of all ids of that millisecond
+_count = 0
 
 
 def new_ulid() -> str:
     """Generate a ULID: sortable by time, and strictly increasing within this process."""
-    global _last
+    global _moment, _prefix, _count
     now = time.time_ns() // 1_000_000
     with _lock:
-        if now > _last >> _RANDOM_BITS:
-            _last = now << _RANDOM_BITS | random.getrandbits(_RANDOM_BITS)
-        else:
-            # Within the same millisecond, or after the clock was set back, increment the last id.
-            _last += 1
-        number = _last
-    return "".join([_ALPHABET[number >> shift & 31] for shift in _SHIFTS])
+        # Within the same millisecond, or after the clock was set back, increment the last id.
+        _count += 1
+        if now > _moment or _count >> _COUNT_BITS:
+            _moment = max(now, _moment + 1)
+            letters = random.randbytes(12).translate(_LETTERS).decode()
+            _prefix = _encode(_moment, _TIME_SHIFTS) + letters
+            _count = random.getrandbits(_COUNT_BITS - 1)
+        return _prefix + _encode(_count, _COUNT_SHIFTS)
+
+
+def _encode(number: int, shifts: range) -> str:
+    return "".join([_ALPHABET[number >> shift & 31] for shift in shifts])
