@@ -43,6 +43,7 @@ class HttpConnection(HttpToolsProtocol):
     is_closing = False  # whether the connection is closed, or will be after a delay
     running: RequestResponseCycle | None = None  # the request that is being answered
     inner: asyncio.Transport
+    writer: _ReplyTransport
     _on_disconnect: Callable[[], None] | None = None
     _lingered = 0  # bytes received since the connection began to close
     _unsent = 0
@@ -53,7 +54,8 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         self.inner = transport
         self.bounds = self.app_state.get("bounds") or Bounds()
-        super().connection_made(_ClosingTransport(transport, self))  # type: ignore[arg-type]
+        self.writer = _ReplyTransport(transport, self)
+        super().connection_made(self.writer)  # type: ignore[arg-type]
         link = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):  # the client may have disconnected
             link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -76,6 +78,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.running = cycle
+        self.writer.expects_head = True
         super()._start_asgi_task(cycle, app)
 
     @property
@@ -125,7 +128,7 @@ class HttpConnection(HttpToolsProtocol):
         cycle = self.running
         if cycle is None or cycle.response_started or cycle.scope["http_version"] == "1.0":
             return
-        self.inner.write(_INTERIM)
+        self.writer.write(_INTERIM)
         self._probe_timer = self.loop.call_later(seconds, self._probe, seconds * 4)
 
     # --- clients that do not read
@@ -171,6 +174,7 @@ class HttpConnection(HttpToolsProtocol):
         """
         if self.is_closing:
             return
+        self.writer.flush()
         self.is_closing = True
         self.stop_waiting()
         is_body_incomplete = self.cycle is not None and self.cycle.more_body
@@ -211,17 +215,38 @@ class HttpConnection(HttpToolsProtocol):
             self.inner.abort()
 
 
-class _ClosingTransport:
-    """A transport whose ``close`` calls the connection instead, which may delay closing.
+class _ReplyTransport:
+    """The transport that uvicorn writes a reply to.
 
-    uvicorn calls ``close`` when some bytes may still be unread or unsent.
+    The head of a reply waits for the first bytes of the body, so that one system call sends both.
+    ``close`` calls the connection, which may delay closing: uvicorn calls it when some bytes may
+    still be unread or unsent.
     """
 
     def __init__(self, inner: asyncio.Transport, connection: HttpConnection) -> None:
-        self.write = inner.write
         self.close = connection.close
+        self.get_extra_info = inner.get_extra_info
+        self.expects_head = False  # whether the next bytes are the head of a reply
+        self._head = b""
         self._inner = inner
         self._connection = connection
+
+    def write(self, data: bytes) -> None:
+        if self.expects_head:
+            self.expects_head = False
+            self._head = data
+            self._connection.loop.call_soon(self.flush)
+        elif self._head:
+            self._head += data
+            self.flush()
+        else:
+            self._inner.write(data)
+
+    def flush(self) -> None:
+        """Send a head that still waits for its body."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._inner.write(head)
 
     def is_closing(self) -> bool:
         return self._connection.is_closing or self._inner.is_closing()

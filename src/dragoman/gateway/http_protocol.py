@@ -11,7 +11,6 @@ from __future__ import annotations
 import http
 import ipaddress
 import json
-from collections import Counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,7 +22,7 @@ from .http_connection import HttpConnection
 Fields = list[tuple[bytes, bytes]]
 
 # for each server, the number of connections of each peer
-_peers: WeakKeyDictionary[ServerState, Counter[str]] = WeakKeyDictionary()
+_peers: WeakKeyDictionary[ServerState, dict[str, int]] = WeakKeyDictionary()
 
 
 class _RefusedError(Exception):
@@ -37,6 +36,7 @@ class BoundedHttpProtocol(HttpConnection):
     """
 
     _peer = ""
+    _peers: dict[str, int]
     _keep_alive = False  # whether the request being received allows keep-alive
     # bytes received since the last complete header block or the last part of a body
     _unread = 0
@@ -44,22 +44,18 @@ class BoundedHttpProtocol(HttpConnection):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._peer = _network_of(self.client[0]) if self.client else ""
-        peers = _peers.setdefault(self.server_state, Counter())
-        peers[self._peer] += 1
+        self._peers = _peers.setdefault(self.server_state, {})
+        count = self._peers[self._peer] = self._peers.get(self._peer, 0) + 1
         bounds = self.bounds
-        if (
-            len(self.connections) > bounds.connections
-            or peers[self._peer] > bounds.connections_per_peer
-        ):
+        if len(self.connections) > bounds.connections or count > bounds.connections_per_peer:
             self._refuse(503, "the gateway has too many connections", expects_data=True)
         else:
             self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        peers = _peers[self.server_state]
-        peers[self._peer] -= 1
-        if not peers[self._peer]:
-            del peers[self._peer]
+        self._peers[self._peer] -= 1
+        if not self._peers[self._peer]:
+            del self._peers[self._peer]
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -204,7 +200,7 @@ class BoundedHttpProtocol(HttpConnection):
                 return
             self.disconnect()
         if running is None or running.response_complete or not running.response_started:
-            self.inner.write(_refusal(status, message))
+            self.writer.write(_refusal(status, message))
         self.close(expects_data=expects_data)
 
     def _stop_parsing(self) -> None:
