@@ -29,6 +29,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpAsked
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import InvalidModelError, ProviderError
 from ..log import EventLog, open_log
@@ -131,16 +132,37 @@ def create_app(
     if store is not None:
         service.store, service.background = store, Background(store)
     service.usage = None if admin is None else usage or UsageBook(None)
-    app = Starlette(
+    app = _Gateway(
         routes=_routes(service, admin),
         middleware=[_allow_origins(cors)] if cors else [],
-        exception_handlers={404: _refuse_route, 405: _refuse_route},
         lifespan=partial(_live, service),
     )
     # a redirect would be sent before the key is checked, and repeat the client's Host header
     app.router.redirect_slashes = False
     app.state.service = service
     return app
+
+
+class _Gateway(Starlette):
+    """Run the routes without the two middleware layers that Starlette adds for exceptions.
+
+    Each layer wraps every message of a reply. An exchange replies to its errors itself, and the
+    HTTP server replies to a defect with status 500; what remains are requests without a route.
+    """
+
+    def build_middleware_stack(self) -> ASGIApp:
+        app: ASGIApp = self._find_route
+        for layer, arguments, options in reversed(self.user_middleware):
+            app = layer(app, *arguments, **options)
+        return app
+
+    async def _find_route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.router(scope, receive, send)
+        except HTTPException as error:
+            asked = HttpAsked(scope)
+            problem = explain(asked.method, asked.url.path, error.status_code)
+            await _refusal(asked, problem)(scope, receive, send)
 
 
 @contextlib.asynccontextmanager
@@ -277,12 +299,6 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         Route("/metrics", pages.metrics, methods=["GET"]),
         Route("/openapi.json", pages.openapi, methods=["GET"]),
     ]
-
-
-async def _refuse_route(asked: HttpAsked, error: Exception) -> Response:
-    """Answer a request that does not match any route."""
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    return _refusal(asked, explain(asked.method, asked.url.path, status))
 
 
 class _Pages:
