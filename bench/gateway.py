@@ -86,12 +86,14 @@ def serve_ours(base: str, port: int) -> None:
     from dragoman.gateway.app import create_app
     from dragoman.gateway.http_protocol import BoundedHttpProtocol
     from dragoman.gateway.keys import Key, KeyRing, hash_key
+    from dragoman.gateway.supervisor import tune_collector
 
     kinds = ("text", "burst", "paced", "held")
     models = {
         kind: connect("bench-1", base_url=f"{base}/{kind}/v1", keep_raw=False) for kind in kinds
     }
     app = create_app(models, keys=KeyRing([Key("bench", hash_key(KEY))]))
+    tune_collector()
     uvicorn.run(
         app,
         port=port,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -60,6 +61,17 @@ def bind_port(host: str, port: int) -> socket.socket:
     return bound
 
 
+def tune_collector() -> None:
+    """Let the garbage collector run less often, and skip the objects of the application itself.
+
+    It runs after 700 new objects by default. A request creates as many, and few of them are in
+    reference cycles; with 32 requests at a time, searching them took 7 % of the CPU time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 def create_worker_app(listener: socket.socket | None) -> Starlette:
     """Build the application of a worker.
 
@@ -67,6 +79,7 @@ def create_worker_app(listener: socket.socket | None) -> Starlette:
     ``functools.partial`` of this function and the socket is pickled for each worker process.
     """
     app = create_app_from_environment()
+    tune_collector()
     if listener is not None:
         service: Service = app.state.service
         service.side_port = partial(serve_readiness, service, listener)
