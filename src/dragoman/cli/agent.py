@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import click
+from msgspec import Struct
 
 from ..errors import UnsupportedFeatureError
 from ..local import WeightsError, find_model, list_models
@@ -49,9 +50,10 @@ from .completion import ModelName
 from .console import legible
 from .doctor import doctor
 from .errors import EXIT_CODES, WrongFile, report_errors
-from .log import log_option, open_log_at
-from .mcp import mcp_options, open_servers
-from .options import default_model, model_options, open_model
+from .log import LogPlace, open_log_at
+from .mcp import McpOptions, open_servers
+from .options import ModelOptions, default_model, open_model
+from .parameters import ExistingFile, Folder, Json, add_options, option
 from .sessions import find_session
 
 _EFFECTS = ("none", "read", "write", "execute", "network")
@@ -96,132 +98,93 @@ class _Agent(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
 
+class AgentOptions(Struct, kw_only=True):
+    """The options of ``dragoman agent``."""
+
+    model: Annotated[
+        str | None,
+        "The model; by default $DRAGOMAN_MODEL or default: of models.yaml.",
+        option(type=ModelName()),
+    ] = None
+    target: ModelOptions
+    workspace: Annotated[Folder, "The folder it may work in."] = Path()
+    allowed: Annotated[
+        tuple[str, ...], "Allow without asking; see above.", option("RULE", "--allow")
+    ] = ()
+    denied: Annotated[
+        tuple[str, ...], "Deny without asking; it overrules --allow.", option("RULE", "--deny")
+    ] = ()
+    policy: Annotated[ExistingFile, "Rules in a YAML or JSON file."] = None
+    mode: Annotated[
+        str | None,
+        "Allow everything that no rule denies.",
+        option(flags="--yes", flag_value="yes"),
+        "Ask about everything, reading too, even without a terminal.",
+        option(flags="--ask", flag_value="ask"),
+    ] = None
+    hook: Annotated[
+        str | None,
+        "A program that decides: it reads a proposal as JSON and prints its answer.",
+        option("COMMAND"),
+    ] = None
+    await_approval: Annotated[
+        bool, "Wait for answers from another process, too: dragoman log approve."
+    ] = False
+    limits: Annotated[
+        tuple[str, ...],
+        "steps=N, tokens=N, usd=N or seconds=N; may be repeated. 50 steps unless you say "
+        "otherwise.",
+        option("LIMIT", "--budget"),
+    ] = ()
+    context: Annotated[
+        str,
+        "What to leave out of a conversation that grows too long: old results, old turns, or "
+        "nothing. With summary, the model summarises old turns.",
+        option(type=click.Choice(list(_CONTEXTS))),
+    ] = "results"
+    plugins: Annotated[
+        tuple[str, ...], "Tools of another package that it may use.", option("NAME", "--plugin")
+    ] = ()
+    mcp: McpOptions
+    network: Annotated[bool, "Let commands in the sandbox use the network."] = False
+    readable: Annotated[
+        tuple[str, ...],
+        "A part of the home, such as ~/.cargo, that commands in the sandbox may read; may be "
+        "repeated.",
+        option("PATH", type=click.Path(exists=True)),
+    ] = ()
+    system: Annotated[
+        str, "Other instructions for the model.", option("TEXT", show_default=False)
+    ] = _SYSTEM
+    max_tokens: Annotated[int | None, "The longest reply."] = None
+    where: LogPlace = None
+    resume: Annotated[
+        str | None,
+        "Go on with a session: its id, the beginning of it, or last.",
+        option("SESSION"),
+    ] = None
+    fork: Annotated[
+        str | None, "Begin a new session with the conversation of another one.", option("SESSION")
+    ] = None
+    at: Annotated[
+        int | None, "With --resume or --fork: go on after this record.", option("SEQ", ge=1)
+    ] = None
+    goals: Annotated[
+        tuple[str, ...], "A goal to pursue after it; may be repeated.", option("GOAL", "--then")
+    ] = ()
+    takeover: Annotated[bool, "With --resume: go on even if the session still runs elsewhere."] = (
+        False
+    )
+    once: Annotated[
+        bool, "End after the first answer; at a terminal, do not ask what is next."
+    ] = False
+    as_json: Annotated[Json, "Print every record, one JSON object a line."] = False
+
+
 @click.command("agent", cls=_Agent)
 @click.argument("goal", required=False)
-@click.option(
-    "--model",
-    type=ModelName(),
-    help="The model; by default $DRAGOMAN_MODEL or default: of models.yaml.",
-)
-@model_options
-@click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
-    show_default=True,
-    help="The folder it may work in.",
-)
-@click.option(
-    "--allow", "allowed", multiple=True, metavar="RULE", help="Allow without asking; see above."
-)
-@click.option(
-    "--deny",
-    "denied",
-    multiple=True,
-    metavar="RULE",
-    help="Deny without asking; it overrules --allow.",
-)
-@click.option(
-    "--policy", type=click.Path(exists=True, dir_okay=False), help="Rules in a YAML or JSON file."
-)
-@click.option("--yes", "mode", flag_value="yes", help="Allow everything that no rule denies.")
-@click.option(
-    "--ask",
-    "mode",
-    flag_value="ask",
-    help="Ask about everything, reading too, even without a terminal.",
-)
-@click.option(
-    "--hook",
-    metavar="COMMAND",
-    help="A program that decides: it reads a proposal as JSON and prints its answer.",
-)
-@click.option(
-    "--await-approval",
-    is_flag=True,
-    help="Wait for answers from another process, too: dragoman log approve.",
-)
-@click.option(
-    "--budget",
-    "limits",
-    multiple=True,
-    metavar="LIMIT",
-    help=(
-        "steps=N, tokens=N, usd=N or seconds=N; may be repeated. 50 steps unless you say "
-        "otherwise."
-    ),
-)
-@click.option(
-    "--context",
-    type=click.Choice(list(_CONTEXTS)),
-    default="results",
-    show_default=True,
-    help=(
-        "What to leave out of a conversation that grows too long: old results, old turns, or "
-        "nothing. With summary, the model summarises old turns."
-    ),
-)
-@click.option(
-    "--plugin",
-    "plugins",
-    multiple=True,
-    metavar="NAME",
-    help="Tools of another package that it may use.",
-)
-@mcp_options
-@click.option("--network", is_flag=True, help="Let commands in the sandbox use the network.")
-@click.option(
-    "--readable",
-    multiple=True,
-    type=click.Path(exists=True),
-    metavar="PATH",
-    help=(
-        "A part of the home, such as ~/.cargo, that commands in the sandbox may read; may be "
-        "repeated."
-    ),
-)
-@click.option(
-    "--system", metavar="TEXT", default=_SYSTEM, help="Other instructions for the model."
-)
-@click.option("--max-tokens", type=int, help="The longest reply.")
-@log_option
-@click.option(
-    "--resume",
-    metavar="SESSION",
-    help="Go on with a session: its id, the beginning of it, or last.",
-)
-@click.option(
-    "--fork", metavar="SESSION", help="Begin a new session with the conversation of another one."
-)
-@click.option(
-    "--at",
-    type=click.IntRange(1),
-    metavar="SEQ",
-    help="With --resume or --fork: go on after this record.",
-)
-@click.option(
-    "--then",
-    "goals",
-    multiple=True,
-    metavar="GOAL",
-    help="A goal to pursue after it; may be repeated.",
-)
-@click.option(
-    "--takeover",
-    is_flag=True,
-    help="With --resume: go on even if the session still runs elsewhere.",
-)
-@click.option(
-    "--once",
-    is_flag=True,
-    help="End after the first answer; at a terminal, do not ask what is next.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print every record, one JSON object a line."
-)
-def command(
-    goal: str | None, workspace: Path, where: str | None, *, as_json: bool, **options: Any
-) -> None:
+@add_options
+def command(goal: str | None, options: AgentOptions) -> None:
     """Let a model pursue GOAL with tools in a folder: read, list, search and edit files, run bash.
 
     Reading is allowed. Every other call asks for your approval, and is denied without a terminal.
@@ -233,46 +196,47 @@ def command(
     codes: 0 the model answered, 23 a budget is exhausted, 24 the session failed, 130 interrupted.
     """
     hide_memory()  # keep commands from reading the API keys of this process in /proc
-    policy = _read_policy(
-        options["policy"], options["allowed"], options["denied"], options["mode"]
-    )
-    budget = _read_budget(options["limits"])
+    policy = _read_policy(options)
+    budget = _read_budget(options.limits)
     _check_options(goal, options)
     with report_errors():
         provider = _open_model(options)
-    view = AgentView(as_json=as_json)
+    view = AgentView(as_json=options.as_json)
     # The library's warnings are recorded and shown by other means, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
     lines = Lines()
-    options["lines"] = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
-    approver = make_approver(view, lines, always=options["mode"] == "ask")
+    approver = make_approver(view, lines, always=options.mode == "ask")
     is_watched = sys.stdin.isatty() and sys.stdout.isatty()
-    follow_up = lines if is_watched and not as_json and not options["once"] else None
+    follow_up = lines if is_watched and not options.as_json and not options.once else None
     settings = {
-        "system": options["system"],
-        "config": RuntimeConfig(max_tokens=options["max_tokens"]),
+        "system": options.system,
+        "config": RuntimeConfig(max_tokens=options.max_tokens),
         "budget": budget,
-        "context": _CONTEXTS[options["context"]],
+        "context": _CONTEXTS[options.context],
         "on_record": view.show_record,
         "on_event": view.show_event,
-        "metadata": {"workspace": str(workspace.resolve()), "sandbox": find_sandbox().label},
+        "metadata": {
+            "workspace": str(options.workspace.resolve()),
+            "sandbox": find_sandbox().label,
+        },
     }
-    with open_log_at(where, readonly=False) as log:
+    with open_log_at(options.where, readonly=False) as log:
         settings["approve"] = _add_approvers(log, approver, options)
-        for name in ("resume", "fork"):
-            if options[name] is not None:
-                options[name] = find_session(log, options[name], kind="agent")
+        if options.resume is not None:
+            options.resume = find_session(log, options.resume, kind="agent")
+        if options.fork is not None:
+            options.fork = find_session(log, options.fork, kind="agent")
         view.warn_of_sandbox(find_sandbox())
-        work = _run(provider, workspace, policy, log, goal, settings, options, view, follow_up)
+        work = _run(provider, policy, log, goal, settings, options, view, lines, follow_up)
         _leave(asyncio.run(work))
 
 
-def _open_model(options: dict[str, Any]) -> Provider:
+def _open_model(options: AgentOptions) -> Provider:
     """Open the named or the default model; raise an error if it is known to lack tool support."""
-    model, base_url = options["model"], options["base_url"]
-    if base_url is not None and model is None:
+    base_url = options.target.base_url
+    if base_url is not None and options.model is None:
         raise click.UsageError("--base-url needs --model")
-    model = model or default_model() or "local"
+    model = options.model or default_model() or "local"
     scheme, _, rest = model.partition(":")
     if base_url is None and scheme in SCHEMES:
         # for an unknown name, opening the model raises an error that lists the known names
@@ -280,9 +244,7 @@ def _open_model(options: dict[str, Any]) -> Provider:
             found = find_model(rest)
             if found.entry is not None and not found.entry.calls_tools:
                 raise _refuse("local", found.entry.model)
-    provider = open_model(
-        model, *[options[name] for name in ("base_url", "wire", "api_key_env", "timeout")]
-    ).provider
+    provider = open_model(model, options.target).provider
     if provider.capabilities.known("supports_tools") is False:
         raise _refuse(provider.name, provider.model)
     return provider
@@ -303,17 +265,17 @@ def _refuse(provider: str, model: str) -> UnsupportedFeatureError:
 
 async def _run(
     provider: Provider,
-    workspace: Path,
     policy: Policy,
     log: EventLog,
     goal: str | None,
     settings: dict[str, Any],
-    options: dict[str, Any],
+    options: AgentOptions,
     view: AgentView,
+    lines: Lines,
     follow_up: Lines | None,
 ) -> Outcome:
     try:
-        async with provider, _open_tools(workspace, options, view) as tools:
+        async with provider, _open_tools(options, view, lines) as tools:
             for rule in policy.find_idle(
                 [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
             ):
@@ -321,7 +283,7 @@ async def _run(
                     f"the rule {rule.label!r} never matches: no tool that it is about names paths"
                 )
             session = await _open_session(provider, tools, policy, log, settings, options)
-            for more in options["goals"]:
+            for more in options.goals:
                 session.follow_up(more)
             outcome = await session.run(goal)
             view.show_outcome(outcome)
@@ -345,30 +307,30 @@ async def _open_session(
     policy: Policy,
     log: EventLog,
     settings: dict[str, Any],
-    options: dict[str, Any],
+    options: AgentOptions,
 ) -> Session[Any]:
-    if options["fork"] is not None:
+    if options.fork is not None:
         return await Session.fork(
-            provider, tools, policy, log, options["fork"], at=options["at"], **settings
+            provider, tools, policy, log, options.fork, at=options.at, **settings
         )
-    if options["resume"] is None:
+    if options.resume is None:
         return Session(provider, tools, policy, log, **settings)
-    name, facts = options["resume"], {"takeover": options["takeover"], "at": options["at"]}
-    return await Session.resume(provider, tools, policy, log, name, **facts, **settings)
+    settings |= {"takeover": options.takeover, "at": options.at}
+    return await Session.resume(provider, tools, policy, log, options.resume, **settings)
 
 
 def _add_approvers(
-    log: EventLog, approver: Approver | None, options: dict[str, Any]
+    log: EventLog, approver: Approver | None, options: AgentOptions
 ) -> Approver | None:
     """Extend an approver as the command-line options request, and return the result.
 
     With ``--await-approval``, another process may also decide. With ``--hook``, the hook program
     decides first.
     """
-    if options["await_approval"]:
+    if options.await_approval:
         approver = RemoteApprover(log, approver)
-    if options["hook"]:
-        approver = hook(shlex.split(options["hook"]), then=approver)
+    if options.hook:
+        approver = hook(shlex.split(options.hook), then=approver)
     return approver
 
 
@@ -383,17 +345,18 @@ async def _ask_next(lines: Lines) -> str:
 
 @asynccontextmanager
 async def _open_tools(
-    workspace: Path, options: dict[str, Any], view: AgentView
+    options: AgentOptions, view: AgentView, lines: Lines
 ) -> AsyncIterator[list[ExecutableTool]]:
     async with AsyncExitStack() as stack:
         tools = workspace_tools(
-            workspace, network=options["network"], readable=options["readable"]
+            options.workspace, network=options.network, readable=options.readable
         )
         try:
-            tools += plugin_tools(options["plugins"])
+            tools += plugin_tools(options.plugins)
         except ValueError as error:
             raise click.UsageError(f"--plugin: {error}") from error
-        tools += await open_servers(stack, options, view, options["lines"])
+        asked = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
+        tools += await open_servers(stack, options.mcp, view, asked)
         yield tools
 
 
@@ -409,32 +372,30 @@ def _leave(outcome: Outcome) -> None:
 # --- reading the options -----------------------------------------------------------------------
 
 
-def _check_options(goal: str | None, options: dict[str, Any]) -> None:
-    resumed, forked = options["resume"] is not None, options["fork"] is not None
+def _check_options(goal: str | None, options: AgentOptions) -> None:
+    resumed, forked = options.resume is not None, options.fork is not None
     if goal is None and not resumed and not forked:
         raise click.UsageError("give a GOAL, or --resume a session")
-    if options["takeover"] and not resumed:
+    if options.takeover and not resumed:
         raise click.UsageError("--takeover needs --resume")
     if resumed and forked:
         raise click.UsageError("--resume or --fork, one of the two")
-    if options["at"] is not None and not resumed and not forked:
+    if options.at is not None and not resumed and not forked:
         raise click.UsageError("--at needs --resume or --fork")
 
 
-def _read_policy(
-    path: str | None, allowed: tuple[str, ...], denied: tuple[str, ...], mode: str | None
-) -> Policy:
-    if path is not None:
+def _read_policy(options: AgentOptions) -> Policy:
+    if options.policy is not None:
         try:
-            given = Policy.load(path)
+            given = Policy.load(options.policy)
         except ConfigError as error:
             raise WrongFile(str(error)) from error
     else:
-        given = Policy(_HISTORY if mode == "ask" else [*_HISTORY, _READING])
+        given = Policy(_HISTORY if options.mode == "ask" else [*_HISTORY, _READING])
     rules = [
-        *[_read_rule("allow", text) for text in allowed],
-        *[_read_rule("deny", text) for text in denied],
-        *([Rule("allow", name="--yes")] if mode == "yes" else []),
+        *[_read_rule("allow", text) for text in options.allowed],
+        *[_read_rule("deny", text) for text in options.denied],
+        *([Rule("allow", name="--yes")] if options.mode == "yes" else []),
     ]
     return Policy([*given.rules, *rules], given.default)
 

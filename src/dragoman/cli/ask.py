@@ -8,10 +8,12 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..errors import ProviderError
 from ..events import Event, Response, encode_event
@@ -22,68 +24,61 @@ from .attachments import read_attachment
 from .completion import ModelName
 from .console import echo_json, legible, show_json, working
 from .errors import report_errors
-from .options import choose_model, is_model_name, json_option, model_options, open_model, read_json
-from .recording import Recording, make_metadata, no_log_option, open_recording
+from .options import ModelOptions, choose_model, is_model_name, open_model, read_json
+from .parameters import ExistingFile, Json, add_options, option
+from .recording import Recording, make_metadata, open_recording
 from .screen import PlainScreen, open_screen, show_ending, stop_on_interrupt
 
 _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
 
 
+class ConfigOptions(Struct):
+    """The options for the settings of a call."""
+
+    max_tokens: Annotated[int | None, "The most tokens the answer may have."] = None
+    temperature: Annotated[float | None, "Sampling temperature."] = None
+    reasoning: Annotated[
+        str | None,
+        "Reasoning: off, minimal, low, medium, high, or a token budget.",
+        option("EFFORT|TOKENS"),
+    ] = None
+    options: Annotated[
+        tuple[tuple[str, str], ...],
+        "Any other setting, such as top_p 0.9, or a field of the provider's own.",
+        option("KEY VALUE", "-o --option", nargs=2),
+    ] = ()
+
+
+class AskOptions(Struct, kw_only=True):
+    """The options of ``dragoman ask``."""
+
+    target: ModelOptions
+    system: Annotated[str | None, "The system prompt.", option("TEXT")] = None
+    attachments: Annotated[
+        tuple[str, ...],
+        "Attach an image, a PDF or a text file; may be repeated.",
+        option("FILE|URL", "-a --attach --image"),
+    ] = ()
+    tool_schema: Annotated[ExistingFile, "A JSON file with one tool or a list."] = None
+    schema: Annotated[ExistingFile, "A JSON Schema the answer must satisfy."] = None
+    config: ConfigOptions
+    retries: Annotated[int, "Retry transient errors.", option(ge=0, le=100)] = 2
+    extract: Annotated[
+        bool, "Print only the first code block of the answer.", option(flags="-x --extract")
+    ] = False
+    stream: Annotated[bool, "Print the answer as it arrives."] = True
+    no_log: Annotated[bool, "Do not record this in the log."] = False
+    as_json: Annotated[
+        Json, "Print the events, one a line, or with --no-stream the reply as one object, as JSON."
+    ] = False
+    raw: Annotated[bool, "Print what the provider sent, as JSON."] = False
+
+
 @click.command("ask")
 @click.argument("model", required=False, type=ModelName())
 @click.argument("prompt", required=False)
-@model_options
-@click.option("--system", metavar="TEXT", help="The system prompt.")
-@click.option(
-    "-a", "--attach", "--image", "attachments", multiple=True, metavar="FILE|URL",
-    help="Attach an image, a PDF or a text file; may be repeated.",
-)  # fmt: skip
-@click.option(
-    "--tool-schema",
-    type=click.Path(exists=True, dir_okay=False),
-    help="A JSON file with one tool or a list.",
-)
-@click.option(
-    "--schema",
-    type=click.Path(exists=True, dir_okay=False),
-    help="A JSON Schema the answer must satisfy.",
-)
-@click.option("--max-tokens", type=int, help="The most tokens the answer may have.")
-@click.option("--temperature", type=float, help="Sampling temperature.")
-@click.option(
-    "--reasoning",
-    metavar="EFFORT|TOKENS",
-    help="Reasoning: off, minimal, low, medium, high, or a token budget.",
-)
-@click.option(
-    "-o", "--option", "options", nargs=2, multiple=True, metavar="KEY VALUE",
-    help="Any other setting, such as top_p 0.9, or a field of the provider's own.",
-)  # fmt: skip
-@click.option(
-    "--retries",
-    type=click.IntRange(0, 100),
-    default=2,
-    show_default=True,
-    help="Retry transient errors.",
-)
-@click.option(
-    "-x", "--extract", is_flag=True, help="Print only the first code block of the answer."
-)
-@click.option(
-    "--stream/--no-stream", default=True, show_default=True, help="Print the answer as it arrives."
-)
-@no_log_option
-@json_option("the events, one a line, or with --no-stream the reply as one object,")
-@click.option("--raw", is_flag=True, help="Print what the provider sent, as JSON.")
-def command(
-    model: str | None,
-    prompt: str | None,
-    base_url: str | None,
-    wire: str,
-    api_key_env: str,
-    timeout: float | None,
-    **options: Any,
-) -> None:
+@add_options
+def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
     """Ask MODEL once. Piped input is sent together with PROMPT.
 
     \b
@@ -98,20 +93,21 @@ def command(
     # The library's warnings are printed by the command, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
     piped = _read_pipe(asked=prompt == "-")
-    model, prompt = _sort_words(model, prompt, base_url, is_piped=piped is not None)
-    messages = _messages(prompt, piped, options["system"], options["attachments"])
+    target = options.target
+    model, prompt = _sort_words(model, prompt, target.base_url, is_piped=piped is not None)
+    messages = _messages(prompt, piped, options.system, options.attachments)
     settings = {
-        "tools": read_tools(options["tool_schema"]) if options["tool_schema"] else None,
-        "response_schema": read_json(options["schema"]) if options["schema"] else None,
-        "config": read_config(options),
+        "tools": read_tools(options.tool_schema) if options.tool_schema else None,
+        "response_schema": read_json(options.schema) if options.schema else None,
+        "config": read_config(options.config),
     }
-    recording = open_recording("ask", make_metadata(model, base_url, wire), off=options["no_log"])
+    recording = open_recording(
+        "ask", make_metadata(model, target.base_url, target.wire), off=options.no_log
+    )
     with (
-        report_errors(as_json=options["as_json"]),
+        report_errors(as_json=options.as_json),
         recording,
-        recording.watch(
-            open_model(model, base_url, wire, api_key_env, timeout, retries=options["retries"])
-        ) as provider,
+        recording.watch(open_model(model, target, retries=options.retries)) as provider,
     ):
         _ask(provider, messages, settings, options, recording)
 
@@ -160,16 +156,13 @@ def _messages(
     return [*([System(system)] if system else []), User(content)]
 
 
-def read_config(options: dict[str, Any]) -> RuntimeConfig:
+def read_config(options: ConfigOptions) -> RuntimeConfig:
     """Return the settings of the call; unknown keys of -o are sent to the provider unchanged."""
-    given: dict[str, Any] = {name: options[name] for name in ("max_tokens", "temperature")}
-    reasoning = options["reasoning"]
-    given["reasoning"] = (
-        int(reasoning) if reasoning is not None and reasoning.isdecimal() else reasoning
-    )
-    extras: dict[str, Any] = {}
+    given, extras = asdict(options), dict[str, Any]()
+    if options.reasoning is not None and options.reasoning.isdecimal():
+        given["reasoning"] = int(options.reasoning)
     known = [name for name in RuntimeConfig.__struct_fields__ if name != "extras"]
-    for key, text in options["options"]:
+    for key, text in given.pop("options"):
         if key in known:
             given[key] = _read_value(text)
             continue
@@ -199,11 +192,11 @@ def _ask(
     provider: SyncProvider,
     messages: list[Message],
     settings: dict[str, Any],
-    options: dict[str, Any],
+    options: AskOptions,
     recording: Recording,
 ) -> None:
-    quiet = options["raw"] or options["extract"]
-    streamed = options["stream"] and not options["extract"]
+    quiet = options.raw or options.extract
+    streamed = options.stream and not options.extract
     settings["request_id"] = recording.begin(
         provider, messages, len(messages) - 1,
         tools=_try_tools(settings["tools"]), config=settings["config"], stream=streamed,
@@ -211,9 +204,7 @@ def _ask(
     response, failure = None, None
     try:
         if streamed:
-            response = _stream(
-                provider, messages, settings, as_json=options["as_json"], quiet=quiet
-            )
+            response = _stream(provider, messages, settings, as_json=options.as_json, quiet=quiet)
         else:
             with working(f"waiting for {provider.model}"):
                 response = provider.complete(messages, **settings)
@@ -226,10 +217,10 @@ def _ask(
     if response is not None and response.finish_reason == "cancelled":
         raise KeyboardInterrupt
     if response is not None and not streamed and not quiet:
-        show_json(_to_record(response)) if options["as_json"] else _show(response)
-    if options["extract"] and response is not None:
-        _show_block(response, as_json=options["as_json"])
-    elif options["raw"] and response is not None:
+        show_json(_to_record(response)) if options.as_json else _show(response)
+    if options.extract and response is not None:
+        _show_block(response, as_json=options.as_json)
+    elif options.raw and response is not None:
         show_json(response.raw)
 
 

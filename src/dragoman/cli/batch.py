@@ -7,165 +7,127 @@ import os
 import time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from ..batches import BatchError, BatchProgress, BatchReport, OutputError, StrictError
 from ..batches import batch as run_batch
 from ..messages import NO_CONFIG, RuntimeConfig
-from .ask import read_config, read_tools
+from .ask import ConfigOptions, read_config, read_tools
 from .completion import ModelName
 from .console import console, legible, show_json
 from .errors import EXIT_CODES, WrongFile, report_errors
-from .options import json_option, load_registry, model_options, read_json
+from .options import ModelOptions, load_registry, read_json
+from .parameters import ExistingFile, Json, add_options, option
 from .progress import fetch_default_model
 
 _INTERVAL = 10.0  # seconds between two progress lines without a terminal
 
 
+class RowConfig(ConfigOptions):
+    """The options for the settings of each call."""
+
+    max_tokens: Annotated[int | None, "The most tokens an answer may have."] = None
+    reasoning: Annotated[
+        str | None,
+        "Reasoning effort (low, medium, high) or a token budget.",
+        option("EFFORT|TOKENS"),
+    ] = None
+
+
+class BatchOptions(Struct, kw_only=True):
+    """The options of ``dragoman batch``."""
+
+    model: Annotated[str, "The model, an alias or a group.", option(type=ModelName())]
+    target: ModelOptions
+    priced_as: Annotated[
+        str | None,
+        "The price of the calls, if --base-url does not determine it.",
+        option("VENDOR:MODEL|free"),
+    ] = None
+    template: Annotated[
+        str | None, "The prompt, with {column} for the columns of a row.", option("TEXT")
+    ] = None
+    template_file: Annotated[ExistingFile, "The prompt, from a file."] = None
+    id_column: Annotated[
+        str | None, "The column that names a row; by default id.", option("NAME")
+    ] = None
+    system: Annotated[str | None, "The system prompt of rows that have none.", option("TEXT")] = (
+        None
+    )
+    tool_schema: Annotated[
+        ExistingFile,
+        "A JSON file with one tool or a list. Calls are written to OUT and never executed.",
+    ] = None
+    schema: Annotated[ExistingFile, "A JSON Schema the answers must satisfy."] = None
+    embed: Annotated[
+        bool | None,
+        "Embed the rows, or ask about them; by default what the model or the first row is for.",
+        option(flags="--embed/--chat"),
+    ] = None
+    input_type: Annotated[
+        str | None, "With rows to embed: what they are for, query or document.", option("TYPE")
+    ] = None
+    dimensions: Annotated[
+        int | None, "With rows to embed: the length of the vectors.", option("N", ge=1)
+    ] = None
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None,
+        "With rows to embed: vectors in OUT as numbers, or as base64, which is a quarter of it.",
+    ] = None
+    config: RowConfig
+    concurrency: Annotated[int, "Calls at a time.", option(ge=1)] = 16
+    requests_per_minute: Annotated[
+        float | None, "At most N requests a minute.", option("N", "--rpm")
+    ] = None
+    tokens_per_minute: Annotated[
+        float | None, "At most N tokens a minute.", option("N", "--tpm")
+    ] = None
+    limits_redis: Annotated[
+        str | None, "Share --rpm and --tpm with other processes, in Redis.", option("URL")
+    ] = None
+    retries: Annotated[int, "Retry transient errors.", option(ge=0, le=100)] = 4
+    budget: Annotated[
+        str | None, "Stop cleanly at usd=N, tokens=N or rows=N, over all runs.", option("KIND=N")
+    ] = None
+    cache: Annotated[
+        str | None,
+        "Ask identical rows once: a SQLite file, or a redis:// URL.",
+        option("FILE|URL"),
+    ] = None
+    order: Annotated[
+        Literal["input", "completed"], "Write results in the order of IN, or as they come."
+    ] = "input"
+    strict: Annotated[bool, "Check all of IN first, and send nothing if a row is bad."] = False
+    retry_failed: Annotated[bool, "Ask again for rows that failed in an earlier run."] = False
+    fresh: Annotated[bool, "Delete OUT and its state, and begin again."] = False
+    max_row_bytes: Annotated[int, "Of a row of IN.", option(ge=1)] = 8_000_000
+    on: Annotated[Literal["local", "ray"], "Work in this process, or on Ray."] = "local"
+    workers: Annotated[int, "With --on ray: processes, at most.", option(ge=1)] = 2
+    ray_address: Annotated[
+        str | None,
+        "With --on ray: the cluster; by default one on this machine.",
+        option("ADDRESS"),
+    ] = None
+    via: Annotated[
+        Literal["model", "provider"],
+        "Call the model, or use its provider's batch API: half the price, within a day.",
+    ] = "model"
+    poll_seconds: Annotated[float, "With --via provider, the first pause."] = 10.0
+    cancel: Annotated[bool, "With --via provider: stop its batches and fetch what is done."] = (
+        False
+    )
+    as_json: Annotated[Json, "Print the report as JSON."] = False
+
+
 @click.command("batch")
 @click.argument("source", metavar="IN", type=click.Path(exists=True, dir_okay=False))
 @click.argument("out", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--model", required=True, type=ModelName(), help="The model, an alias or a group.")
-@model_options
-@click.option(
-    "--priced-as",
-    metavar="VENDOR:MODEL|free",
-    help="The price of the calls, if --base-url does not determine it.",
-)
-@click.option(
-    "--template", metavar="TEXT", help="The prompt, with {column} for the columns of a row."
-)
-@click.option(
-    "--template-file",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The prompt, from a file.",
-)
-@click.option("--id-column", metavar="NAME", help="The column that names a row; by default id.")
-@click.option("--system", metavar="TEXT", help="The system prompt of rows that have none.")
-@click.option(
-    "--tool-schema", type=click.Path(exists=True, dir_okay=False),
-    help="A JSON file with one tool or a list. Calls are written to OUT and never executed.",
-)  # fmt: skip
-@click.option(
-    "--schema",
-    type=click.Path(exists=True, dir_okay=False),
-    help="A JSON Schema the answers must satisfy.",
-)
-@click.option(
-    "--embed/--chat", default=None,
-    help="Embed the rows, or ask about them; by default what the model or the first row is for.",
-)  # fmt: skip
-@click.option(
-    "--input-type",
-    metavar="TYPE",
-    help="With rows to embed: what they are for, query or document.",
-)
-@click.option(
-    "--dimensions",
-    type=click.IntRange(1),
-    metavar="N",
-    help="With rows to embed: the length of the vectors.",
-)
-@click.option(
-    "--encoding-format", type=click.Choice(["float", "base64"]),
-    help="With rows to embed: vectors in OUT as numbers, or as base64, which is a quarter of it.",
-)  # fmt: skip
-@click.option("--max-tokens", type=int, help="The most tokens an answer may have.")
-@click.option("--temperature", type=float, help="Sampling temperature.")
-@click.option(
-    "--reasoning",
-    metavar="EFFORT|TOKENS",
-    help="Reasoning effort (low, medium, high) or a token budget.",
-)
-@click.option(
-    "-o", "--option", "options", nargs=2, multiple=True, metavar="KEY VALUE",
-    help="Any other setting, such as top_p 0.9, or a field of the provider's own.",
-)  # fmt: skip
-@click.option(
-    "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Calls at a time."
-)
-@click.option("--rpm", type=float, metavar="N", help="At most N requests a minute.")
-@click.option("--tpm", type=float, metavar="N", help="At most N tokens a minute.")
-@click.option(
-    "--limits-redis", metavar="URL", help="Share --rpm and --tpm with other processes, in Redis."
-)
-@click.option(
-    "--retries",
-    type=click.IntRange(0, 100),
-    default=4,
-    show_default=True,
-    help="Retry transient errors.",
-)
-@click.option(
-    "--budget", metavar="KIND=N", help="Stop cleanly at usd=N, tokens=N or rows=N, over all runs."
-)
-@click.option(
-    "--cache",
-    metavar="FILE|URL",
-    help="Ask identical rows once: a SQLite file, or a redis:// URL.",
-)
-@click.option(
-    "--order", type=click.Choice(["input", "completed"]), default="input", show_default=True,
-    help="Write results in the order of IN, or as they come.",
-)  # fmt: skip
-@click.option(
-    "--strict", is_flag=True, help="Check all of IN first, and send nothing if a row is bad."
-)
-@click.option(
-    "--retry-failed", is_flag=True, help="Ask again for rows that failed in an earlier run."
-)
-@click.option("--fresh", is_flag=True, help="Delete OUT and its state, and begin again.")
-@click.option(
-    "--max-row-bytes",
-    type=click.IntRange(1),
-    default=8_000_000,
-    show_default=True,
-    help="Of a row of IN.",
-)
-@click.option(
-    "--on", type=click.Choice(["local", "ray"]), default="local", show_default=True,
-    help="Work in this process, or on Ray.",
-)  # fmt: skip
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=2,
-    show_default=True,
-    help="With --on ray: processes, at most.",
-)
-@click.option(
-    "--ray-address",
-    metavar="ADDRESS",
-    help="With --on ray: the cluster; by default one on this machine.",
-)
-@click.option(
-    "--via", type=click.Choice(["model", "provider"]), default="model", show_default=True,
-    help="Call the model, or use its provider's batch API: half the price, within a day.",
-)  # fmt: skip
-@click.option(
-    "--poll-seconds",
-    type=float,
-    default=10.0,
-    show_default=True,
-    help="With --via provider, the first pause.",
-)
-@click.option(
-    "--cancel", is_flag=True, help="With --via provider: stop its batches and fetch what is done."
-)
-@json_option("the report")
-def command(
-    source: str,
-    out: Path,
-    model: str,
-    base_url: str | None,
-    wire: str,
-    api_key_env: str,
-    timeout: float | None,
-    **options: Any,
-) -> None:
+@add_options
+def command(source: str, out: Path, options: BatchOptions) -> None:
     """Ask a model for every row of IN and write a row with the result, or the error, to OUT.
 
     \b
@@ -183,21 +145,18 @@ def command(
     Rows that fail or cannot be read get an "error" in OUT. Exit codes: 0 every row has a result,
     23 the budget is used up.
     """  # noqa: D301 - Click keeps the lines of a paragraph after a backspace
-    connection: dict[str, Any] = {} if timeout is None else {"timeouts": timeout}
-    if base_url is not None:
-        connection |= {"base_url": base_url, "wire": wire, "api_key": os.environ.get(api_key_env)}
-    if options["priced_as"] is not None:
-        connection["priced_as"] = options["priced_as"]
-    if base_url is None:
+    if options.target.base_url is None:
         load_registry()  # report a mistake in models.yaml as a usage error with its line
-        fetch_default_model(model)
+        fetch_default_model(options.model)
     with (
-        report_errors(as_json=options["as_json"]),
-        _Progress(out.name, quiet=options["as_json"]) as progress,
+        report_errors(as_json=options.as_json),
+        _Progress(out.name, quiet=options.as_json) as progress,
     ):
         try:
             report = asyncio.run(
-                run_batch(source, out, model, **_read_options(options, connection, progress))
+                run_batch(
+                    source, out, options.model, **_read_options(options), on_progress=progress
+                )
             )
         except (OutputError, StrictError) as error:
             raise WrongFile(str(error)) from error
@@ -205,7 +164,7 @@ def command(
             raise click.ClickException(str(error)) from error
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    show_json(_to_record(report)) if options["as_json"] else _show(report)
+    show_json(_to_record(report)) if options.as_json else _show(report)
     if report.stopped is not None:
         raise SystemExit(
             EXIT_CODES["session_exhausted" if report.stopped == "budget" else report.stopped]
@@ -215,33 +174,36 @@ def command(
 # Options that are passed on to ``dragoman.batch`` under the same name.
 _SAME = (
     "budget", "cache", "cancel", "concurrency", "dimensions", "embed", "encoding_format", "fresh",
-    "id_column", "input_type", "limits_redis", "max_row_bytes", "on",
-    "poll_seconds", "ray_address", "retries", "retry_failed", "strict", "system", "via", "workers",
+    "id_column", "input_type", "limits_redis", "max_row_bytes", "on", "order", "poll_seconds",
+    "ray_address", "requests_per_minute", "retries", "retry_failed", "strict", "system",
+    "tokens_per_minute", "via", "workers",
 )  # fmt: skip
 
 
-def _read_options(
-    options: dict[str, Any], connection: dict[str, Any], progress: Any
-) -> dict[str, Any]:
-    template = options["template"]
-    if options["template_file"] is not None:
+def _read_options(options: BatchOptions) -> dict[str, Any]:
+    template = options.template
+    if options.template_file is not None:
         if template is not None:
             raise click.UsageError("give --template or --template-file, not both")
-        template = Path(options["template_file"]).read_text("utf-8")
-    order: Literal["input", "completed"] = options["order"]
-    given: dict[str, Any] = {name: options[name] for name in _SAME}
+        template = Path(options.template_file).read_text("utf-8")
     return {
-        **given,
-        **_settings(read_config(options)),
+        **{name: getattr(options, name) for name in _SAME},
+        **_settings(read_config(options.config)),
         "template": template,
-        "order": order,
-        "tools": read_tools(options["tool_schema"]) if options["tool_schema"] else None,
-        "response_schema": read_json(options["schema"]) if options["schema"] else None,
-        "requests_per_minute": options["rpm"],
-        "tokens_per_minute": options["tpm"],
-        "connection": connection,
-        "on_progress": progress,
+        "tools": read_tools(options.tool_schema) if options.tool_schema else None,
+        "response_schema": read_json(options.schema) if options.schema else None,
+        "connection": _read_connection(options.target, options.priced_as),
     }
+
+
+def _read_connection(target: ModelOptions, priced_as: str | None) -> dict[str, Any]:
+    given = {"timeouts": target.timeout, "base_url": target.base_url, "priced_as": priced_as}
+    connection: dict[str, Any] = {
+        name: value for name, value in given.items() if value is not None
+    }
+    if target.base_url is not None:
+        connection |= {"wire": target.wire, "api_key": os.environ.get(target.api_key_env)}
+    return connection
 
 
 def _settings(config: RuntimeConfig) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
 import click
 from msgspec.structs import replace
@@ -19,45 +20,31 @@ from .console import echo_json, working
 from .conversation import COMMANDS, REASONING_LOSSES, Conversation, count
 from .errors import EXIT_CODES, report_errors, show_error
 from .log import open_log_at
-from .options import (
-    choose_model,
-    is_model_name,
-    json_option,
-    model_argument,
-    model_options,
-    open_model,
-)
+from .options import ModelOptions, choose_model, is_model_name, model_argument, open_model
+from .parameters import Json, add_options, option
 from .prompt import Reader, open_reader
-from .recording import Past, Recording, make_metadata, no_log_option, open_recording, read_past
+from .recording import Past, Recording, make_metadata, open_recording, read_past
 from .screen import Screen, open_screen, stop_on_interrupt
 from .sessions import find_session
 
 
 @click.command("chat")
 @model_argument(required=False)
-@model_options
-@click.option("--system", metavar="TEXT", help="The system prompt.")
-@click.option("--max-tokens", type=click.IntRange(1), help="The most tokens an answer may have.")
-@click.option("--prompt", metavar="TEXT", help="Answer this and exit.")
-@click.option(
-    "-c", "--continue", "resumed", is_flag=False, flag_value="last", metavar="[ID]",
-    help="Go on with a logged chat: the last one, or the one whose id begins with ID.",
-)  # fmt: skip
-@no_log_option
-@json_option("the events, one a line,")
+@add_options
 def command(
     model: str | None,
-    base_url: str | None,
-    wire: str,
-    api_key_env: str,
-    timeout: float | None,
-    system: str | None,
-    max_tokens: int | None,
-    prompt: str | None,
-    resumed: str | None,
     *,
-    no_log: bool,
-    as_json: bool,
+    target: ModelOptions,
+    system: Annotated[str | None, "The system prompt.", option("TEXT")] = None,
+    max_tokens: Annotated[int | None, "The most tokens an answer may have.", option(ge=1)] = None,
+    prompt: Annotated[str | None, "Answer this and exit.", option("TEXT")] = None,
+    resumed: Annotated[
+        str | None,
+        "Go on with a logged chat: the last one, or the one whose id begins with ID.",
+        option("[ID]", "-c --continue", is_flag=False, flag_value="last"),
+    ] = None,
+    no_log: Annotated[bool, "Do not record this in the log."] = False,
+    as_json: Annotated[Json, "Print the events, one a line, as JSON."] = False,
 ) -> None:
     """Talk with MODEL.
 
@@ -74,18 +61,14 @@ def command(
     past = None if resumed is None else _find_past(resumed)
     if past is not None and system is not None:
         raise click.UsageError("--system cannot change a conversation that is continued")
-    if model is None and past is not None and base_url is None:
-        model, base_url = past.metadata.get("model"), past.metadata.get("base_url")
-        wire = past.metadata.get("wire", wire)
+    if model is None and past is not None and target.base_url is None:
+        model, wire = past.metadata.get("model"), past.metadata.get("wire", target.wire)
+        target = replace(target, base_url=past.metadata.get("base_url"), wire=wire)
     model = model or choose_model()
-    recording = open_recording("chat", make_metadata(model, base_url, wire), off=no_log)
-    opener = partial(
-        _open,
-        api_key_env=api_key_env,
-        timeout=timeout,
-        started=(model, base_url, wire),
-        recording=recording,
+    recording = open_recording(
+        "chat", make_metadata(model, target.base_url, target.wire), off=no_log
     )
+    opener = partial(_open, first=model, target=target, recording=recording)
     with report_errors(as_json=as_json), recording, opener(model) as provider:
         opening: list[Message] = [System(system)] if system else []
         talk = Conversation(provider, model, opening, opener, recording)
@@ -111,9 +94,8 @@ def _open(
     model: str,
     address: str | None = None,
     *,
-    api_key_env: str,
-    timeout: float | None,
-    started: tuple[str, str | None, str],
+    first: str,
+    target: ModelOptions,
     recording: Recording,
 ) -> SyncProvider:
     """Open a model by name or address.
@@ -121,10 +103,9 @@ def _open(
     The address on the command line applies to the model on the command line, and to names without
     a vendor.
     """
-    first, base_url, wire = started
-    at_start = base_url is not None and (model == first or ":" not in model)
-    address = address or (base_url if at_start else None)
-    return recording.watch(open_model(model, address, wire, api_key_env, timeout))
+    at_start = target.base_url is not None and (model == first or ":" not in model)
+    address = address or (target.base_url if at_start else None)
+    return recording.watch(open_model(model, replace(target, base_url=address)))
 
 
 def _find_past(word: str) -> Past:

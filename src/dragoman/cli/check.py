@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import click
+from msgspec import Struct
 
 from ..conformance import Report, check_server, write_html, write_junit, write_markdown, write_text
 from ..conformance.retrieval import check_retrieval_server
@@ -18,6 +19,8 @@ from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..wire import CODECS
 from .console import echo_json, legible
 from .errors import EXIT_CODES, report_errors
+from .options import ApiKeyVariable
+from .parameters import Json, add_options, option
 
 _COLOURS = {
     "pass": "green",
@@ -26,158 +29,91 @@ _COLOURS = {
     "not_applicable": "bright_black",
 }
 _WIRES = sorted({*CODECS, *EMBED_CODECS, *RERANK_CODECS})
-_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
+_File: TypeAlias = Annotated[
+    Path | None, option("FILE", type=click.Path(dir_okay=False, writable=True, path_type=Path))
+]
+
+
+class CheckOptions(Struct):
+    """The options of ``dragoman check``."""
+
+    model: Annotated[
+        str | None, "The model to ask; the first one listed, if left out.", option("NAME")
+    ] = None
+    wire: Annotated[
+        str | None,
+        "The wire it speaks; found out, if left out.",
+        option(type=click.Choice(_WIRES)),
+    ] = None
+    operation: Annotated[
+        Literal["chat", "embed", "rerank"], "What to check: a chat, embeddings, or reranking."
+    ] = "chat"
+    api_key_env: ApiKeyVariable = "DRAGOMAN_API_KEY"
+    timeout: Annotated[float, "For each call.", option("SECONDS")] = 60.0
+    budget: Annotated[float, "For all of it.", option("SECONDS")] = 600.0
+    max_tokens: Annotated[int, "Of a reply.", option(ge=16)] = 48
+    context: Annotated[
+        int | None, "The window, if the server does not tell.", option("TOKENS", ge=1)
+    ] = None
+    skip: Annotated[
+        tuple[str, ...], "Leave out, by name; * is allowed. Repeatable.", option("CHECK")
+    ] = ()
+    as_json: Annotated[Json, "Print the report as JSON."] = False
+    junit: Annotated[_File, "Write the report as JUnit XML, too."] = None
+    html: Annotated[_File, "Write the report as a page, too."] = None
+    markdown: Annotated[_File, "Write the report as Markdown, too."] = None
+    save: Annotated[_File, "Write the capabilities that were found, for models.yaml."] = None
 
 
 @click.command("check")
 @click.argument("url")
-@click.option(
-    "--model", metavar="NAME", help="The model to ask; the first one listed, if left out."
-)
-@click.option(
-    "--wire", type=click.Choice(_WIRES), help="The wire it speaks; found out, if left out."
-)
-@click.option(
-    "--operation",
-    type=click.Choice(["chat", "embed", "rerank"]),
-    default="chat",
-    show_default=True,
-    help="What to check: a chat, embeddings, or reranking.",
-)
-@click.option(
-    "--api-key-env",
-    metavar="NAME",
-    default="DRAGOMAN_API_KEY",
-    show_default=True,
-    help="The environment variable that holds the key.",
-)
-@click.option(
-    "--timeout",
-    type=float,
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="For each call.",
-)
-@click.option(
-    "--budget",
-    type=float,
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="For all of it.",
-)
-@click.option(
-    "--max-tokens", type=click.IntRange(16), default=48, show_default=True, help="Of a reply."
-)
-@click.option(
-    "--context",
-    type=click.IntRange(1),
-    metavar="TOKENS",
-    help="The window, if the server does not tell.",
-)
-@click.option(
-    "--skip", multiple=True, metavar="CHECK", help="Leave out, by name; * is allowed. Repeatable."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML, too.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Write the report as a page, too.")
-@click.option("--markdown", type=_FILE, metavar="FILE", help="Write the report as Markdown, too.")
-@click.option(
-    "--save",
-    type=_FILE,
-    metavar="FILE",
-    help="Write the capabilities that were found, for models.yaml.",
-)
-def command(
-    url: str,
-    model: str | None,
-    wire: str | None,
-    operation: str,
-    api_key_env: str,
-    timeout: float,
-    budget: float,
-    max_tokens: int,
-    context: int | None,
-    skip: tuple[str, ...],
-    *,
-    as_json: bool,
-    junit: Path | None,
-    html: Path | None,
-    markdown: Path | None,
-    save: Path | None,
-) -> None:
+@add_options
+def command(url: str, options: CheckOptions) -> None:
     """Check whether the server at URL conforms to its wire, and which features its model supports.
 
     About forty short calls are made, limited in tokens and time. Exit code 30 means that a check
     failed.
     """
-    with report_errors(), _progress(quiet=as_json) as progress:
+    key = os.environ.get(options.api_key_env)
+    with report_errors(), _progress(quiet=options.as_json) as progress:
         try:
-            if operation != "chat":
-                report = asyncio.run(
-                    _check_retrieval(
-                        url, model, operation, wire, os.environ.get(api_key_env), timeout
-                    )
-                )
-                _finish(
-                    report,
-                    {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts},
-                    as_json,
-                )
-                return
-            run = check_server(
-                url,
-                model,
-                wire,
-                os.environ.get(api_key_env),
-                seconds=timeout,
-                budget=budget,
-                max_tokens=max_tokens,
-                context=context,
-                skip=skip,
-                progress=progress,
-            )
-            report = asyncio.run(run)
+            if options.operation != "chat":
+                report = asyncio.run(_check_retrieval(url, key, options))
+            else:
+                run = check_server(
+                    url, options.model, options.wire, key,
+                    seconds=options.timeout, budget=options.budget, context=options.context,
+                    max_tokens=options.max_tokens, skip=options.skip, progress=progress,
+                )  # fmt: skip
+                report = asyncio.run(run)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    _finish(
-        report,
-        {junit: write_junit, html: write_html, markdown: write_markdown, save: _facts},
-        as_json,
-    )
-
-
-async def _check_retrieval(
-    url: str,
-    model: str | None,
-    operation: Any,
-    wire: str | None,
-    api_key: str | None,
-    seconds: float,
-) -> Report:
-    if model is None:
-        raise click.UsageError("--operation embed and rerank need --model")
-    return await check_retrieval_server(
-        url, model, operation, wire or "openai", api_key, seconds=seconds
-    )
-
-
-def _finish(
-    report: Report, forms: dict[Path | None, Callable[[Report], str]], as_json: bool
-) -> None:
-    _write(report, forms)
-    echo_json(report.to_json()) if as_json else click.echo(_show(report))
+    _write(report, options)
+    echo_json(report.to_json()) if options.as_json else click.echo(_show(report))
     if report.failed:
         sys.exit(EXIT_CODES["check_failed"])
+
+
+async def _check_retrieval(url: str, key: str | None, options: CheckOptions) -> Report:
+    if options.model is None:
+        raise click.UsageError("--operation embed and rerank need --model")
+    side: Any = options.operation
+    return await check_retrieval_server(
+        url, options.model, side, options.wire or "openai", key, seconds=options.timeout
+    )
 
 
 def _facts(report: Report) -> str:
     return report.to_facts().decode() + "\n"
 
 
-def _write(report: Report, forms: dict[Path | None, Callable[[Report], str]]) -> None:
-    for path, form in forms.items():
+def _write(report: Report, options: CheckOptions) -> None:
+    for path, form in (
+        (options.junit, write_junit),
+        (options.html, write_html),
+        (options.markdown, write_markdown),
+        (options.save, _facts),
+    ):
         if path is not None:
             try:
                 path.write_text(form(report), "utf-8")

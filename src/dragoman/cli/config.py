@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
@@ -13,7 +13,8 @@ from .completion import ModelName
 from .console import show_json, show_table
 from .errors import report_errors
 from .explain import explain_name
-from .options import json_option, load_registry
+from .options import load_registry
+from .parameters import Json, add_options
 
 
 @click.group("config")
@@ -22,8 +23,8 @@ def command() -> None:
 
 
 @command.command("path")
-@json_option("it")
-def path(*, as_json: bool) -> None:
+@add_options
+def path(*, as_json: Annotated[Json, "Print it as JSON."] = False) -> None:
     """Print the path of models.yaml: $DRAGOMAN_CONFIG if set, or the platform's default.
 
     Exit code 1 means that the file does not exist; then the bundled catalogue is used.
@@ -39,8 +40,10 @@ def path(*, as_json: bool) -> None:
 
 @command.command("check")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@json_option("what was found")
-def check(file: Path | None, *, as_json: bool) -> None:
+@add_options
+def check(
+    file: Path | None, *, as_json: Annotated[Json, "Print what was found as JSON."] = False
+) -> None:
     """Check FILE, by default your models.yaml, and print every mistake with its line.
 
     Exit code 2 means that there is a mistake. Remarks point to settings that are valid but look
@@ -65,8 +68,8 @@ def check(file: Path | None, *, as_json: bool) -> None:
 
 @command.command("explain")
 @click.argument("name", type=ModelName())
-@json_option("it")
-def explain(name: str, *, as_json: bool) -> None:
+@add_options
+def explain(name: str, *, as_json: Annotated[Json, "Print it as JSON."] = False) -> None:
     """Print the middleware stack that NAME opens, outermost layer first, and each model's address.
 
     NAME is a group, a model or an alias. Nothing is sent, and no key is needed or printed.

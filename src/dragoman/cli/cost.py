@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..errors import InvalidModelError
 from ..events import Usage
@@ -24,68 +25,52 @@ from ..registry import Registry
 from .completion import ModelName
 from .console import Bar, legible, show_json, show_table
 from .errors import report_errors
-from .options import json_option, load_prices, load_registry
+from .options import load_prices, load_registry
+from .parameters import ExistingFile, Json, add_options, option
 
 _SOMETHING = re.compile(r"\S")
-_COUNTS = {
-    "input": "input_tokens",
-    "output": "output_tokens",
-    "cached": "cached_input_tokens",
-    "cache_write": "cache_creation_input_tokens",
-    "reasoning": "reasoning_tokens",
-}
+_Tokens: TypeAlias = Annotated[int | None, option("N", ge=0)]
+
+
+class Counts(Struct):
+    """The options for counts of tokens, named as the fields of ``Usage``."""
+
+    input_tokens: Annotated[
+        _Tokens, "Input tokens, cached and written ones included.", option(flags="--input")
+    ] = None
+    output_tokens: Annotated[
+        _Tokens, "Output tokens, reasoning included.", option(flags="--output")
+    ] = None
+    cached_input_tokens: Annotated[
+        _Tokens, "How many of the input were read from a cache.", option(flags="--cached")
+    ] = None
+    cache_creation_input_tokens: Annotated[
+        _Tokens, "How many were written to one.", option(flags="--cache-write")
+    ] = None
+    reasoning_tokens: Annotated[
+        _Tokens, "How many of the output were reasoning.", option(flags="--reasoning")
+    ] = None
 
 
 @click.command("cost")
 @click.argument(
     "file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), required=False
 )
-@click.option(
-    "--model", type=ModelName(), metavar="MODEL", help="Whose prices; else what the file says."
-)
-@click.option(
-    "--input",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Input tokens, cached and written ones included.",
-)
-@click.option(
-    "--output", type=click.IntRange(0), metavar="N", help="Output tokens, reasoning included."
-)
-@click.option(
-    "--cached",
-    type=click.IntRange(0),
-    metavar="N",
-    help="How many of the input were read from a cache.",
-)
-@click.option(
-    "--cache-write", type=click.IntRange(0), metavar="N", help="How many were written to one."
-)
-@click.option(
-    "--reasoning",
-    type=click.IntRange(0),
-    metavar="N",
-    help="How many of the output were reasoning.",
-)
-@click.option(
-    "--at",
-    metavar="WHEN",
-    help="The day or moment, such as 2026-07-01; else the file's, else now.",
-)
-@click.option(
-    "--prices",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Rates of your own; they go before the bundled ones.",
-)
-@json_option("the bill")
+@add_options
 def command(
     file: str | None,
-    model: str | None,
-    at: str | None,
-    prices: str | None,
     *,
-    as_json: bool,
-    **counts: int | None,
+    model: Annotated[
+        str | None, "Whose prices; else what the file says.", option("MODEL", type=ModelName())
+    ] = None,
+    counts: Counts,
+    at: Annotated[
+        str | None,
+        "The day or moment, such as 2026-07-01; else the file's, else now.",
+        option("WHEN"),
+    ] = None,
+    prices: Annotated[ExistingFile, "Rates of your own; they go before the bundled ones."] = None,
+    as_json: Annotated[Json, "Print the bill as JSON."] = False,
 ) -> None:
     """Compute the cost of calls, for each kind of token.
 
@@ -93,7 +78,7 @@ def command(
     --json", or the export of a log. The counts can also be given as options. An unknown price
     never counts as zero.
     """
-    given = {_COUNTS[name]: value for name, value in counts.items() if value is not None}
+    given = {name: value for name, value in asdict(counts).items() if value is not None}
     if (file is None) == (not given):
         raise click.UsageError(
             "give a FILE or counts such as --input and --output, one of the two"

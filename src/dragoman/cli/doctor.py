@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Annotated
 
 import click
 from msgspec import to_builtins
@@ -11,18 +12,16 @@ from msgspec import to_builtins
 from ..replay import make_printable
 from ..tools import list_protections
 from .console import show_json
+from .parameters import Folder, Json, add_options
 
 
 @click.command("doctor")
-@click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
-    show_default=True,
-    help="The folder that the agent would work in.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(workspace: Path, *, as_json: bool) -> None:
+@add_options
+def doctor(
+    *,
+    workspace: Annotated[Folder, "The folder that the agent would work in."] = Path(),
+    as_json: Annotated[Json, "Print the findings as JSON."] = False,
+) -> None:
     """Try the protections of dragoman agent on this machine, and print which are active.
 
     Advice is printed for each missing protection. Exit code 1 means that one is missing. No model

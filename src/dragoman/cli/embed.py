@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -14,42 +14,39 @@ import msgspec
 from ..prices import cost
 from ..retrieval import EMBED_CODECS, Embeddings
 from .errors import report_errors
-from .options import json_option, model_argument
-from .retrieval import open_retrieval, read_lines, retrieval_options, show_warnings
+from .options import model_argument
+from .parameters import Json, add_options, option
+from .retrieval import RetrievalOptions, TextFile, open_retrieval, read_lines, show_warnings
+
+
+class _Options(RetrievalOptions, frozen=True):
+    wire: Annotated[str, "The wire.", option(type=click.Choice(sorted(EMBED_CODECS)))] = "openai"
 
 
 @click.command("embed")
 @model_argument()
 @click.argument("texts", nargs=-1)
-@click.option(
-    "--file",
-    "-f",
-    type=click.File("r", encoding="utf-8"),
-    help="Texts, one a line; -: standard input.",
-)
-@click.option(
-    "--input-type",
-    metavar="TYPE",
-    help="What the texts are for: query, document, or one of the wire's own.",
-)
-@click.option(
-    "--dimensions", type=click.IntRange(1), metavar="N", help="The length of the vectors."
-)
-@click.option("--output", "-o", type=click.Path(dir_okay=False, writable=True, path_type=Path),
-              metavar="FILE",
-              help="Write the vectors to a .npy file for NumPy, or a .jsonl file.")  # fmt: skip
-@retrieval_options(EMBED_CODECS)
-@json_option("the vectors and the usage")
+@add_options
 def command(
     model: str,
     texts: tuple[str, ...],
-    file: Any,
-    input_type: str | None,
-    dimensions: int | None,
-    output: Path | None,
     *,
-    as_json: bool,
-    **options: Any,
+    file: Annotated[TextFile, "Texts, one a line; -: standard input."] = None,
+    input_type: Annotated[
+        str | None,
+        "What the texts are for: query, document, or one of the wire's own.",
+        option("TYPE"),
+    ] = None,
+    dimensions: Annotated[int | None, "The length of the vectors.", option("N", ge=1)] = None,
+    output: Annotated[
+        Path | None,
+        "Write the vectors to a .npy file for NumPy, or a .jsonl file.",
+        option(
+            "FILE", "--output -o", type=click.Path(dir_okay=False, writable=True, path_type=Path)
+        ),
+    ] = None,
+    options: _Options,
+    as_json: Annotated[Json, "Print the vectors and the usage as JSON."] = False,
 ) -> None:
     """Turn TEXTS into vectors with MODEL: a vendor:model, an alias, or local.
 

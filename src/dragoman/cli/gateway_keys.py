@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 import click
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..config import ConfigError
 from ..errors import scrub
@@ -19,9 +21,8 @@ from ..gateway.keys import Key, read_key_file, read_money
 from ..gateway.keystore import KeyStore, is_key_database
 from .console import show_json, show_table
 from .errors import WrongFile
-from .options import json_option
+from .parameters import Json, add_options, option
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _NONE = "none"
@@ -70,77 +71,50 @@ def _read_duration(_: click.Context, option: click.Parameter, value: str) -> tim
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
-def _auth_option(command: _Command) -> _Command:
-    return click.option(
-        "--auth", "place", metavar="PLACE", required=True, envvar="DRAGOMAN_AUTH",
-        show_envvar=True,
-        help="The database: a SQLite file or a postgresql:// URL.",
-    )(command)  # fmt: skip
+AuthPlace: TypeAlias = Annotated[
+    str,
+    "The database: a SQLite file or a postgresql:// URL.",
+    option("PLACE", "--auth", envvar="DRAGOMAN_AUTH", show_envvar=True),
+]
+_Amount: TypeAlias = Annotated[Any, option("USD", callback=_read_amount)]
+_Number: TypeAlias = Annotated[Any, option("N", callback=_read_number)]
 
 
-def _right_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the command-line options that set what a key may do."""
-    options = [
-        click.option("--team", metavar="NAME", help="The team whose budget it shares."),
-        click.option(
-            "--model",
-            "models",
-            multiple=True,
-            metavar="PATTERN",
-            help=(
-                "A model it may use, such as fast or 'anthropic:*'. Again for more; all unless "
-                "given."
-            ),
-        ),
-        click.option(
-            "--budget",
-            "budget_usd",
-            metavar="USD",
-            callback=_read_amount,
-            help="What it may spend in all.",
-        ),
-        click.option(
-            "--budget-month",
-            "budget_usd_month",
-            metavar="USD",
-            callback=_read_amount,
-            help="What it may spend in a month (UTC).",
-        ),
-        click.option(
-            "--requests-per-minute",
-            metavar="N",
-            callback=_read_number,
-            help="Requests in a minute.",
-        ),
-        click.option(
-            "--tokens-per-minute", metavar="N", callback=_read_number, help="Tokens in a minute."
-        ),
-        click.option(
-            "--max-concurrency", metavar="N", callback=_read_number, help="Calls at a time."
-        ),
-        click.option(
-            "--expires",
-            metavar="DATE",
-            callback=_read_day,
-            help="The last day on which it is valid.",
-        ),
-        click.option(
-            "--on-loss",
-            type=click.Choice(["warn", "reject"]),
-            help="Whether to reject requests with fields that would be left out.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+class KeyRights(Struct):
+    """The options that set what a key may do; ``none`` clears a field."""
+
+    team: Annotated[str | None, "The team whose budget it shares.", option("NAME")] = None
+    models: Annotated[
+        tuple[str, ...],
+        "A model it may use, such as fast or 'anthropic:*'. Again for more; all unless given.",
+        option("PATTERN", "--model"),
+    ] = ()
+    budget_usd: Annotated[_Amount, "What it may spend in all.", option(flags="--budget")] = None
+    budget_usd_month: Annotated[
+        _Amount, "What it may spend in a month (UTC).", option(flags="--budget-month")
+    ] = None
+    requests_per_minute: Annotated[_Number, "Requests in a minute."] = None
+    tokens_per_minute: Annotated[_Number, "Tokens in a minute."] = None
+    max_concurrency: Annotated[_Number, "Calls at a time."] = None
+    expires: Annotated[
+        Any, "The last day on which it is valid.", option("DATE", callback=_read_day)
+    ] = None
+    on_loss: Annotated[
+        Literal["warn", "reject"] | None,
+        "Whether to reject requests with fields that would be left out.",
+    ] = None
 
 
 @command.command("new")
 @click.argument("name")
-@_right_options
-@_auth_option
-@json_option("the key")
-def new(name: str, place: str, *, as_json: bool, **rights: Any) -> None:
+@add_options
+def new(
+    name: str,
+    *,
+    rights: KeyRights,
+    place: AuthPlace,
+    as_json: Annotated[Json, "Print the key as JSON."] = False,
+) -> None:
     """Create the key NAME and print it. It is not shown again."""
     fields = {field: value for field, value in _read_rights(rights).items() if value is not None}
     with _open(place, create=True) as store:
@@ -150,9 +124,8 @@ def new(name: str, place: str, *, as_json: bool, **rights: Any) -> None:
 
 @command.command("change")
 @click.argument("name")
-@_right_options
-@_auth_option
-def change(name: str, place: str, **rights: Any) -> None:
+@add_options
+def change(name: str, *, rights: KeyRights, place: AuthPlace) -> None:
     """Change what the key NAME may do.
 
     "none" removes a limit, the expiry or the team; --model '*' allows all models.
@@ -167,17 +140,18 @@ def change(name: str, place: str, **rights: Any) -> None:
 
 @command.command("rotate")
 @click.argument("name")
-@click.option(
-    "--overlap",
-    default="24h",
-    show_default=True,
-    metavar="TIME",
-    callback=_read_duration,
-    help="How long the old key stays valid: 30m, 24h, 7d, or 0s.",
-)
-@_auth_option
-@json_option("the key")
-def rotate(name: str, overlap: timedelta, place: str, *, as_json: bool) -> None:
+@add_options
+def rotate(
+    name: str,
+    *,
+    overlap: Annotated[
+        Any,
+        "How long the old key stays valid: 30m, 24h, 7d, or 0s.",
+        option("TIME", callback=_read_duration),
+    ] = "24h",
+    place: AuthPlace,
+    as_json: Annotated[Json, "Print the key as JSON."] = False,
+) -> None:
     """Replace the key NAME and print the new key. It is not shown again.
 
     The budget and the limits stay the same.
@@ -189,8 +163,8 @@ def rotate(name: str, overlap: timedelta, place: str, *, as_json: bool) -> None:
 
 @command.command("revoke")
 @click.argument("name")
-@_auth_option
-def revoke(name: str, place: str) -> None:
+@add_options
+def revoke(name: str, *, place: AuthPlace) -> None:
     """Delete the key NAME. The record of what it has spent stays in the ledger."""
     with _open(place) as store:
         store.revoke(name)
@@ -199,14 +173,16 @@ def revoke(name: str, place: str) -> None:
 
 @command.command("team")
 @click.argument("name")
-@click.option(
-    "--budget-month",
-    metavar="USD",
-    callback=_read_amount,
-    help="What its keys may spend together in a month (UTC); none for no limit.",
-)
-@_auth_option
-def team(name: str, budget_month: Any, place: str) -> None:
+@add_options
+def team(
+    name: str,
+    *,
+    budget_month: Annotated[
+        _Amount,
+        "What its keys may spend together in a month (UTC); none for no limit.",
+    ] = None,
+    place: AuthPlace,
+) -> None:
     """Create or change the team NAME."""
     with _open(place, create=True) as store:
         store.set_team(name, None if budget_month == _NONE else budget_month)
@@ -214,9 +190,10 @@ def team(name: str, budget_month: Any, place: str) -> None:
 
 
 @command.command("list")
-@_auth_option
-@json_option("them")
-def list_keys(place: str, *, as_json: bool) -> None:
+@add_options
+def list_keys(
+    *, place: AuthPlace, as_json: Annotated[Json, "Print them as JSON."] = False
+) -> None:
     """List keys, teams and limits; the keys themselves are never shown."""
     with _open(place) as store:
         keys, teams = store.read_keys(), store.teams()
@@ -238,12 +215,14 @@ def list_keys(place: str, *, as_json: bool) -> None:
 
 @command.command("audit")
 @click.argument("name", required=False)
-@click.option(
-    "--limit", default=100, show_default=True, type=click.IntRange(1, 100_000), help="How many."
-)
-@_auth_option
-@json_option("them")
-def audit(name: str | None, limit: int, place: str, *, as_json: bool) -> None:
+@add_options
+def audit(
+    name: str | None,
+    *,
+    limit: Annotated[int, "How many.", option(ge=1, le=100_000)] = 100,
+    place: AuthPlace,
+    as_json: Annotated[Json, "Print them as JSON."] = False,
+) -> None:
     """List all changes, or those of the key NAME, newest first. team:NAME stands for a team."""
     with _open(place) as store:
         records = store.audit(name, limit)
@@ -265,8 +244,8 @@ def audit(name: str | None, limit: int, place: str, *, as_json: bool) -> None:
 
 @command.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@_auth_option
-def import_keys(file: str, place: str) -> None:
+@add_options
+def import_keys(file: str, *, place: AuthPlace) -> None:
     """Import keys and teams from FILE, a YAML key file. The clients' keys stay valid."""
     try:
         keys, teams = read_key_file(Path(file))
@@ -279,16 +258,13 @@ def import_keys(file: str, place: str) -> None:
     click.echo(f"{len(keys)} keys are stored")
 
 
-def _read_rights(rights: dict[str, Any]) -> dict[str, Any]:
+def _read_rights(rights: KeyRights) -> dict[str, Any]:
     """Return the fields of a key that the options set; the value ``none`` clears a field."""
-    fields = {
+    return {
         name: None if value == _NONE else value
-        for name, value in rights.items()
-        if value is not None
+        for name, value in asdict(rights).items()
+        if value is not None and value != ()
     }
-    if not fields.pop("models"):
-        return fields
-    return {**fields, "models": tuple(rights["models"])}
 
 
 def _row(key: Key) -> list[str]:

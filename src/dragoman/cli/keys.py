@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import click
 
@@ -13,7 +14,7 @@ from ..registry import ConfigError, load_vendor, remove_key, store_key, stored_k
 from .console import show_json, show_table
 from .errors import WrongFile
 from .gateway_keys import command as gateway_command
-from .options import json_option
+from .parameters import Json, add_options
 
 
 @click.group("keys")
@@ -48,8 +49,8 @@ def set_key(name: str, rest: tuple[str, ...]) -> None:
 
 
 @command.command("list")
-@json_option("them")
-def list_keys(*, as_json: bool) -> None:
+@add_options
+def list_keys(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None:
     """List the keys and where each is stored; the keys themselves are never shown."""
     vendors = _vendors()
     with _one_line():
@@ -89,8 +90,10 @@ def list_keys(*, as_json: bool) -> None:
 
 @command.command("rm")
 @click.argument("name")
-@json_option("whether there was one")
-def remove(name: str, *, as_json: bool) -> None:
+@add_options
+def remove(
+    name: str, *, as_json: Annotated[Json, "Print whether there was one as JSON."] = False
+) -> None:
     """Delete the stored key of NAME."""
     variable = _variable(name)
     with _one_line():

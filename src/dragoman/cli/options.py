@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import click
+from msgspec import Struct
 
 from ..errors import InvalidModelError, ProviderError
 from ..middleware import Retry, walk
@@ -17,9 +18,13 @@ from ..registry import ConfigError, Registry
 from ..sync import SyncProvider
 from .completion import ModelName, complete_wire
 from .errors import WrongFile
+from .parameters import option
 from .progress import fetch_default_model
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+ApiKeyVariable: TypeAlias = Annotated[
+    str, "The environment variable that holds the key.", option("NAME")
+]
 
 
 def model_argument(**settings: Any) -> Callable[[_Command], _Command]:
@@ -27,38 +32,15 @@ def model_argument(**settings: Any) -> Callable[[_Command], _Command]:
     return click.argument("model", type=ModelName(), **settings)
 
 
-def json_option(what: str) -> Callable[[_Command], _Command]:
-    """Add the option ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+class ModelOptions(Struct, frozen=True):
+    """The options for the address, the wire, the key and the timeout of a model."""
 
-
-def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for a model's address, wire, key and timeout."""
-    options = [
-        click.option(
-            "--base-url",
-            metavar="URL",
-            help="Where it is served; not needed for a name like vendor:model.",
-        ),
-        click.option(
-            "--wire",
-            default="openai",
-            show_default=True,
-            help="The wire it speaks.",
-            shell_complete=complete_wire,
-        ),
-        click.option(
-            "--api-key-env",
-            metavar="NAME",
-            default="DRAGOMAN_API_KEY",
-            show_default=True,
-            help="The environment variable that holds the key.",
-        ),
-        click.option("--timeout", type=float, metavar="SECONDS", help="Give up after this long."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    base_url: Annotated[
+        str | None, "Where it is served; not needed for a name like vendor:model.", option("URL")
+    ] = None
+    wire: Annotated[str, "The wire it speaks.", option(shell_complete=complete_wire)] = "openai"
+    api_key_env: ApiKeyVariable = "DRAGOMAN_API_KEY"
+    timeout: Annotated[float | None, "Give up after this long.", option("SECONDS")] = None
 
 
 def load_registry() -> Registry:
@@ -112,26 +94,19 @@ def is_model_name(word: str) -> bool:
 
 
 def open_model(
-    model: str,
-    base_url: str | None,
-    wire: str,
-    api_key_env: str,
-    timeout: float | None,
-    *,
-    retries: int = 2,
-    planning: bool = False,
+    model: str, target: ModelOptions, *, retries: int = 2, planning: bool = False
 ) -> SyncProvider:
     """Connect to the model that the options name: an address, a registry name, or ``local``.
 
     Transient failures are retried, and each retry is printed.
     """
-    if base_url is None and not planning:
+    if target.base_url is None and not planning:
         fetch_default_model(model)
-    settings: dict[str, Any] = {} if timeout is None else {"timeouts": timeout}
+    settings: dict[str, Any] = {} if target.timeout is None else {"timeouts": target.timeout}
     try:
-        if base_url is not None:
-            settings["api_key"] = os.environ.get(api_key_env)
-            provider = connect(model, base_url=base_url, wire=wire, **settings)
+        if target.base_url is not None:
+            settings["api_key"] = os.environ.get(target.api_key_env)
+            provider = connect(model, base_url=target.base_url, wire=target.wire, **settings)
         else:
             provider = load_registry().provider(model, planning=planning, **settings)
     except ValueError as error:

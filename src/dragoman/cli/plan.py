@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -11,34 +11,26 @@ from ..wire import PlanItem, SwapPlan
 from .completion import ModelName
 from .console import legible, show_json
 from .errors import report_errors
-from .options import json_option, model_options, open_model, read_json
+from .options import ModelOptions, open_model, read_json
+from .parameters import Json, add_options, option
 
 _MARKS = {"kept": ("=", "green"), "rewritten": ("~", "yellow"), "dropped": ("-", "red")}
 
 
 @click.command("plan")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option(
-    "--to",
-    "model",
-    type=ModelName(),
-    required=True,
-    metavar="MODEL",
-    help="The model to move to, such as anthropic:NAME.",
-)
-@model_options
-@click.option("--all", "everything", is_flag=True, help="List what is kept, too.")
-@json_option("the plan")
+@add_options
 def command(
     file: str,
-    model: str,
-    base_url: str | None,
-    wire: str,
-    api_key_env: str,
-    timeout: float | None,
     *,
-    everything: bool,
-    as_json: bool,
+    model: Annotated[
+        str,
+        "The model to move to, such as anthropic:NAME.",
+        option("MODEL", "--to", type=ModelName()),
+    ],
+    target: ModelOptions,
+    everything: Annotated[bool, "List what is kept, too.", option(flags="--all")] = False,
+    as_json: Annotated[Json, "Print the plan as JSON."] = False,
 ) -> None:
     """Show which parts of the conversation in FILE another model would receive.
 
@@ -46,7 +38,7 @@ def command(
     no key is needed.
     """
     with report_errors():
-        provider = open_model(model, base_url, wire, api_key_env, timeout, planning=True)
+        provider = open_model(model, target, planning=True)
         planned = provider.plan(read_conversation(file))
         provider.close()
         if as_json:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import click
 
 from ..errors import ProviderError
 from .console import working
 from .errors import EXIT_CODES, report_errors
-from .options import json_option, model_argument, model_options, open_model
+from .options import ModelOptions, model_argument, open_model
+from .parameters import Json, add_options
 
 
 @click.command("ready")
 @model_argument()
-@model_options
-@json_option("the outcome")
+@add_options
 def command(
     model: str,
-    base_url: str | None,
-    wire: str,
-    api_key_env: str,
-    timeout: float | None,
     *,
-    as_json: bool,
+    target: ModelOptions,
+    as_json: Annotated[Json, "Print the outcome as JSON."] = False,
 ) -> None:
     """Check that MODEL is reachable and loaded. This is never billed."""
     with report_errors():
         try:
-            with open_model(model, base_url, wire, api_key_env, timeout) as provider:
+            with open_model(model, target) as provider:
                 if as_json:
                     provider.ready()
                     click.echo(json.dumps({"ready": True, "model": provider.model}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
@@ -83,11 +83,6 @@ def set_logging(*, on: bool) -> None:
         return
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch(mode=0o600)
-
-
-def no_log_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option that keeps a conversation out of the log."""
-    return click.option("--no-log", is_flag=True, help="Do not record this in the log.")(command)
 
 
 # --- sessions and their records ----------------------------------------------------------------

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any
+from typing import Annotated
 
 import click
 import msgspec
@@ -24,8 +24,9 @@ from ..replay import (
 )
 from .console import echo_json, working
 from .errors import EXIT_CODES, report_errors
-from .log import log_option, open_log_at
-from .options import model_options, open_model
+from .log import LogPlace, open_log_at
+from .options import ModelOptions, open_model
+from .parameters import Json, add_options, option
 from .rerun import Rerun, rerun, show_rerun
 from .sessions import find_session
 
@@ -34,39 +35,28 @@ _COLOURS = {"user": "cyan", "agent": "blue", "tool": "magenta", "system": None, 
 
 @click.command("replay")
 @click.argument("session")
-@log_option
-@click.option(
-    "--diff", "other", metavar="SESSION", help="Compare with this run instead of showing one."
-)
-@click.option(
-    "--diff-log", metavar="PLACE", help="Where the other run is, if it is in another log."
-)
-@click.option(
-    "--rerun",
-    "model",
-    metavar="MODEL",
-    help="Ask another model over the recorded run; no tool runs.",
-)
-@model_options
-@click.option("--full", is_flag=True, help="Print the payload of each step, too.")
-@click.option("--pause", is_flag=True, help="Wait for a key after each step; q leaves.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object a line: each step, or each difference.",
-)
+@add_options
 def command(
     session: str,
-    where: str | None,
-    other: str | None,
-    diff_log: str | None,
-    model: str | None,
     *,
-    full: bool,
-    pause: bool,
-    as_json: bool,
-    **options: Any,
+    where: LogPlace = None,
+    other: Annotated[
+        str | None, "Compare with this run instead of showing one.", option("SESSION", "--diff")
+    ] = None,
+    diff_log: Annotated[
+        str | None, "Where the other run is, if it is in another log.", option("PLACE")
+    ] = None,
+    model: Annotated[
+        str | None,
+        "Ask another model over the recorded run; no tool runs.",
+        option("MODEL", "--rerun"),
+    ] = None,
+    target: ModelOptions,
+    full: Annotated[bool, "Print the payload of each step, too."] = False,
+    pause: Annotated[bool, "Wait for a key after each step; q leaves."] = False,
+    as_json: Annotated[
+        Json, "Print one JSON object a line: each step, or each difference."
+    ] = False,
 ) -> None:
     """Show SESSION step by step from its log. Nothing is executed and no model is called.
 
@@ -84,7 +74,7 @@ def command(
             _compare(log, session, diff_log or where, other, as_json=as_json)
             return
         if model is not None:
-            _rerun(log, session, model, options, as_json=as_json)
+            _rerun(log, session, model, target, as_json=as_json)
             return
         with working("verifying the chain"):
             report = log.verify(session)
@@ -98,7 +88,7 @@ def command(
 
 
 def _rerun(
-    log: EventLog, session: str, model: str, options: dict[str, Any], *, as_json: bool
+    log: EventLog, session: str, model: str, target: ModelOptions, *, as_json: bool
 ) -> None:
     async def ask(provider: Provider) -> Rerun:
         async with provider:
@@ -106,8 +96,7 @@ def _rerun(
 
     _judge(log.verify(session))
     with report_errors():
-        names = ("base_url", "wire", "api_key_env", "timeout")
-        found = asyncio.run(ask(open_model(model, *[options[name] for name in names]).provider))
+        found = asyncio.run(ask(open_model(model, target).provider))
     if as_json:
         echo_json(msgspec.json.encode(found))
     else:

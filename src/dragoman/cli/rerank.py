@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -12,32 +12,29 @@ from ..prices import cost
 from ..retrieval import RERANK_CODECS, Ranking
 from .console import legible
 from .errors import report_errors
-from .options import json_option, model_argument
-from .retrieval import open_retrieval, read_lines, retrieval_options, show_warnings
+from .options import model_argument
+from .parameters import Json, add_options, option
+from .retrieval import RetrievalOptions, TextFile, open_retrieval, read_lines, show_warnings
+
+
+class _Options(RetrievalOptions, frozen=True):
+    wire: Annotated[str, "The wire.", option(type=click.Choice(sorted(RERANK_CODECS)))] = "openai"
 
 
 @click.command("rerank")
 @model_argument()
 @click.argument("query")
 @click.argument("documents", nargs=-1)
-@click.option(
-    "--file",
-    "-f",
-    type=click.File("r", encoding="utf-8"),
-    help="Documents, one a line; - for standard input.",
-)
-@click.option("--top-k", type=click.IntRange(1), metavar="N", help="Only the N best.")
-@retrieval_options(RERANK_CODECS)
-@json_option("the ranking and the usage")
+@add_options
 def command(
     model: str,
     query: str,
     documents: tuple[str, ...],
-    file: Any,
-    top_k: int | None,
     *,
-    as_json: bool,
-    **options: Any,
+    file: Annotated[TextFile, "Documents, one a line; - for standard input."] = None,
+    top_k: Annotated[int | None, "Only the N best.", option("N", ge=1)] = None,
+    options: _Options,
+    as_json: Annotated[Json, "Print the ranking and the usage as JSON."] = False,
 ) -> None:
     """Order DOCUMENTS by their relevance to QUERY with MODEL, the best first.
 

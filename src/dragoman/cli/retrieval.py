@@ -4,56 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
 
 import click
+from msgspec import Struct
 
 from ..errors import InvalidModelError
 from ..messages import LossWarning
 from ..retrieval import connect_embedder, connect_reranker
 from ..sync import SyncEmbedder, SyncReranker
 from .console import legible
-from .options import load_registry
+from .options import ApiKeyVariable, load_registry
+from .parameters import option
+
+TextFile: TypeAlias = Annotated[
+    Any, option(flags="--file -f", type=click.File("r", encoding="utf-8"))
+]
 
 
-def retrieval_options(wires: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return a decorator that adds the options for the address of a model."""
-    options = [
-        click.option(
-            "--base-url",
-            metavar="URL",
-            help="Where it is served; not needed for a name like vendor:model.",
-        ),
-        click.option(
-            "--wire",
-            type=click.Choice(sorted(wires)),
-            default="openai",
-            show_default=True,
-            help="The wire.",
-        ),
-        click.option(
-            "--api-key-env",
-            metavar="NAME",
-            default="DRAGOMAN_API_KEY",
-            show_default=True,
-            help="The environment variable that holds the key.",
-        ),
-        click.option(
-            "--batch-size",
-            type=click.IntRange(1),
-            metavar="N",
-            help="How many go into one request.",
-        ),
-        click.option("--timeout", type=float, metavar="SECONDS", help="Give up after this long."),
-    ]
+class RetrievalOptions(Struct, frozen=True):
+    """The options for the address of a model; a subclass adds the choice of wires."""
 
-    def decorate(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    base_url: Annotated[
+        str | None, "Where it is served; not needed for a name like vendor:model.", option("URL")
+    ] = None
+    wire: str = "openai"
+    api_key_env: ApiKeyVariable = "DRAGOMAN_API_KEY"
+    batch_size: Annotated[int | None, "How many go into one request.", option("N", ge=1)] = None
+    timeout: Annotated[float | None, "Give up after this long.", option("SECONDS")] = None
 
 
 def read_lines(file: Any, *, or_stdin: bool) -> list[str]:
@@ -65,21 +44,21 @@ def read_lines(file: Any, *, or_stdin: bool) -> list[str]:
     return [line.rstrip("\n") for line in file if line.strip()]
 
 
-def open_retrieval(side: Literal["embed", "rerank"], model: str, options: dict[str, Any]) -> Any:
+def open_retrieval(side: Literal["embed", "rerank"], model: str, options: RetrievalOptions) -> Any:
     """Return the embedder or reranker that the options name, for blocking calls.
 
     It retries a call up to twice after a transient failure.
     """
     settings: dict[str, Any] = {"keep_raw": False}
-    if options["timeout"] is not None:
-        settings["timeouts"] = options["timeout"]
-    if options["batch_size"] is not None:
-        settings["batch_size"] = options["batch_size"]
+    if options.timeout is not None:
+        settings["timeouts"] = options.timeout
+    if options.batch_size is not None:
+        settings["batch_size"] = options.batch_size
     connect: Any = connect_embedder if side == "embed" else connect_reranker
     blocking: Any = SyncEmbedder if side == "embed" else SyncReranker
-    if options["base_url"] is not None:
-        key = os.environ.get(options["api_key_env"])
-        settings |= {"base_url": options["base_url"], "wire": options["wire"], "api_key": key}
+    if options.base_url is not None:
+        key = os.environ.get(options.api_key_env)
+        settings |= {"base_url": options.base_url, "wire": options.wire, "api_key": key}
     else:
         load_registry()  # report a mistake in models.yaml as a usage error with its line
     try:

@@ -10,12 +10,14 @@ import os
 import ssl
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..errors import ProviderError, scrub
 from ..gateway.access import Bounds
@@ -28,296 +30,179 @@ from ..log import LogError, PostgresLog, open_log
 from ..registry import ConfigError, Registry
 from ..wire.urls import is_loopback
 from .errors import WrongFile, report_errors
+from .parameters import ExistingFile, Json, add_options, option
 
 _ACCESS = logging.getLogger("dragoman.access")
 _MIB = 1024 * 1024
 _BOUNDS = Bounds()
-# Options that are passed to the worker processes unchanged.
-_PASSED = (
-    "state", "redis", "on_redis_failure", "access_log", "log", "log_content", "url_keys", "store",
-    "store_days",
-    "drain_delay", "open_ready", "otel",
-)  # fmt: skip
 # open files other than connections of the main port: the log, the ledger, the event loop, and up
 # to 64 connections of --ready-port
 _OTHER_FILES = 128
 
 
-@click.command("serve")
-@click.option(
-    "--model",
-    "models",
-    multiple=True,
-    metavar="[NAME=]MODEL",
-    help=(
+class ServeOptions(Struct):
+    """The options of ``dragoman serve``."""
+
+    models: Annotated[
+        tuple[str, ...],
         "Serve this model, under this name. Again for more; without it, every configured one of "
-        "the registry."
-    ),
-)
-@click.option(
-    "--config",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Your models.yaml.",
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
-    "--port",
-    default=8100,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="The port to listen on.",
-)
-@click.option(
-    "--tls-cert",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Serve TLS with this certificate (PEM, with its chain).",
-)
-@click.option(
-    "--tls-key",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The private key of --tls-cert.",
-)
-@click.option(
-    "--auth",
-    "keys",
-    metavar="PLACE",
-    help=(
+        "the registry.",
+        option("[NAME=]MODEL", "--model"),
+    ] = ()
+    config: Annotated[ExistingFile, "Your models.yaml.", option("FILE")] = None
+    host: Annotated[str, "The address to listen on."] = "127.0.0.1"
+    port: Annotated[int, "The port to listen on.", option(ge=0, le=65535)] = 8100
+    tls_cert: Annotated[
+        ExistingFile, "Serve TLS with this certificate (PEM, with its chain).", option("FILE")
+    ] = None
+    tls_key: Annotated[ExistingFile, "The private key of --tls-cert.", option("FILE")] = None
+    keys: Annotated[
+        str | None,
         "The keys: a YAML file, or a database of dragoman keys gateway (a SQLite file or "
-        "postgresql:// URL). Requests without a key are rejected. Required beyond loopback."
-    ),
-)
-@click.option(
-    "--new-key",
-    metavar="NAME",
-    help="Make a key, print it once and the lines for the file, and exit.",
-)
-@click.option(
-    "--state",
-    metavar="PLACE",
-    help=(
+        "postgresql:// URL). Requests without a key are rejected. Required beyond loopback.",
+        option("PLACE", "--auth"),
+    ] = None
+    new_key: Annotated[
+        str | None,
+        "Make a key, print it once and the lines for the file, and exit.",
+        option("NAME"),
+    ] = None
+    state: Annotated[
+        str | None,
         "What keys have used: a SQLite file, or a postgresql:// URL for several machines; needed "
-        "by limited keys with several workers."
-    ),
-)
-@click.option(
-    "--redis",
-    metavar="URL",
-    envvar="DRAGOMAN_REDIS",
-    show_envvar=True,
-    help=(
+        "by limited keys with several workers.",
+        option("PLACE"),
+    ] = None
+    redis: Annotated[
+        str | None,
         "Count requests, tokens and calls at a time of keys in this Redis, for all workers and "
-        "machines."
-    ),
-)
-@click.option(
-    "--on-redis-failure",
-    default="closed",
-    show_default=True,
-    type=click.Choice(POLICIES),
-    help=(
+        "machines.",
+        option("URL", envvar="DRAGOMAN_REDIS", show_envvar=True),
+    ] = None
+    on_redis_failure: Annotated[
+        str,
         "While Redis is unavailable: reject calls of keys with such limits (503), admit them, or "
-        "count in each worker."
-    ),
-)
-@click.option(
-    "--workers",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 64),
-    help="How many processes.",
-)
-@click.option(
-    "--max-body",
-    default=8,
-    show_default=True,
-    type=click.IntRange(1, 1024),
-    metavar="MIB",
-    help="The longest body taken.",
-)
-@click.option(
-    "--timeout",
-    default=900.0,
-    show_default=True,
-    type=click.FloatRange(min=1),
-    metavar="SECONDS",
-    help="The longest reply.",
-)
-@click.option(
-    "--max-connections",
-    default=_BOUNDS.connections,
-    show_default=True,
-    type=click.IntRange(1, 1_000_000),
-    metavar="N",
-    help=(
+        "count in each worker.",
+        option(type=click.Choice(POLICIES)),
+    ] = "closed"
+    workers: Annotated[int, "How many processes.", option(ge=1, le=64)] = 1
+    max_body: Annotated[int, "The longest body taken.", option("MIB", ge=1, le=1024)] = (
+        _BOUNDS.body_bytes // _MIB
+    )
+    timeout: Annotated[float, "The longest reply.", option("SECONDS", ge=1)] = (
+        _BOUNDS.reply_seconds
+    )
+    max_connections: Annotated[
+        int,
         "The most connections of one worker at a time; lowered to what the limit of open files "
-        "allows."
-    ),
-)
-@click.option(
-    "--max-connections-per-peer",
-    type=click.IntRange(1, 1_000_000),
-    metavar="N",
-    help=(
+        "allows.",
+        option("N", ge=1, le=1_000_000),
+    ] = _BOUNDS.connections
+    max_connections_per_peer: Annotated[
+        int | None,
         "The most connections from one address; half of --max-connections unless given. Behind a "
-        "proxy, give as many."
-    ),
-)
-@click.option(
-    "--media-urls/--no-media-urls",
-    default=True,
-    show_default=True,
-    help=(
+        "proxy, give as many.",
+        option("N", ge=1, le=1_000_000),
+    ] = None
+    media_urls: Annotated[
+        bool,
         "Take images and documents as URLs. A server behind the gateway may fetch them: refuse "
-        "where it could reach inner addresses."
-    ),
-)
-@click.option(
-    "--drain",
-    default=30,
-    show_default=True,
-    type=click.IntRange(0, 3600),
-    metavar="SECONDS",
-    help="How long replies may go on after SIGTERM.",
-)
-@click.option(
-    "--drain-delay",
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(0, 600),
-    metavar="SECONDS",
-    help=(
+        "where it could reach inner addresses.",
+    ] = True
+    drain: Annotated[
+        int, "How long replies may go on after SIGTERM.", option("SECONDS", ge=0, le=3600)
+    ] = 30
+    drain_delay: Annotated[
+        float,
         "How long /ready reports 503 after SIGTERM before the port is closed, so that load "
-        "balancers stop sending requests."
-    ),
-)
-@click.option(
-    "--open-ready",
-    is_flag=True,
-    help="Answer /ready without a key, for load balancers; it then names no models.",
-)
-@click.option(
-    "--ready-port",
-    type=click.IntRange(1, 65535),
-    help=(
+        "balancers stop sending requests.",
+        option("SECONDS", ge=0, le=600),
+    ] = 0.0
+    open_ready: Annotated[
+        bool, "Answer /ready without a key, for load balancers; it then names no models."
+    ] = False
+    ready_port: Annotated[
+        int | None,
         "Also answer /health and /ready on this port, over plain HTTP, without a key and without "
-        "the names of models."
-    ),
-)
-@click.option(
-    "--otel",
-    is_flag=True,
-    help=(
+        "the names of models.",
+        option(ge=1, le=65535),
+    ] = None
+    otel: Annotated[
+        bool,
         "Record OpenTelemetry spans of requests and attempts with the global tracer provider; run "
-        "it under opentelemetry-instrument."
-    ),
-)
-@click.option(
-    "--access-log/--no-access-log",
-    default=True,
-    show_default=True,
-    help="One line of JSON a request, to standard error, without content or keys.",
-)
-@click.option(
-    "--log",
-    metavar="PLACE",
-    help=(
+        "it under opentelemetry-instrument.",
+    ] = False
+    access_log: Annotated[
+        bool, "One line of JSON a request, to standard error, without content or keys."
+    ] = True
+    log: Annotated[
+        str | None,
         "Record every call in this event log, a file or a postgresql:// URL: key, model, tokens, "
-        "cost, warnings and times, without content."
-    ),
-)
-@click.option("--log-content", is_flag=True, help="With --log: record the messages, too.")
-@click.option(
-    "--cors",
-    multiple=True,
-    metavar="ORIGIN",
-    help=(
+        "cost, warnings and times, without content.",
+        option("PLACE"),
+    ] = None
+    log_content: Annotated[bool, "With --log: record the messages, too."] = False
+    cors: Annotated[
+        tuple[str, ...],
         "Let web pages of this origin (https://app.example) call the gateway from a browser. Again"
-        " for more; '*' needs --auth."
-    ),
-)
-@click.option(
-    "--url-keys/--no-url-keys",
-    default=None,
-    help=(
+        " for more; '*' needs --auth.",
+        option("ORIGIN"),
+    ] = ()
+    url_keys: Annotated[
+        bool | None,
         "Take the key of a Gemini client from the URL (?key=). Unless given, only from this "
-        "machine: URLs are written to the logs of proxies."
-    ),
-)
-@click.option(
-    "--store",
-    metavar="PLACE",
-    help=(
+        "machine: URLs are written to the logs of proxies.",
+    ] = None
+    store: Annotated[
+        str | None,
         "Keep responses in this SQLite file or postgresql:// database, each for its key alone: "
-        "previous_response_id, item references, conversations and background mode need it."
-    ),
-)
-@click.option(
-    "--store-days",
-    default=30.0,
-    show_default=True,
-    type=click.FloatRange(min=0.001),
-    metavar="DAYS",
-    help="How long responses are kept.",
-)
-@click.option(
-    "--admin",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help=(
+        "previous_response_id, item references, conversations and background mode need it.",
+        option("PLACE"),
+    ] = None
+    store_days: Annotated[float, "How long responses are kept.", option("DAYS", ge=0.001)] = 30.0
+    admin: Annotated[
+        ExistingFile,
         "Serve the admin page at /admin to the key whose hash (sha256:...) is in this file; "
-        "--new-key makes one. Off unless given."
-    ),
-)
-@click.option("--json", "as_json", is_flag=True, help="Print a new key as JSON.")
-def command(
-    models: tuple[str, ...],
-    config: str | None,
-    host: str,
-    port: int,
-    keys: str | None,
-    new_key: str | None,
-    workers: int,
-    drain: int,
-    cors: tuple[str, ...],
-    *,
-    as_json: bool,
-    **options: Any,
-) -> None:
+        "--new-key makes one. Off unless given.",
+        option("FILE"),
+    ] = None
+    as_json: Annotated[Json, "Print a new key as JSON."] = False
+
+
+@click.command("serve")
+@add_options
+def command(options: ServeOptions) -> None:
     """Serve models to existing clients, each over the API that it uses.
 
     Chat Completions is served at /v1/chat/completions, Responses at /v1/responses, Messages at
     /v1/messages, and more.
     """
-    if new_key is not None:
-        _show_new_key(new_key, as_json=as_json)
+    if options.new_key is not None:
+        _show_new_key(options.new_key, as_json=options.as_json)
         return
-    if keys is None:
-        _check_open(host, cors)
-    if options["ready_port"] == port:
+    if options.keys is None:
+        _check_open(options.host, options.cors)
+    if options.ready_port == options.port:
         raise click.UsageError("--ready-port must not be the same as --port")
     with report_errors():
-        named, tls = _read_models(models), _read_tls(options["tls_cert"], options["tls_key"])
-        ring = _check(config, named, keys)
-        _check_state(ring, options["state"], options["redis"], workers)
-        _check_log(options["log"], workers, log_content=options["log_content"])
-        settings = {name: options[name] for name in _PASSED} | {
-            "config": config,
+        named, tls = _read_models(options.models), _read_tls(options.tls_cert, options.tls_key)
+        _check_state(_check(options.config, named, options.keys), options)
+        _check_log(options.log, options.workers, log_content=options.log_content)
+        settings = {
+            **asdict(options),
             "models": named,
-            "keys": keys,
-            "workers": workers,
-            "check_host": is_loopback(host) and keys is None,
+            "check_host": is_loopback(options.host) and options.keys is None,
             "bounds": _read_bounds(options),
-            "cors": cors,
-            "admin": _read_admin(options["admin"]),
+            "admin": _read_admin(options.admin),
         }
         with contextlib.ExitStack() as stack:
-            settings["metrics"] = _open_metrics_folder(stack) if workers > 1 else None
-            server = {"host": host, "port": port, "workers": workers, **tls}
-            server["timeout_graceful_shutdown"] = drain
-            _run(settings, server, options["ready_port"])
+            settings["metrics"] = _open_metrics_folder(stack) if options.workers > 1 else None
+            server = {"host": options.host, "port": options.port, "workers": options.workers}
+            _run(
+                settings,
+                {**server, **tls, "timeout_graceful_shutdown": options.drain},
+                options.ready_port,
+            )
 
 
 def _open_metrics_folder(stack: contextlib.ExitStack) -> str | None:
@@ -329,12 +214,15 @@ def _open_metrics_folder(stack: contextlib.ExitStack) -> str | None:
         return None
 
 
-def _read_bounds(options: Mapping[str, Any]) -> dict[str, Any]:
-    bounds = {"body_bytes": options["max_body"] * _MIB, "reply_seconds": options["timeout"]}
-    bounds["media_urls"] = options["media_urls"]
-    return bounds | _bound_connections(
-        options["max_connections"], options["max_connections_per_peer"]
-    )
+def _read_bounds(options: ServeOptions) -> dict[str, Any]:
+    connections = _fit_open_files(options.max_connections)
+    return {
+        "body_bytes": options.max_body * _MIB,
+        "reply_seconds": options.timeout,
+        "media_urls": options.media_urls,
+        "connections": connections,
+        "connections_per_peer": options.max_connections_per_peer or max(1, connections // 2),
+    }
 
 
 def _read_admin(file: str | None) -> str | None:
@@ -353,9 +241,14 @@ def _needs_ledger(key: Key, redis: str | None) -> bool:
     return key.has_budget or (key.has_rates and redis is None)
 
 
-def _check_state(ring: KeyRing, state: str | None, redis: str | None, workers: int) -> None:
+def _check_state(ring: KeyRing, options: ServeOptions) -> None:
     """Check the options for limits; open the ledger once, to find a wrong location early."""
-    if workers > 1 and state is None and any(_needs_ledger(key, redis) for key in ring.keys):
+    state, redis = options.state, options.redis
+    if (
+        options.workers > 1
+        and state is None
+        and any(_needs_ledger(key, redis) for key in ring.keys)
+    ):
         raise click.UsageError(
             "--workers: keys with limits are counted together; give --state PLACE"
         )
@@ -429,14 +322,6 @@ def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
         raise click.UsageError(
             "--log: a file has one writer; give a postgresql:// URL, or --workers 1"
         )
-
-
-def _bound_connections(most: int, per_peer: int | None) -> dict[str, int]:
-    connections = _fit_open_files(most)
-    return {
-        "connections": connections,
-        "connections_per_peer": per_peer or max(1, connections // 2),
-    }
 
 
 def _fit_open_files(connections: int) -> int:

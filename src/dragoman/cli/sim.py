@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from ..sim import ConfigError, SimServer, read_script, serve
 from .errors import report_errors
+from .parameters import Json, add_options, option
 
 
 @click.command("sim")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8080,
-    show_default=True,
-    help="The port; 0: any.",
-)
-@click.option("--seed", type=int, help="Another seed than the script's.")
-@click.option("--check", is_flag=True, help="Only check the script.")
-@click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
+@add_options
 def command(
-    script: Path, host: str, port: int, seed: int | None, *, check: bool, as_json: bool
+    script: Path,
+    *,
+    host: Annotated[str, "The address to listen at."] = "127.0.0.1",
+    port: Annotated[int, "The port; 0: any.", option(ge=0, le=65535)] = 8080,
+    seed: Annotated[int | None, "Another seed than the script's."] = None,
+    check: Annotated[bool, "Only check the script."] = False,
+    as_json: Annotated[Json, "Print the addresses as JSON."] = False,
 ) -> None:
     """Run a simulated model server whose replies and faults SCRIPT defines, on every wire.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import click
@@ -27,19 +27,23 @@ from ..transport import HttpTransport, Timeouts
 from ..wire import HttpRequest
 from .console import show_json
 from .errors import report_errors
-from .options import json_option
+from .parameters import Json, add_options
 
 _SHOWN = 40
 
 
 @click.command("update")
 @click.argument("source", metavar="FILE|URL")
-@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
-@click.option(
-    "--force", is_flag=True, help="Take changes that look wrong, such as a price 20 times as high."
-)
-@json_option("the changes")
-def update_command(source: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
+@add_options
+def update_command(
+    source: str,
+    *,
+    dry_run: Annotated[bool, "Print what would change, and change nothing."] = False,
+    force: Annotated[
+        bool, "Take changes that look wrong, such as a price 20 times as high."
+    ] = False,
+    as_json: Annotated[Json, "Print the changes as JSON."] = False,
+) -> None:
     """Update the catalogue from a public list of models, without a new release.
 
     FILE or URL is LiteLLM's model_prices_and_context_window.json, the api.json of models.dev, or
