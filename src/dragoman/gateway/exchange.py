@@ -253,6 +253,7 @@ class Exchange:
             self.service.release(self.held)
             self.held = 0
             account(self)
+            _forget_frames(self.error)
             await release_models(models)
 
     async def _run(self, action: Action) -> None:
@@ -639,6 +640,17 @@ def _echo(wire: str, memory: Memory | None, prepared: Prepared) -> dict[str, Any
     if memory is None:
         return write_echo(wire, prepared.client)
     return {**write_echo(wire, memory.fields), **memory.echo()}
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error and its causes.
+
+    Their frames refer to the exchange, which refers to the error: without the cyclic collector,
+    the request's body would stay in memory.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:

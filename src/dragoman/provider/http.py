@@ -387,12 +387,15 @@ class WireReply(AssembledReply):
     async def _fail(self, error: BaseException) -> NoReturn:
         await self._leave(error)
         self._charge(error)
-        if not isinstance(error, ProviderError):
-            raise error
-        # Raise the error without its traceback: the frames contain the reply, in which some
-        # servers repeat the key.
-        error = self._provider._annotate(error, self.request)
-        raise error.with_traceback(None) from error.__cause__
+        try:
+            if not isinstance(error, ProviderError):
+                raise error
+            # Raise the error without its traceback: the frames contain the reply, in which some
+            # servers repeat the key.
+            error = self._provider._annotate(error, self.request)
+            raise error.with_traceback(None) from error.__cause__
+        finally:
+            del error  # the error refers to this frame, and the frame to the request
 
     async def _leave(self, error: BaseException | None) -> None:
         self._ended = True
