@@ -165,14 +165,10 @@ def ignoring_choice(request: d.Request) -> Answer:
 
 
 HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
-    "says nothing": (
-        ScriptRule(Answer("", usage=d.Usage(1, 1))),
-        {"text.complete": "fail", "stream.rules": "fail"},
-    ),
-    "counts nothing": (
-        changed(usage=d.Usage()),
-        {"usage.reported": "fail", "stream.usage": "unsupported"},
-    ),
+    "says nothing": (ScriptRule(Answer("", usage=d.Usage(1, 1))),
+                     {"text.complete": "fail", "stream.rules": "fail"}),
+    "counts nothing": (changed(usage=d.Usage()),
+                       {"usage.reported": "fail", "stream.usage": "unsupported"}),
     "counts wrongly": (changed(usage=d.Usage(3, 3, total_tokens=7)), {"usage.reported": "fail"}),
     "runs on": (changed(usage=d.Usage(9, 99), finish="stop"), {"limits.max_tokens": "fail"}),
     "never stops": (
@@ -183,74 +179,40 @@ HABITS: dict[str, tuple[ScriptRule, dict[str, str]]] = {
         ),
         {"limits.stop": "fail"},
     ),
-    "ignores tools": (
-        ScriptRule(textual, RequestMatch(where=has_tools)),
-        {
-            "tools.auto": "unsupported",
-            "tools.forced": "fail",
-            "tools.required": "fail",
-            "tools.streamed": "unsupported",
-        },
-    ),
-    "calls another": (
-        ScriptRule(ignoring_choice, RequestMatch(where=has_tools)),
-        {"tools.forced": "fail", "tools.auto": "pass"},
-    ),
-    "refuses tools": (
-        ScriptRule(
-            fault=Fault(status=400, message="tools are not supported"),
-            match=RequestMatch(where=has_tools),
-        ),
-        {
-            "tools.auto": "unsupported",
-            "tools.forced": "unsupported",
-            "tools.results": "unsupported",
-        },
-    ),
+    "ignores tools": (ScriptRule(textual, RequestMatch(where=has_tools)),
+                      {"tools.auto": "unsupported", "tools.forced": "fail",
+                       "tools.required": "fail", "tools.streamed": "unsupported"}),
+    "calls another": (ScriptRule(ignoring_choice, RequestMatch(where=has_tools)),
+                      {"tools.forced": "fail", "tools.auto": "pass"}),
+    "refuses tools": (ScriptRule(fault=Fault(status=400, message="tools are not supported"),
+                                 match=RequestMatch(where=has_tools)),
+                      {"tools.auto": "unsupported", "tools.forced": "unsupported",
+                       "tools.results": "unsupported"}),
     "calls all the same": (
-        ScriptRule(
-            lambda request: obliging(replace(request, tool_choice="auto")),
-            RequestMatch(where=has_tools),
-        ),
-        {"tools.none": "fail"},
-    ),
-    "breaks the schema": (
-        ScriptRule("Blue, I think.", RequestMatch(schema=True)),
-        {"schema.native": "fail"},
-    ),
-    "is blind": (
-        ScriptRule(
-            fault=Fault(status=400, message="this model does not support image input"),
-            match=RequestMatch(where=has_image),
-        ),
-        {"images.inline": "unsupported"},
-    ),
-    "takes pictures": (
-        ScriptRule(TEXT, RequestMatch(where=has_image)),
-        {"images.inline": "not_applicable"},
-    ),
-    "guesses": (
-        ScriptRule("It is red.", RequestMatch(where=has_image)),
-        {"images.inline": "not_applicable"},
-    ),
-    "says what one may wish": (
-        ScriptRule("Red, or blue: it is coloured.", RequestMatch(where=has_image)),
-        {"images.inline": "not_applicable"},
-    ),
-    "breaks off": (
-        ScriptRule(obliging, RequestMatch(stream=True), Fault(end_at=300)),
-        {"stream.rules": "fail", "text.complete": "pass"},
-    ),
-    "labels wrongly": (
-        ScriptRule(obliging, RequestMatch(stream=True), Fault(content_type="application/json")),
-        {"stream.label": "fail", "stream.rules": "pass"},
-    ),
+        ScriptRule(lambda request: obliging(replace(request, tool_choice="auto")),
+                   RequestMatch(where=has_tools)), {"tools.none": "fail"}),
+    "breaks the schema": (ScriptRule("Blue, I think.", RequestMatch(schema=True)),
+                          {"schema.native": "fail"}),
+    "is blind": (ScriptRule(fault=Fault(status=400,
+                                        message="this model does not support image input"),
+                            match=RequestMatch(where=has_image)),
+                 {"images.inline": "unsupported"}),
+    "takes pictures": (ScriptRule(TEXT, RequestMatch(where=has_image)),
+                       {"images.inline": "not_applicable"}),
+    "guesses": (ScriptRule("It is red.", RequestMatch(where=has_image)),
+                {"images.inline": "not_applicable"}),
+    "says what one may wish": (ScriptRule("Red, or blue: it is coloured.",
+                                          RequestMatch(where=has_image)),
+                               {"images.inline": "not_applicable"}),
+    "breaks off": (ScriptRule(obliging, RequestMatch(stream=True), Fault(end_at=300)),
+                   {"stream.rules": "fail", "text.complete": "pass"}),
+    "labels wrongly": (ScriptRule(obliging, RequestMatch(stream=True),
+                                  Fault(content_type="application/json")),
+                       {"stream.label": "fail", "stream.rules": "pass"}),
     "cuts in silence": (ScriptRule(obliging, LONG), {"limits.context": "fail"}),
-    "is busy": (
-        ScriptRule(fault=Fault(status=503)),
-        {"text.complete": "fail", "tools.auto": "fail"},
-    ),
-}
+    "is busy": (ScriptRule(fault=Fault(status=503)),
+                {"text.complete": "fail", "tools.auto": "fail"}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("habit", HABITS)

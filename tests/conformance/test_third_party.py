@@ -136,28 +136,13 @@ def test_third_party_codec_can_be_tested_with_its_own_cases(tmp_path: Path) -> N
     )
     (folder / "hello.folded.json").write_text('{"text": "hello", "finish": "stop", "raw": "stop"}')
     lines = [
-        {
-            "type": "message.start",
-            "message_id": "M",
-            "request_id": "R",
-            "model": "test-model",
-            "provider": "test",
-        },
-        {
-            "type": "text.delta",
-            "message_id": "M",
-            "request_id": "R",
-            "content_block_index": 0,
-            "text": "hel",
-        },
-        {
-            "type": "text.delta",
-            "message_id": "M",
-            "request_id": "R",
-            "content_block_index": 0,
-            "text": "lo",
-        },
-    ]
+        {"type": "message.start", "message_id": "M", "request_id": "R", "model": "test-model",
+         "provider": "test"},
+        {"type": "text.delta", "message_id": "M", "request_id": "R", "content_block_index": 0,
+         "text": "hel"},
+        {"type": "text.delta", "message_id": "M", "request_id": "R", "content_block_index": 0,
+         "text": "lo"},
+    ]  # fmt: skip
     lines[0]["role"] = "assistant"
     end = {
         "type": "message.complete", "message_id": "M", "request_id": "R", "finish_reason": "stop",

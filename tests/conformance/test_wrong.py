@@ -255,75 +255,49 @@ WRONG: list[tuple[str, Callable[[], d.Provider], str]] = [
     ("shape.answers-with-a-response", ending(final_content=()), "has no text"),
     ("shape.answers-with-a-response", ending(finish_reason="done"), "finish_reason is 'done'"),
     ("shape.answers-with-a-response", ending(parsed={}), "parsed is set"),
-    (
-        "shape.answers-with-a-response",
-        changing(each(d.MessageStart, provider="other")),
-        "the reply's provider",
-    ),
+    ("shape.answers-with-a-response", changing(each(d.MessageStart, provider="other")),
+     "the reply's provider"),
     ("shape.answers-with-a-response", Cancelling, "it raised CallCancelledError"),
     ("shape.takes-every-form", Bare, "KeyError came out"),
     ("shape.leaves-arguments-alone", Meddling, "were changed"),
     ("shape.closes-twice", OncePerLife, "RuntimeError came out"),
     ("validation.refuses-what-is-wrong", Lenient, "no messages: not rejected"),
     ("streams.keep-the-rules", changing(without(d.MessageStart)), "an event before message.start"),
-    (
-        "streams.keep-the-rules",
-        changing(without(d.MessageComplete)),
-        "ended before the message did",
-    ),
-    (
-        "streams.keep-the-rules",
-        changing(lambda events: events + events[-1:]),
-        "an event after message.complete",
-    ),
+    ("streams.keep-the-rules", changing(without(d.MessageComplete)),
+     "ended before the message did"),
+    ("streams.keep-the-rules", changing(lambda events: events + events[-1:]),
+     "an event after message.complete"),
     ("streams.keep-the-rules", changing(each(d.TextDelta, text="?")), "not the sum of the deltas"),
-    (
-        "streams.keep-the-rules",
-        changing(lambda events: events[:0]),
-        "ended before the message did",
-    ),
+    ("streams.keep-the-rules", changing(lambda events: events[:0]),
+     "ended before the message did"),
     ("streams.can-be-left", Deaf, "still in flight"),
     ("cancel.a-stream", Deaf, "finished call returned True"),
     ("cancel.nothing-is-false", Deaf, "unknown id returned True"),
     ("cancel.a-call", Deaf, "returned True, but complete() returned"),
     ("cancel.from-outside", Swallowing, "swallowed"),
-    (
-        "ids.are-the-callers",
-        changing(each(Struct, request_id="mine")),
-        "do not have the given request_id",
-    ),
-    (
-        "ids.are-the-callers",
-        changing(each(d.TextDelta, request_id="mine")),
-        "differs from message.start's",
-    ),
-    (
-        "ids.differ",
-        changing(lambda events: [replace(event, message_id="m") for event in events]),
-        "the same message_id",
-    ),
+    ("ids.are-the-callers", changing(each(Struct, request_id="mine")),
+     "do not have the given request_id"),
+    ("ids.are-the-callers", changing(each(d.TextDelta, request_id="mine")),
+     "differs from message.start's"),
+    ("ids.differ", changing(lambda events: [replace(event, message_id="m") for event in events]),
+     "the same message_id"),
     ("ids.differ", Forgetful, "two calls have the same request_id"),
     ("concurrency.many-at-once", Forgetful, "another call's id"),
     ("concurrency.no-waiting", Locked, "still running after"),
     ("streams.keep-the-rules", Slow, "still running after"),
     ("ready.costs-nothing", Talkative, "calls to the model that ready() made"),
     ("tools.are-proposed", changing(NO_INTENT), "a call that made no intent"),
-    (
-        "tools.are-proposed",
-        changing(both(NO_INTENT, each(d.MessageComplete, finish_reason="error"))),
-        "without an intent",
-    ),
-    (
-        "tools.are-proposed",
-        changing(each(d.ToolUseStart, tool_use_id="other")),
-        "a tool call that is not open",
-    ),
+    ("tools.are-proposed",
+     changing(both(NO_INTENT, each(d.MessageComplete, finish_reason="error"))),
+     "without an intent"),
+    ("tools.are-proposed", changing(each(d.ToolUseStart, tool_use_id="other")),
+     "a tool call that is not open"),
     ("tools.are-proposed", ending(finish_reason="stop"), "the finish reason of a reply"),
     ("tools.in-both-modes", ending(final_content=()), "complete() returned no call"),
     ("structured.parses-what-was-asked-for", ending(parsed=None), "parsed is empty"),
     ("structured.parses-what-was-asked-for", ending(parsed={"city": 1}), "violates the schema"),
     ("structured.parses-what-was-asked-for", ending(structured_path=None), "structured_path"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("virtual_time")
@@ -344,34 +318,22 @@ def failing(error: d.ProviderError) -> Callable[[], d.Provider]:
 
 
 HOOKS: list[tuple[str, dict[str, Any], str]] = [
-    (
-        "errors.RateLimitError",
-        {"failing": {d.RateLimitError: Clockwork}},
-        "returned instead of raising",
-    ),
-    (
-        "errors.RateLimitError",
-        {"failing": {d.RateLimitError: NotAnError}},
-        "it raised AuthenticationError",
-    ),
+    ("errors.RateLimitError", {"failing": {d.RateLimitError: Clockwork}},
+     "returned instead of raising"),
+    ("errors.RateLimitError", {"failing": {d.RateLimitError: NotAnError}},
+     "it raised AuthenticationError"),
     ("streams.break-off-well", {"breaking": Clockwork}, "counted as complete"),
     ("streams.break-off-well", {"breaking": Breaking}, "counted as complete"),
     ("streams.break-off-well", {"breaking": BreakingEmpty}, "lacks the partial response"),
-    (
-        "ready.ModelNotLoadedError",
-        {"unready": {d.ModelNotLoadedError: Clockwork}},
-        "returned instead of raising",
-    ),
-    (
-        "ready.ModelNotLoadedError",
-        {"unready": {d.ModelNotLoadedError: NotAnError}},
-        "raised AuthenticationError",
-    ),
+    ("ready.ModelNotLoadedError", {"unready": {d.ModelNotLoadedError: Clockwork}},
+     "returned instead of raising"),
+    ("ready.ModelNotLoadedError", {"unready": {d.ModelNotLoadedError: NotAnError}},
+     "raised AuthenticationError"),
     ("tools.are-refused", {"capabilities": {"supports_tools": False}}, "not rejected"),
     ("images.are-refused", {"capabilities": {"supports_images": False}}, "not rejected"),
     ("system.is-refused", {"capabilities": {"supports_system_prompt": False}}, "not rejected"),
     ("streams.are-refused", {"capabilities": {"supports_streaming": False}}, "not rejected"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "hooks", "complaint"), HOOKS)

@@ -76,73 +76,37 @@ SOUND: dict[str, list[d.Event]] = {
     "nothing": [],
     "an empty reply": [START, complete()],
     "text": [START, text(0, "a"), text(0, "b"), complete(d.Text("ab"))],
-    "thinking and text": [
-        START,
-        thought(0, "a"),
-        thought(0, "", "sig"),
-        text(1, "b"),
-        complete(signed("a", "sig"), d.Text("b")),
-    ],
+    "thinking and text": [START, thought(0, "a"), thought(0, "", "sig"), text(1, "b"),
+                          complete(signed("a", "sig"), d.Text("b"))],
     "a signature alone": [START, thought(0, "", "sig"), complete(signed("", "sig"))],
-    "a signature on a delta": [
-        START,
-        thought(0, "a", "old"),
-        thought(0, "b", "sig"),
-        complete(signed("ab", "sig")),
-    ],
-    "state that has no delta": [
-        START,
-        thought(1, "a"),
-        complete(
-            d.Thinking("", d.Continuity(None, {})),
-            d.Thinking("a", d.Continuity(None, {})),
-            d.Text("", d.Continuity("sig")),
-        ),
-    ],
-    "blocks that make no events": [
-        START,
-        text(3, "a"),
-        complete(d.Opaque(1), d.RedactedThinking("x"), d.Text(""), d.Text("a")),
-    ],
-    "calls": [
-        START,
-        call(0),
-        more(0, '{"n"'),
-        more(0, ":1}"),
-        over(0, ONE, '{"n":1}'),
-        call(1, "b"),
-        over(1, name="b"),
-        complete(SEARCH_ONE, d.ToolCall("b", "search", {}), reason="tool_calls"),
-    ],
+    "a signature on a delta": [START, thought(0, "a", "old"), thought(0, "b", "sig"),
+                               complete(signed("ab", "sig"))],
+    "state that has no delta": [START, thought(1, "a"),
+                                complete(d.Thinking("", d.Continuity(None, {})),
+                                         d.Thinking("a", d.Continuity(None, {})),
+                                         d.Text("", d.Continuity("sig")))],
+    "blocks that make no events": [START, text(3, "a"),
+                                   complete(d.Opaque(1), d.RedactedThinking("x"), d.Text(""),
+                                            d.Text("a"))],
+    "calls": [START, call(0), more(0, '{"n"'), more(0, ":1}"), over(0, ONE, '{"n":1}'),
+              call(1, "b"), over(1, name="b"),
+              complete(SEARCH_ONE, d.ToolCall("b", "search", {}), reason="tool_calls")],
     "a call whose id was used before": [
-        START,
-        call(0),
-        over(0),
-        call(1, "minted"),
+        START, call(0), over(0), call(1, "minted"),
         proposing(over(1, name="minted"), provider_call_id="a"),
-        complete(SEARCH, d.ToolCall("minted", "search", {}), reason="tool_calls"),
-    ],
+        complete(SEARCH, d.ToolCall("minted", "search", {}), reason="tool_calls")],
     "a call that the provider calls otherwise": [
-        START,
-        call(0),
+        START, call(0),
         proposing(over(0), provider_call_id="toolu_1", source=IntentSource("", "", "req", 7)),
-        complete(SEARCH),
-    ],
+        complete(SEARCH)],
     "arguments of white space": [START, call(0), more(0, " "), over(0, raw=" "), complete(SEARCH)],
     "arguments that come at the end alone": [START, call(0), over(0, ONE), complete(SEARCH_ONE)],
     "and as they were written": [START, call(0), over(0, ONE, ' {"n": 1}'), complete(SEARCH_ONE)],
-    "and do not fit": [
-        START,
-        call(0),
-        d.ToolUseEnd(*ID, 0, "a", ONE, None, "invalid_arguments"),
-        complete(SEARCH_ONE, reason="error"),
-    ],
+    "and do not fit": [START, call(0), d.ToolUseEnd(*ID, 0, "a", ONE, None, "invalid_arguments"),
+                       complete(SEARCH_ONE, reason="error")],
     "arguments of a second call that come at the end alone": [
-        *A_CALL,
-        call(1, "b"),
-        over(1, {"n": 2}, name="b"),
-        complete(SEARCH_ONE, d.ToolCall("b", "search", {"n": 2})),
-    ],
+        *A_CALL, call(1, "b"), over(1, {"n": 2}, name="b"),
+        complete(SEARCH_ONE, d.ToolCall("b", "search", {"n": 2}))],
     **{
         f"a call that cannot be read, and {reason}": [
             *BROKEN_CALL,
@@ -165,7 +129,7 @@ SOUND: dict[str, list[d.Event]] = {
         for reason in REASONS
     },
     "no tokens": [START, replace(complete(), usage=d.Usage(0, 0, 0, 0, 0, 0))],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("events", SOUND.values(), ids=SOUND)
@@ -190,55 +154,28 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
     ("an event before message.start", 0, [text(0, "a"), START]),
     ("an event before message.start", 0, [complete()]),
     ("a message_id that differs from message.start's", 1, [START, text(0, "a", "other")]),
-    (
-        "a request_id that differs from message.start's",
-        1,
-        [START, d.TextDelta("msg", "other", 0, "a")],
-    ),
-    (
-        "a request_id that differs from message.start's",
-        1,
-        [START, d.MessageComplete("msg", "other", "stop")],
-    ),
+    ("a request_id that differs from message.start's", 1,
+     [START, d.TextDelta("msg", "other", 0, "a")]),
+    ("a request_id that differs from message.start's", 1,
+     [START, d.MessageComplete("msg", "other", "stop")]),
     ("message.complete while a tool call is open", 2, [START, call(0), complete()]),
     ("final_content is not the sum of the deltas", 2, [START, text(0, "a"), complete()]),
     ("final_content is not the sum of the deltas", 1, [START, complete(d.Text("a"))]),
-    (
-        "final_content is not the sum of the deltas",
-        2,
-        [START, text(0, "a"), complete(d.Text("b"))],
-    ),
-    (
-        "final_content is not the sum of the deltas",
-        2,
-        [START, text(0, "a"), complete(d.Thinking("a"))],
-    ),
-    (
-        "final_content is not the sum of the deltas",
-        3,
-        [START, text(0, "a"), text(1, "b"), complete(d.Text("ab"))],
-    ),
-    (
-        "final_content is not the sum of the deltas",
-        3,
-        [START, call(0), over(0), complete(d.ToolCall("b", "search", {}))],
-    ),
-    (
-        "final_content is not the sum of the deltas",
-        3,
-        [START, call(0), over(0), complete(SEARCH_ONE)],
-    ),
-    (
-        "final_content is not the sum of the deltas",
-        4,
-        [*A_CALL, complete(d.ToolCall("a", "search", {"n": True}))],
-    ),
+    ("final_content is not the sum of the deltas", 2,
+     [START, text(0, "a"), complete(d.Text("b"))]),
+    ("final_content is not the sum of the deltas", 2,
+     [START, text(0, "a"), complete(d.Thinking("a"))]),
+    ("final_content is not the sum of the deltas", 3,
+     [START, text(0, "a"), text(1, "b"), complete(d.Text("ab"))]),
+    ("final_content is not the sum of the deltas", 3,
+     [START, call(0), over(0), complete(d.ToolCall("b", "search", {}))]),
+    ("final_content is not the sum of the deltas", 3,
+     [START, call(0), over(0), complete(SEARCH_ONE)]),
+    ("final_content is not the sum of the deltas", 4,
+     [*A_CALL, complete(d.ToolCall("a", "search", {"n": True}))]),
     ("final_content is not the sum of the deltas", 1, [START, complete(signed("", "sig"))]),
-    (
-        "final_content is not the sum of the deltas",
-        2,
-        [START, thought(0, "", "sig"), complete(d.Thinking(""))],
-    ),
+    ("final_content is not the sum of the deltas", 2,
+     [START, thought(0, "", "sig"), complete(d.Thinking(""))]),
     ("final_content names another tool", 4, [*A_CALL, complete(d.ToolCall("a", "delete", ONE))]),
     *[
         (
@@ -279,11 +216,8 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
         for value in (2, True, 1.0, "1", [1])
     ],
     ("final_input is not the sum of the fragments", 3, [*A_CALL[:3], broken(0)]),
-    (
-        "final_input is not the sum of the fragments",
-        3,
-        [START, call(0), more(0, " "), over(0, ONE, " ")],
-    ),
+    ("final_input is not the sum of the fragments", 3,
+     [START, call(0), more(0, " "), over(0, ONE, " ")]),
     *[
         (
             "final_input is not the sum of the fragments",
@@ -302,16 +236,10 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
         for value in (None, [], {"n": {object}}, {"n": "\ud83d"})
     ],
     ("an unknown problem", 2, [START, call(0), d.ToolUseEnd(*ID, 0, "a", {}, None, TIRED)]),
-    (
-        "tool.use_end needs an intent or a problem",
-        2,
-        [START, call(0), d.ToolUseEnd(*ID, 0, "a", {})],
-    ),
-    (
-        "tool.use_end needs an intent or a problem",
-        2,
-        [START, call(0), d.ToolUseEnd(*ID, 0, "a", {}, intent({}), "malformed")],
-    ),
+    ("tool.use_end needs an intent or a problem", 2,
+     [START, call(0), d.ToolUseEnd(*ID, 0, "a", {})]),
+    ("tool.use_end needs an intent or a problem", 2,
+     [START, call(0), d.ToolUseEnd(*ID, 0, "a", {}, intent({}), "malformed")]),
     *[
         (
             "an intent of arguments that are not a JSON object",
@@ -328,37 +256,17 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
         ("raw_input_text is not the input", 2, [START, call(0), over(0, ONE, raw)])
         for raw in ('{"n":2}', '{"n":true}', "[1]", "lies")
     ],
-    (
-        "an intent that is not merely proposed",
-        2,
-        [START, call(0), proposing(over(0), status="executed")],
-    ),
-    (
-        "an intent that names another tool",
-        2,
-        [START, call(0), proposing(over(0), tool_name="delete")],
-    ),
-    (
-        "an intent of another request",
-        2,
-        [START, call(0), proposing(over(0), source=IntentSource("", "", "other", 0))],
-    ),
-    (
-        "an intent's id used twice",
-        5,
-        [*A_CALL, call(1, "b"), proposing(over(1, name="b"), id="tu_a")],
-    ),
-    (
-        "an intent that names another call",
-        5,
-        [
-            *A_CALL,
-            call(1, "b"),
-            proposing(
-                over(1, name="b"), provider_call_id="a", source=IntentSource("", "", "req", 0)
-            ),
-        ],
-    ),
+    ("an intent that is not merely proposed", 2,
+     [START, call(0), proposing(over(0), status="executed")]),
+    ("an intent that names another tool", 2,
+     [START, call(0), proposing(over(0), tool_name="delete")]),
+    ("an intent of another request", 2,
+     [START, call(0), proposing(over(0), source=IntentSource("", "", "other", 0))]),
+    ("an intent's id used twice", 5,
+     [*A_CALL, call(1, "b"), proposing(over(1, name="b"), id="tu_a")]),
+    ("an intent that names another call", 5,
+     [*A_CALL, call(1, "b"),
+      proposing(over(1, name="b"), provider_call_id="a", source=IntentSource("", "", "req", 0))]),
     *[
         (
             "stop or tool_calls as the reason after a call that made no intent",
@@ -401,7 +309,7 @@ BROKEN: list[tuple[str, int, list[d.Event]]] = [
         ("intent and final_input differ", 3, [*A_CALL[:3], proposing(A_CALL[3], input=value)])  # type: ignore[arg-type]
         for value in ({}, {"n": 2}, {"n": True}, None)
     ],
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rule", "index", "events"), BROKEN)

@@ -110,52 +110,31 @@ WRONG = [
     ("seed: x\nrules:\n  - reply: a", 1, "seed: must be an integer, not a string"),
     ("rules:\n  - a", 2, "rules[0]: must be a mapping, not a string"),
     ("rules:\n  - name: a", 2, "rules[0]: a rule needs a reply or a fault"),
-    (
-        "rules:\n  - reply: a\n  - reply:\n      txt: b",
-        4,
-        "rules[1].reply.txt: unknown key; did you mean text?",
-    ),
-    (
-        "rules:\n  - reply: a\n    match:\n      pattern: '('",
-        4,
-        "rules[0].match.pattern: is not a regular expression",
-    ),
+    ("rules:\n  - reply: a\n  - reply:\n      txt: b", 4,
+     "rules[1].reply.txt: unknown key; did you mean text?"),
+    ("rules:\n  - reply: a\n    match:\n      pattern: '('", 4,
+     "rules[0].match.pattern: is not a regular expression"),
     ("rules:\n  - reply: a\n    times: 0", 3, "rules[0].times: must be a positive integer"),
     ("rules:\n  - reply: {finish: done}", 2, "rules[0].reply.finish: must be one of"),
     ("rules:\n  - fault:\n      status: 200", 3, "rules[0].fault.status: must be an error status"),
     ("rules:\n  - fault:\n      error: Oops", 3, "rules[0].fault.error: must name a class"),
-    (
-        "rules:\n  - fault: {stall: long}",
-        2,
-        "rules[0].fault.stall: must be a number of seconds or forever",
-    ),
+    ("rules:\n  - fault: {stall: long}", 2,
+     "rules[0].fault.stall: must be a number of seconds or forever"),
     ("rules:\n  - fault: {}", 2, "rules[0].fault: a fault needs at least one field"),
-    (
-        "rules:\n  - reply:\n      tool_calls:\n        - {id: a}",
-        4,
-        "a call needs the name of a tool",
-    ),
+    ("rules:\n  - reply:\n      tool_calls:\n        - {id: a}", 4,
+     "a call needs the name of a tool"),
     ("rules:\n  - reply: {text: a, json: 1}", 2, "rules[0].reply.json: replaces text"),
-    (
-        "rules:\n  - reply: {usage: {input_tokens: -1}}",
-        2,
-        "rules[0].reply.usage.input_tokens: must not be negative",
-    ),
+    ("rules:\n  - reply: {usage: {input_tokens: -1}}", 2,
+     "rules[0].reply.usage.input_tokens: must not be negative"),
     ("rules:\n  - reply: {content: [{kind: a}]}", 2, "content[0].kind: unknown key"),
-    (
-        "rules:\n  - reply: {content: [{}]}",
-        2,
-        "content[0]: needs text, thinking, or the name of a tool",
-    ),
+    ("rules:\n  - reply: {content: [{}]}", 2,
+     "content[0]: needs text, thinking, or the name of a tool"),
     ("rules:\n  - reply: {text: a, content: [{text: b}]}", 2, "rules[0].reply.content: excludes"),
-    (
-        "capabilities:\n  supports_x: true\nrules:\n  - reply: a",
-        2,
-        "capabilities: unknown name 'supports_x'",
-    ),
+    ("capabilities:\n  supports_x: true\nrules:\n  - reply: a", 2,
+     "capabilities: unknown name 'supports_x'"),
     ("rules:\n  - reply: a\n    reply: b", 3, "'reply' is there twice"),
     ("rules:\n  - reply: [a", 3, "did not find expected"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "line", "complaint"), WRONG)

@@ -56,40 +56,28 @@ PROBLEMS: list[tuple[Any, Read, str]] = [
     ({"a": True}, lambda fields: fields.number("a"), "m.a must be a number, not true or false"),
     ({"a": 1.5}, lambda fields: fields.whole("a"), "m.a must be an integer, not a number"),
     ({"a": "x"}, lambda fields: fields.flag("a"), "m.a must be true or false, not a string"),
-    (
-        {"a": {1}},
-        lambda fields: fields.get("a", (str, list)),
-        "m.a must be a string or a list, not set",
-    ),
-    (
-        {"a": "z"},
-        lambda fields: fields.choice("a", ("x", "y")),
-        "m.a must be one of x, y, not 'z'",
-    ),
+    ({"a": {1}}, lambda fields: fields.get("a", (str, list)),
+     "m.a must be a string or a list, not set"),
+    ({"a": "z"}, lambda fields: fields.choice("a", ("x", "y")),
+     "m.a must be one of x, y, not 'z'"),
     ({"a": "x"}, lambda fields: fields.items("a"), "m.a must be a list, not a string"),
     ({"a": {}}, lambda fields: fields.items("a"), "m.a must be a list, not an object"),
     ({"a": ["x", 1]}, lambda fields: fields.texts("a"), "m.a must be a list of strings"),
     ({"a": []}, lambda fields: fields.inner("a"), "m.a must be an object, not a list"),
     ({"a": [{}, None]}, lambda fields: fields.inners("a"), "m.a[1] must be an object, not null"),
-    (
-        {"a": {"b": 1}},
-        lambda fields: fields.need_inner("a").text("b"),
-        "m.a.b must be a string, not an integer",
-    ),
+    ({"a": {"b": 1}}, lambda fields: fields.need_inner("a").text("b"),
+     "m.a.b must be a string, not an integer"),
     ({}, lambda fields: fields.need_text("a"), "m.a is required"),
     ({}, lambda fields: fields.items("a", required=True), "m.a is required"),
     ({}, lambda fields: fields.need_inner("a"), "m.a is required"),
     ({}, lambda fields: fields.inners("a", required=True), "m.a is required"),
     ({"a": 0}, lambda fields: fields.allow("b", "c"), "m.a is not a known field; one of b, c"),
     ({"conten": 0}, lambda fields: fields.allow("role", "content"), "did you mean content?"),
-    (
-        {"a": 1, 2: 3},
-        lambda fields: (fields.take("a"), fields.done()),
-        "m.2 is not a known field; one of a",
-    ),
+    ({"a": 1, 2: 3}, lambda fields: (fields.take("a"), fields.done()),
+     "m.2 is not a known field; one of a"),
     ({}, lambda fields: fields.refuse("a", "is wrong"), "m.a is wrong"),
     ({"x" * 5000: 1}, lambda fields: fields.allow("a"), "x… is not a known field"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("data", "read", "expected"), PROBLEMS)

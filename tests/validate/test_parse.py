@@ -34,10 +34,8 @@ READ: dict[str, tuple[Any, list[d.Message]]] = {
     "one value": (d.User("hi"), [d.User("hi")]),
     "values": ([d.System("s"), d.User("u")], [d.System("s"), d.User("u")]),
     "a tuple of values": ((d.System("s"), d.User("u")), [d.System("s"), d.User("u")]),
-    "values and records": (
-        [d.System("s"), {"role": "user", "content": "u"}],
-        [d.System("s"), d.User("u")],
-    ),
+    "values and records": ([d.System("s"), {"role": "user", "content": "u"}],
+                           [d.System("s"), d.User("u")]),
     "no message": ([], []),
     "any mapping": ([MappingProxyType({"role": "user", "content": "u"})], [d.User("u")]),
     # messages as records of the message specification
@@ -61,8 +59,7 @@ READ: dict[str, tuple[Any, list[d.Message]]] = {
     ),
     "seed: arguments that could not be read": (
         [assistant(content="x", tool_calls=[{"id": "1", "name": "f", "arguments": None}])],
-        [d.Assistant("x", tool_calls=[d.ToolCall("1", "f", None)])],
-    ),
+        [d.Assistant("x", tool_calls=[d.ToolCall("1", "f", None)])]),
     "seed: images": (
         [
             user(
@@ -168,50 +165,27 @@ READ: dict[str, tuple[Any, list[d.Message]]] = {
         ],
     ),
     "chat: a refusal": ([assistant(content=None, refusal="no")], [d.Assistant("no")]),
-    "chat: a refusal among parts": (
-        [assistant(content=[{"type": "refusal", "refusal": "no"}])],
-        [d.Assistant("no")],
-    ),
-    "chat: reasoning": (
-        [assistant(content="t", reasoning_content="hm")],
-        [d.Assistant([d.Thinking("hm"), d.Text("t")])],
-    ),
+    "chat: a refusal among parts": ([assistant(content=[{"type": "refusal", "refusal": "no"}])],
+                                    [d.Assistant("no")]),
+    "chat: reasoning": ([assistant(content="t", reasoning_content="hm")],
+                        [d.Assistant([d.Thinking("hm"), d.Text("t")])]),
     "chat: reasoning under another name": (
         [assistant(content="t", reasoning="hm", reasoning_content="")],
-        [d.Assistant([d.Thinking("hm"), d.Text("t")])],
-    ),
-    "chat: a result in parts": (
-        [{"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "r"}]}],
-        [d.ToolResult("1", [d.Text("r")])],
-    ),
+        [d.Assistant([d.Thinking("hm"), d.Text("t")])]),
+    "chat: a result in parts": ([{"role": "tool", "tool_call_id": "1",
+                                  "content": [{"type": "text", "text": "r"}]}],
+                                [d.ToolResult("1", [d.Text("r")])]),
     "chat: an SDK's dump of every field it has": (
-        [
-            assistant(
-                content="t",
-                refusal=None,
-                annotations=[],
-                audio=None,
-                function_call=None,
-                tool_calls=None,
-                reasoning_content=None,
-            ),
-            {"role": "user", "content": "u", "name": None},
-        ],
-        [d.Assistant("t"), d.User("u")],
-    ),
+        [assistant(content="t", refusal=None, annotations=[], audio=None, function_call=None,
+                   tool_calls=None, reasoning_content=None),
+         {"role": "user", "content": "u", "name": None}], [d.Assistant("t"), d.User("u")]),
     # content parts in the formats of other wires
-    "responses: output_text": (
-        [assistant(content=[{"type": "output_text", "text": "t"}])],
-        [d.Assistant("t")],
-    ),
-    "a failed result": (
-        [{"role": "tool", "tool_call_id": "1", "content": "r", "is_error": True}],
-        [d.ToolResult("1", "r", is_error=True)],
-    ),
-    "is_error of none": (
-        [{"role": "tool", "tool_call_id": "1", "content": "", "is_error": None}],
-        [d.ToolResult("1", "")],
-    ),
+    "responses: output_text": ([assistant(content=[{"type": "output_text", "text": "t"}])],
+                               [d.Assistant("t")]),
+    "a failed result": ([{"role": "tool", "tool_call_id": "1", "content": "r", "is_error": True}],
+                        [d.ToolResult("1", "r", is_error=True)]),
+    "is_error of none": ([{"role": "tool", "tool_call_id": "1", "content": "", "is_error": None}],
+                         [d.ToolResult("1", "")]),
     "documents": (
         [
             user(
@@ -261,11 +235,9 @@ READ: dict[str, tuple[Any, list[d.Message]]] = {
             )
         ],
     ),
-    "state on a user's text": (
-        [user({"type": "text", "text": "t", "signature": "s"})],
-        [d.User([d.Text("t", d.Continuity("s"))])],
-    ),
-}
+    "state on a user's text": ([user({"type": "text", "text": "t", "signature": "s"})],
+                               [d.User([d.Text("t", d.Continuity("s"))])]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "messages"), READ.values(), ids=READ)
@@ -296,29 +268,21 @@ REFUSED_PARTS: list[tuple[Any, str]] = [
     ({"type": "image"}, ".source is required"),
     ({"type": "image", "source": {}}, ".source.type must be url or inline"),
     ({"type": "image", "source": {"type": "url"}}, ".source.url is required"),
-    (
-        {"type": "image", "source": {"type": "url", "url": "u", "x": 1}},
-        ".source.x is not a known field",
-    ),
+    ({"type": "image", "source": {"type": "url", "url": "u", "x": 1}},
+     ".source.x is not a known field"),
     ({"type": "image", "source": {"type": "inline"}}, ".source.base64_data is required"),
-    (
-        {"type": "image", "source": {"type": "inline", "base64_data": "x", "x": 1}},
-        ".source.x is not a known field",
-    ),
+    ({"type": "image", "source": {"type": "inline", "base64_data": "x", "x": 1}},
+     ".source.x is not a known field"),
     ({"type": "image", "source": d.Url("u"), "detail": "max"}, ".detail must be one of auto"),
     ({"type": "image", "source": d.Url("u"), "media_type": 5}, ".media_type must be a string"),
     ({"type": "image", "source": d.Url("u"), "alt": "x"}, ".alt is not a known field"),
     ({"type": "image_url"}, ".image_url is required"),
     ({"type": "image_url", "image_url": {}}, ".image_url.url is required"),
     ({"type": "image_url", "image_url": "u", "x": 1}, ".x is not a known field"),
-    (
-        {"type": "image_url", "image_url": {"url": "u", "x": 1}},
-        ".image_url.x is not a known field",
-    ),
-    (
-        {"type": "image_url", "image_url": {"url": "u", "detail": "max"}},
-        ".image_url.detail must be one of auto, low, high, not 'max'",
-    ),
+    ({"type": "image_url", "image_url": {"url": "u", "x": 1}},
+     ".image_url.x is not a known field"),
+    ({"type": "image_url", "image_url": {"url": "u", "detail": "max"}},
+     ".image_url.detail must be one of auto, low, high, not 'max'"),
     ({"type": "document", "source": d.Url("u"), "title": "x"}, ".title is not a known"),
     ({"type": "document", "source": d.Url("u"), "name": 5}, ".name must be a string"),
     ({"type": "file"}, ".file is required"),
@@ -330,11 +294,9 @@ REFUSED_PARTS: list[tuple[Any, str]] = [
     ({}, ".type is required"),
     ({"type": 5}, ".type must be a string, not an integer"),
     ({"type": "tool_call"}, ": content of type 'tool_call' cannot be said by a user or a tool"),
-    (
-        {"type": "thinking", "text": "t"},
-        ": content of type 'thinking' cannot be said by a user or a tool",
-    ),
-]
+    ({"type": "thinking", "text": "t"},
+     ": content of type 'thinking' cannot be said by a user or a tool"),
+]  # fmt: skip
 REFUSED_BLOCKS: list[tuple[Any, str]] = [
     ({"text": "t"}, ".type is required"),
     ({"type": "video"}, ": content of type 'video' is not supported"),
@@ -381,10 +343,8 @@ REFUSED_MESSAGES: list[tuple[Any, str]] = [
     ({"role": "system", "content": 5}, ".content must be a string, not an integer"),
     ({"role": "system"}, ".content is required"),
     ({"role": "system", "content": "s", "name": "n"}, ".name is not a known field"),
-    (
-        {"role": "system", "content": [{"type": "text", "text": "s"}]},
-        ".content must be a string, not a list: a system message has no blocks",
-    ),
+    ({"role": "system", "content": [{"type": "text", "text": "s"}]},
+     ".content must be a string, not a list: a system message has no blocks"),
     ({"role": "user"}, ".content is required"),
     ({"role": "user", "content": 5}, ".content must be a list"),
     ({"role": "user", "content": {"type": "text"}}, ".content must be a list"),
@@ -400,15 +360,11 @@ REFUSED_MESSAGES: list[tuple[Any, str]] = [
     (assistant(tool_calls="f"), ".tool_calls must be a list"),
     ({"role": "tool", "content": "r"}, ".tool_call_id is required"),
     ({"role": "tool", "tool_call_id": "1"}, ".content is required"),
-    (
-        {"role": "tool", "tool_call_id": "1", "content": "r", "name": "f"},
-        ".name is not a known field",
-    ),
-    (
-        {"role": "tool", "tool_call_id": "1", "content": "r", "is_error": "yes"},
-        ".is_error must be true or false",
-    ),
-]
+    ({"role": "tool", "tool_call_id": "1", "content": "r", "name": "f"},
+     ".name is not a known field"),
+    ({"role": "tool", "tool_call_id": "1", "content": "r", "is_error": "yes"},
+     ".is_error must be true or false"),
+]  # fmt: skip
 REFUSED: list[tuple[Any, str]] = [
     (None, "messages must be text or a list of messages, not NoneType"),
     (5, "messages must be text or a list of messages, not int"),
@@ -502,20 +458,14 @@ TOOLS_REFUSED: list[tuple[Any, str]] = [
     ([{"name": "t", "execute": "x"}], "tools[0].execute is not a known field"),
     ([{"type": "function", "function": 5}], "tools[0].function must be an object, not an integer"),
     ([{"type": "function", "function": {}}], "tools[0].function.name is required"),
-    (
-        [{"type": "function", "function": {"name": "t", "x": 1}}],
-        "tools[0].function.x is not a known field",
-    ),
+    ([{"type": "function", "function": {"name": "t", "x": 1}}],
+     "tools[0].function.x is not a known field"),
     ([{"type": "function", "function": {"name": "t"}, "x": 1}], "tools[0].x is not a known field"),
-    (
-        [{"type": "function", "function": {"name": "t", "parameters": 5}}],
-        "tools[0].function.parameters must be a JSON Schema object",
-    ),
-    (
-        [{"type": "web_search", "function": {"name": "t"}}],
-        "tools[0].function is not a known field",
-    ),
-]
+    ([{"type": "function", "function": {"name": "t", "parameters": 5}}],
+     "tools[0].function.parameters must be a JSON Schema object"),
+    ([{"type": "web_search", "function": {"name": "t"}}],
+     "tools[0].function is not a known field"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "message"), TOOLS_REFUSED)

@@ -26,28 +26,16 @@ CALLS: list[tuple[Expectation, str, dict[str, Any], tuple[str, str] | None]] = [
     (OFFERED, "weather", {"city": "Oslo", "more": [1]}, None),
     (OFFERED, "any", {}, None),
     (OFFERED, "any", {"x": 1}, None),
-    (
-        OFFERED,
-        "weather",
-        {},
-        (
-            "invalid_arguments",
-            'the arguments violate the tool\'s schema: "city" is a required property at /',
-        ),
-    ),
-    (
-        OFFERED,
-        "weather",
-        {"city": 1},
-        (
-            "invalid_arguments",
-            'the arguments violate the tool\'s schema: 1 is not of type "string" at /city',
-        ),
-    ),
+    (OFFERED, "weather", {},
+     ("invalid_arguments",
+      'the arguments violate the tool\'s schema: "city" is a required property at /')),
+    (OFFERED, "weather", {"city": 1},
+     ("invalid_arguments",
+      'the arguments violate the tool\'s schema: 1 is not of type "string" at /city')),
     (OFFERED, "Weather", {"city": "Oslo"}, ("unknown_tool", "no tool of this name was offered")),
     (OFFERED, "", {}, ("unknown_tool", "no tool of this name was offered")),
     (BARE, "any", {}, ("unknown_tool", "no tool of this name was offered")),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("expected", "name", "arguments", "problem"), CALLS)

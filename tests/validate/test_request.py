@@ -67,41 +67,25 @@ SOUND: list[Request] = [
     req(U, A, A, U, U),
     req(U, CALL, R),
     req(U, CALL, R, CALL, R, U),
-    req(
-        U,
-        Assistant(tool_calls=[ToolCall("1", "f", {}), ToolCall("2", "f", {})]),
-        ToolResult("2", "b"),
-        R,
-    ),
+    req(U, Assistant(tool_calls=[ToolCall("1", "f", {}), ToolCall("2", "f", {})]),
+        ToolResult("2", "b"), R),
     req(U, CALL, CALL, R, R),
     req(U, CALL, U),
     req(U, CALL, ToolResult("1", "")),
     req(U, CALL, ToolResult("1", [Text("r"), PNG])),
     req(U, CALL, ToolResult("1", ())),
-    req(
-        U,
-        Assistant([Thinking("t"), RedactedThinking("d"), Opaque(1), Text("", Continuity("s"))]),
-        U,
-    ),
-    req(
-        User(
-            [Text("u"), PNG, Image(Url("https://x")), Document(Url("u")), Document(Inline("aGk="))]
-        )
-    ),
+    req(U, Assistant([Thinking("t"), RedactedThinking("d"), Opaque(1), Text("", Continuity("s"))]),
+        U),
+    req(User([Text("u"), PNG, Image(Url("https://x")), Document(Url("u")),
+              Document(Inline("aGk="))])),
     req(U, Assistant([Text("a"), Text("")]), U),
     req(U, Assistant([Text(""), ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
     req(U, GOOD_CALL, R, tools=[Tool("f", "", NUMBER)]),
     # The request does not offer this tool any more.
     req(U, BAD_CALL, R, tools=[Tool("g", "", NUMBER)]),
     req(U, BAD_CALL, ToolResult("1", "a must be an integer", True), tools=[Tool("f", "", NUMBER)]),
-    req(
-        User(
-            [
-                Image(Inline("aGk="), "Image/PNG", "low"),
-                Document(Url("u"), "application/pdf", "a.pdf"),
-            ]
-        )
-    ),
+    req(User([Image(Inline("aGk="), "Image/PNG", "low"),
+              Document(Url("u"), "application/pdf", "a.pdf")])),
     req(User([Text("a", Continuity("s", issuer=Issuer("gemini")))])),
     req(tools=[T, Tool("u", "d", OBJECT), Tool("v", "d", {}), Tool("w", strict=True)]),
     req(config=RuntimeConfig(reasoning=1024)),
@@ -112,7 +96,7 @@ SOUND: list[Request] = [
     req(response_schema=OBJECT),
     req(config=RuntimeConfig(0, 1, 0.5, -1, -2, 2.0, ["a"], "low", {"x": object()})),
     req(config=RuntimeConfig(stop_sequences=[])),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("request_", SOUND)
@@ -345,37 +329,17 @@ def test_any_request_is_accepted_or_rejected_with_an_error(
 # A request that uses every feature that a model may lack.
 EVERYTHING = Request([S, User([Text("u"), PNG])], tools=[T], response_schema=OBJECT)
 DECLINED: list[tuple[dict[str, Any], Refusal, type[ProviderError], str]] = [
-    (
-        {"supports_images": False},
-        "no_vision_support",
-        UnsupportedContentError,
-        "messages[1].content[1]: this model is known not to see images",
-    ),
-    (
-        {"max_context_tokens": 999},
-        "exceeds_context_window",
-        ContextOverflowError,
-        "about 1000 tokens do not fit the model's window of 999",
-    ),
-    (
-        {"supports_tools": False},
-        "no_tool_support",
-        UnsupportedFeatureError,
-        "this model is known not to support tools",
-    ),
-    (
-        {"supports_system_prompt": False},
-        "no_system_prompt_support",
-        UnsupportedFeatureError,
-        "this model is known not to take a system prompt",
-    ),
-    (
-        {"supports_structured_output": False},
-        "no_structured_output_support",
-        UnsupportedFeatureError,
-        "this model is known not to support structured output",
-    ),
-]
+    ({"supports_images": False}, "no_vision_support", UnsupportedContentError,
+     "messages[1].content[1]: this model is known not to see images"),
+    ({"max_context_tokens": 999}, "exceeds_context_window", ContextOverflowError,
+     "about 1000 tokens do not fit the model's window of 999"),
+    ({"supports_tools": False}, "no_tool_support", UnsupportedFeatureError,
+     "this model is known not to support tools"),
+    ({"supports_system_prompt": False}, "no_system_prompt_support", UnsupportedFeatureError,
+     "this model is known not to take a system prompt"),
+    ({"supports_structured_output": False}, "no_structured_output_support",
+     UnsupportedFeatureError, "this model is known not to support structured output"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("facts", "refusal", "kind", "message"), DECLINED)
@@ -433,27 +397,18 @@ PDF = Document(Url("u"))
 JPEG = Image(Inline("aGk="), "image/jpeg")
 PLAIN = Image(Url("u"))
 MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
-    (
-        [User([PDF])],
-        {"supports_documents": False},
-        "messages[0].content[0]: this model is known not to read documents",
-    ),
+    ([User([PDF])], {"supports_documents": False},
+     "messages[0].content[0]: this model is known not to read documents"),
     ([User([PDF])], {"supports_images": False}, None),
     ([User([PNG])], {"supports_documents": False}, None),
-    (
-        [U, CALL, ToolResult("1", [Text("r"), PNG])],
-        {"supports_images": False},
-        "messages[2].content[1]: this model is known not to see images",
-    ),
-    (
-        [User([PNG, JPEG])],
-        {"accepted_image_media_types": ["image/png"]},
-        "messages[0].content[1]: this model is known not to read image/jpeg",
-    ),
+    ([U, CALL, ToolResult("1", [Text("r"), PNG])], {"supports_images": False},
+     "messages[2].content[1]: this model is known not to see images"),
+    ([User([PNG, JPEG])], {"accepted_image_media_types": ["image/png"]},
+     "messages[0].content[1]: this model is known not to read image/jpeg"),
     ([User([PNG, PLAIN])], {"accepted_image_media_types": ["image/png"]}, None),
     ([User([PDF])], {"accepted_image_media_types": []}, None),
     ([User([PNG])], {"supports_images": True, "supports_documents": True}, None),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("messages", "facts", "message"), MEDIA)
@@ -481,22 +436,14 @@ def nest(levels: int) -> Any:
 @pytest.mark.parametrize(
     ("make", "path"),
     [
-        (
-            lambda value: Request((User("a"),), config=RuntimeConfig(extras={"x": value})),
-            "config.extras",
-        ),
-        (
-            lambda value: Request(
-                (User("a"), Assistant([ToolCall("c", "t", {"x": value})]), ToolResult("c", "r"))
-            ),
-            "messages[1].content[0].arguments",
-        ),
-        (
-            lambda value: Request((User("a"), Assistant([Opaque({"x": value})]), User("b"))),
-            "messages[1].content[0].data",
-        ),
+        (lambda value: Request((User("a"),), config=RuntimeConfig(extras={"x": value})),
+         "config.extras"),
+        (lambda value: Request((User("a"), Assistant([ToolCall("c", "t", {"x": value})]),
+                                ToolResult("c", "r"))), "messages[1].content[0].arguments"),
+        (lambda value: Request((User("a"), Assistant([Opaque({"x": value})]), User("b"))),
+         "messages[1].content[0].data"),
     ],
-)
+)  # fmt: skip
 def test_nesting_depth_of_requests_is_limited(make: Any, path: str) -> None:
     check_request(make(nest(126)))
     for levels in (128, 5000):

@@ -291,42 +291,21 @@ def test_encoded_request_is_decoded_unchanged() -> None:
     cited = d.Continuity(None, {"citations": [{"title": "t"}]}, d.Issuer("bedrock", None, CLAUDE))
     messages = [
         d.System("S", cache=True),
-        d.User(
-            [
-                d.Text("a"),
-                d.Image(d.Inline("aGk="), "image/png"),
-                d.Document(d.Inline("aGk="), "application/pdf", "d"),
-            ]
-        ),
-        d.Assistant(
-            [
-                d.Opaque(
-                    {"type": "toolUse", "toolUse": {"name": "g", "type": "server_tool_use"}},
-                    hidden,
-                ),
-                d.Opaque({"type": "toolResult", "toolResult": {"toolUseId": "t"}}, hidden),
-                d.Text("x"),
-            ]
-        ),
-        d.User(
-            [
-                d.Audio(d.Inline("aGk="), "audio/mpeg"),
-                d.Audio(d.Url("s3://b/a.flac"), "audio/flac"),
-            ]
-        ),
-        d.Assistant(
-            [
-                d.Thinking("t", state),
-                d.RedactedThinking("ZW5j", hidden),
-                d.ToolCall("c", "f", {"a": 1}),
-            ]
-        ),
-        d.ToolResult(
-            "c", [d.Text("done"), d.Image(d.Url("s3://b/a.png"), "image/png")], is_error=True
-        ),
+        d.User([d.Text("a"), d.Image(d.Inline("aGk="), "image/png"),
+                d.Document(d.Inline("aGk="), "application/pdf", "d")]),
+        d.Assistant([d.Opaque({"type": "toolUse",
+                               "toolUse": {"name": "g", "type": "server_tool_use"}}, hidden),
+                     d.Opaque({"type": "toolResult", "toolResult": {"toolUseId": "t"}}, hidden),
+                     d.Text("x")]),
+        d.User([d.Audio(d.Inline("aGk="), "audio/mpeg"),
+                d.Audio(d.Url("s3://b/a.flac"), "audio/flac")]),
+        d.Assistant([d.Thinking("t", state), d.RedactedThinking("ZW5j", hidden),
+                     d.ToolCall("c", "f", {"a": 1})]),
+        d.ToolResult("c", [d.Text("done"), d.Image(d.Url("s3://b/a.png"), "image/png")],
+                     is_error=True),
         d.Assistant([d.Text("b", cited)]),
         d.User("c", cache=True),
-    ]
+    ]  # fmt: skip
     config = d.RuntimeConfig(
         0.5, 9, 0.9, stop_sequences=("x",), extras={"requestMetadata": {"a": "b"}}
     )
@@ -431,21 +410,15 @@ def test_fields_that_our_request_cannot_represent_are_reported(
 @pytest.mark.parametrize(
     ("block", "path"),
     [
-        (
-            {"guardContent": {"text": {"text": "a"}}},
-            "messages[0].content[0]: content of type 'guardContent'",
-        ),
+        ({"guardContent": {"text": {"text": "a"}}},
+         "messages[0].content[0]: content of type 'guardContent'"),
         ({"video": {}}, "messages[0].content[0]: content of type 'video'"),
-        (
-            {"document": {"source": {"content": [{"text": "a"}]}}},
-            "messages[0].content[0].document.source.content",
-        ),
-        (
-            {"toolResult": {"toolUseId": "t", "content": [], "other": 1}},
-            "messages[0].content[0].toolResult.other",
-        ),
+        ({"document": {"source": {"content": [{"text": "a"}]}}},
+         "messages[0].content[0].document.source.content"),
+        ({"toolResult": {"toolUseId": "t", "content": [], "other": 1}},
+         "messages[0].content[0].toolResult.other"),
     ],
-)
+)  # fmt: skip
 def test_content_that_our_request_cannot_represent_is_rejected(
     block: dict[str, Any], path: str
 ) -> None:

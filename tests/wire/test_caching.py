@@ -353,18 +353,12 @@ def test_cache_marks_of_gateway_clients_are_kept() -> None:
             "max_tokens": 9,
             "system": [{"type": "text", "text": "s", "cache_control": mark}],
             "messages": [
-                {
-                    "role": "user",
-                    "content": [{"type": "text", "text": "a", "cache_control": mark}],
-                },
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "text", "text": "b", "cache_control": mark},
-                        {"type": "tool_use", "id": "c", "name": "f", "input": {}},
-                        {"type": "tool_use", "id": "d", "name": "f", "input": {}},
-                    ],
-                },
+                {"role": "user",
+                 "content": [{"type": "text", "text": "a", "cache_control": mark}]},
+                {"role": "assistant",
+                 "content": [{"type": "text", "text": "b", "cache_control": mark},
+                             {"type": "tool_use", "id": "c", "name": "f", "input": {}},
+                             {"type": "tool_use", "id": "d", "name": "f", "input": {}}]},
                 {
                     "role": "user",
                     "content": [
@@ -382,7 +376,7 @@ def test_cache_marks_of_gateway_clients_are_kept() -> None:
                     ],
                 },
             ],
-        }
+        }  # fmt: skip
         asked = SERVER_CODECS["anthropic"].decode(json.dumps(said).encode())
         assert asked.warnings == ()
         codec = CODECS["anthropic"].connect("m", "https://a", None, d.Capabilities())

@@ -56,40 +56,28 @@ CUT_OFF = """
     6ee00cf2-1442a32d 4c177ae6-5a578a45 bb20aee5-efad34c6
 """
 HELD: dict[str, tuple[str, str]] = {
-    "4f2a679e-799e6750": (
-        "InvalidRequestError",
-        "an error event after text: the call did not fit its schema",
-    ),
-    "2bafa55a-3ef7e18a": (
-        "InvalidRequestError",
-        "an error event after text: no call though one was required",
-    ),
+    "4f2a679e-799e6750": ("InvalidRequestError",
+                          "an error event after text: the call did not fit its schema"),
+    "2bafa55a-3ef7e18a": ("InvalidRequestError",
+                          "an error event after text: no call though one was required"),
     "36c3b056-a6934672": ("InvalidRequestError", "an error event as the first event"),
-    "54da3aa7-ce5f2d46": (
-        "InvalidRequestError",
-        "an error object among the chunks: the limit of tokens",
-    ),
+    "54da3aa7-ce5f2d46": ("InvalidRequestError",
+                          "an error object among the chunks: the limit of tokens"),
     "b59effc0-fe15c60a": ("InvalidRequestError", "the first and only data is an error"),
     "25cf3d2f-2d7ae4c2": ("InvalidRequestError", "the first and only data is an error"),
     "41199f18-ca46c87c": ("InvalidRequestError", "the first and only data is an error"),
-    "8f7d5607-17e3c1c9": (
-        "InvalidRequestError",
-        "a chunk with empty choices and an error of code 400",
-    ),
-    "18b2a070-c9c92dbc": (
-        "InvalidRequestError",
-        "a chunk with empty choices and an error of code 400",
-    ),
+    "8f7d5607-17e3c1c9": ("InvalidRequestError",
+                          "a chunk with empty choices and an error of code 400"),
+    "18b2a070-c9c92dbc": ("InvalidRequestError",
+                          "a chunk with empty choices and an error of code 400"),
     "94847dc5-8c4efa68": ("UnavailableError", "an error of code 502 on the choice"),
     "9a691003-ac4d1bc9": ("UnavailableError", "an error of code 502 on the choice of a body"),
     "6fd82fee-62ce2a11": ("UnavailableError", "an error of code 502 on the choice of a body"),
     "3158ad13-3a4dbfec": ("InvalidRequestError", "an error object after white space in a 200"),
     "78307849-4333144b": ("InvalidRequestError", "a content filter's error object in a 200"),
     "56108aee-4361d51b": ("InvalidResponseError", "a choice without a message"),
-    "4ef57a6d-1cdf650a": (
-        "MalformedToolCallError",
-        "the arguments are the word null, and no tool is known",
-    ),
+    "4ef57a6d-1cdf650a": ("MalformedToolCallError",
+                          "the arguments are the word null, and no tool is known"),
     "d8bc5829-d103169c": ("MalformedToolCallError", "the arguments are not JSON"),
     **dict.fromkeys(CUT_OFF.split(), ("MalformedToolCallError", CUT)),
     "732cb3e4-23daa753": ("InvalidRequestError", "an error object in a 200"),
@@ -105,7 +93,7 @@ HELD: dict[str, tuple[str, str]] = {
     "44b6752b-2d2cffc8": ("UnavailableError", "an error event, then another in response.failed"),
     "0e0a7afa-89441886": ("MalformedToolCallError", CUT),
     "ee3f033d-e7fffc61": ("StreamInterruptedError", "cancelled on the server"),
-}
+}  # fmt: skip
 
 
 def hear(record: Record, pieces: Any = None) -> DecodedReply:

@@ -39,35 +39,16 @@ def run(
 
 
 CASES: list[tuple[str, str, str, Any, str]] = [
-    (
-        "anthropic",
-        "http://a.test",
-        "http://a.test/v1/messages/count_tokens",
-        {"input_tokens": 7},
-        "messages model system",
-    ),
-    (
-        "responses",
-        "http://a.test/v1",
-        "http://a.test/v1/responses/input_tokens",
-        {"input_tokens": 7},
-        "input instructions model",
-    ),
-    (
-        "gemini",
-        "http://a.test",
-        "http://a.test/v1beta/models/m:countTokens",
-        {"totalTokens": 7},
-        "generateContentRequest",
-    ),
-    (
-        "gemini",
-        "http://a.test/v1/projects/p/locations/l/publishers/google",
-        "http://a.test/v1/projects/p/locations/l/publishers/google/models/m:countTokens",
-        {"totalTokens": 7},
-        "contents systemInstruction",
-    ),
-]
+    ("anthropic", "http://a.test", "http://a.test/v1/messages/count_tokens", {"input_tokens": 7},
+     "messages model system"),
+    ("responses", "http://a.test/v1", "http://a.test/v1/responses/input_tokens",
+     {"input_tokens": 7}, "input instructions model"),
+    ("gemini", "http://a.test", "http://a.test/v1beta/models/m:countTokens", {"totalTokens": 7},
+     "generateContentRequest"),
+    ("gemini", "http://a.test/v1/projects/p/locations/l/publishers/google",
+     "http://a.test/v1/projects/p/locations/l/publishers/google/models/m:countTokens",
+     {"totalTokens": 7}, "contents systemInstruction"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("wire", "base", "url", "reply", "fields"), CASES)

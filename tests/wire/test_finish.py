@@ -16,25 +16,13 @@ from .cases import BASE_URL, MODEL, decode, plain_request
 from .replies import Call, reply
 
 ENDS: dict[str, dict[str, str]] = {
-    "openai": {
-        "stop": "stop",
-        "length": "length",
-        "tool_calls": "tool_calls",
-        "function_call": "tool_calls",
-        "tool_call": "tool_calls",
-        "content_filter": "content_filter",
-        "error": "error",
-    },
-    "anthropic": {
-        "end_turn": "stop",
-        "stop_sequence": "stop",
-        "pause_turn": "stop",
-        "compaction": "stop",
-        "max_tokens": "length",
-        "model_context_window_exceeded": "length",
-        "tool_use": "tool_calls",
-        "refusal": "content_filter",
-    },
+    "openai": {"stop": "stop", "length": "length", "tool_calls": "tool_calls",
+               "function_call": "tool_calls", "tool_call": "tool_calls",
+               "content_filter": "content_filter", "error": "error"},
+    "anthropic": {"end_turn": "stop", "stop_sequence": "stop", "pause_turn": "stop",
+                  "compaction": "stop", "max_tokens": "length",
+                  "model_context_window_exceeded": "length", "tool_use": "tool_calls",
+                  "refusal": "content_filter"},
     "gemini": {
         "STOP": "stop",
         "MAX_TOKENS": "length",
@@ -48,37 +36,17 @@ ENDS: dict[str, dict[str, str]] = {
         "IMAGE_RECITATION": "content_filter",
         "MODEL_ARMOR": "content_filter",
     },
-    "responses": {
-        "completed": "stop",
-        "complete": "stop",
-        "max_output_tokens": "length",
-        "max_tokens": "length",
-        "content_filter": "content_filter",
-    },
+    "responses": {"completed": "stop", "complete": "stop", "max_output_tokens": "length",
+                  "max_tokens": "length", "content_filter": "content_filter"},
     "ollama": {"stop": "stop", "length": "length", "load": "stop", "unload": "stop"},
-    "bedrock": {
-        "end_turn": "stop",
-        "stop_sequence": "stop",
-        "max_tokens": "length",
-        "model_context_window_exceeded": "length",
-        "tool_use": "tool_calls",
-        "guardrail_intervened": "content_filter",
-        "content_filtered": "content_filter",
-        "malformed_model_output": "error",
-        "malformed_tool_use": "error",
-    },
-    "cohere": {
-        "COMPLETE": "stop",
-        "STOP_SEQUENCE": "stop",
-        "MAX_TOKENS": "length",
-        "TOOL_CALL": "tool_calls",
-        "ERROR_TOXIC": "content_filter",
-        "ERROR_LIMIT": "length",
-        "ERROR": "error",
-        "TIMEOUT": "error",
-        "USER_CANCEL": "error",
-    },
-}
+    "bedrock": {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length",
+                "model_context_window_exceeded": "length", "tool_use": "tool_calls",
+                "guardrail_intervened": "content_filter", "content_filtered": "content_filter",
+                "malformed_model_output": "error", "malformed_tool_use": "error"},
+    "cohere": {"COMPLETE": "stop", "STOP_SEQUENCE": "stop", "MAX_TOKENS": "length",
+               "TOOL_CALL": "tool_calls", "ERROR_TOXIC": "content_filter", "ERROR_LIMIT": "length",
+               "ERROR": "error", "TIMEOUT": "error", "USER_CANCEL": "error"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from dragoman.wire.codec import Codec, Notes
 from dragoman.wire.gemini import GeminiCodec, Quirks
 from dragoman.wire.gemini.arguments import StreamedArguments
 from dragoman.wire.gemini.schema import project_schema
-from dragoman.wire.ids import IdRule
 from dragoman.wire.plan import make_plan
 from tests import strategies as some
 from tests.wire.cases import Case, DecodedReply, bytewise, decode, find_cases
@@ -197,29 +196,17 @@ def test_any_conversation_is_encoded_as_a_valid_request(blocks: list[Any], text:
         (f"{BASE}/v1beta/", MODEL, False, f"{BASE}/v1beta/models/{MODEL}:generateContent"),
         (f"{BASE}/v1", MODEL, False, f"{BASE}/v1/models/{MODEL}:generateContent"),
         (f"{BASE}/proxy", MODEL, False, f"{BASE}/proxy/v1beta/models/{MODEL}:generateContent"),
-        (
-            f"{BASE}/v1beta1/projects/p/locations/l/publishers/g",
-            MODEL,
-            False,
-            f"{BASE}/v1beta1/projects/p/locations/l/publishers/g/models/{MODEL}:generateContent",
-        ),
-        (
-            f"{BASE}?a=b",
-            MODEL,
-            True,
-            f"{BASE}/v1beta/models/{MODEL}:streamGenerateContent?a=b&alt=sse",
-        ),
+        (f"{BASE}/v1beta1/projects/p/locations/l/publishers/g", MODEL, False,
+         f"{BASE}/v1beta1/projects/p/locations/l/publishers/g/models/{MODEL}:generateContent"),
+        (f"{BASE}?a=b", MODEL, True,
+         f"{BASE}/v1beta/models/{MODEL}:streamGenerateContent?a=b&alt=sse"),
         (BASE, f"models/{MODEL}", False, f"{BASE}/v1beta/models/{MODEL}:generateContent"),
         (BASE, "../x", False, f"{BASE}/v1beta/models/..%2Fx:generateContent"),
-        (
-            BASE,
-            "a b:c?key=d#é",
-            False,
-            f"{BASE}/v1beta/models/a%20b%3Ac%3Fkey%3Dd%23%C3%A9:generateContent",
-        ),
+        (BASE, "a b:c?key=d#é", False,
+         f"{BASE}/v1beta/models/a%20b%3Ac%3Fkey%3Dd%23%C3%A9:generateContent"),
         (BASE, "\ud800", False, f"{BASE}/v1beta/models/%3F:generateContent"),
     ],
-)
+)  # fmt: skip
 def test_url_contains_the_model_and_the_method(
     base_url: str, model: str, stream: bool, url: str
 ) -> None:
@@ -357,23 +344,6 @@ def test_late_tool_results_are_moved_to_their_calls_and_noted() -> None:
     assert [(note.code, note.path, note.loss) for note in encoded.notes] == [
         ("result_moved", "messages[3]", False)
     ]
-
-
-def test_id_rule_rewrites_the_ids_of_a_tool_call_and_its_result_alike() -> None:
-    codec = GeminiCodec(MODEL, BASE, Quirks(id_rule=IdRule(9, exact=True)))
-    messages = [
-        d.User("1"),
-        d.Assistant([d.ToolCall("toolu_01", "clock", {})]),
-        d.ToolResult("toolu_01", "noon"),
-    ]
-    contents = sent(messages, codec)["contents"]
-    call, result = (
-        contents[1]["parts"][0]["functionCall"],
-        contents[2]["parts"][0]["functionResponse"],
-    )
-    assert call["id"] == result["id"] != "toolu_01"
-    assert len(call["id"]) == 9
-    assert [note.code for note in codec.encode(d.Request(messages)).notes] == ["id_projected"]
 
 
 def test_generated_tool_call_id_is_not_sent() -> None:
@@ -579,23 +549,14 @@ FORMATS = [
 @pytest.mark.parametrize(
     ("schema", "projected", "lost"),
     [
-        (
-            {"type": ["string", "integer", "null"]},
-            {"nullable": True, "anyOf": [{"type": "string"}, {"type": "integer"}]},
-            [],
-        ),
+        ({"type": ["string", "integer", "null"]},
+         {"nullable": True, "anyOf": [{"type": "string"}, {"type": "integer"}]}, []),
         ({"type": "null"}, {"nullable": True}, []),
-        (
-            {"allOf": [{"type": "string", "title": "a"}], "title": "b"},
-            {"type": "string", "title": "b"},
-            [],
-        ),
+        ({"allOf": [{"type": "string", "title": "a"}], "title": "b"},
+         {"type": "string", "title": "b"}, []),
         ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, {}, ["allOf"]),
-        (
-            {"type": ["string", "integer"], "anyOf": [{"minimum": 1}, {"minLength": 1}]},
-            {"anyOf": [{"type": "string"}, {"type": "integer"}]},
-            ["anyOf"],
-        ),
+        ({"type": ["string", "integer"], "anyOf": [{"minimum": 1}, {"minLength": 1}]},
+         {"anyOf": [{"type": "string"}, {"type": "integer"}]}, ["anyOf"]),
         ({"items": False}, {"items": {}}, ["items"]),
         ({"items": [{"type": "string"}]}, {}, ["items"]),
         ({"anyOf": 1, "properties": 2}, {}, ["anyOf", "properties"]),
@@ -607,29 +568,21 @@ FORMATS = [
         ({"$ref": "https://other.example/schema"}, {"type": "object"}, ["$ref"]),
         ({"$ref": "#/$defs/none"}, {"type": "object"}, ["$ref"]),
         ({"$ref": "#/$defs/none/deeper"}, {"type": "object"}, ["$ref"]),
-        (
-            {"properties": {"a~/b": {"type": "string"}, "c": {"$ref": "#/properties/a~0~1b"}}},
-            {"properties": {"a~/b": {"type": "string"}, "c": {"type": "string"}}},
-            [],
-        ),
-        (
-            {"anyOf": [{"type": "string"}, {"$ref": "#/anyOf/0"}, {"$ref": "#/anyOf/x"}]},
-            {"anyOf": [{"type": "string"}, {"type": "string"}, {"type": "object"}]},
-            ["anyOf[2].$ref"],
-        ),
+        ({"properties": {"a~/b": {"type": "string"}, "c": {"$ref": "#/properties/a~0~1b"}}},
+         {"properties": {"a~/b": {"type": "string"}, "c": {"type": "string"}}}, []),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#/anyOf/0"}, {"$ref": "#/anyOf/x"}]},
+         {"anyOf": [{"type": "string"}, {"type": "string"}, {"type": "object"}]},
+         ["anyOf[2].$ref"]),
         ({"not": {}, "$comment": "c", "pattern": "a"}, {"pattern": "a"}, ["not"]),
-        (
-            dict.fromkeys(("$schema", "$id", "$anchor", "$comment", "$defs", "definitions"), "x"),
-            {},
-            [],
-        ),
+        (dict.fromkeys(("$schema", "$id", "$anchor", "$comment", "$defs", "definitions"), "x"), {},
+         []),
         (dict.fromkeys(KEPT.split(), 1), dict.fromkeys(KEPT.split(), 1), []),
         *[
             ({"type": kind, "format": form}, {"type": kind, "format": form}, [])
             for kind, form in FORMATS
         ],
     ],
-)
+)  # fmt: skip
 def test_schema_is_reduced_to_the_supported_subset(
     schema: dict[str, Any], projected: dict[str, Any], lost: list[str]
 ) -> None:
@@ -822,52 +775,28 @@ def test_empty_stream_counts_as_interrupted(body: bytes) -> None:
         ({}, d.Usage()),
         ({"promptTokenCount": 5, "totalTokenCount": 5}, d.Usage(5, None, total_tokens=5)),
         ({"promptTokenCount": 5, "candidatesTokenCount": 0}, d.Usage(5, 0)),
-        (
-            {"promptTokenCount": 5, "thoughtsTokenCount": 7, "totalTokenCount": 12},
-            d.Usage(5, 7, reasoning_tokens=7, total_tokens=12),
-        ),
-        (
-            {"candidatesTokenCount": True, "thoughtsTokenCount": 7},
-            d.Usage(None, None, reasoning_tokens=7),
-        ),
+        ({"promptTokenCount": 5, "thoughtsTokenCount": 7, "totalTokenCount": 12},
+         d.Usage(5, 7, reasoning_tokens=7, total_tokens=12)),
+        ({"candidatesTokenCount": True, "thoughtsTokenCount": 7},
+         d.Usage(None, None, reasoning_tokens=7)),
         ({"candidatesTokenCount": 3, "thoughtsTokenCount": "7"}, d.Usage()),
-        (
-            {"promptTokenCount": -1, "candidatesTokenCount": 3.5, "totalTokenCount": None},
-            d.Usage(),
-        ),
-        (
-            {
-                "promptTokenCount": 5,
-                "toolUsePromptTokenCount": 4,
-                "candidatesTokenCount": 1,
-                "totalTokenCount": 10,
-            },
-            d.Usage(9, 1, total_tokens=10),
-        ),
-        (
-            {"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1},
-            d.Usage(9, 1),
-        ),
-        (
-            {
-                "promptTokenCount": 5,
-                "toolUsePromptTokenCount": 4,
-                "candidatesTokenCount": 1,
-                "totalTokenCount": 6,
-            },
-            d.Usage(5, 1, total_tokens=6),
-        ),
+        ({"promptTokenCount": -1, "candidatesTokenCount": 3.5, "totalTokenCount": None},
+         d.Usage()),
+        ({"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1,
+          "totalTokenCount": 10}, d.Usage(9, 1, total_tokens=10)),
+        ({"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1},
+         d.Usage(9, 1)),
+        ({"promptTokenCount": 5, "toolUsePromptTokenCount": 4, "candidatesTokenCount": 1,
+          "totalTokenCount": 6}, d.Usage(5, 1, total_tokens=6)),
         ({"toolUsePromptTokenCount": 4}, d.Usage()),
-        (
-            {"promptTokenCount": 5, "toolUsePromptTokenCount": "4", "candidatesTokenCount": 1},
-            d.Usage(None, 1),
-        ),
+        ({"promptTokenCount": 5, "toolUsePromptTokenCount": "4", "candidatesTokenCount": 1},
+         d.Usage(None, 1)),
         ({"promptTokenCount": 9, "cachedContentTokenCount": 8}, d.Usage(9, cached_input_tokens=8)),
         ({"promptTokenCount": 9, "cachedContentTokenCount": 0}, d.Usage(9, cached_input_tokens=0)),
         ("none", d.Usage()),
         (None, d.Usage()),
     ],
-)
+)  # fmt: skip
 def test_token_usage_is_read(record: Any, usage: d.Usage) -> None:
     reply = listen(reply_of({"text": "x"}, usageMetadata=record)).response
     assert reply is not None
@@ -934,17 +863,6 @@ def test_invalid_utf8_is_replaced_and_numbers_out_of_range_are_rejected() -> Non
         assert isinstance(listen(reply, ANY).error, d.InvalidResponseError)
 
 
-def test_model_that_answered_is_reported() -> None:
-    for version, model in (
-        ("gemini-3-flash-002", "gemini-3-flash-002"),
-        (None, MODEL),
-        (5, MODEL),
-    ):
-        start = listen(reply_of({"text": "x"}, modelVersion=version)).events[0]
-        assert isinstance(start, d.MessageStart)
-        assert start.model == model
-
-
 # --- learning from rejected requests -----------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -960,23 +878,17 @@ NO_ID = "Unknown name \"id\" at 'contents[1].parts[0].function_{}': Cannot find 
 PLACEHOLDER = {"placeholder_signature": "skip_thought_signature_validator"}
 LESSONS = [
     (NO_SCHEMA, {"structured": "prompt"}),
-    (
-        "* GenerateContentRequest.generation_config.response_json_schema: not supported",
-        {"structured": "prompt"},
-    ),
-    (
-        "Function calling with a response mime type: 'application/json' is unsupported",
-        {"structured_with_tools": "prompt"},
-    ),
-    (
-        "Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]'",
-        {"tool_schema": "parameters"},
-    ),
+    ("* GenerateContentRequest.generation_config.response_json_schema: not supported",
+     {"structured": "prompt"}),
+    ("Function calling with a response mime type: 'application/json' is unsupported",
+     {"structured_with_tools": "prompt"}),
+    ("Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]'",
+     {"tool_schema": "parameters"}),
     (NO_ID.format("call"), {"call_ids": False}),
     (NO_ID.format("response"), {"call_ids": False}),
     ("Function call is missing a thought_signature in functionCall parts.", PLACEHOLDER),
     ("function call `clock` is missing a `thought_signature`.", PLACEHOLDER),
-]
+]  # fmt: skip
 TALK = d.Request(
     (
         d.User("Hello"),
@@ -1092,28 +1004,13 @@ async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "kind", "wait"),
     [
-        (
-            429,
-            {"error": {"details": [{"retryDelay": 5}, {"retryDelay": "1.5s"}, "x"]}},
-            d.RateLimitError,
-            1.5,
-        ),
+        (429, {"error": {"details": [{"retryDelay": 5}, {"retryDelay": "1.5s"}, "x"]}},
+         d.RateLimitError, 1.5),
         (429, {"error": {"details": [{"retryDelay": "soon"}]}}, d.RateLimitError, None),
-        (
-            429,
-            {
-                "error": {
-                    "details": [
-                        {
-                            "violations": ["x", {"quotaId": 5}],
-                            "metadata": {"quota_limit": "TokensPerDay"},
-                        }
-                    ]
-                }
-            },
-            d.QuotaExceededError,
-            None,
-        ),
+        (429,
+         {"error": {"details": [{"violations": ["x", {"quotaId": 5}],
+                                 "metadata": {"quota_limit": "TokensPerDay"}}]}},
+         d.QuotaExceededError, None),
         (429, {"error": {"details": {"reason": "x"}}}, d.RateLimitError, None),
         (429, [], d.RateLimitError, None),
         (404, {"error": {"message": ""}}, d.InvalidModelError, None),
@@ -1121,18 +1018,11 @@ async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
         (503, b"high demand", d.OverloadedError, None),
         (500, b"\xff", d.UnavailableError, None),
         (403, b"null", d.AuthenticationError, None),
-        (
-            400,
-            {
-                "error": {
-                    "message": "Invalid value at 'contents[0].parts[0].inline_data.mime_type'"
-                }
-            },
-            d.UnsupportedContentError,
-            None,
-        ),
+        (400,
+         {"error": {"message": "Invalid value at 'contents[0].parts[0].inline_data.mime_type'"}},
+         d.UnsupportedContentError, None),
     ],
-)
+)  # fmt: skip
 def test_error_bodies_of_every_form_are_read(
     status: int, body: Any, kind: type[d.ProviderError], wait: float | None
 ) -> None:

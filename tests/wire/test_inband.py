@@ -22,12 +22,10 @@ def said(*records: dict[str, Any]) -> bytes:
 # The bytes that each wire sends before the error, and the bytes that would end the stream
 # normally.
 BEFORE = {
-    "openai": said(
-        {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": "stop"}]}
-    ),
-    "gemini": said(
-        {"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "STOP"}]}
-    ),
+    "openai": said({"choices": [{"index": 0, "delta": {"content": "half"},
+                                 "finish_reason": "stop"}]}),
+    "gemini": said({"candidates": [{"content": {"parts": [{"text": "half"}]},
+                                    "finishReason": "STOP"}]}),
     "anthropic": said(
         {"type": "message_start", "message": {"model": "m"}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -37,16 +35,9 @@ BEFORE = {
             "delta": {"type": "text_delta", "text": "half"},
         },
     ),
-    "responses": said(
-        {"type": "response.created", "response": {"model": "m"}},
-        {
-            "type": "response.output_text.delta",
-            "item_id": "i",
-            "output_index": 0,
-            "content_index": 0,
-            "delta": "half",
-        },
-    ),
+    "responses": said({"type": "response.created", "response": {"model": "m"}},
+                      {"type": "response.output_text.delta", "item_id": "i", "output_index": 0,
+                       "content_index": 0, "delta": "half"}),
     "ollama": b'{"model":"m","message":{"role":"assistant","content":"half"},"done":false}\n',
     "bedrock": write_frames(
         b'{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":"half"}}}'
@@ -60,21 +51,14 @@ BEFORE = {
         },
         {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "half"}}}},
     ),
-}
+}  # fmt: skip
 AFTER = {
     "openai": b"data: [DONE]\n\n",
     "gemini": said({"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]}),
-    "anthropic": said(
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": "end_turn"},
-            "usage": {"output_tokens": 1},
-        },
-        {"type": "message_stop"},
-    ),
-    "responses": said(
-        {"type": "response.completed", "response": {"status": "completed", "output": []}}
-    ),
+    "anthropic": said({"type": "message_delta", "delta": {"stop_reason": "end_turn"},
+                       "usage": {"output_tokens": 1}}, {"type": "message_stop"}),
+    "responses": said({"type": "response.completed",
+                       "response": {"status": "completed", "output": []}}),
     "ollama": (
         b'{"model":"m","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop"}\n'
     ),
@@ -82,12 +66,10 @@ AFTER = {
     "bedrock": write_frames(
         b'{"messageStop":{"stopReason":"end_turn"}}\n{"metadata":{"usage":{"inputTokens":1}}}'
     ),
-}
+}  # fmt: skip
 EVENTS = {  # errors in a stream of server-sent events, with their class
-    "error of a status": (
-        b'data: {"error": {"code": 429, "message": "slow down"}}',
-        d.RateLimitError,
-    ),
+    "error of a status": (b'data: {"error": {"code": 429, "message": "slow down"}}',
+                          d.RateLimitError),
     "error as text": (b'data: {"error": "it broke"}', d.UnavailableError),
     "object is error": (
         (
@@ -96,28 +78,20 @@ EVENTS = {  # errors in a stream of server-sent events, with their class
         ),
         (d.ContextOverflowError, d.InvalidRequestError),
     ),
-    "type is error": (
-        b'data: {"type": "error", "message": "it broke", "code": 500}',
-        d.UnavailableError,
-    ),
+    "type is error": (b'data: {"type": "error", "message": "it broke", "code": 500}',
+                      d.UnavailableError),
     "detail": (b'data: {"detail": "it broke"}', d.UnavailableError),
     "errors": (b'data: {"errors": [{"message": "it broke", "code": 503}]}', d.UnavailableError),
     "message and code": (b'data: {"message": "no", "code": 401}', d.AuthenticationError),
     "event of text": (b"event: error\ndata: it broke", d.UnavailableError),
-    "event of an object": (
-        b'event: error\ndata: {"message": "it broke", "code": 503}',
-        d.UnavailableError,
-    ),
-    "field": (
-        b'error: {"code": 503, "message": "it broke", "type": "server_error"}',
-        d.UnavailableError,
-    ),
+    "event of an object": (b'event: error\ndata: {"message": "it broke", "code": 503}',
+                           d.UnavailableError),
+    "field": (b'error: {"code": 503, "message": "it broke", "type": "server_error"}',
+              d.UnavailableError),
     "bare": (b'{"error": {"code": 503, "message": "it broke"}}', d.UnavailableError),
-    "bare and tall": (
-        b'{\n  "error": {\n    "code": 503,\n    "message": "it broke"\n  }\n}',
-        d.UnavailableError,
-    ),
-}
+    "bare and tall": (b'{\n  "error": {\n    "code": 503,\n    "message": "it broke"\n  }\n}',
+                      d.UnavailableError),
+}  # fmt: skip
 LINES = {
     "error of a status": (b'{"error": {"code": 429, "message": "slow down"}}', d.RateLimitError),
     "error of a type": (

@@ -103,23 +103,15 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
     ({}, {}, {}, {}),
     ({"a": 1}, {"b": 2}, {}, {"a": 1, "b": 2}),
     ({}, {"b": None}, {}, {"b": None}),
-    (
-        {},
-        {"b": {"z": 1, "a": [2, {"y": 1, "x": 2}]}},
-        {},
-        {"b": {"a": [2, {"x": 2, "y": 1}], "z": 1}},
-    ),
+    ({}, {"b": {"z": 1, "a": [2, {"y": 1, "x": 2}]}}, {},
+     {"b": {"a": [2, {"x": 2, "y": 1}], "z": 1}}),
     # An extra field that equals the value which the codec sets is redundant.
     ({"a": 1}, {"a": 1.0}, {}, {"a": 1}),
     ({"a": True}, {"a": True}, {}, {"a": True}),
     ({"a": None}, {"a": None}, {}, {"a": None}),
     ({"a": {"x": [1, {"y": 2}]}}, {"a": {"x": (1, {"y": 2.0})}}, {}, {"a": {"x": [1, {"y": 2}]}}),
-    (
-        {"a": User("u")},
-        {"a": {"content": "u", "role": "user"}},
-        {},
-        {"a": {"role": "user", "content": "u"}},
-    ),
+    ({"a": User("u")}, {"a": {"content": "u", "role": "user"}}, {},
+     {"a": {"role": "user", "content": "u"}}),
     ({"a": msgspec.Raw(b'{"x":1}')}, {"a": {"x": 1}}, {}, {"a": {"x": 1}}),
     # Lists that are merged; the codec's own items come first.
     ({"stop": ["a"]}, {"stop": ["b", "a", "c"]}, STOP, {"stop": ["a", "b", "c"]}),
@@ -135,7 +127,7 @@ EXTRAS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any
     ({"stop": ["a"]}, {"stop": ["b", 5]}, STOP, {"stop": ["a"]}),
     ({"stop": ["a"]}, {"stop": None}, STOP, {"stop": ["a"]}),
     ({"stop": ["a"]}, {"stop": 5}, {**STOP, "coerce": True}, {"stop": ["a"]}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "extras", "settings", "expected"), EXTRAS)

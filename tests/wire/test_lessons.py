@@ -117,16 +117,10 @@ def test_new_provider_remembers_no_rejections() -> None:
     ("wire", "message", "schema_message"),
     [
         ("openai", NO_FIELD, REFUSED),
-        (
-            "responses",
-            "Unknown parameter: 'text.format'.",
-            "Invalid schema for response_format: text.format.schema",
-        ),
-        (
-            "anthropic",
-            "output_config: Extra inputs are not permitted",
-            "output_config.format.schema: too complex",
-        ),
+        ("responses", "Unknown parameter: 'text.format'.",
+         "Invalid schema for response_format: text.format.schema"),
+        ("anthropic", "output_config: Extra inputs are not permitted",
+         "output_config.format.schema: too complex"),
         (
             "gemini",
             "Unknown name \"responseJsonSchema\" at 'generation_config': Cannot find field.",
@@ -137,7 +131,7 @@ def test_new_provider_remembers_no_rejections() -> None:
         ),
         ("ollama", "format: unsupported", "invalid JSON schema in format"),
     ],
-)
+)  # fmt: skip
 def test_every_wire_distinguishes_a_rejected_schema_from_a_rejected_field(
     wire: str, message: str, schema_message: str
 ) -> None:

@@ -129,18 +129,12 @@ def test_request_with_every_setting_is_encoded() -> None:
     config = d.RuntimeConfig(0.5, 9, 0.9, 1, 0.1, 0.2, ["a"], "high", {"stop": "b", "mirostat": 1})
     conversation = [
         d.System("S"),
-        d.User(
-            [
-                d.Text("Look"),
-                d.Image(d.Inline("aGk="), "image/png", "low"),
-                d.Image(d.Inline("aG8="), "image/png"),
-            ]
-        ),
-        d.Assistant(
-            [d.Thinking("hm"), d.Text("ok"), d.ToolCall("c1", "weather", {"city": "Oslo"})]
-        ),
+        d.User([d.Text("Look"), d.Image(d.Inline("aGk="), "image/png", "low"),
+                d.Image(d.Inline("aG8="), "image/png")]),
+        d.Assistant([d.Thinking("hm"), d.Text("ok"),
+                     d.ToolCall("c1", "weather", {"city": "Oslo"})]),
         d.ToolResult("c1", "rain", is_error=True),
-    ]
+    ]  # fmt: skip
     request = d.Request(conversation, (TOOL,), config, SCHEMA, d.ForceTool("weather"), stream=True)
     encoded = codec(num_ctx=8192, keep_alive="5m").encode(request)
     body = json.loads(encoded.http.body)

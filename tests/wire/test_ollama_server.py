@@ -166,36 +166,22 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model is required"),
     ({"messages": "x"}, "messages must be a list"),
     ({"messages": [{"role": "wizard"}]}, r"messages\[0\]\.role must be"),
-    (
-        {"messages": [{"role": "user", "content": "x", "mood": 1}]},
-        r"messages\[0\]\.mood is not a known field",
-    ),
+    ({"messages": [{"role": "user", "content": "x", "mood": 1}]},
+     r"messages\[0\]\.mood is not a known field"),
     ({"messages": [{"role": "user", "images": ["%%%"]}]}, "images.* is not base64"),
     ({"messages": [{"role": "user", "images": [3]}]}, "images.* must be base64"),
-    (
-        {"messages": [{"role": "tool", "content": "x", "tool_name": "f"}]},
-        "tool_name names no call",
-    ),
-    (
-        {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
-        r"tool_calls\[0\]\.function is required",
-    ),
-    (
-        {
-            "messages": [
-                {
-                    "role": "assistant",
-                    "tool_calls": [{"function": {"name": "f", "arguments": "x"}}],
-                }
-            ]
-        },
-        "arguments must be an object",
-    ),
+    ({"messages": [{"role": "tool", "content": "x", "tool_name": "f"}]},
+     "tool_name names no call"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]},
+     r"tool_calls\[0\]\.function is required"),
+    ({"messages": [{"role": "assistant",
+                    "tool_calls": [{"function": {"name": "f", "arguments": "x"}}]}]},
+     "arguments must be an object"),
     ({"options": {"num_predict": "many"}}, "options.num_predict must be an integer, not a string"),
     ({"format": 3}, "format must be json or a JSON Schema"),
     ({"think": "hard"}, "think must be"),
     ({"template": "x"}, "template is not a known field"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "complaint"), WRONG)

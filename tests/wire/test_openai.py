@@ -175,24 +175,18 @@ CONFIGS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"temperature": 0.0}, {}, {"temperature": 0.0}),
     ({"temperature": 1}, {}, {"temperature": 1}),
     ({"max_tokens": 7}, {}, {"max_tokens": 7}),
-    (
-        {"max_tokens": 7},
-        {"max_tokens_field": "max_completion_tokens"},
-        {"max_completion_tokens": 7},
-    ),
+    ({"max_tokens": 7}, {"max_tokens_field": "max_completion_tokens"},
+     {"max_completion_tokens": 7}),
     ({"top_p": 0.5, "seed": 0}, {}, {"top_p": 0.5, "seed": 0}),
-    (
-        {"frequency_penalty": -1.5, "presence_penalty": 0.0},
-        {},
-        {"frequency_penalty": -1.5, "presence_penalty": 0.0},
-    ),
+    ({"frequency_penalty": -1.5, "presence_penalty": 0.0}, {},
+     {"frequency_penalty": -1.5, "presence_penalty": 0.0}),
     ({"stop_sequences": ()}, {}, {"stop": []}),
     ({"stop_sequences": ("a", "b")}, {}, {"stop": ["a", "b"]}),
     *[
         ({"reasoning": word}, {}, {"reasoning_effort": word})
         for word in ("none", "minimal", "low", "medium", "high", "xhigh")
     ],
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("config", "quirks", "sent"), CONFIGS)

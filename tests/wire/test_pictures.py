@@ -65,49 +65,29 @@ def sent_back(wire: str, said: d.Assistant, quirks: Any = None) -> tuple[Any, li
 ROUTER = {"reasoning_details": True}
 READ: dict[str, tuple[str, Any, list[d.Image]]] = {
     "beside the text": ("openai", chat(content="a", images=[DATA]), [PNG]),
-    "among the parts of the text": (
-        "openai",
-        chat(content=[{"type": "text", "text": "a"}, DATA]),
-        [PNG],
-    ),
-    "by URL": (
-        "openai",
-        chat(content="a", images=[{"image_url": {"url": URL}}]),
-        [d.Image(d.Url(URL))],
-    ),
-    "by URL alone": (
-        "openai",
-        chat(content="a", images=[{"image_url": URL}]),
-        [d.Image(d.Url(URL))],
-    ),
-    "not base64": (
-        "openai",
-        chat(content="a", images=[{"image_url": {"url": "data:image/png,x"}}]),
-        [],
-    ),
-    "another type": (
-        "openai",
-        chat(content="a", images=[{"image_url": {"url": "data:text/plain;base64,aGk="}}]),
-        [],
-    ),
+    "among the parts of the text": ("openai", chat(content=[{"type": "text", "text": "a"}, DATA]),
+                                    [PNG]),
+    "by URL": ("openai", chat(content="a", images=[{"image_url": {"url": URL}}]),
+               [d.Image(d.Url(URL))]),
+    "by URL alone": ("openai", chat(content="a", images=[{"image_url": URL}]),
+                     [d.Image(d.Url(URL))]),
+    "not base64": ("openai",
+                   chat(content="a", images=[{"image_url": {"url": "data:image/png,x"}}]), []),
+    "another type": ("openai",
+                     chat(content="a",
+                          images=[{"image_url": {"url": "data:text/plain;base64,aGk="}}]), []),
     "no URL": ("openai", chat(content="a", images=["x", {"image_url": {}}]), []),
     "a part without one": ("openai", chat(content=[{"type": "image_url"}]), []),
     "inline data": ("gemini", candidate(PART), [PNG]),
     "a draft": ("gemini", candidate(DRAFT), [PNG]),
-    "a video": (
-        "gemini",
-        candidate({"inlineData": {"mimeType": "video/mp4", "data": "aGk="}}),
-        [],
-    ),
+    "a video": ("gemini", candidate({"inlineData": {"mimeType": "video/mp4", "data": "aGk="}}),
+                []),
     "no data": ("gemini", candidate({"inlineData": {"mimeType": "image/png", "data": ""}}), []),
     "an item": ("responses", output(ITEM), [PNG]),
-    "an item of a format": (
-        "responses",
-        output({**ITEM, "output_format": "webp"}),
-        [d.Image(d.Inline("aGk="), "image/webp")],
-    ),
+    "an item of a format": ("responses", output({**ITEM, "output_format": "webp"}),
+                            [d.Image(d.Inline("aGk="), "image/webp")]),
     "a failed item": ("responses", output({**ITEM, "status": "failed", "result": None}), []),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("wire", "body", "images"), READ.values(), ids=READ)

@@ -153,18 +153,10 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
         },
         "/model/m/converse",
     ),
-    "lines": (
-        "ollama",
-        {
-            "model": "m",
-            "messages": [{"role": "user", "content": "Hi"}],
-            "options": {"temperature": 0.5},
-            "format": TOOL,
-            "stream": False,
-        },
-        "",
-    ),
-}
+    "lines": ("ollama",
+              {"model": "m", "messages": [{"role": "user", "content": "Hi"}],
+               "options": {"temperature": 0.5}, "format": TOOL, "stream": False}, ""),
+}  # fmt: skip
 
 
 UNNAMED = {

@@ -51,14 +51,8 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"messages": "Hello"}, "messages must be a list"),
         ({"messages": [{"role": "user"}]}, "messages[0].content is required"),
         ({"messages": [{**HELLO, "nickname": "Ann"}]}, "messages[0].nickname"),
-        (
-            {
-                "messages": [
-                    {"role": "system", "content": [{"type": "image_url", "image_url": {}}]}
-                ]
-            },
-            "messages[0].content[0].image_url",
-        ),
+        ({"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {}}]}]},
+         "messages[0].content[0].image_url"),
         ({"n": 2}, "n must be 1"),
         ({"stream": 1}, "stream must be true or false"),
         ({"temperature": "hot"}, "temperature must be a number"),
@@ -70,15 +64,8 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"stream_options": {"include_usage": True}}, "stream_options is for streams only"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x is not a known field"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema is required"),
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "a", "schema": 5},
-                }
-            },
-            "response_format.json_schema.schema must be",
-        ),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": 5}}},
+         "response_format.json_schema.schema must be"),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].custom"),
         ({"tool_choice": "maybe"}, "tool_choice must be"),
     ],
@@ -93,117 +80,63 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"tool_choice": {"type": "function"}}, "tool_choice.name is required"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.name is required"),
         ({"tools": [{"type": "function"}]}, "tools[0].name is required"),
-        (
-            {"tools": [{"type": "function", "name": "a", "parameters": 5}]},
-            "tools[0].parameters must be",
-        ),
+        ({"tools": [{"type": "function", "name": "a", "parameters": 5}]},
+         "tools[0].parameters must be"),
         ({"input": [{"role": "user", "content": 5}]}, "input[0].content must be"),
-        (
-            {"input": [{"type": "function_call", "call_id": "a", "name": "b", "arguments": "[]"}]},
-            "input[0].arguments is not a JSON object",
-        ),
-        (
-            {"input": [{"type": "function_call_output", "call_id": "a", "output": 5}]},
-            "input[0].output must be",
-        ),
-        (
-            {
-                "input": [
-                    {
-                        "role": "user",
-                        "content": [{"type": "input_image", "image_url": "x", "detail": "huge"}],
-                    }
-                ]
-            },
-            "input[0].content[0].detail must be",
-        ),
-        (
-            {
-                "input": [
-                    {"role": "user", "content": [{"type": "input_file", "file_data": "aGk="}]}
-                ]
-            },
-            "input[0].content[0].file_data must be",
-        ),
+        ({"input": [{"type": "function_call", "call_id": "a", "name": "b", "arguments": "[]"}]},
+         "input[0].arguments is not a JSON object"),
+        ({"input": [{"type": "function_call_output", "call_id": "a", "output": 5}]},
+         "input[0].output must be"),
+        ({"input": [{"role": "user",
+                     "content": [{"type": "input_image", "image_url": "x", "detail": "huge"}]}]},
+         "input[0].content[0].detail must be"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "aGk="}]}]},
+         "input[0].content[0].file_data must be"),
     ],
     "anthropic": [
         ({"max_tokens": None}, "max_tokens is required"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role must be"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content must be"),
         ({"messages": [{**HELLO, "x": 1}]}, "messages[0].x is not a known field"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]},
-            "messages[0].content[0].x",
-        ),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]},
+         "messages[0].content[0].x"),
         ({"system": 5}, "system must be a string or a list of text blocks"),
         ({"system": [{"type": "image"}]}, "system[0].type must be text"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema must be"),
-        (
-            {"tools": [{"name": "a", "input_schema": SCHEMA, "x": 1}]},
-            "tools[0].x is not a known field",
-        ),
+        ({"tools": [{"name": "a", "input_schema": SCHEMA, "x": 1}]},
+         "tools[0].x is not a known field"),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type must be"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type must be"),
-        (
-            {"output_config": {"format": {"type": "json_schema"}}},
-            "output_config.format.schema must be",
-        ),
-        (
-            said({"type": "tool_use", "id": "a", "name": "b"}),
-            "messages[1].content[0].input must be",
-        ),
-        (
-            {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}],
-                    }
-                ]
-            },
-            "messages[0].content[0].content must be",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
-            "messages[0].content[0].source is required",
-        ),
+        ({"output_config": {"format": {"type": "json_schema"}}},
+         "output_config.format.schema must be"),
+        (said({"type": "tool_use", "id": "a", "name": "b"}),
+         "messages[1].content[0].input must be"),
+        ({"messages": [{"role": "user",
+                        "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}]}]},
+         "messages[0].content[0].content must be"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+         "messages[0].content[0].source is required"),
     ],
     "gemini": [
-        (
-            {"generationConfig": {"responseJsonSchema": 5}},
-            "generationConfig.responseJsonSchema must be",
-        ),
-        (
-            {"generationConfig": {"responseJsonSchema": {}}},
-            "generationConfig.responseMimeType must be",
-        ),
-        (
-            {"generationConfig": {"thinkingConfig": {"thinkingLevel": "huge"}}},
-            "generationConfig.thinkingConfig.thinkingLevel must be one of",
-        ),
-        (
-            {"tools": [{"functionDeclarations": [{"name": "a", "parameters": 5}]}]},
-            "tools[0].functionDeclarations[0].parameters must be",
-        ),
-        (
-            {"toolConfig": {"functionCallingConfig": {"mode": "SOME"}}},
-            "toolConfig.functionCallingConfig.mode must be",
-        ),
-        (
-            {"toolConfig": {"functionCallingConfig": {"allowedFunctionNames": [1]}}},
-            "toolConfig.functionCallingConfig.allowedFunctionNames must be a list of strings",
-        ),
+        ({"generationConfig": {"responseJsonSchema": 5}},
+         "generationConfig.responseJsonSchema must be"),
+        ({"generationConfig": {"responseJsonSchema": {}}},
+         "generationConfig.responseMimeType must be"),
+        ({"generationConfig": {"thinkingConfig": {"thinkingLevel": "huge"}}},
+         "generationConfig.thinkingConfig.thinkingLevel must be one of"),
+        ({"tools": [{"functionDeclarations": [{"name": "a", "parameters": 5}]}]},
+         "tools[0].functionDeclarations[0].parameters must be"),
+        ({"toolConfig": {"functionCallingConfig": {"mode": "SOME"}}},
+         "toolConfig.functionCallingConfig.mode must be"),
+        ({"toolConfig": {"functionCallingConfig": {"allowedFunctionNames": [1]}}},
+         "toolConfig.functionCallingConfig.allowedFunctionNames must be a list of strings"),
         (parts({"text": "x"}, role="tool"), "contents[0].role must be"),
-        (
-            parts({"functionCall": {"name": "a", "args": 5}}, role="model"),
-            "contents[0].parts[0].functionCall.args",
-        ),
-        (
-            parts({"functionResponse": {"name": "a", "response": {}}}),
-            "contents[0].parts[0].functionResponse.name answers no call",
-        ),
+        (parts({"functionCall": {"name": "a", "args": 5}}, role="model"),
+         "contents[0].parts[0].functionCall.args"),
+        (parts({"functionResponse": {"name": "a", "response": {}}}),
+         "contents[0].parts[0].functionResponse.name answers no call"),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -437,34 +370,18 @@ def test_unknown_field_is_forwarded_to_the_provider(wire: str, fields: dict[str,
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
 LOST: list[tuple[str, dict[str, Any], str, str]] = [
-    (
-        "anthropic",
-        {"tools": [{"name": "a", "input_schema": SCHEMA, **CACHED}]},
-        "cache_control_dropped",
-        "tools[0].cache_control",
-    ),
-    (
-        "anthropic",
-        {
-            "tools": [{"name": "a", "input_schema": SCHEMA}],
-            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-        },
-        "parallel_limit_dropped",
-        "tool_choice.disable_parallel_tool_use",
-    ),
+    ("anthropic", {"tools": [{"name": "a", "input_schema": SCHEMA, **CACHED}]},
+     "cache_control_dropped", "tools[0].cache_control"),
+    ("anthropic",
+     {"tools": [{"name": "a", "input_schema": SCHEMA}],
+      "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+     "parallel_limit_dropped", "tool_choice.disable_parallel_tool_use"),
     ("responses", {"store": True}, "store_dropped", "store"),
-    (
-        "openai",
-        {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "a", "schema": {**SCHEMA, "title": "B"}},
-            }
-        },
-        "schema_name_dropped",
-        "response_format.json_schema.schema",
-    ),
-]
+    ("openai",
+     {"response_format": {"type": "json_schema",
+                          "json_schema": {"name": "a", "schema": {**SCHEMA, "title": "B"}}}},
+     "schema_name_dropped", "response_format.json_schema.schema"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("wire", "fields", "code", "path"), LOST)
@@ -529,26 +446,19 @@ def test_messages_requests_are_read() -> None:
         system=[{"type": "text", "text": "Be terse."}, {"type": "text", "text": "Be kind."}],
         messages=[
             HELLO,
-            {
-                "role": "assistant",
-                "content": [{"type": "tool_use", "id": "t", "name": "a", "input": {}}],
-            },
+            {"role": "assistant",
+             "content": [{"type": "tool_use", "id": "t", "name": "a", "input": {}}]},
             {"role": "user", "content": [result, {"type": "text", "text": "Well?"}]},
-            {
-                "role": "assistant",
-                "content": [{"type": "server_tool_use", "id": "s", "name": "b", "input": {}}],
-            },
-            {
-                "role": "user",
-                "content": [
-                    {"type": "document", "title": "T", "source": {"type": "text", "data": "hi"}}
-                ],
-            },
+            {"role": "assistant",
+             "content": [{"type": "server_tool_use", "id": "s", "name": "b", "input": {}}]},
+            {"role": "user",
+             "content": [{"type": "document", "title": "T",
+                          "source": {"type": "text", "data": "hi"}}]},
         ],
         thinking={"type": "adaptive"},
         output_config={"effort": "high", "format": {"type": "json_schema", "schema": SCHEMA}},
         tool_choice={"type": "any"},
-    )
+    )  # fmt: skip
     system, kind, hello, _, answer, well, opaque, document = asked.request.messages
     assert (system, kind, hello) == (d.System("Be terse."), d.System("Be kind."), d.User("Hello"))
     assert (answer, well) == (d.ToolResult("t", "rain", is_error=True), d.User("Well?"))

@@ -72,26 +72,18 @@ REFUSED = [
     ("http://", "base_url must be an http or https URL, not 'http://'"),
     ("http:///v1", "base_url must be an http or https URL, not 'http:///v1'"),
     ("http://[bad", "base_url must be an http or https URL; its host or port cannot be read"),
-    (
-        "http://user:secret",
-        "base_url must be an http or https URL; its host or port cannot be read",
-    ),
-    (
-        "http://x.example:99999",
-        "base_url must be an http or https URL; its host or port cannot be read",
-    ),
-    (
-        "https://user:secret@x.example",
-        "base_url must not contain credentials; pass api_key instead",
-    ),
+    ("http://user:secret",
+     "base_url must be an http or https URL; its host or port cannot be read"),
+    ("http://x.example:99999",
+     "base_url must be an http or https URL; its host or port cannot be read"),
+    ("https://user:secret@x.example",
+     "base_url must not contain credentials; pass api_key instead"),
     ("https://user@x.example", "base_url must not contain credentials; pass api_key instead"),
     ("https://:secret@x.example", "base_url must not contain credentials; pass api_key instead"),
-    (
-        "ws://user:secret@x.example?key=secret",
-        "base_url must be an http or https URL, not 'x.example'",
-    ),
+    ("ws://user:secret@x.example?key=secret",
+     "base_url must be an http or https URL, not 'x.example'"),
     ("https://x.example/v1#frag", "base_url must not contain a fragment"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("base", "message"), REFUSED)
