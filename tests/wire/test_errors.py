@@ -144,15 +144,9 @@ BODIES: dict[str, tuple[Any, Failure]] = {
                        Failure("m", "400")),
     "code as nonsense": ({"error": {"message": "m", "type": True, "code": [1]}}, Failure("m")),
     "a router's upstream body": (
-        {
-            "error": {
-                "message": "Provider returned error",
-                "code": 400,
-                "metadata": {"raw": '{"error":"context too long"}', "provider_name": "x"},
-            }
-        },
-        Failure('Provider returned error: {"error":"context too long"}', "400"),
-    ),
+        {"error": {"message": "Provider returned error", "code": 400,
+                   "metadata": {"raw": '{"error":"context too long"}', "provider_name": "x"}}},
+        Failure('Provider returned error: {"error":"context too long"}', "400")),
     "a router's upstream body alone": (
         {"error": {"code": 502, "metadata": {"raw": "boom"}}}, Failure("boom", "502")),
     "a router's upstream body said twice": (
@@ -162,15 +156,12 @@ BODIES: dict[str, tuple[Any, Failure]] = {
     "a router's wait": ({"error": {"message": "m", "code": 429,
                                    "metadata": {"retry_after_seconds": 12}}},
                         Failure("m", "429", "", 12.0)),
-    "a router's wait of no sense": ({"error": {"message": "m",
-                                               "metadata": {"retry_after_seconds": -1}}},
-                                    Failure("m")),
-    "a router's wait of a word": ({"error": {"message": "m",
-                                             "metadata": {"retry_after_seconds": "1"}}},
-                                  Failure("m")),
-    "a router's wait of truth": ({"error": {"message": "m",
-                                            "metadata": {"retry_after_seconds": True}}},
-                                 Failure("m")),
+    "a router's wait of no sense": (
+        {"error": {"message": "m", "metadata": {"retry_after_seconds": -1}}}, Failure("m")),
+    "a router's wait of a word": (
+        {"error": {"message": "m", "metadata": {"retry_after_seconds": "1"}}}, Failure("m")),
+    "a router's wait of truth": (
+        {"error": {"message": "m", "metadata": {"retry_after_seconds": True}}}, Failure("m")),
     "metadata of no sense": ({"error": {"message": "m", "metadata": "x"}}, Failure("m")),
     "error as text": ({"error": "m"}, Failure("m")),
     "error as text with a code beside it": (
