@@ -388,12 +388,8 @@ NASTY = Report(
 
 def test_junit_report_is_valid_xml() -> None:
     suite = ElementTree.fromstring(write_junit(NASTY).encode())[0]
-    assert [suite.get(name) for name in ("tests", "failures", "skipped", "errors")] == [
-        "4",
-        "1",
-        "2",
-        "0",
-    ]
+    facts = [suite.get(name) for name in ("tests", "failures", "skipped", "errors")]
+    assert facts == ["4", "1", "2", "0"]
     assert suite.find("testcase/failure") is not None
 
 

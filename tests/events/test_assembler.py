@@ -223,11 +223,8 @@ def test_stream_cut_at_any_point_can_be_closed_with_valid_events(
             continue
         response = d.fold(events[:cut] + closing)
         assert [type(event) for event in closing].count(d.MessageComplete) == 1
-        assert (response.finish_reason, response.model, response.request_id) == (
-            "cancelled",
-            "m1",
-            "req",
-        )
+        found = (response.finish_reason, response.model, response.request_id)
+        assert found == ("cancelled", "m1", "req")
         heard = without_state(response.message.content)
         assert all(mine == theirs for mine, theirs in zip(heard[:-1], final, strict=False))
 
@@ -391,11 +388,8 @@ def test_last_event_has_the_complete_message() -> None:
     out.finish("stop")
     response = out.response
     assert response is not None
-    assert (response.warnings, response.structured_path, response.usage) == (
-        (warning,),
-        "native",
-        d.Usage(2, 3),
-    )
+    found = (response.warnings, response.structured_path, response.usage)
+    assert found == ((warning,), "native", d.Usage(2, 3))
     assert (response.raw, response.text, response.provider) == ("x", "hi", "acme")
 
 
@@ -452,11 +446,8 @@ def test_intent_keeps_the_id_of_its_provider_even_if_the_provider_repeats_it() -
     out.finish("tool_calls")
     overs = ends(out.take())
     assert [over.tool_use_id for over in overs] == ["same", "call_2", "call_4"]
-    assert [over.intent and over.intent.provider_call_id for over in overs] == [
-        "same",
-        "same",
-        "call_4",
-    ]
+    found = [over.intent and over.intent.provider_call_id for over in overs]
+    assert found == ["same", "same", "call_4"]
 
 
 def test_assembler_reports_whether_tool_calls_are_complete() -> None:
@@ -467,11 +458,8 @@ def test_assembler_reports_whether_tool_calls_are_complete() -> None:
     out.tool_start(1, "y", "any")
     out.tool_input(0, "{}")
     assert out.has_calls
-    assert (out.calls_are_complete(0), out.calls_are_complete(1), out.calls_are_complete()) == (
-        True,
-        False,
-        False,
-    )
+    found = (out.calls_are_complete(0), out.calls_are_complete(1), out.calls_are_complete())
+    assert found == (True, False, False)
     out.tool_input(1, "{}")
     assert out.calls_are_complete()
 
@@ -686,11 +674,8 @@ def test_invalid_structured_output_raises_an_error(text: str, reason: str) -> No
     problem = cut if reason == "length" else "the reply does not satisfy response_schema"
     assert out.error.message == f"{problem}: not a list"
     assert (out.error.response_schema, out.error.output_content) == ({"type": "array"}, text)
-    assert (out.error.error_message, out.error.finish_reason, out.error.usage) == (
-        "not a list",
-        reason,
-        d.Usage(1, 2),
-    )
+    found = (out.error.error_message, out.error.finish_reason, out.error.usage)
+    assert found == ("not a list", reason, d.Usage(1, 2))
     response = d.fold(out.take())
     assert (response.finish_reason, response.parsed) == (reason, None)
     assert out.error.response == response
@@ -1153,11 +1138,8 @@ def test_undelivered_failure_is_removed_from_the_reply() -> None:
     out.fail(d.StreamInterruptedError("cut"))
     closing = out.cut(out.take())
     d.check_events(heard + closing)
-    assert (d.fold(closing).finish_reason, d.fold(closing).text, out.error) == (
-        "cancelled",
-        "a",
-        None,
-    )
+    found = (d.fold(closing).finish_reason, d.fold(closing).text, out.error)
+    assert found == ("cancelled", "a", None)
 
 
 def test_cutting_a_message_that_never_started_emits_start_and_end_events() -> None:

@@ -60,11 +60,8 @@ def test_recorded_message_is_converted_back_to_events() -> None:
     d.check_events(events)
     response = d.fold(events)
     assert response.message.content == CONTENT
-    assert (response.finish_reason, response.usage, response.provider) == (
-        "tool_calls",
-        d.Usage(3, 4),
-        "acme",
-    )
+    found = (response.finish_reason, response.usage, response.provider)
+    assert found == ("tool_calls", d.Usage(3, 4), "acme")
     assert response.warnings == (d.LossWarning("c", "p", "d"),)
     assert {event.message_id for event in events} == {"msg_then"}
     [over] = [event for event in events if isinstance(event, d.ToolUseEnd)]
@@ -119,11 +116,8 @@ def test_follower_provides_usage_and_warnings_after_the_last_event() -> None:
     follower.follow(
         d.MessageComplete("msg", "req", "stop", (), d.Usage(1, 2), warnings=(warning,), kept=kept)
     )
-    assert (follower.reported, follower.kept, follower.warnings) == (
-        d.Usage(1, 2),
-        kept,
-        (warning,),
-    )
+    found = (follower.reported, follower.kept, follower.warnings)
+    assert found == (d.Usage(1, 2), kept, (warning,))
     assert (follower.provider, follower.model) == ("acme", "m1")
     assert follower.cut() == []
 
@@ -152,11 +146,8 @@ def test_intent_can_be_made_from_a_call_that_its_provider_rejected() -> None:
         "m", "req", 2, "call_1", {"to": "Oslo"}, problem="unknown_tool", detail="no such tool"
     )
     intent = make_intent(start, '{"to": "Oslo"}', end, "acme", "m1")
-    assert (intent.tool_name, intent.input, intent.raw_input_text) == (
-        "fly",
-        {"to": "Oslo"},
-        '{"to": "Oslo"}',
-    )
+    found = (intent.tool_name, intent.input, intent.raw_input_text)
+    assert found == ("fly", {"to": "Oslo"}, '{"to": "Oslo"}')
     assert intent.provider_call_id == "call_1"
     assert intent.source == IntentSource("acme", "m1", "req", 2)
     assert intent.assembled_from == AssembledFrom(1, 0, 0)

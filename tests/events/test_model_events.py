@@ -128,11 +128,8 @@ async def test_truncated_tool_call_is_not_proposed(ending: str) -> None:
 async def test_error_is_the_last_event() -> None:
     error = RateLimitError("slow down", provider="acme", model="m1", request_id="req", status=429)
     *before, last = await both_ways(reply()[:4], error)
-    assert [event.type for event in before] == [
-        "model.started",
-        "model.reasoning_delta",
-        "model.text_delta",
-    ]
+    found = [event.type for event in before]
+    assert found == ["model.started", "model.reasoning_delta", "model.text_delta"]
     assert last == ProviderErrorEvent("rate_limit", True, "acme", "m1", "req", str(error))
     assert last.type == "provider.error"
 

@@ -249,11 +249,8 @@ def test_raw_bytes_are_replaced_by_a_placeholder_in_json() -> None:
 def test_usage_offers_prompt_and_completion_tokens_as_aliases() -> None:
     usage = d.Usage(7, 5)
     assert (usage.prompt_tokens, usage.completion_tokens) == (7, 5)
-    assert (d.Usage().prompt_tokens, d.Usage().completion_tokens, d.Usage().estimated) == (
-        None,
-        None,
-        False,
-    )
+    found = (d.Usage().prompt_tokens, d.Usage().completion_tokens, d.Usage().estimated)
+    assert found == (None, None, False)
 
 
 def test_unreported_usage_is_not_zero() -> None:

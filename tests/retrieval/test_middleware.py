@@ -194,11 +194,8 @@ async def test_every_request_is_reported_as_one_event() -> None:
     assert (done.input_count, failed.input_count) == (2, 1)
     assert (done.dimensions, done.response_model, done.response_id) == (2, "m-1", "id")
     assert (done.input_tokens, done.output_tokens, done.cost_usd) == (2, None, Decimal("0.000004"))
-    assert (failed.error_class, failed.category, failed.input_tokens) == (
-        "rate_limit",
-        "provider_unavailable",
-        None,
-    )
+    facts = (failed.error_class, failed.category, failed.input_tokens)
+    assert facts == ("rate_limit", "provider_unavailable", None)
     assert (done.request_id, done.session_id, done.texts) == ("r", "s", None)
 
 

@@ -73,11 +73,8 @@ async def test_interleaved_fragments_are_decoded_to_the_same_calls(wire: str) ->
     events, error = await collect(mixed.stream("x", tools=TOOLS))
     assert error is None
     d.check_events(events)
-    assert [event.tool_use_id for event in events if isinstance(event, d.ToolUseStart)] == [
-        "c0",
-        "c1",
-        "c2",
-    ]
+    found = [event.tool_use_id for event in events if isinstance(event, d.ToolUseStart)]
+    assert found == ["c0", "c1", "c2"]
     heard = await mixed.complete("x", tools=TOOLS)
     assert heard.tool_calls == wanted.tool_calls
     assert heard.text == wanted.text

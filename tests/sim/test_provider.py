@@ -70,14 +70,8 @@ async def test_content_blocks_of_a_scripted_answer_arrive_in_order() -> None:
     reply = stream.response
     assert reply is not None
     content = reply.message.content
-    assert [type(block) for block in content] == [
-        d.Thinking,
-        d.ToolCall,
-        d.RedactedThinking,
-        d.Text,
-        d.ToolCall,
-        d.Opaque,
-    ]
+    found = [type(block) for block in content]
+    assert found == [d.Thinking, d.ToolCall, d.RedactedThinking, d.Text, d.ToolCall, d.Opaque]
     assert isinstance(content[0], d.Thinking)
     assert content[0].continuity is not None
     assert content[0].continuity.signature == "signed"
@@ -85,11 +79,8 @@ async def test_content_blocks_of_a_scripted_answer_arrive_in_order() -> None:
         ("c1", {"q": "Ä"}),
         ("c2", {"n": [1]}),
     ]
-    assert (reply.finish_reason, reply.usage, reply.stop_sequence) == (
-        "tool_calls",
-        d.Usage(7, 3),
-        "END",
-    )
+    facts = (reply.finish_reason, reply.usage, reply.stop_sequence)
+    assert facts == ("tool_calls", d.Usage(7, 3), "END")
 
 
 async def test_token_usage_is_counted_unless_the_script_gives_it() -> None:
@@ -162,12 +153,8 @@ async def test_error_for_an_unmatched_request_lists_the_rules_without_the_prompt
 
 async def test_scripted_rule_answers_a_limited_number_of_times() -> None:
     model = ScriptedProvider(ScriptRule("once", times=1), ScriptRule("twice", times=2), "after")
-    assert [(await model.complete("a")).text for _ in range(4)] == [
-        "once",
-        "twice",
-        "twice",
-        "after",
-    ]
+    found = [(await model.complete("a")).text for _ in range(4)]
+    assert found == ["once", "twice", "twice", "after"]
 
 
 async def test_random_choices_of_a_script_depend_only_on_the_seed() -> None:

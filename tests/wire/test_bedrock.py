@@ -162,11 +162,8 @@ def test_unsupported_content_is_noted_or_rejected() -> None:
     assert content[1] == {
         "image": {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/a.png"}}}
     }
-    assert [each["document"]["name"] for each in content[2:]] == [
-        "a-b-c-csv",
-        "document",
-        "document",
-    ]
+    facts = [each["document"]["name"] for each in content[2:]]
+    assert facts == ["a-b-c-csv", "document", "document"]
     for wrong in (
         d.Image(d.Url("https://a.test/a.png"), "image/png"),
         d.Image(d.Inline("aGk="), "image/tiff"),
@@ -321,11 +318,8 @@ def test_encoded_request_is_decoded_unchanged() -> None:
         )  # fmt: skip
         http = codec(CLAUDE).encode(request).http
         asked = SERVER.decode(http.body, http.url.partition(".com")[2])
-        assert (asked.request.model, asked.request.stream, asked.request.tool_choice) == (
-            CLAUDE,
-            True,
-            choice,
-        )
+        facts = (asked.request.model, asked.request.stream, asked.request.tool_choice)
+        assert facts == (CLAUDE, True, choice)
         assert codec(CLAUDE).encode(asked.request).http == http
         assert asked.warnings == ()
 

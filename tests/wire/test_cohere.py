@@ -193,11 +193,8 @@ def test_dropped_and_changed_content_is_noted() -> None:
     ]  # fmt: skip
     assert [each["id"] for each in body["documents"]] == ["doc_0", "doc_1"]
     assert body["messages"][-1] == {"role": "user", "content": ""}
-    assert [part["type"] for part in body["messages"][1]["content"]] == [
-        "thinking",
-        "text",
-        "text",
-    ]
+    facts = [part["type"] for part in body["messages"][1]["content"]]
+    assert facts == ["thinking", "text", "text"]
 
 
 def test_unsupported_content_and_settings_are_rejected() -> None:

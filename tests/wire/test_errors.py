@@ -308,11 +308,8 @@ def test_http_status_decides_the_error_class(
 ) -> None:
     error = build_error(status, {"X-Request-Id": "r"}, Failure("said"), ())
     assert (type(error), error.message, error.status) == (kind, message, status)
-    assert (error.provider_message, error.provider_code, error.headers) == (
-        "said",
-        None,
-        {"x-request-id": "r"},
-    )
+    found = (error.provider_message, error.provider_code, error.headers)
+    assert found == ("said", None, {"x-request-id": "r"})
 
 
 ROWS = [

@@ -302,11 +302,8 @@ def test_unreadable_tool_calls_and_unmatched_tool_results_are_omitted() -> None:
         d.User("And?"),
     ]
     contents = sent(messages)["contents"]
-    assert [part for turn in contents for part in turn["parts"]] == [
-        {"text": "Hello"},
-        {"text": "Hm."},
-        {"text": "And?"},
-    ]
+    found = [part for turn in contents for part in turn["parts"]]
+    assert found == [{"text": "Hello"}, {"text": "Hm."}, {"text": "And?"}]
     assert warned(messages) == [
         ("dangling_call_dropped", "messages[1].content[1]"),
         ("result_dropped", "messages[2]"),
@@ -912,11 +909,8 @@ def test_rejected_field_is_omitted_from_later_requests(
     assert lesson.quirks == msgspec.structs.replace(Quirks(), **learned)
     assert lesson.encode(TALK).http.body != CODEC.encode(TALK).http.body
     assert lesson.learn(error, TALK) is None
-    assert (lesson.model, lesson.base_url, lesson.issuer_vendor) == (
-        CODEC.model,
-        CODEC.base_url,
-        None,
-    )
+    found = (lesson.model, lesson.base_url, lesson.issuer_vendor)
+    assert found == (CODEC.model, CODEC.base_url, None)
 
 
 @pytest.mark.parametrize("status", [400, 422, 500, 501])
@@ -960,11 +954,8 @@ async def test_provider_sends_again_without_the_rejected_field() -> None:
         for _ in range(2):
             reply = await provider.complete("Hello", response_schema=SCHEMA)
             assert (reply.parsed, reply.structured_path) == ({"a": "b"}, "prompt")
-    assert ["responseJsonSchema" in request.body.decode() for request in transport.requests] == [
-        True,
-        False,
-        False,
-    ]
+    found = ["responseJsonSchema" in request.body.decode() for request in transport.requests]
+    assert found == [True, False, False]
     assert all(
         "Secret" not in f"{request.url} {request.headers} {request.body!r}"
         for request in transport.requests
@@ -989,12 +980,8 @@ async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
     async for _ in provider.stream([d.User("2+2?"), message, *results]):
         pass
     parts = json.loads(transport.requests[1].body)["contents"][1]["parts"]
-    assert [part.get("thoughtSignature") for part in parts] == [
-        None,
-        "c2lnLWNhbGw=",
-        None,
-        "c2lnLWVtcHR5",
-    ]
+    found = [part.get("thoughtSignature") for part in parts]
+    assert found == [None, "c2lnLWNhbGw=", None, "c2lnLWVtcHR5"]
     assert transport.requests[1].url.endswith(":streamGenerateContent?alt=sse")
 
 

@@ -144,12 +144,8 @@ def test_request_with_every_setting_is_encoded() -> None:
         "temperature": 0.5, "num_predict": 9, "top_p": 0.9, "seed": 1, "frequency_penalty": 0.1,
         "presence_penalty": 0.2, "stop": ["a", "b"], "num_ctx": 8192, "mirostat": 1,
     }  # fmt: skip
-    assert (body["think"], body["keep_alive"], body["format"], body["stream"]) == (
-        "high",
-        "5m",
-        SCHEMA,
-        True,
-    )
+    found = (body["think"], body["keep_alive"], body["format"], body["stream"])
+    assert found == ("high", "5m", SCHEMA, True)
     assert body["messages"] == [
         {"role": "system", "content": "S"},
         {"role": "user", "content": "Look", "images": ["aGk=", "aG8="]},
@@ -157,11 +153,8 @@ def test_request_with_every_setting_is_encoded() -> None:
          "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Oslo"}}}]},
         {"role": "tool", "tool_name": "weather", "content": "rain"},
     ]  # fmt: skip
-    assert {warning.code for warning in encoded.warnings} == {
-        "tool_choice_dropped",
-        "detail_dropped",
-        "is_error_dropped",
-    }
+    facts = {warning.code for warning in encoded.warnings}
+    assert facts == {"tool_choice_dropped", "detail_dropped", "is_error_dropped"}
     assert encoded.structured_path == "native"
 
 

@@ -54,11 +54,8 @@ def test_replies_are_encoded_for_the_generate_api() -> None:
     assert [piece["thinking"] for piece in pieces if "thinking" in piece] == ["Hm."]
     assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "stop", 2)
     (body,) = replied({"model": "m", "prompt": "Hi", "stream": False}, thinks=True)
-    assert (body["response"], body["thinking"], body["created_at"]) == (
-        "Hello",
-        "Hm.",
-        "1970-01-01T00:00:00Z",
-    )
+    found = (body["response"], body["thinking"], body["created_at"])
+    assert found == ("Hello", "Hm.", "1970-01-01T00:00:00Z")
     (body,) = replied({"model": "m", "prompt": "Hi", "stream": False})
     assert "thinking" not in body
     assert "down" in replied({"model": "m", "prompt": "Hi"}, fails=True)[-1]["error"]

@@ -606,11 +606,8 @@ async def test_rejected_field_is_omitted_when_the_request_is_sent_again() -> Non
     for _ in range(2):
         events = [event async for event in provider.stream("Hello")]
         assert d.fold(events).text == "Hello."
-    assert ["stream_options" in json.loads(request.body) for request in transport.requests] == [
-        True,
-        False,
-        False,
-    ]
+    found = ["stream_options" in json.loads(request.body) for request in transport.requests]
+    assert found == [True, False, False]
 
 
 # --- checking the readiness of a server --------------------------------------------------------

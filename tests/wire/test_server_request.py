@@ -422,11 +422,8 @@ def test_chat_completions_requests_are_read() -> None:
         d.System("Be terse."),
         d.User([d.Image(d.Inline("aGk="), "image/png")]),
     )
-    assert (request.config.max_tokens, request.config.stop_sequences, request.stream) == (
-        7,
-        ("END",),
-        True,
-    )
+    found = (request.config.max_tokens, request.config.stop_sequences, request.stream)
+    assert found == (7, ("END",), True)
     assert request.tool_choice == d.ForceTool("a")
     assert request.response_schema == {"title": "river", **SCHEMA}
     assert asked.stream_usage
@@ -604,12 +601,8 @@ def test_gemini_parts_with_thought_false_are_read_as_ordinary_parts() -> None:
     contents = [{"role": role, "parts": [part]} for role, part in turns]
     body = {"contents": contents, "systemInstruction": {"parts": [said]}}
     read = SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent").request
-    assert [type(message).__name__ for message in read.messages] == [
-        "System",
-        "User",
-        "Assistant",
-        "ToolResult",
-    ]
+    found = [type(message).__name__ for message in read.messages]
+    assert found == ["System", "User", "Assistant", "ToolResult"]
     contents[0]["parts"] = [{"text": "Hi", "thought": True}]
     with pytest.raises(d.InvalidRequestError, match=r"contents\[0\].parts\[0\].thought"):
         SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")
