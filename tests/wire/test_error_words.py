@@ -17,22 +17,21 @@ from .cases import find_cases
 from .test_references import READERS, WIRES, rows_of
 
 # The class, status and text of errors that occur in no conformance case of the wire. A word before
-# a vertical bar is the ``type`` of the error.
+# a vertical bar is the ``type`` of the error; slashes separate texts.
 EXAMPLES: dict[str, list[tuple[type[d.ProviderError], int, str]]] = {
     "bedrock": [
         (d.QuotaExceededError, 429, "Too many tokens per day, please wait"),
-        (d.ContextOverflowError, 400, "Input is too long for requested model."),
+        (d.ContextOverflowError, 400,
+         "Input is too long for requested model. / The context window is full / The context "
+         "length is exceeded"),
         (d.ContextOverflowError, 413, "The prompt is too long"),
-        (d.ContextOverflowError, 400, "The context window is full"),
-        (d.ContextOverflowError, 400, "The context length is exceeded"),
-        (d.InvalidModelError, 400, "Invocation with on-demand throughput isn't possible"),
-        (d.InvalidModelError, 400, "The model x was not found"),
-        (d.UnsupportedContentError, 400, "An image is not supported"),
-        (d.UnsupportedContentError, 400, "A document is not supported"),
-        (d.UnsupportedContentError, 400, "Video is not supported"),
+        (d.InvalidModelError, 400,
+         "Invocation with on-demand throughput isn't possible / The model x was not found"),
+        (d.UnsupportedContentError, 400,
+         "An image is not supported / A document is not supported / Video is not supported"),
         (d.UnsupportedFeatureError, 400, "Stop sequences are not supported"),
-        (d.OverloadedError, 503, "The service has no capacity left"),
-        (d.OverloadedError, 503, "Bedrock is unable to process your request."),
+        (d.OverloadedError, 503,
+         "The service has no capacity left / Bedrock is unable to process your request."),
     ],
     "cohere": [
         (d.MalformedToolCallError, 422, "INVALID_TOOL_GENERATION"),
@@ -43,156 +42,110 @@ EXAMPLES: dict[str, list[tuple[type[d.ProviderError], int, str]]] = {
         (d.InvalidModelError, 404, "model 'command' was removed on September 15, 2025"),
         (d.UnsupportedContentError, 422, "A document is not supported"),
         (d.UnsupportedContentError, 400, "Audio is not supported"),
-        (d.UnsupportedFeatureError, 400, "tool_choice is not supported with this model"),
+        (d.UnsupportedFeatureError, 400,
+         "tool_choice is not supported with this model / seed is not supported by this model"),
         (d.UnsupportedFeatureError, 422, "thinking is not supported for this model"),
-        (d.UnsupportedFeatureError, 400, "seed is not supported by this model"),
-        (d.QuotaExceededError, 429, "The monthly limit of your key is reached"),
-        (d.QuotaExceededError, 429, "Add a method of billing to go on"),
+        (d.QuotaExceededError, 429,
+         "The monthly limit of your key is reached / Add a method of billing to go on"),
     ],
     "openai": [
-        (d.ContextOverflowError, 409, "context_length_exceeded"),
-        (d.ContextOverflowError, 409, "exceed_context_size_error"),
-        (d.ContextOverflowError, 409, "max_prompt_tokens_exceeded"),
-        (d.ContextOverflowError, 409, "This model's maximum context length is 8192 tokens"),
-        (d.ContextOverflowError, 400, "The prompt is too long"),
-        (d.ContextOverflowError, 400, "Prompt too long"),
-        (d.ContextOverflowError, 400, "Too many input tokens"),
+        (d.ContextOverflowError, 409,
+         "context_length_exceeded / exceed_context_size_error / max_prompt_tokens_exceeded / "
+         "This model's maximum context length is 8192 tokens"),
+        (d.ContextOverflowError, 400,
+         "The prompt is too long / Prompt too long / Too many input tokens / The context window "
+         "is full / The context length is 512 / The request exceeds the context / The request "
+         "exceeds the maximum of 512 tokens / The input is longer than 512 tokens / The prompt "
+         "contains 9000 tokens / The input exceeded 512 tokens"),
         (d.ContextOverflowError, 422, "Too many tokens"),
-        (d.ContextOverflowError, 400, "The context window is full"),
-        (d.ContextOverflowError, 400, "The context length is 512"),
         (d.ContextOverflowError, 500, "The available context size is 512"),
-        (d.ContextOverflowError, 400, "The request exceeds the context"),
-        (d.ContextOverflowError, 400, "The request exceeds the maximum of 512 tokens"),
-        (d.ContextOverflowError, 400, "The input is longer than 512 tokens"),
-        (d.ContextOverflowError, 400, "The prompt contains 9000 tokens"),
-        (d.ContextOverflowError, 400, "The input exceeded 512 tokens"),
-        (d.BillingError, 409, "billing_error"),
-        (d.BillingError, 409, "payment_required"),
-        (d.BillingError, 409, "Payment required"),
-        (d.QuotaExceededError, 409, "insufficient_quota"),
-        (d.QuotaExceededError, 409, "insufficient_balance"),
-        (d.QuotaExceededError, 409, "You exceeded your current quota"),
-        (d.QuotaExceededError, 409, "billing_hard_limit_reached"),
-        (d.QuotaExceededError, 403, "Insufficient balance"),
-        (d.QuotaExceededError, 403, "Insufficient funds"),
-        (d.QuotaExceededError, 403, "You are out of credits"),
-        (d.QuotaExceededError, 403, "Your credit is exhausted"),
-        (d.AuthenticationError, 400, "invalid_api_key"),
-        (d.AuthenticationError, 400, "The API key is not valid"),
-        (d.ModelNotLoadedError, 503, "Loading the model"),
-        (d.ModelNotLoadedError, 503, "The model is still loading"),
-        (d.ModelNotLoadedError, 503, "model_not_loaded"),
+        (d.BillingError, 409, "billing_error / payment_required / Payment required"),
+        (d.QuotaExceededError, 409,
+         "insufficient_quota / insufficient_balance / You exceeded your current quota / "
+         "billing_hard_limit_reached"),
+        (d.QuotaExceededError, 403,
+         "Insufficient balance / Insufficient funds / You are out of credits / Your credit is "
+         "exhausted"),
+        (d.AuthenticationError, 400, "invalid_api_key / The API key is not valid"),
+        (d.ModelNotLoadedError, 503,
+         "Loading the model / The model is still loading / model_not_loaded"),
         (d.ModelNotLoadedError, 409, "model_not_loaded"),
         (d.ModelNotLoadedError, 400, "No model is loaded"),
-        (d.InvalidModelError, 400, "model_not_found"),
-        (d.InvalidModelError, 400, "invalid_model"),
-        (d.InvalidModelError, 400, "DeploymentNotFound"),
-        (d.InvalidModelError, 400, "The deployment does not exist"),
+        (d.InvalidModelError, 400,
+         "model_not_found / invalid_model / DeploymentNotFound / The deployment does not exist / "
+         "The model x is not available / Unknown model x / No such model x / Unsupported model x "
+         "/ The server is pinned to x"),
         (d.InvalidModelError, 422, "The model x was not found"),
-        (d.InvalidModelError, 400, "The model x is not available"),
-        (d.InvalidModelError, 400, "Unknown model x"),
-        (d.InvalidModelError, 400, "No such model x"),
-        (d.InvalidModelError, 400, "Unsupported model x"),
-        (d.InvalidModelError, 404, "The model x was deprecated"),
-        (d.InvalidModelError, 404, "This is not a chat model"),
-        (d.InvalidModelError, 400, "The server is pinned to x"),
-        (d.UnsupportedContentError, 404, "No endpoints found that support audio"),
-        (d.UnsupportedContentError, 404, "No endpoints found that support video"),
-        (d.UnsupportedContentError, 404, "No endpoints found that support file input"),
-        (d.UnsupportedContentError, 400, "Image input is not supported"),
-        (d.UnsupportedContentError, 400, "Audio input is not enabled"),
-        (d.UnsupportedContentError, 400, "Video is not allowed"),
-        (d.UnsupportedContentError, 400, "Vision is unsupported"),
-        (d.UnsupportedContentError, 400, "Multimodal input is unsupported"),
-        (d.UnsupportedContentError, 400, "Unsupported image"),
-        (d.UnsupportedContentError, 400, "The model does not accept images"),
-        (d.UnsupportedContentError, 400, "The model does not support vision"),
-        (d.UnsupportedContentError, 400, "The model does not support audio"),
-        (d.UnsupportedContentError, 400, "The model does not support video"),
-        (d.UnsupportedContentError, 400, "The model does not support multimodal messages"),
-        (d.UnsupportedContentError, 400, "The model does not support this media"),
-        (d.UnsupportedContentError, 400, "Unsupported MIME type"),
-        (d.UnsupportedContentError, 400, "Unknown content type"),
-        (d.UnsupportedContentError, 400, "Unsupported content type"),
-        (d.UnsupportedContentError, 400, "Invalid content part"),
-        (d.UnsupportedContentError, 400, "Invalid content block"),
-        (d.UnsupportedContentError, 404, "unexpected content part type"),
-        (d.UnsupportedContentError, 400, "image_url takes strings only"),
-        (d.UnsupportedContentError, 400, "unknown variant `image_url`"),
-        (d.UnsupportedContentError, 400, "unknown variant `file`"),
-        (d.UnsupportedFeatureError, 400, "unsupported_value"),
-        (d.UnsupportedFeatureError, 400, "The model does not support the parameter top_k"),
-        (d.UnsupportedFeatureError, 400, "The model does not support this tool_choice"),
-        (d.UnsupportedFeatureError, 400, "The model does not support logprobs"),
-        (d.UnsupportedFeatureError, 400, "top_k is not supported with this model"),
-        (d.OverloadedError, 503, "The server is at capacity"),
-        (d.OverloadedError, 503, "server_busy"),
-        (d.OverloadedError, 503, "There is no capacity"),
+        (d.InvalidModelError, 404, "The model x was deprecated / This is not a chat model"),
+        (d.UnsupportedContentError, 404,
+         "No endpoints found that support audio / No endpoints found that support video / No "
+         "endpoints found that support file input / unexpected content part type"),
+        (d.UnsupportedContentError, 400,
+         "Image input is not supported / Audio input is not enabled / Video is not allowed / "
+         "Vision is unsupported / Multimodal input is unsupported / Unsupported image / The "
+         "model does not accept images / The model does not support vision / The model does not "
+         "support audio / The model does not support video / The model does not support "
+         "multimodal messages / The model does not support this media / Unsupported MIME type / "
+         "Unknown content type / Unsupported content type / Invalid content part / Invalid "
+         "content block / image_url takes strings only / unknown variant `image_url` / unknown "
+         "variant `file`"),
+        (d.UnsupportedFeatureError, 400,
+         "unsupported_value / The model does not support the parameter top_k / The model does "
+         "not support this tool_choice / The model does not support logprobs / top_k is not "
+         "supported with this model"),
+        (d.OverloadedError, 503, "The server is at capacity / server_busy / There is no capacity"),
         (d.RateLimitError, 503, "rate_limit"),
     ],
     "anthropic": [
-        (d.ContextOverflowError, 409, "exceed_context_size_error|The request is too large"),
-        (d.ContextOverflowError, 409, "context_length_exceeded"),
-        (d.ContextOverflowError, 400, "The context window is full"),
-        (d.ContextOverflowError, 400, "The maximum context length is 512"),
-        (d.ContextOverflowError, 400, "The available context size is 512"),
+        (d.ContextOverflowError, 409,
+         "exceed_context_size_error|The request is too large / context_length_exceeded"),
+        (d.ContextOverflowError, 400,
+         "The context window is full / The maximum context length is 512 / The available context "
+         "size is 512"),
         (d.BillingError, 400, "billing_error|Pay first"),
         (d.QuotaExceededError, 400, "You have reached your specified API usage limits"),
-        (d.AuthenticationError, 400, "authentication_error|Who is it?"),
-        (d.AuthenticationError, 400, "permission_error|Not for you"),
+        (d.AuthenticationError, 400,
+         "authentication_error|Who is it? / permission_error|Not for you"),
         (d.RateLimitError, 400, "rate_limit_error|Slower"),
         (d.InvalidRequestError, 503, "request_too_large|Smaller"),
-        (d.UnavailableError, 400, "api_error|Sorry"),
-        (d.UnavailableError, 400, "timeout_error|Too slow"),
-        (d.ModelNotLoadedError, 503, "Loading the model"),
-        (d.ModelNotLoadedError, 503, "The model is still loading"),
-        (d.ModelNotLoadedError, 400, "The model is not currently loaded"),
-        (d.ModelNotLoadedError, 400, "No model is loaded"),
+        (d.UnavailableError, 400, "api_error|Sorry / timeout_error|Too slow"),
+        (d.ModelNotLoadedError, 503, "Loading the model / The model is still loading"),
+        (d.ModelNotLoadedError, 400, "The model is not currently loaded / No model is loaded"),
         (d.InvalidModelError, 400, "The model x was not found"),
-        (d.UnsupportedContentError, 400, "messages.0.content.1: Input tag 'x' found"),
-        (
-            d.UnsupportedContentError,
-            400,
-            "messages.0.content.1: does not match any of the expected tags",
-        ),
-        (d.UnsupportedContentError, 400, "Document blocks are unsupported"),
-        (d.UnsupportedContentError, 400, "PDF is not allowed"),
-        (d.UnsupportedContentError, 400, "Audio is not allowed"),
-        (d.UnsupportedContentError, 400, "Vision is not allowed"),
-        (d.UnsupportedContentError, 400, "Unsupported image"),
-        (d.UnsupportedContentError, 400, "The model does not support a document"),
-        (d.UnsupportedContentError, 400, "The model does not support PDF"),
-        (d.UnsupportedContentError, 400, "The model does not support audio"),
-        (d.UnsupportedContentError, 400, "The model does not support vision"),
-        (d.UnsupportedContentError, 400, "The model does not support multimodal messages"),
-        (d.UnsupportedContentError, 400, "The model does not support this content block"),
+        (d.UnsupportedContentError, 400,
+         "messages.0.content.1: Input tag 'x' found / messages.0.content.1: does not match any "
+         "of the expected tags / Document blocks are unsupported / PDF is not allowed / Audio is "
+         "not allowed / Vision is not allowed / Unsupported image / The model does not support a "
+         "document / The model does not support PDF / The model does not support audio / The "
+         "model does not support vision / The model does not support multimodal messages / The "
+         "model does not support this content block"),
         (d.OverloadedError, 503, "The server is overloaded"),
     ],
     "gemini": [
-        (d.AuthenticationError, 400, "API key not valid"),
-        (d.AuthenticationError, 400, "API key not found"),
-        (d.QuotaExceededError, 429, "Requests per day"),
-        (d.QuotaExceededError, 429, "Your credits are depleted"),
-        (d.QuotaExceededError, 429, "Your credit is depleted"),
-        (d.QuotaExceededError, 429, "You have reached the spending cap"),
-        (d.OverloadedError, 429, "The model is in high demand"),
-        (d.OverloadedError, 429, "MODEL_CAPACITY_EXHAUSTED"),
-        (d.OverloadedError, 429, "There is no capacity"),
+        (d.AuthenticationError, 400, "API key not valid / API key not found"),
+        (d.QuotaExceededError, 429,
+         "Requests per day / Your credits are depleted / Your credit is depleted / You have "
+         "reached the spending cap"),
+        (d.OverloadedError, 429,
+         "The model is in high demand / MODEL_CAPACITY_EXHAUSTED / There is no capacity"),
         (d.ModelNotLoadedError, 503, "Loading the model"),
-        (d.UnsupportedContentError, 400, "Audio input modality is not supported"),
-        (d.UnsupportedContentError, 400, "The MIME type text/x is not supported"),
-        (d.UnsupportedContentError, 400, "Unable to process input video"),
-        (d.UnsupportedContentError, 400, "Unable to process input audio"),
-        (d.UnsupportedContentError, 400, "Wrong value in inline_data"),
-        (d.UnsupportedContentError, 400, "Wrong value in fileData"),
+        (d.UnsupportedContentError, 400,
+         "Audio input modality is not supported / The MIME type text/x is not supported / Unable "
+         "to process input video / Unable to process input audio / Wrong value in inline_data / "
+         "Wrong value in fileData"),
     ],
     "responses": [
-        (d.UnsupportedContentError, 400, "unsupported_image_media_type"),
-        (d.UnsupportedContentError, 400, "'input_image' is not supported"),
-        (d.UnsupportedContentError, 400, "'input_audio' is not supported"),
+        (d.UnsupportedContentError, 400,
+         "unsupported_image_media_type / 'input_image' is not supported / 'input_audio' is not "
+         "supported"),
     ],
-}
-FAILURES = [(wire, *example) for wire, examples in EXAMPLES.items() for example in examples]
+}  # fmt: skip
+FAILURES = [
+    (wire, kind, status, words)
+    for wire, examples in EXAMPLES.items()
+    for kind, status, texts in examples
+    for words in texts.split(" / ")
+]
 
 
 def failure_of(words: str) -> Failure:
@@ -214,7 +167,8 @@ def failures_of(wire: str) -> list[tuple[int, Failure]]:
     found = [
         (case.options.status, READERS.get(wire, read_failure)(case.reply or b"")) for case in cases
     ]
-    return found + [(status, failure_of(words)) for _, status, words in EXAMPLES[wire]]
+    examples = [(status, failure_of(words)) for name, _, status, words in FAILURES if name == wire]
+    return found + examples
 
 
 def without_one_alternative(pattern: str) -> Iterator[tuple[str, str]]:
