@@ -21,7 +21,7 @@ from dragoman.events import Assembler
 from dragoman.transport import FixtureTransport
 
 from .listed import Listed
-from .server import DONE, Connection, answering, chunk, completion, serve, stream_of
+from .server import Connection, answering, chunk, completion, serve, stream_of
 from .waiting import arrival, settle, until
 
 CITY = d.Tool(
@@ -170,22 +170,6 @@ async def test_invalid_tool_calls_raise_an_error_with_the_response(
         await model.complete("Hi", [CITY])
     assert caught.value.response.tool_calls[0].id == "c1"
     assert caught.value.response.finish_reason == "error"
-
-
-async def test_streamed_tool_call_with_malformed_arguments_never_becomes_an_intent() -> None:
-    call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city": '}}
-    frames = (
-        b"data: " + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode() + b"\n\n"
-    )
-    model, _ = fixed(frames + chunk(None, "tool_calls") + DONE)
-    events: list[Any] = []
-    with pytest.raises(d.MalformedToolCallError) as caught:
-        await _collect(model.stream("Hi", [CITY]), events)
-    d.check_events(events)
-    end = next(event for event in events if isinstance(event, d.ToolUseEnd))
-    assert (end.intent, end.problem, end.final_input) == (None, "malformed", {})
-    assert events[-1].finish_reason == "error"
-    assert caught.value.response.tool_calls[0].arguments is None
 
 
 async def test_tool_call_that_the_request_forbids_is_reported_but_not_blocked() -> None:

@@ -55,35 +55,9 @@ def frames(*chunks: dict[str, Any]) -> bytes:
     return b"".join([b"data: %s\n\n" % json.dumps(each).encode() for each in chunks]) + DONE
 
 
-# --- invalid requests --------------------------------------------------------------------------
+# --- valid requests ----------------------------------------------------------------------------
 
 HI = d.User("hi")
-# The tables of all invalid requests are in ``validate/test_parse.py`` and ``test_request.py``.
-NEVER_SENT: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "a block without a type": (
-        [{"role": "user", "content": [{"text": "t"}]}],
-        {},
-        "messages[0].content[0].type",
-    ),
-    "an image in an assistant's value": (
-        [HI, d.Assistant([d.Image(d.Url("u"))]), HI],
-        {},
-        "messages[1].content[0]",
-    ),
-    "a tool named by a number": ("hi", {"tools": [d.Tool(5)]}, "tools[0].name"),
-}
-
-
-@pytest.mark.parametrize(("messages", "fields", "path"), NEVER_SENT.values(), ids=NEVER_SENT)
-async def test_rejection_of_an_invalid_request_names_the_path_of_the_field(
-    messages: Any, fields: Any, path: str
-) -> None:
-    model, transport = fixed((200, answer()))
-    with pytest.raises(d.InvalidRequestError) as caught:
-        await model.complete(messages, **fields)
-    assert caught.value.category == "provider_invalid_request"
-    assert caught.value.message.startswith(path)
-    assert transport.requests == []
 
 
 async def test_empty_text_with_a_signature_may_be_sent_back() -> None:

@@ -257,23 +257,6 @@ def test_very_long_text_can_be_counted(unit: str) -> None:
     assert 1 <= estimate_text(text).tokens <= 6 * len(text)
 
 
-def test_no_tokenizer_pattern_has_nested_repetition() -> None:
-    """With nested repetition, matching could take quadratic or exponential time."""
-    repeats = (re._constants.MAX_REPEAT, re._constants.MIN_REPEAT)  # type: ignore[attr-defined]
-
-    def look(node: Any, inside: bool) -> None:
-        for operation, argument in node:
-            repeated = operation in repeats and argument[1] > 1
-            assert not (repeated and inside), node
-            for part in argument if isinstance(argument, tuple) else ():
-                for branch in part if isinstance(part, list) else [part]:
-                    if isinstance(branch, re._parser.SubPattern):  # type: ignore[attr-defined]
-                        look(branch, inside or repeated)
-
-    for pattern in (text_tokens._WORD, text_tokens._STRETCH, text_tokens._PIECE):
-        look(re._parser.parse(pattern.pattern), inside=False)  # type: ignore[attr-defined]
-
-
 @given(_ANY_TEXT)
 def test_tokenizer_patterns_cover_every_character_once(text: str) -> None:
     shape = text.translate(text_tokens._tables()[0])
