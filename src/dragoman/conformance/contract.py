@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -21,18 +20,10 @@ from ..errors import (
     UnsupportedFeatureError,
 )
 from ..events import (
-    Event,
-    FinishReason,
-    MessageComplete,
-    MessageStart,
     Response,
-    StreamContractError,
-    TextDelta,
     ToolIntent,
     ToolUseEnd,
     ToolUseStart,
-    Usage,
-    check_events,
     fold,
 )
 from ..messages import (
@@ -49,25 +40,32 @@ from ..messages import (
     User,
     new_ulid,
 )
-from ..provider import EventStream, Provider
+from ..provider import Provider
 from ..validate.arguments import ConfigRecord
 from ..validate.schema import compile_schema, first_error
+from .contract_streams import (
+    STREAMED,
+    Check,
+    demand_response,
+    demand_rules,
+    is_known_not_to_stream,
+    read_events,
+    read_until_error,
+    refused,
+)
 from .provider import Factory, Kit, ProviderCase, Spy
 from .violation import Violation, demand, demand_same
 
-_FINISHES = get_args(FinishReason)
 # A PNG image of one red pixel.
 _DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
-
-Check = Callable[[Kit], Awaitable[None]]
 
 
 def build_cases(kit: Kit) -> list[ProviderCase]:
     """Return the cases that the settings of the kit enable."""
     checks: dict[str, Check] = dict(_ALWAYS)
-    for flag, unless_known, wanted, refused in _SWITCHED:
+    for flag, unless_known, wanted, opposite in _SWITCHED:
         checks |= wanted if kit.allows(flag, unless_known=unless_known) else {}
-        checks |= refused if kit.capabilities.known(flag) is False else {}
+        checks |= opposite if kit.capabilities.known(flag) is False else {}
     for kind, factory in kit.failing.items():
         checks[f"errors.{kind.__name__}"] = partial(_fails_with, kind=kind, factory=factory)
     for kind, factory in kit.unready.items():
@@ -75,47 +73,6 @@ def build_cases(kit: Kit) -> list[ProviderCase]:
     if kit.breaking is not None:
         checks["streams.break-off-well"] = partial(_reports_a_broken_stream, factory=kit.breaking)
     return [ProviderCase(name, check, kit) for name, check in checks.items()]
-
-
-# --- reading events ----------------------------------------------------------------------------
-
-
-async def _read_events(stream: EventStream) -> list[Event]:
-    heard = [event async for event in stream]
-    _demand_rules(heard)
-    return heard
-
-
-def _demand_rules(events: list[Event]) -> None:
-    try:
-        check_events(events)
-    except StreamContractError as error:
-        raise Violation(f"the stream breaks a rule: {error}") from error
-
-
-async def _read_until_error(stream: EventStream) -> tuple[list[Event], ProviderError | None]:
-    heard: list[Event] = []
-    try:
-        async for event in stream:
-            heard.append(event)
-    except ProviderError as error:
-        return heard, error
-    return heard, None
-
-
-@contextlib.asynccontextmanager
-async def _refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None]:
-    """Check that the ``with`` block raises one of the given errors before anything is sent."""
-    try:
-        yield
-    except ProviderError as error:
-        named = " or ".join([kind.__name__ for kind in kinds])
-        demand(
-            isinstance(error, kinds), f"{what}: rejected with {type(error).__name__}, not {named}"
-        )
-        demand(error.status is None, f"{what}: rejected by the server, not before sending")
-        return
-    raise Violation(f"{what}: not rejected")
 
 
 # --- cases for the attributes of a provider and the shape of its reply -------------------------
@@ -134,7 +91,7 @@ async def _describes_itself(kit: Kit) -> None:
 async def _answers_with_a_response(kit: Kit) -> None:
     async with kit.open() as provider:
         reply = await provider.complete(kit.prompt, config=kit.config)
-        _demand_response(reply)
+        demand_response(reply)
         demand(bool(reply.text.strip()), "the reply has no text")
         demand(reply.parsed is None, "parsed is set, but no schema was given")
         demand(
@@ -142,32 +99,6 @@ async def _answers_with_a_response(kit: Kit) -> None:
             f"a plain reply ended with {reply.finish_reason}",
         )
         demand_same(reply.provider, provider.name, "the reply's provider")
-
-
-def _demand_response(reply: Any) -> None:
-    demand(isinstance(reply, Response), f"complete() returned {type(reply).__name__}")
-    demand(isinstance(reply.message, Assistant), "message is not an Assistant")
-    demand(reply.finish_reason in _FINISHES, f"finish_reason is {reply.finish_reason!r}")
-    demand(bool(reply.request_id), "request_id is empty")
-    demand(bool(reply.model), "model is empty")
-    _demand_usage(reply.usage)
-
-
-def _demand_usage(usage: Usage) -> None:
-    for name in Usage.__struct_fields__:
-        value = getattr(usage, name)
-        if name.endswith("_tokens") and value is not None:
-            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-            demand(is_count, f"usage.{name} is {value!r}: neither a non-negative integer nor None")
-    for part, whole in (
-        ("cached_input_tokens", "input_tokens"),
-        ("reasoning_tokens", "output_tokens"),
-    ):
-        some, of_all = getattr(usage, part), getattr(usage, whole)
-        demand(
-            some is None or of_all is None or some <= of_all,
-            f"usage.{part} is more than {whole}, which includes it",
-        )
 
 
 async def _takes_every_form(kit: Kit) -> None:
@@ -191,7 +122,7 @@ async def _does_not_change_arguments(kit: Kit) -> None:
     async with kit.open() as provider:
         await provider.complete(messages, config=config)
         if kit.allows("supports_streaming"):
-            await _read_events(provider.stream(messages, config=config))
+            await read_events(provider.stream(messages, config=config))
     demand_same([messages, config], list(kept), "the caller's lists and mappings were changed")
 
 
@@ -224,10 +155,10 @@ async def _rejects_invalid_requests(kit: Kit) -> None:
         spy = Spy(provider)
         for what, wrong in _WRONG.items():
             given = {"messages": kit.prompt, **wrong}
-            async with _refused(InvalidRequestError, what=what):
+            async with refused(InvalidRequestError, what=what):
                 await _call_either(provider.complete, given)
-            async with _refused(InvalidRequestError, what=f"{what}, streamed"):
-                await _read_events(await _call_either(provider.stream, given))
+            async with refused(InvalidRequestError, what=f"{what}, streamed"):
+                await read_events(await _call_either(provider.stream, given))
         demand_same(spy.calls, 0, "calls that reached the model although the request is invalid")
 
 
@@ -252,8 +183,8 @@ async def _fails_with(kit: Kit, *, kind: type[ProviderError], factory: Factory) 
         else:
             raise Violation(f"complete() returned instead of raising {kind.__name__}")
     async with kit.open(factory) as provider:
-        heard, raised = await _read_until_error(provider.stream(kit.prompt, config=kit.config))
-        _demand_rules(heard)
+        heard, raised = await read_until_error(provider.stream(kit.prompt, config=kit.config))
+        demand_rules(heard)
         if raised is None:
             raise Violation(f"stream() ended instead of raising {kind.__name__}")
         _demand_error(raised, kind, provider)
@@ -269,9 +200,9 @@ def _demand_error(error: ProviderError, kind: type[ProviderError], provider: Pro
 
 async def _reports_a_broken_stream(kit: Kit, *, factory: Factory) -> None:
     async with kit.open(factory) as provider:
-        heard, raised = await _read_until_error(provider.stream(kit.prompt, config=kit.config))
+        heard, raised = await read_until_error(provider.stream(kit.prompt, config=kit.config))
         demand(bool(heard), "nothing came before it broke off")
-        _demand_rules(heard)
+        demand_rules(heard)
         demand(raised is not None, "a reply that broke off counted as complete")
         demand_same(
             fold(heard).finish_reason, "error", "the finish reason of a reply that broke off"
@@ -282,63 +213,7 @@ async def _reports_a_broken_stream(kit: Kit, *, factory: Factory) -> None:
         demand_same(partly.text, fold(heard).text, "the partial response of the error")
 
 
-# --- cases for streams -------------------------------------------------------------------------
-
-
-async def _streams_keep_the_rules(kit: Kit) -> None:
-    async with kit.open() as provider:
-        heard = await _read_events(provider.stream(kit.prompt, config=kit.config))
-        demand(bool(heard), "the stream ended without an event and without an error")
-        demand(isinstance(heard[0], MessageStart), "the first event is not message.start")
-        demand(isinstance(heard[-1], MessageComplete), "the last event is not message.complete")
-        demand(any(isinstance(event, TextDelta) for event in heard), "no text came")
-
-
-async def _a_stream_folds_to_its_response(kit: Kit) -> None:
-    async with kit.open() as provider:
-        async with provider.stream(kit.prompt, config=kit.config) as stream:
-            demand(not stream.ended, "the stream counts as ended before its end")
-            heard = await _read_events(stream)
-        demand(stream.ended, "the stream does not count as ended after its end")
-        reply = stream.response
-        _demand_response(reply)
-        demand_same(
-            reply.message, fold(heard).message, "the stream's response and the fold of its events"
-        )
-        demand_same(reply.usage, fold(heard).usage, "their usage")
-
-
-async def _a_stream_can_be_abandoned(kit: Kit) -> None:
-    async with kit.open() as provider:
-        async with provider.stream(kit.prompt, config=kit.config) as stream:
-            await anext(stream)
-        demand(
-            not await provider.cancel(stream.request_id), "an abandoned stream is still in flight"
-        )
-        await _read_events(provider.stream(kit.prompt, config=kit.config))
-
-
-async def _is_known_not_to_stream(kit: Kit) -> None:
-    async with kit.open() as provider, _refused(UnsupportedFeatureError, what="a stream"):
-        await _read_events(provider.stream(kit.prompt, config=kit.config))
-
-
 # --- cases for cancelling ----------------------------------------------------------------------
-
-
-async def _a_cancelled_stream_is_closed(kit: Kit) -> None:
-    async with kit.open() as provider:
-        stream = provider.stream(kit.prompt, config=kit.config)
-        heard = [await anext(stream)]
-        demand(await stream.cancel(), "cancel() of a running stream returned False")
-        heard += [event async for event in stream]
-        _demand_rules(heard)
-        demand_same(fold(heard).finish_reason, "cancelled", "the finish reason")
-        demand(not await stream.cancel(), "a second cancel() returned True")
-        demand(
-            not await provider.cancel(stream.request_id),
-            "cancel() of a finished call returned True",
-        )
 
 
 async def _cancelling_nothing_is_false(kit: Kit) -> None:
@@ -373,69 +248,6 @@ async def _a_call_can_be_cancelled(kit: Kit) -> None:
         await provider.complete(kit.prompt, config=kit.config)
 
 
-async def _outer_cancellation_passes(kit: Kit) -> None:
-    async with kit.open() as provider:
-        for ask in (
-            lambda: provider.complete(kit.prompt, config=kit.config),
-            lambda: _started(provider, kit),
-        ):
-            task = asyncio.ensure_future(ask())
-            await asyncio.sleep(0)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-                raise Violation("the task's own cancellation was swallowed")
-            demand(task.cancelled(), "the task's own cancellation was swallowed")
-        await provider.complete(kit.prompt, config=kit.config)
-
-
-async def _started(provider: Provider, kit: Kit) -> None:
-    async with provider.stream(kit.prompt, config=kit.config) as stream:
-        async for _ in stream:
-            await asyncio.sleep(0)
-        await asyncio.Event().wait()
-
-
-# --- cases for ids -----------------------------------------------------------------------------
-
-
-async def _ids_are_the_callers(kit: Kit) -> None:
-    async with kit.open() as provider:
-        name = new_ulid()
-        heard = await _read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
-        demand(
-            {event.request_id for event in heard} == {name},
-            "events do not have the given request_id",
-        )
-        reply = await provider.complete(kit.prompt, config=kit.config, request_id=name)
-        demand_same(reply.request_id, name, "the reply's request_id")
-
-
-async def _ids_differ(kit: Kit) -> None:
-    async with kit.open() as provider:
-        calls = [
-            await _read_events(provider.stream(kit.prompt, config=kit.config)) for _ in range(3)
-        ]
-        demand(
-            len({events[0].request_id for events in calls}) == 3,
-            "two calls have the same request_id",
-        )
-        demand(
-            len({events[0].message_id for events in calls}) == 3,
-            "two replies have the same message_id",
-        )
-
-
-async def _an_id_is_in_flight_once(kit: Kit) -> None:
-    async with (
-        kit.open() as provider,
-        provider.stream(kit.prompt, config=kit.config, request_id="R") as stream,
-    ):
-        await anext(stream)
-        async with _refused(InvalidRequestError, what="a request_id that is in flight"):
-            await provider.complete(kit.prompt, config=kit.config, request_id="R")
-
-
 # --- cases for system prompts and images -------------------------------------------------------
 
 
@@ -446,7 +258,7 @@ async def _takes_a_system(kit: Kit) -> None:
 
 
 async def _rejects_a_system(kit: Kit) -> None:
-    async with kit.open() as provider, _refused(UnsupportedFeatureError, what="a system prompt"):
+    async with kit.open() as provider, refused(UnsupportedFeatureError, what="a system prompt"):
         await provider.complete([System("Be terse."), User(kit.prompt)], config=kit.config)
 
 
@@ -460,7 +272,7 @@ async def _sees_images(kit: Kit) -> None:
 
 
 async def _rejects_images(kit: Kit) -> None:
-    async with kit.open() as provider, _refused(UnsupportedContentError, what="an image"):
+    async with kit.open() as provider, refused(UnsupportedContentError, what="an image"):
         await provider.complete([_PICTURE], config=kit.config)
 
 
@@ -472,7 +284,7 @@ async def _proposes_intents_only(kit: Kit) -> None:
         stream = provider.stream(
             kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
         )  # fmt: skip
-        heard = await _read_events(stream)
+        heard = await read_events(stream)
         ends = [event for event in heard if isinstance(event, ToolUseEnd)]
         demand(bool(ends), "the tool was forced, but no call came")
         for end in ends:
@@ -508,7 +320,7 @@ async def _ids_of_calls_are_one(kit: Kit) -> None:
         stream = provider.stream(
             kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
         )  # fmt: skip
-        heard = await _read_events(stream)
+        heard = await read_events(stream)
         begun = [event.tool_use_id for event in heard if isinstance(event, ToolUseStart)]
         final = [block.id for block in fold(heard).message.content if isinstance(block, ToolCall)]
         demand(len(set(begun)) == len(begun), "two calls have the same id")
@@ -533,7 +345,7 @@ async def _takes_results(kit: Kit) -> None:
 
 
 async def _rejects_tools(kit: Kit) -> None:
-    async with kit.open() as provider, _refused(UnsupportedFeatureError, what="tools"):
+    async with kit.open() as provider, refused(UnsupportedFeatureError, what="tools"):
         await provider.complete(kit.tool_prompt, [kit.tool], config=kit.config)
 
 
@@ -550,7 +362,7 @@ async def _parses_what_was_asked_for(kit: Kit) -> None:
         async with provider.stream(
             kit.schema_prompt, config=kit.config, response_schema=schema
         ) as stream:
-            await _read_events(stream)
+            await read_events(stream)
         _demand_parsed(stream.response, schema)
 
 
@@ -597,29 +409,6 @@ async def _is_not_ready(kit: Kit, *, kind: type[ProviderError], factory: Factory
             raise Violation(f"ready() returned instead of raising {kind.__name__}")
 
 
-async def _many_at_once(kit: Kit) -> None:
-    async with kit.open() as provider:
-        names = [new_ulid() for _ in range(kit.at_once)]
-        calls = [
-            _read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
-            for name in names
-        ]
-        for name, heard in zip(names, await asyncio.gather(*calls), strict=True):
-            demand(
-                {event.request_id for event in heard} == {name},
-                "events of one call have another call's id",
-            )
-
-
-async def _calls_do_not_wait_for_each_other(kit: Kit) -> None:
-    """Check that one stream can stay open while another runs from beginning to end."""
-    async with kit.open() as provider, provider.stream(kit.prompt, config=kit.config) as waiting:
-        await anext(waiting)
-        await _read_events(provider.stream(kit.prompt, config=kit.config))
-        heard = [event async for event in waiting]
-        demand(isinstance(heard[-1], MessageComplete), "the first of two streams did not end")
-
-
 async def _settings_are_one_calls(kit: Kit) -> None:
     async with kit.open() as provider:
         short = replace(kit.config, max_tokens=max(1, (kit.config.max_tokens or 64) // 4))
@@ -645,18 +434,6 @@ _ALWAYS: dict[str, Check] = {
     "ready.costs-nothing": _ready_costs_nothing,
     "concurrency.settings-are-one-calls": _settings_are_one_calls,
 }
-_STREAMED: dict[str, Check] = {
-    "streams.keep-the-rules": _streams_keep_the_rules,
-    "streams.fold-to-their-response": _a_stream_folds_to_its_response,
-    "streams.can-be-left": _a_stream_can_be_abandoned,
-    "cancel.a-stream": _a_cancelled_stream_is_closed,
-    "cancel.from-outside": _outer_cancellation_passes,
-    "ids.are-the-callers": _ids_are_the_callers,
-    "ids.differ": _ids_differ,
-    "ids.in-flight-once": _an_id_is_in_flight_once,
-    "concurrency.many-at-once": _many_at_once,
-    "concurrency.no-waiting": _calls_do_not_wait_for_each_other,
-}
 _TOOLS: dict[str, Check] = {
     "tools.are-proposed": _proposes_intents_only,
     "tools.in-both-modes": _both_ways_propose,
@@ -670,7 +447,7 @@ _SCHEMAS: dict[str, Check] = {
 # Each row has four fields: a capability, whether its cases run if the capability is unknown, those
 # cases, and the cases that run instead if the capability is known to be missing.
 _SWITCHED: list[tuple[str, bool, dict[str, Check], dict[str, Check]]] = [
-    ("supports_streaming", True, _STREAMED, {"streams.are-refused": _is_known_not_to_stream}),
+    ("supports_streaming", True, STREAMED, {"streams.are-refused": is_known_not_to_stream}),
     (
         "supports_system_prompt",
         True,

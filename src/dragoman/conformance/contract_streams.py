@@ -1,0 +1,264 @@
+"""The contract of a provider's streams: events, cancellation, ids and concurrent calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, get_args
+
+from ..errors import InvalidRequestError, ProviderError, UnsupportedFeatureError
+from ..events import (
+    Event,
+    FinishReason,
+    MessageComplete,
+    MessageStart,
+    Response,
+    StreamContractError,
+    TextDelta,
+    Usage,
+    check_events,
+    fold,
+)
+from ..messages import Assistant, new_ulid
+from ..provider import EventStream, Provider
+from .provider import Kit
+from .violation import Violation, demand, demand_same
+
+_FINISHES = get_args(FinishReason)
+
+Check = Callable[[Kit], Awaitable[None]]
+
+
+# --- reading events ----------------------------------------------------------------------------
+
+
+async def read_events(stream: EventStream) -> list[Event]:
+    """Return the events of a stream; raise ``Violation`` if they break a rule."""
+    heard = [event async for event in stream]
+    demand_rules(heard)
+    return heard
+
+
+def demand_rules(events: list[Event]) -> None:
+    """Raise ``Violation`` if events break a rule of streams."""
+    try:
+        check_events(events)
+    except StreamContractError as error:
+        raise Violation(f"the stream breaks a rule: {error}") from error
+
+
+async def read_until_error(stream: EventStream) -> tuple[list[Event], ProviderError | None]:
+    """Return the events of a stream, and the error that ended it, if any."""
+    heard: list[Event] = []
+    try:
+        async for event in stream:
+            heard.append(event)
+    except ProviderError as error:
+        return heard, error
+    return heard, None
+
+
+@contextlib.asynccontextmanager
+async def refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None]:
+    """Check that the ``with`` block raises one of the given errors before anything is sent."""
+    try:
+        yield
+    except ProviderError as error:
+        named = " or ".join([kind.__name__ for kind in kinds])
+        demand(
+            isinstance(error, kinds), f"{what}: rejected with {type(error).__name__}, not {named}"
+        )
+        demand(error.status is None, f"{what}: rejected by the server, not before sending")
+        return
+    raise Violation(f"{what}: not rejected")
+
+
+def demand_response(reply: Any) -> None:
+    """Raise ``Violation`` unless a reply is a complete ``Response``."""
+    demand(isinstance(reply, Response), f"complete() returned {type(reply).__name__}")
+    demand(isinstance(reply.message, Assistant), "message is not an Assistant")
+    demand(reply.finish_reason in _FINISHES, f"finish_reason is {reply.finish_reason!r}")
+    demand(bool(reply.request_id), "request_id is empty")
+    demand(bool(reply.model), "model is empty")
+    _demand_usage(reply.usage)
+
+
+def _demand_usage(usage: Usage) -> None:
+    for name in Usage.__struct_fields__:
+        value = getattr(usage, name)
+        if name.endswith("_tokens") and value is not None:
+            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            demand(is_count, f"usage.{name} is {value!r}: neither a non-negative integer nor None")
+    for part, whole in (
+        ("cached_input_tokens", "input_tokens"),
+        ("reasoning_tokens", "output_tokens"),
+    ):
+        some, of_all = getattr(usage, part), getattr(usage, whole)
+        demand(
+            some is None or of_all is None or some <= of_all,
+            f"usage.{part} is more than {whole}, which includes it",
+        )
+
+
+# --- cases for streams -------------------------------------------------------------------------
+
+
+async def _streams_keep_the_rules(kit: Kit) -> None:
+    async with kit.open() as provider:
+        heard = await read_events(provider.stream(kit.prompt, config=kit.config))
+        demand(bool(heard), "the stream ended without an event and without an error")
+        demand(isinstance(heard[0], MessageStart), "the first event is not message.start")
+        demand(isinstance(heard[-1], MessageComplete), "the last event is not message.complete")
+        demand(any(isinstance(event, TextDelta) for event in heard), "no text came")
+
+
+async def _a_stream_folds_to_its_response(kit: Kit) -> None:
+    async with kit.open() as provider:
+        async with provider.stream(kit.prompt, config=kit.config) as stream:
+            demand(not stream.ended, "the stream counts as ended before its end")
+            heard = await read_events(stream)
+        demand(stream.ended, "the stream does not count as ended after its end")
+        reply = stream.response
+        demand_response(reply)
+        demand_same(
+            reply.message, fold(heard).message, "the stream's response and the fold of its events"
+        )
+        demand_same(reply.usage, fold(heard).usage, "their usage")
+
+
+async def _a_stream_can_be_abandoned(kit: Kit) -> None:
+    async with kit.open() as provider:
+        async with provider.stream(kit.prompt, config=kit.config) as stream:
+            await anext(stream)
+        demand(
+            not await provider.cancel(stream.request_id), "an abandoned stream is still in flight"
+        )
+        await read_events(provider.stream(kit.prompt, config=kit.config))
+
+
+async def is_known_not_to_stream(kit: Kit) -> None:
+    """Check that a provider without streams rejects them before sending."""
+    async with kit.open() as provider, refused(UnsupportedFeatureError, what="a stream"):
+        await read_events(provider.stream(kit.prompt, config=kit.config))
+
+
+# --- cases for cancelling a stream -------------------------------------------------------------
+
+
+async def _a_cancelled_stream_is_closed(kit: Kit) -> None:
+    async with kit.open() as provider:
+        stream = provider.stream(kit.prompt, config=kit.config)
+        heard = [await anext(stream)]
+        demand(await stream.cancel(), "cancel() of a running stream returned False")
+        heard += [event async for event in stream]
+        demand_rules(heard)
+        demand_same(fold(heard).finish_reason, "cancelled", "the finish reason")
+        demand(not await stream.cancel(), "a second cancel() returned True")
+        demand(
+            not await provider.cancel(stream.request_id),
+            "cancel() of a finished call returned True",
+        )
+
+
+async def _outer_cancellation_passes(kit: Kit) -> None:
+    async with kit.open() as provider:
+        for ask in (
+            lambda: provider.complete(kit.prompt, config=kit.config),
+            lambda: _started(provider, kit),
+        ):
+            task = asyncio.ensure_future(ask())
+            await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+                raise Violation("the task's own cancellation was swallowed")
+            demand(task.cancelled(), "the task's own cancellation was swallowed")
+        await provider.complete(kit.prompt, config=kit.config)
+
+
+async def _started(provider: Provider, kit: Kit) -> None:
+    async with provider.stream(kit.prompt, config=kit.config) as stream:
+        async for _ in stream:
+            await asyncio.sleep(0)
+        await asyncio.Event().wait()
+
+
+# --- cases for ids -----------------------------------------------------------------------------
+
+
+async def _ids_are_the_callers(kit: Kit) -> None:
+    async with kit.open() as provider:
+        name = new_ulid()
+        heard = await read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
+        demand(
+            {event.request_id for event in heard} == {name},
+            "events do not have the given request_id",
+        )
+        reply = await provider.complete(kit.prompt, config=kit.config, request_id=name)
+        demand_same(reply.request_id, name, "the reply's request_id")
+
+
+async def _ids_differ(kit: Kit) -> None:
+    async with kit.open() as provider:
+        calls = [
+            await read_events(provider.stream(kit.prompt, config=kit.config)) for _ in range(3)
+        ]
+        demand(
+            len({events[0].request_id for events in calls}) == 3,
+            "two calls have the same request_id",
+        )
+        demand(
+            len({events[0].message_id for events in calls}) == 3,
+            "two replies have the same message_id",
+        )
+
+
+async def _an_id_is_in_flight_once(kit: Kit) -> None:
+    async with (
+        kit.open() as provider,
+        provider.stream(kit.prompt, config=kit.config, request_id="R") as stream,
+    ):
+        await anext(stream)
+        async with refused(InvalidRequestError, what="a request_id that is in flight"):
+            await provider.complete(kit.prompt, config=kit.config, request_id="R")
+
+
+# --- cases for concurrency ---------------------------------------------------------------------
+
+
+async def _many_at_once(kit: Kit) -> None:
+    async with kit.open() as provider:
+        names = [new_ulid() for _ in range(kit.at_once)]
+        calls = [
+            read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
+            for name in names
+        ]
+        for name, heard in zip(names, await asyncio.gather(*calls), strict=True):
+            demand(
+                {event.request_id for event in heard} == {name},
+                "events of one call have another call's id",
+            )
+
+
+async def _calls_do_not_wait_for_each_other(kit: Kit) -> None:
+    """Check that one stream can stay open while another runs from beginning to end."""
+    async with kit.open() as provider, provider.stream(kit.prompt, config=kit.config) as waiting:
+        await anext(waiting)
+        await read_events(provider.stream(kit.prompt, config=kit.config))
+        heard = [event async for event in waiting]
+        demand(isinstance(heard[-1], MessageComplete), "the first of two streams did not end")
+
+
+STREAMED: dict[str, Check] = {
+    "streams.keep-the-rules": _streams_keep_the_rules,
+    "streams.fold-to-their-response": _a_stream_folds_to_its_response,
+    "streams.can-be-left": _a_stream_can_be_abandoned,
+    "cancel.a-stream": _a_cancelled_stream_is_closed,
+    "cancel.from-outside": _outer_cancellation_passes,
+    "ids.are-the-callers": _ids_are_the_callers,
+    "ids.differ": _ids_differ,
+    "ids.in-flight-once": _an_id_is_in_flight_once,
+    "concurrency.many-at-once": _many_at_once,
+    "concurrency.no-waiting": _calls_do_not_wait_for_each_other,
+}
