@@ -24,6 +24,7 @@ FLOORS = {
     "signatures": "types and functions as JSON Schemas",
     "citations": "the sources that a provider names",
     "summaries": "a provider's own blocks in a line",
+    "media": "where the data of an image, audio or a document is",
     "ulid": "unique ids that sort by time",
     "messages": "messages, blocks, requests and settings",
     "capabilities": "what a model can do, and how we know",

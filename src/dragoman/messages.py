@@ -8,8 +8,6 @@ calls included, so that ``[thinking, call, thinking, call, text]`` survives a ro
 
 from __future__ import annotations
 
-import base64
-import mimetypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -18,6 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from .citations import Citation, read_citations
+from .media import Inline, Url, read_media, read_source
 from .signatures import describe_function, schema_of
 from .summaries import summarise_block
 from .ulid import new_ulid
@@ -92,21 +91,6 @@ class Continuity(Struct, frozen=True):
     replayable: bool = True
 
 
-class Url(Struct, frozen=True, tag="url"):
-    """Media at a URL, which Dragoman never fetches.
-
-    The scheme is ``https:``, ``data:``, or one that the provider defines.
-    """
-
-    url: str
-
-
-class Inline(Struct, frozen=True, tag="inline"):
-    """Media in the message itself, base64-encoded. Dragoman sends the data unchanged."""
-
-    base64_data: str
-
-
 Detail: TypeAlias = Literal["auto", "low", "high"]
 DETAILS: tuple[Detail, ...] = get_args(Detail)
 
@@ -151,14 +135,14 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.source, str | Path | bytes):
-            source, media_type = _read_source(self.source)
+            source, media_type = read_source(self.source)
             force_setattr(self, "source", source)
             force_setattr(self, "media_type", self.media_type or media_type)
 
     @classmethod
     def from_file(cls, path: str | Path, *, detail: Detail | None = None) -> Image:
         """Read an image from disk; the name of the file determines its media type."""
-        source, media_type = _read_media(path)
+        source, media_type = read_media(path)
         return cls(source, media_type, detail)
 
 
@@ -187,7 +171,7 @@ class Audio(Struct, frozen=True, tag="audio", omit_defaults=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.source, str | Path | bytes):
-            source, media_type = _read_source(self.source)
+            source, media_type = read_source(self.source)
             force_setattr(self, "source", source)
             force_setattr(self, "media_type", self.media_type or media_type)
 
@@ -217,7 +201,7 @@ class Document(Struct, frozen=True, tag="document", omit_defaults=True):
     def __post_init__(self) -> None:
         if isinstance(self.source, str | Path | bytes):
             given = self.source
-            source, media_type = _read_source(given)
+            source, media_type = read_source(given)
             force_setattr(self, "source", source)
             if media_type is not None and self.media_type == "application/pdf":
                 force_setattr(self, "media_type", media_type)
@@ -227,44 +211,8 @@ class Document(Struct, frozen=True, tag="document", omit_defaults=True):
     @classmethod
     def from_file(cls, path: str | Path) -> Document:
         """Read a document from disk."""
-        source, media_type = _read_media(path)
+        source, media_type = read_media(path)
         return cls(source, media_type or "application/pdf", Path(path).name)
-
-
-_ADDRESSES = ("http://", "https://", "data:", "gs://", "file://")
-# Magic bytes of the formats that providers accept.
-_SIGNATURES = {
-    b"\x89PNG": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF8": "image/gif",
-    b"%PDF": "application/pdf",
-    b"ID3": "audio/mpeg",
-    b"\xff\xfb": "audio/mpeg",
-    b"OggS": "audio/ogg",
-    b"fLaC": "audio/flac",
-}
-# The format name that follows a RIFF header.
-_CONTAINERS = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-
-
-_PLAIN_NAMES = {"audio/x-wav": "audio/wav", "audio/mp3": "audio/mpeg"}
-
-
-def _read_source(source: str | Path | bytes) -> tuple[Url | Inline, str | None]:
-    if isinstance(source, bytes):
-        found = next((_SIGNATURES[sign] for sign in _SIGNATURES if source.startswith(sign)), None)
-        if source[:4] == b"RIFF":
-            found = _CONTAINERS.get(source[8:12])
-        return Inline(base64.b64encode(source).decode("ascii")), found
-    if isinstance(source, str) and source.startswith(_ADDRESSES):
-        return Url(source), None
-    return _read_media(source)
-
-
-def _read_media(path: str | Path) -> tuple[Inline, str | None]:
-    data = Path(path).read_bytes()
-    found = mimetypes.guess_type(str(path))[0]
-    return Inline(base64.b64encode(data).decode("ascii")), _PLAIN_NAMES.get(found or "", found)
 
 
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
