@@ -332,7 +332,8 @@ async def test_a_cheaper_model_writes_the_summary(log: SqliteLog) -> None:
     asked = writer.requests[0]
     assert "CALLS read_page" in asked.messages[1].text  # type: ignore[union-attr]
     assert "Pages 1 to 9 are about a fox." in provider.requests[-1].messages[1].text  # type: ignore[union-attr]
-    completed = [each for each in of(records, "llm.call_completed") if each.provider == "cheap"]
+    calls = {each.request_id for each in started}
+    completed = [each for each in of(records, "llm.call_completed") if each.request_id in calls]
     assert [each.input_tokens for each in completed] == [100] * len(summaries)
 
 

@@ -26,8 +26,8 @@ from .console import echo_json, legible, show_json, working
 from .errors import report_errors
 from .options import ModelOptions, choose_model, is_model_name, open_model, read_json
 from .parameters import ExistingFile, Json, add_options, option
-from .recording import Recording, make_metadata, open_recording
 from .screen import PlainScreen, open_screen, show_ending, stop_on_interrupt
+from .transcript import Transcript, make_metadata, open_transcript
 
 _FENCE = re.compile("(`{3,}+|~{3,}+)(.*)")
 
@@ -101,15 +101,15 @@ def command(model: str | None, prompt: str | None, options: AskOptions) -> None:
         "response_schema": read_json(options.schema) if options.schema else None,
         "config": read_config(options.config),
     }
-    recording = open_recording(
+    transcript = open_transcript(
         "ask", make_metadata(model, target.base_url, target.wire), off=options.no_log
     )
     with (
         report_errors(as_json=options.as_json),
-        recording,
-        recording.watch(open_model(model, target, retries=options.retries)) as provider,
+        transcript,
+        transcript.watch(open_model(model, target, retries=options.retries)) as provider,
     ):
-        _ask(provider, messages, settings, options, recording)
+        _ask(provider, messages, settings, options, transcript)
 
 
 def read_tools(path: str) -> list[Any]:
@@ -193,11 +193,11 @@ def _ask(
     messages: list[Message],
     settings: dict[str, Any],
     options: AskOptions,
-    recording: Recording,
+    transcript: Transcript,
 ) -> None:
     quiet = options.raw or options.extract
     streamed = options.stream and not options.extract
-    settings["request_id"] = recording.begin(
+    settings["request_id"] = transcript.begin(
         provider, messages, len(messages) - 1,
         tools=_try_tools(settings["tools"]), config=settings["config"], stream=streamed,
     )  # fmt: skip
@@ -213,7 +213,7 @@ def _ask(
         raise
     finally:
         kept = response.message if response is not None else None
-        recording.end(response, failure, kept=kept, count=len(messages))
+        transcript.end(response, failure, kept=kept, count=len(messages))
     if response is not None and response.finish_reason == "cancelled":
         raise KeyboardInterrupt
     if response is not None and not streamed and not quiet:

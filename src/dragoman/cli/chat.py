@@ -23,9 +23,9 @@ from .log import open_log_at
 from .options import ModelOptions, choose_model, is_model_name, model_argument, open_model
 from .parameters import Json, add_options, option
 from .prompt import Reader, open_reader
-from .recording import Past, Recording, make_metadata, open_recording, read_past
 from .screen import Screen, open_screen, stop_on_interrupt
 from .sessions import find_session
+from .transcript import Past, Transcript, make_metadata, open_transcript, read_past
 
 
 @click.command("chat")
@@ -65,16 +65,16 @@ def command(
         model, wire = past.metadata.get("model"), past.metadata.get("wire", target.wire)
         target = replace(target, base_url=past.metadata.get("base_url"), wire=wire)
     model = model or choose_model()
-    recording = open_recording(
+    transcript = open_transcript(
         "chat", make_metadata(model, target.base_url, target.wire), off=no_log
     )
-    opener = partial(_open, first=model, target=target, recording=recording)
-    with report_errors(as_json=as_json), recording, opener(model) as provider:
+    opener = partial(_open, first=model, target=target, transcript=transcript)
+    with report_errors(as_json=as_json), transcript, opener(model) as provider:
         opening: list[Message] = [System(system)] if system else []
-        talk = Conversation(provider, model, opening, opener, recording)
+        talk = Conversation(provider, model, opening, opener, transcript)
         talk.config = RuntimeConfig(max_tokens=max_tokens)
         if past is not None:
-            recording.resume(past)
+            transcript.resume(past)
             talk.messages = list(past.messages)
         if prompt is not None:
             talk.ask(prompt)
@@ -96,7 +96,7 @@ def _open(
     *,
     first: str,
     target: ModelOptions,
-    recording: Recording,
+    transcript: Transcript,
 ) -> SyncProvider:
     """Open a model by name or address.
 
@@ -105,7 +105,7 @@ def _open(
     """
     at_start = target.base_url is not None and (model == first or ":" not in model)
     address = address or (target.base_url if at_start else None)
-    return recording.watch(open_model(model, replace(target, base_url=address)))
+    return transcript.watch(open_model(model, replace(target, base_url=address)))
 
 
 def _find_past(word: str) -> Past:
@@ -164,7 +164,7 @@ class _Answer:
 
     def __call__(self) -> None:
         talk, reply, failure = self._talk, None, None
-        request_id = talk.recording.begin(
+        request_id = talk.transcript.begin(
             talk.provider, talk.messages, talk.before, tools=talk.tools, config=talk.config
         )
         try:
@@ -183,8 +183,8 @@ class _Answer:
             raise
         finally:
             kept = talk.answered(reply)
-            talk.recording.end(reply, failure, kept=kept, count=len(talk.messages))
-            talk.recording.report()
+            talk.transcript.end(reply, failure, kept=kept, count=len(talk.messages))
+            talk.transcript.report()
 
     def _show(self, stream: SyncEventStream, arrived: Callable[[], None]) -> None:
         screen: Screen | None = None

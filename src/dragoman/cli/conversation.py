@@ -36,7 +36,7 @@ from .ask import read_tools
 from .console import legible
 from .cost import write_amount
 from .plan import read_conversation, show_plan
-from .recording import Recording
+from .transcript import Transcript
 
 COMMANDS = {
     "/model": "NAME [URL]  go on with another model; what would be lost is shown first",
@@ -76,7 +76,7 @@ class Conversation:
         name: str,
         opening: list[Message],
         opener: Opener,
-        recording: Recording | None = None,
+        transcript: Transcript | None = None,
     ) -> None:
         self.provider = provider
         self.name = name
@@ -85,7 +85,7 @@ class Conversation:
         self.config = RuntimeConfig()
         self._opening = list(opening)
         self._opener = opener
-        self.recording = recording or Recording("chat", None)
+        self.transcript = transcript or Transcript("chat", None)
         self.before = 0  # number of messages before the question that is not answered yet
         self._shown: list[Image | Document] = []
         self._used: list[tuple[str, Usage, Cost | Unpriced]] = []
@@ -158,7 +158,7 @@ class Conversation:
             click.echo(f"{word} {text}", err=True)
 
     def _reset(self, _: str) -> None:
-        self.recording.restart()
+        self.transcript.restart()
         self.messages = list(self._opening)
         self._shown = []
 
@@ -179,7 +179,7 @@ class Conversation:
             LossWarning(item.rule, item.path, item.reason)
             for item in (planned.losses if planned else ())
         ]
-        self.recording.swap(self.provider, fresh, f"/model {rest}", losses)
+        self.transcript.swap(self.provider, fresh, f"/model {rest}", losses)
         self.provider.close()
         self.provider, self.name = fresh, name
         click.echo(f"now {fresh.model}", err=True)
@@ -211,7 +211,7 @@ class Conversation:
         except ValueError as error:
             raise click.UsageError(f"{path}: {error}") from error
         self._file, self._shown = path, []
-        self.recording.restart()
+        self.transcript.restart()
         click.echo(f"{count(len(self.messages), 'message')} from {path}", err=True)
 
     def _edit(self, rest: str) -> bool:

@@ -43,8 +43,8 @@ from .console import Bar, echo_json, legible, show_table, working
 from .errors import EXIT_CODES, report_errors
 from .options import load_prices
 from .parameters import ExistingFile, Json, add_options, option
-from .recording import find_marker, is_logging, set_logging
 from .sessions import ROW, find_session, make_row, shorten_ids, sort_sessions, to_json
+from .transcript import find_marker, is_logging, set_logging
 
 _PATIENCE = 1.0  # how many seconds to wait for another process that writes the log
 _SHOWN = 50  # maximum number of sessions in a list, except with --json

@@ -15,11 +15,12 @@ from ..calls import Inbound
 from ..errors import ProviderError
 from ..events import MessageComplete, Usage
 from ..messages import LossWarning, Request
+from ..middleware.attempts import CallEnd
 from ..prices.results import EXACT
 from ..provider import Provider, Reply
 from ..wire import ServerCodec
 from .access import Service
-from .evidence import CallEnd, GatewayCall, add_up, hide_messages
+from .evidence import GatewayCall, add_up, hide_messages
 from .keys import Key
 from .ledger import Lease
 from .routing import find_switches

@@ -12,38 +12,25 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..calls import (
-    STOP_REASONS,
-    CallCompleted,
-    CallFailed,
-    Inbound,
-    find_stop_reason,
-    price_usage,
-    read_headers,
-    redact,
-)
-from ..errors import ErrorClass, ProviderError
+from ..calls import CallFailed, Inbound
+from ..errors import CallCancelledError, ProviderError
 from ..events import MessageComplete, Usage
 from ..log import EventLog, LogError, MessageRecorded, Payload, SessionFinished, SessionStarted
-from ..messages import Assistant, Request, Thinking, ToolCall, new_ulid
-from ..middleware.layer import find_served
+from ..messages import Assistant, Request, new_ulid
+from ..middleware.attempts import Attempt, CallEnd
 from ..prices.results import EXACT
 from ..provider import Provider, Reply
 from .routing import find_switches
 
 log = logging.getLogger("dragoman")
 
-MAX_MESSAGE = 2000
 # A body with more bytes than this is parsed in a thread, and its tokens are estimated only
 # roughly.
 LARGE = 256 * 1024
-
-CallEnd: TypeAlias = CallCompleted | CallFailed
 
 
 class GatewayCall(Struct, kw_only=True):
@@ -81,61 +68,13 @@ class GatewayCall(Struct, kw_only=True):
         return [each for each in self.reply.history if isinstance(each, CallFailed)]
 
     def _record_end(self) -> CallEnd:
-        complete, reply, request = self.complete, self.reply, self.request
-        facts: dict[str, Any] = {
-            "model": reply.model or self.provider.model,
-            "provider": reply.provider or self.provider.name,
-            "request_id": request.request_id,
-            "at": round(self.at, 6),
-            "attempt": reply.attempt,
-            "stream": request.stream,
-            "config": replace(request.config, extras={}),
-            "latency_ms": round(self.seconds * 1000, 3),
-            "first_event_ms": None if self.first is None else round(self.first * 1000, 3),
-            "inbound": self.inbound,
-            **self._price(),
-        }
-        if (
-            complete is None
-            or complete.finish_reason not in STOP_REASONS
-            or self.error is not None
-        ):
-            return self._record_failed(facts)
-        kinds = [type(block) for block in complete.final_content]
-        return CallCompleted(
-            **facts,
-            **read_headers(reply.headers),
-            finish_reason=complete.finish_reason,
-            stop_reason=find_stop_reason(complete.finish_reason, complete.stop_sequence),
-            response_model=complete.model,
-            produced_tool_calls=kinds.count(ToolCall),
-            produced_thinking_blocks=kinds.count(Thinking),
-        )
-
-    def _record_failed(self, facts: dict[str, Any]) -> CallFailed:
-        error, complete = self.error, self.complete
-        error_class: ErrorClass = error.error_class if error is not None else "cancelled"
-        message = redact(str(error)[:MAX_MESSAGE]) if error is not None else "the client hung up"
-        if error is None and complete is not None:
-            error_class, message = (
-                "other",
-                f"the reply ended with finish_reason {complete.finish_reason!r}",
-            )
-        return CallFailed(
-            **facts,
-            **read_headers(error.headers if error is not None else {}),
-            finish_reason=complete.finish_reason if complete is not None else None,
-            response_model=complete.model if complete is not None else None,
-            error_class=error_class,
-            error_message_redacted=message,
-            status=error.status if error is not None else None,
-            retry_count=self.reply.attempt,
-        )
-
-    def _price(self) -> dict[str, Any]:
-        usage, reply = self._find_usage(), self.reply
-        sold_as = find_served(self.provider, reply.provider, reply.model).priced_as
-        return price_usage(usage, sold_as.cost(usage), sold_as.model)
+        attempt = Attempt(self.provider, self.request, at=round(self.at, 6))
+        attempt.reply, attempt.answer = self.reply, self.complete
+        attempt.began, attempt.first, attempt.ended = 0.0, self.first, self.seconds
+        attempt.usage, attempt.error = self._find_usage(), self.error
+        if self.error is None and self.complete is None:
+            attempt.error = CallCancelledError("the client hung up", advice="")
+        return attempt.end(inbound=self.inbound)
 
     def _find_usage(self) -> Usage:
         """Return the reply's token usage, or an estimate if the provider did not report it."""

@@ -26,6 +26,7 @@ from ..errors import (
 )
 from ..events import Event, MessageComplete
 from ..messages import LossWarning, Request, new_ulid
+from ..middleware.attempts import CallEnd
 from ..middleware.redis_limiter import LimiterUnavailableError
 from ..provider import Provider, Reply
 from ..validate import check_request
@@ -37,7 +38,7 @@ from .access import Bounds, Service
 from .accounts import Charged, account, charge
 from .arrays import ArrayEncoder, is_sse
 from .counting import count_input, write_count
-from .evidence import LARGE, CallEnd
+from .evidence import LARGE
 from .interruption import Interruption, Receive
 from .kept import KeepingEncoder, Memory, keep
 from .keys import Key

@@ -12,15 +12,14 @@ from ..errors import (
     InvalidModelError,
     InvalidRequestError,
     OverloadedError,
-    ProviderError,
     QuotaExceededError,
 )
-from ..middleware.answers import describe_request, record_answer, record_failed_request
+from ..middleware.attempts import Attempt, CallEnd
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from .access import Service
 from .accounts import charge, describe_inbound
-from .evidence import LARGE, CallEnd
+from .evidence import LARGE
 from .exchange import Action, Exchange, GoneError, Scope, Send, too_slow
 from .interruption import Receive
 from .keys import Key
@@ -139,14 +138,10 @@ class RetrievalExchange(Exchange):
         if self.asked is None or self.found is None:
             return []
         content = self.service.calls is not None and self.service.calls.include_content
-        facts = describe_request(
-            self.found, self.asked, time.time() - seconds, include_content=content
-        )
-        record: CallEnd
-        if self.answer is not None:
-            record = record_answer(self.found, facts, self.answer, seconds)
-        else:
-            error: BaseException = self.error or asyncio.CancelledError()
-            answered = self.error.response if isinstance(self.error, ProviderError) else None
-            record = record_failed_request(self.found, facts, error, answered, seconds)
-        return [replace(record, inbound=describe_inbound(self))]
+        attempt = Attempt(
+            self.found, self.asked, include_content=content, at=time.time() - seconds
+        )  # fmt: skip
+        attempt.answer = self.answer
+        attempt.stop(None if self.answer is not None else self.error or asyncio.CancelledError())
+        attempt.began, attempt.ended = 0.0, seconds
+        return [attempt.end(inbound=describe_inbound(self))]

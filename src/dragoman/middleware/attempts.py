@@ -1,64 +1,306 @@
-"""Build the records of a call's attempts, for retries and switches to another provider."""
+"""The one builder of call records.
+
+An ``Attempt`` opens with the call, learns how the call goes, and makes the record of its start and
+of its end. The middleware, the gateway, sessions, and the commands ``ask`` and ``chat`` all use it,
+so that a call has the same fields in every record. ``tests/test_calls.py`` checks that no other
+module makes these records.
+"""
 
 from __future__ import annotations
 
-from ..calls import TURN, CallFailed, CallStarted, price_usage, read_headers, redact
-from ..errors import ProviderError
-from ..messages import Request
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+from msgspec.structs import replace
+
+from ..calls import (
+    IS_WORKER,
+    STOP_REASONS,
+    TURN,
+    CallCompleted,
+    CallFailed,
+    CallStarted,
+    find_stop_reason,
+    price_usage,
+    read_headers,
+    redact,
+)
+from ..errors import MAX_MESSAGE, CallCancelledError, ErrorClass, ProviderError
+from ..events import Event, MessageComplete, Response, Usage
+from ..messages import Request, Thinking, ToolCall
 from ..provider import Provider, Reply
-from ..retrieval import EmbedRequest, RerankRequest
+from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
 from .layer import ATTEMPT, RETRY_REASON, find_served
 
-MAX_MESSAGE = 2000
+log = logging.getLogger("dragoman")
+
+CallEnd: TypeAlias = CallCompleted | CallFailed
+Price: TypeAlias = Callable[[Usage, str], Any]
+Answer: TypeAlias = MessageComplete | Response[Any] | Embeddings | Ranking
+
+_ANSWERS = frozenset({MessageComplete, Embeddings, Ranking})
+# the caller has cancelled the call, or closed its stream
+_CANCELLATIONS = (asyncio.CancelledError, GeneratorExit, CallCancelledError)
 
 
-def read_attempt(request: Request | EmbedRequest | RerankRequest) -> int:
+class Attempt:
+    """One attempt to call a model, from its start to its end.
+
+    Set ``reply`` as soon as there is one: it knows the usage, the headers, the model that serves
+    the call, and the attempts before this one. Pass the events to ``hear``, or set ``answer`` to
+    the complete answer. ``usage`` replaces the usage that the answer or the reply reports.
+    ``stop`` notes when and how the attempt ended. The records are built from what is known when
+    ``start`` and ``end`` are called, which may be later and in another thread.
+
+    The cost is computed with ``price(usage, "provider:model")``, or by default with ``priced_as``
+    of the provider that served the call. Records contain the messages and the reply only with
+    ``include_content``.
+    """
+
+    __slots__ = (
+        "_clock", "_include_content", "_model", "_price", "_request", "answer", "at",
+        "began", "ended", "error", "first", "reply", "usage",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        model: Provider | RetrievalModel[Any, Any],
+        request: Request | EmbedRequest | RerankRequest,
+        *,
+        price: Price | None = None,
+        include_content: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+        at: float | None = None,
+    ) -> None:
+        self._model = model
+        self._request = request
+        self._price = price
+        self._include_content = include_content
+        self._clock = clock
+        self.reply: Reply | None = None
+        self.answer: Answer | None = None
+        self.usage: Usage | None = None
+        self.error: BaseException | str | None = None
+        self.at = time.time() if at is None else at
+        self.began = clock()
+        self.first: float | None = None
+        self.ended: float | None = None
+
+    # --- learning how the call goes
+
+    def hear(self, events: Sequence[Event | Embeddings | Ranking]) -> None:
+        """Note when the first events arrive, and keep the last one if it completes the answer."""
+        if self.first is None:
+            self.first = self._clock()
+        if type(last := events[-1]) in _ANSWERS:
+            self.answer = cast("Answer", last)
+
+    def stop(self, error: BaseException | str | None = None) -> None:
+        """Note that the attempt ends now, and why it failed, if it did.
+
+        The error is an exception, or a description of the problem. A ``CancelledError`` or a
+        ``GeneratorExit`` means that the caller cancelled the attempt.
+        """
+        self.ended, self.error = self._clock(), error
+        # Read the answered part of a failed request now: later, the enclosing call adds the usage
+        # of its other requests to the error.
+        partial = getattr(error, "response", None)
+        if self.answer is None and isinstance(partial, Response | Embeddings | Ranking):
+            self.answer = partial
+
+    # --- making the records
+
+    def start(self, estimate: int | None = None) -> CallStarted:
+        """Return the record of the start; ``estimate`` is the number of input tokens."""
+        request, model = self._request, self._model
+        return CallStarted(
+            estimated_input_tokens=estimate,
+            is_worker=request.metadata.get(IS_WORKER) == "true",
+            **self._describe(model.name, request.model or model.model),
+        )
+
+    def end(self, **facts: Any) -> CallEnd:
+        """Return the record of the end.
+
+        ``facts`` are further fields; they take precedence over what the attempt has learned.
+        """
+        known: dict[str, Any] = {
+            "latency_ms": self._since_start(self.ended),
+            "first_event_ms": self._since_start(self.first),
+        }
+        known |= {**self._describe(*self.find_served()), **self.bill(), **_read_reply(self.reply)}
+        return make_end(known | facts, self.answer, self.error, content=self._include_content)
+
+    def fail(self, error: ProviderError, wait: float | None = None) -> CallFailed:
+        """Stop with an error, and return its record; ``wait`` is the pause before a retry."""
+        self.stop(error)
+        record = self.end(wait_seconds=wait)
+        assert isinstance(record, CallFailed)
+        return record
+
+    def bill(self) -> dict[str, Any]:
+        """Return the record fields for the usage so far and its cost."""
+        usage = self._find_usage()
+        if usage == Usage():
+            return {}
+        name, model = self.find_served()
+        sold_as = self._find_model(name, model).priced_as
+        if self._price is None:
+            bill = _try(sold_as.cost, usage)
+        else:
+            bill = _try(self._price, usage, f"{name}:{model}")
+        return price_usage(usage, bill, sold_as.model)
+
+    def find_served(self) -> tuple[str, str]:
+        """Return the names of the provider and the model that serve the call."""
+        inner, reply = self._model, self.reply
+        if reply is None:
+            return inner.name, self._request.model or inner.model
+        return reply.provider or inner.name, reply.model or inner.model
+
+    def _find_model(self, name: str, model: str) -> Provider | RetrievalModel[Any, Any]:
+        outer = self._model
+        return find_served(outer, name, model) if isinstance(outer, Provider) else outer
+
+    def _find_usage(self) -> Usage:
+        if self.usage is not None:
+            return self.usage
+        if self.answer is not None:
+            return self.answer.usage
+        return self.reply.usage if self.reply is not None else Usage()
+
+    def _since_start(self, moment: float | None) -> float | None:
+        return None if moment is None else round((moment - self.began) * 1000, 3)
+
+    def _describe(self, provider: str, model: str) -> dict[str, Any]:
+        """Return the fields that both records of the attempt have."""
+        request = self._request
+        facts: dict[str, Any] = {
+            "provider": provider,
+            "model": model,
+            "server": self._find_model(provider, model).server,
+            "request_id": request.request_id,
+            "at": self.at,
+            "attempt": _read_number(request),
+            "retry_reason": request.metadata.get(RETRY_REASON),
+            "session_id": request.session_id,
+            "turn_id": request.metadata.get(TURN),
+        }
+        if isinstance(request, Request):
+            facts["stream"] = request.stream
+            # omit the provider-specific extras, which may contain a key
+            facts["config"] = replace(request.config, extras={})
+            if self._include_content:
+                facts["request"] = request
+            return facts
+        return facts | _describe_retrieval(request, content=self._include_content)
+
+
+def make_end(
+    facts: dict[str, Any],
+    answer: Answer | None,
+    error: BaseException | str | None = None,
+    *,
+    content: bool = False,
+) -> CallEnd:
+    """Return the record of an attempt's end.
+
+    It is a ``CallCompleted`` if there is no error and the answer is complete. ``facts`` are the
+    other fields of the record.
+    """
+    reason = answer.finish_reason if isinstance(answer, MessageComplete | Response) else None
+    model = answer.model if answer is not None else None
+    if reason == "cancelled" and error is None:
+        error = asyncio.CancelledError()
+    is_complete = reason in STOP_REASONS or isinstance(answer, Embeddings | Ranking)
+    if answer is not None and error is None and is_complete:
+        facts = {**facts, **_describe_answer(answer, content=content)}
+        return CallCompleted(finish_reason=reason, response_model=model, **facts)
+    if isinstance(error, _CANCELLATIONS):
+        reason, model = "cancelled", None  # no model has answered
+    facts = {**facts, **_describe_failure(error, reason), "retry_count": facts.get("attempt", 0)}
+    return CallFailed(finish_reason=reason, response_model=model, **facts)
+
+
+def _describe_answer(answer: Answer, *, content: bool) -> dict[str, Any]:
+    if isinstance(answer, Embeddings | Ranking):
+        found: dict[str, Any] = {"stop_reason": "end_turn", "response_id": answer.response_id}
+        if isinstance(answer, Embeddings):
+            return found | {"dimensions": answer.dimensions}
+        return found | {"result_count": len(answer.results)}
+    blocks = answer.message.content if isinstance(answer, Response) else answer.final_content
+    kinds = [type(block) for block in blocks]
+    return {
+        "stop_reason": find_stop_reason(answer.finish_reason, answer.stop_sequence),
+        "produced_tool_calls": kinds.count(ToolCall),
+        "produced_thinking_blocks": kinds.count(Thinking),
+        "content": tuple(blocks) if content else None,
+    }
+
+
+def _describe_failure(error: BaseException | str | None, reason: str | None) -> dict[str, Any]:
+    """Return the fields for an error or, without one, for a reply that was not completed."""
+    word: ErrorClass = "other"
+    found: dict[str, Any] = {}
+    if isinstance(error, ProviderError):
+        word, message = error.error_class, str(error)
+        found = {"category": error.category, "status": error.status}
+        found |= read_headers(error.headers) if error.headers else {}
+    elif isinstance(error, _CANCELLATIONS):
+        word, message = "cancelled", "the call was cancelled"
+        found = {"category": "cancelled"}
+    elif error is None:
+        message = f"the reply ended with finish_reason {reason or 'error'!r}"
+    else:
+        message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return {
+        "error_class": word, "error_message_redacted": redact(message[:MAX_MESSAGE]), **found
+    }  # fmt: skip
+
+
+def _describe_retrieval(request: EmbedRequest | RerankRequest, *, content: bool) -> dict[str, Any]:
+    given: dict[str, Any]
+    if isinstance(request, EmbedRequest):
+        given = {"input_type": request.input_type, "dimensions": request.dimensions}
+        facts: dict[str, Any] = {"operation": "embed", "input_count": len(request.texts)}
+        texts: dict[str, Any] = {"texts": tuple(request.texts)}
+    else:
+        given = {"return_documents": request.return_documents}
+        facts = {"operation": "rerank", "document_count": len(request.documents)}
+        facts["top_k"] = request.top_k
+        texts = {"query": request.query, "documents": tuple(request.documents)}
+    facts["settings"] = {name: value for name, value in given.items() if value is not None}
+    return facts | texts if content else facts
+
+
+def _read_reply(reply: Reply | None) -> dict[str, Any]:
+    """Return the fields that a reply knows: its headers, and the number of its last attempt."""
+    if reply is None:
+        return {}
+    found = read_headers(reply.headers)
+    for record in reversed(reply.history):
+        if isinstance(record, CallStarted):
+            return found | {"attempt": record.attempt, "retry_reason": record.retry_reason}
+    return found
+
+
+def _read_number(request: Request | EmbedRequest | RerankRequest) -> int:
     """Return the attempt's number, which ``Retry`` stores in the request's metadata."""
     number = str(request.metadata.get(ATTEMPT, "0"))
     return int(number) if number.isdecimal() else 0
 
 
-def record_started(provider: Provider, request: Request) -> CallStarted:
-    """Return the record for the start of an attempt."""
-    return CallStarted(
-        model=request.model or provider.model,
-        provider=provider.name,
-        request_id=request.request_id,
-        attempt=read_attempt(request),
-        retry_reason=request.metadata.get(RETRY_REASON),
-        session_id=request.session_id,
-        turn_id=request.metadata.get(TURN),
-        stream=request.stream,
-    )
+def _try(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function, or ``None`` if it raises.
 
-
-def record_failed(
-    provider: Provider,
-    request: Request,
-    reply: Reply,
-    error: ProviderError,
-    wait: float | None = None,
-) -> CallFailed:
-    """Return the record of a failed attempt; ``wait`` is the delay before the next one, if any."""
-    attempt, sold_as = (
-        read_attempt(request),
-        find_served(provider, reply.provider, reply.model).priced_as,
-    )
-    return CallFailed(
-        model=reply.model,
-        provider=reply.provider,
-        request_id=request.request_id,
-        attempt=attempt,
-        retry_count=attempt,
-        retry_reason=request.metadata.get(RETRY_REASON),
-        session_id=request.session_id,
-        turn_id=request.metadata.get(TURN),
-        stream=request.stream,
-        error_class=error.error_class,
-        error_message_redacted=redact(str(error)[:MAX_MESSAGE]),
-        category=error.category,
-        status=error.status,
-        wait_seconds=wait,
-        **read_headers(error.headers),
-        **price_usage(reply.usage, sold_as.cost(reply.usage), sold_as.model),
-    )
+    A record must not be lost because computing a price fails.
+    """
+    try:
+        return function(*arguments)
+    except Exception:
+        name = getattr(function, "__name__", "it")
+        log.warning("%s failed while a call was recorded", name, exc_info=True)
+        return None

@@ -29,7 +29,7 @@ from ..retrieval import RetrievalModel
 from ..retrieval.layer import RetrievalPolicy, put_around
 from ..validate import find_refusal
 from ..wire import SwapPlan
-from .attempts import record_failed, record_started
+from .attempts import Attempt
 from .availability import Admission, Availability
 from .layer import ModelT, Wrapper, walk
 from .strategy import HALF_LIFE, StrategyName, make_strategy
@@ -175,10 +175,11 @@ class Fallback(Wrapper):
                 served.record(None, switch)
             refusal, admission = self._admit(candidate, asked)
             if refusal is None and admission is not None:
+                attempt = Attempt(candidate, asked)
                 if served.history:
-                    served.record(None, record_started(candidate, asked))
+                    served.record(None, attempt.start())
                 call = _Dispatched(self, number, candidate.open(asked))
-                served.reply = call.reply
+                served.reply = attempt.reply = call.reply
                 try:
                     async with aclosing(call.reply):
                         while batch := await call.reply.next():
@@ -198,9 +199,7 @@ class Fallback(Wrapper):
                     # the failure of the last candidate is not recorded here, since it becomes the
                     # call's error
                     is_last = number == order[-1]
-                    failed = (
-                        () if is_last else (record_failed(candidate, asked, call.reply, error),)
-                    )
+                    failed = () if is_last else (attempt.fail(error),)
                     served.record(call.reply, *failed, *admission.changes)
                 finally:
                     admission.release()

@@ -16,29 +16,15 @@ from typing import Any, ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from ..calls import (
-    IS_WORKER,
-    STOP_REASONS,
-    TURN,
-    CallCompleted,
-    CallFailed,
-    CallStarted,
-    find_stop_reason,
-    price_usage,
-    read_headers,
-    redact,
-)
-from ..errors import ErrorClass, ProviderError
-from ..events import Event, MessageComplete, Usage
-from ..messages import Request, Thinking, ToolCall
+from ..calls import CallCompleted, CallFailed, CallStarted
+from ..events import Event
+from ..messages import Request
 from ..provider import Provider, Served
 from ..retrieval import RetrievalModel
 from ..retrieval.layer import RetrievalPolicy, put_around
-from .answers import describe_request, record_answer, record_failed_request
-from .attempts import MAX_MESSAGE, read_attempt
-from .layer import RETRY_REASON, Middleware, Wrapper, check_number, find_served
+from .attempts import Attempt, Price
+from .layer import Middleware, Wrapper, check_number
 
 log = logging.getLogger("dragoman")
 
@@ -58,7 +44,6 @@ class EventsDropped(Struct, frozen=True, tag="observe.events_dropped"):
 
 CallEvent: TypeAlias = CallStarted | CallCompleted | CallFailed | EventsDropped
 Subscriber: TypeAlias = Callable[[CallEvent], object]
-Price: TypeAlias = Callable[[Usage, str], Any]
 
 
 # --- the middleware that observes calls --------------------------------------------------------
@@ -126,21 +111,28 @@ class Observe(Wrapper, Middleware):
         return put_around(model, RetrievalObserve(*arguments, **settings))
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
-        call = _Call(self, request, served)
-        call.began()
+        feed, context = self._feed(), contextvars.copy_context()
+        attempt = Attempt(
+            self.inner, request, price=self._price, include_content=self._include_content,
+            clock=self._clock, at=self._now(),
+        )  # fmt: skip
+        feed.put(partial(_start, attempt, self.inner, request), context)
+        failure: BaseException | None = None
         try:
             async with aclosing(self.inner.open(request)) as reply:
-                served.reply = reply
+                served.reply = attempt.reply = reply
                 while batch := await reply.next():
-                    if call.first is None:
-                        call.first = self._clock()
-                    if type(batch[-1]) is MessageComplete:
-                        call.complete = batch[-1]
+                    attempt.hear(batch)
                     yield batch
         except BaseException as error:
-            call.failed(error)
+            failure = error
             raise
-        call.ended()
+        finally:
+            is_left = isinstance(failure, asyncio.CancelledError | GeneratorExit)
+            # the reply was complete, although the reader did not read to the end
+            is_whole = is_left and attempt.answer is not None and not served.cancelled
+            attempt.stop(None if is_whole else failure)
+            feed.put(attempt.end, context)
 
     async def flush(self) -> None:
         """Wait until all events of calls in this event loop are delivered."""
@@ -202,36 +194,22 @@ class RetrievalObserve(RetrievalPolicy):
         }
 
     async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        feed, context, at, began = (
-            self._feed(),
-            contextvars.copy_context(),
-            self._now(),
-            self._clock(),
-        )
-        facts = partial(
-            describe_request, inner, request, at, include_content=self._include_content
-        )
-        feed.put(lambda: CallStarted(**facts()), context)
+        feed, context = self._feed(), contextvars.copy_context()
+        attempt = Attempt(
+            inner, request, price=self._price, include_content=self._include_content,
+            clock=self._clock, at=self._now(),
+        )  # fmt: skip
+        feed.put(attempt.start, context)
+        failure: BaseException | None = None
         try:
-            answer = await inner.answer(request)
-        except BaseException as raised:
-            # Read the usage now: later, the enclosing call adds the usage of its other requests to
-            # the error.
-            error, partial_answer, seconds = (
-                raised,
-                getattr(raised, "response", None),
-                self._clock() - began,
-            )
-            feed.put(
-                lambda: record_failed_request(
-                    inner, facts(), error, partial_answer, seconds, self._price
-                ),
-                context,
-            )
+            attempt.answer = await inner.answer(request)
+        except BaseException as error:
+            failure = error
             raise
-        seconds = self._clock() - began
-        feed.put(lambda: record_answer(inner, facts(), answer, seconds, self._price), context)
-        return answer
+        finally:
+            attempt.stop(failure)
+            feed.put(attempt.end, context)
+        return attempt.answer
 
     async def flush(self) -> None:
         """Wait until all events of calls in this event loop are delivered."""
@@ -255,153 +233,14 @@ class RetrievalObserve(RetrievalPolicy):
         return feed
 
 
-class _Call:
-    """One observed attempt of a call. Its events are built later, when they are delivered."""
-
-    def __init__(self, owner: Observe, request: Request, served: Served) -> None:
-        self.owner = owner
-        self.request = request
-        self.served = served
-        self.first: float | None = None
-        self.complete: MessageComplete | None = None
-        self._feed = owner._feed()
-        self._context = contextvars.copy_context()
-        self._at = owner._now()
-        self._began = owner._clock()
-
-    def began(self) -> None:
-        self._put(self._started_event)
-
-    def ended(self) -> None:
-        latency = self._since_start(self.owner._clock())
-        complete = self.complete
-        if complete is not None and complete.finish_reason in STOP_REASONS:
-            self._put(partial(self._completed_event, complete, latency))
-            return
-        reason = complete.finish_reason if complete is not None else "error"
-        word: ErrorClass = "cancelled" if reason == "cancelled" else "other"
-        problem = f"the reply ended with finish_reason {reason!r}"
-        self._put(partial(self._failed_event, word, None, problem, None, {}, latency))
-
-    def failed(self, error: BaseException) -> None:
-        latency = self._since_start(self.owner._clock())
-        left = isinstance(error, asyncio.CancelledError | GeneratorExit)
-        if left and self.complete is not None and not self.served.cancelled:
-            self.ended()  # the reply was complete, although the reader did not read to the end
-            return
-        word: ErrorClass = "other"
-        message, status = f"{type(error).__name__}: {error}", None
-        category = error.category if isinstance(error, ProviderError) else None
-        headers = error.headers if isinstance(error, ProviderError) else {}
-        if left:
-            word, message = "cancelled", "the call was cancelled"
-        elif isinstance(error, ProviderError):
-            word, message, status = error.error_class, str(error), error.status
-        self._put(partial(self._failed_event, word, category, message, status, headers, latency))
-
-    def _put(self, build: Callable[[], CallEvent]) -> None:
-        self._feed.put(build, self._context)
-
-    def _since_start(self, moment: float) -> float:
-        return round((moment - self._began) * 1000, 3)
-
-    # --- building events when they are delivered
-
-    def _facts(self) -> dict[str, Any]:
-        request, provider, reply = self.request, self.owner.inner, self.served.reply
-        name = (reply.provider if reply is not None else "") or provider.name
-        model = (reply.model if reply is not None else request.model) or provider.model
-        return {
-            "provider": name,
-            "model": model,
-            "server": find_served(provider, name, model).server,
-            "request_id": request.request_id,
-            "at": self._at,
-            "attempt": read_attempt(request),
-            "retry_reason": request.metadata.get(RETRY_REASON),
-            "session_id": request.session_id,
-            "turn_id": request.metadata.get(TURN),
-            "stream": request.stream,
-            "config": replace(request.config, extras={}),
-            "request": request if self.owner._include_content else None,
-        }
-
-    def _started_event(self) -> CallStarted:
-        request = self.request
-        estimate = _try(self.owner.inner.estimate_input_tokens, request.messages, request.tools)
-        facts = {**self._facts(), "provider": self.owner.inner.name}
-        is_worker = request.metadata.get(IS_WORKER) == "true"
-        return CallStarted(estimated_input_tokens=estimate, is_worker=is_worker, **facts)
-
-    def _completed_event(self, complete: MessageComplete, latency: float) -> CallCompleted:
-        facts = self._facts()
-        kinds = [type(block) for block in complete.final_content]
-        return CallCompleted(
-            stop_reason=find_stop_reason(complete.finish_reason, complete.stop_sequence),
-            latency_ms=latency,
-            finish_reason=complete.finish_reason,
-            first_event_ms=self._first_event_ms(),
-            produced_tool_calls=kinds.count(ToolCall),
-            produced_thinking_blocks=kinds.count(Thinking),
-            response_model=complete.model,
-            content=complete.final_content if self.owner._include_content else None,
-            **facts,
-            **self._use(complete.usage, facts),
-            **(read_headers(self.served.reply.headers) if self.served.reply is not None else {}),
-        )
-
-    def _failed_event(
-        self,
-        word: ErrorClass,
-        category: str | None,
-        message: str,
-        status: int | None,
-        headers: Mapping[str, str],
-        latency: float,
-    ) -> CallFailed:
-        facts, complete, reply = self._facts(), self.complete, self.served.reply
-        return CallFailed(
-            error_class=word,
-            error_message_redacted=redact(message[:MAX_MESSAGE]),
-            category=category,
-            status=status,
-            retry_count=facts["attempt"],
-            latency_ms=latency,
-            first_event_ms=self._first_event_ms(),
-            finish_reason=complete.finish_reason if complete is not None else None,
-            response_model=complete.model if complete is not None else None,
-            **facts,
-            **(self._use(reply.usage, facts) if reply is not None else {}),
-            **read_headers(headers),
-        )
-
-    def _first_event_ms(self) -> float | None:
-        return None if self.first is None else self._since_start(self.first)
-
-    def _use(self, usage: Usage, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of an event that report the call's usage and cost."""
-        sold_as = find_served(self.owner.inner, facts["provider"], facts["model"]).priced_as
-        if self.owner._price is not None:
-            bill = _try(self.owner._price, usage, f"{facts['provider']}:{facts['model']}")
-        else:
-            bill = _try(sold_as.cost, usage)
-        return price_usage(usage, bill, sold_as.model)
-
-
-def _try(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function, or ``None`` if it raises.
-
-    An event must not be lost because computing a price or an estimate fails.
-    """
+def _start(attempt: Attempt, provider: Provider, request: Request) -> CallStarted:
     try:
-        return function(*arguments)
+        estimate = provider.estimate_input_tokens(request.messages, request.tools)
     except Exception:
-        log.warning(
-            "%s failed while a call was observed",
-            getattr(function, "__name__", "it"),
-            exc_info=True,
-        )
-        return None
+        # an event must not be lost because the estimate fails
+        log.warning("the tokens of an observed call cannot be estimated", exc_info=True)
+        estimate = None
+    return attempt.start(estimate)
 
 
 # --- delivering events to listeners ------------------------------------------------------------

@@ -21,7 +21,7 @@ from ..provider import Provider, Served
 from ..retrieval import RetrievalModel, walk_models
 from ..retrieval.layer import RetrievalPolicy, put_around
 from ..validate import parse_config, to_instance
-from .attempts import record_failed, record_started
+from .attempts import Attempt
 from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, walk
 
 log = logging.getLogger("dragoman")
@@ -110,20 +110,22 @@ class Retry(Wrapper, Middleware):
             failure: ProviderError | None = None
             wait: float | None = None
             served.attempt = call.attempt
-            attempt = self._attempt(call)
+            asked = self._make_request(call)
+            attempt = Attempt(self.inner, asked)
             if call.attempt:
-                served.record(None, record_started(self.inner, attempt))
-            reply = self.inner.open(attempt)
-            served.reply, served.held = reply, []
+                served.record(None, attempt.start())
+            served.reply = attempt.reply = reply = self.inner.open(asked)
+            served.held = []
             try:
                 async with aclosing(reply):
                     while batch := await reply.next():
                         if hold:
+                            attempt.hear(batch)
                             served.held += batch
                         else:
                             visible = True
                             yield batch
-                    _check_type(served.held, attempt)
+                    _check_type(served.held, asked)
             except ProviderError as error:
                 failure = error
                 error.retry_count = call.attempt
@@ -135,12 +137,12 @@ class Retry(Wrapper, Middleware):
                 if failure is None:
                     return
                 raise failure
-            served.record(reply, record_failed(self.inner, attempt, reply, failure, wait))
+            served.record(reply, attempt.fail(failure, wait))
             await self._prepare(failure, call, wait)
 
     # --- private methods of the retry middleware
 
-    def _attempt(self, call: _Call) -> Request:
+    def _make_request(self, call: _Call) -> Request:
         """Return the request for the current attempt, with the attempt's number and settings."""
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}

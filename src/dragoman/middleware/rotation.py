@@ -15,7 +15,7 @@ from ..messages import Request
 from ..prices import PricedAs
 from ..provider import Messages, Provider, Served
 from ..wire import SwapPlan
-from .attempts import record_failed, record_started
+from .attempts import Attempt
 from .layer import Wrapper
 
 log = logging.getLogger("dragoman")
@@ -69,9 +69,10 @@ class KeyRotation(Wrapper):
         order = self._order()
         for number in order:
             provider, visible = self._providers[number], False
+            attempt = Attempt(provider, request)
             if number != order[0]:
-                served.record(None, record_started(provider, request))
-            served.reply = reply = provider.open(request)
+                served.record(None, attempt.start())
+            served.reply = attempt.reply = reply = provider.open(request)
             try:
                 async with aclosing(reply):
                     while batch := await reply.next():
@@ -85,7 +86,7 @@ class KeyRotation(Wrapper):
                 self._rest(number, error)
                 if number == order[-1]:
                     raise
-                served.record(reply, record_failed(provider, request, reply, error))
+                served.record(reply, attempt.fail(error))
 
     async def ready(self) -> None:
         await self._providers[self._order()[0]].ready()

@@ -96,6 +96,9 @@ _INCIDENTAL = frozenset(
         "tool_use_id",
     }
 )
+# Further fields of call records alone: when a call began, in which session, and at which server.
+# The arguments of tools may have fields with these names.
+_INCIDENTAL_OF_CALLS = frozenset({"at", "server", "session_id"})
 
 
 class Change(Struct, frozen=True):
@@ -140,7 +143,15 @@ def _untangle(steps: Iterable[ReplayStep]) -> list[ReplayStep]:
 
 
 def _key(step: ReplayStep) -> bytes:
-    return step.type.encode() + b" " + msgspec.json.encode(_essential(step.data), order="sorted")
+    return step.type.encode() + b" " + msgspec.json.encode(_compared(step), order="sorted")
+
+
+def _compared(step: ReplayStep) -> Any:
+    """Return the data of a step without fields that differ between any two runs."""
+    data = step.data
+    if step.type.startswith("llm.call_"):
+        data = {name: data[name] for name in data if name not in _INCIDENTAL_OF_CALLS}
+    return _essential(data)
 
 
 def _essential(value: Any) -> Any:
@@ -157,7 +168,7 @@ def _pair(left: list[ReplayStep], right: list[ReplayStep]) -> Iterator[Change]:
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":
             for a, b in zip(left[i1:i2], right[j1:j2], strict=True):
-                found = tuple(find_differences(_essential(a.data), _essential(b.data)))
+                found = tuple(find_differences(_compared(a), _compared(b)))
                 if found:
                     yield Change("changed", a, b, found)
         else:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ..calls import STOP_REASONS
 from ..log import MessageRecorded, ToolIntentClosed
 from ..messages import ToolResult
 from .execution import describe_end
 from .journal import Journal
-from .records import new_message_id, record_completed, record_failed
+from .records import end_lost_call, new_message_id
 
 
 async def close_open(journal: Journal, reason: str) -> tuple[str, ...]:
@@ -57,9 +56,5 @@ async def _close_call(journal: Journal, reason: str) -> None:
     call = journal.state.call
     if call is None:
         return
-    reply = call.reply
-    if reply is not None and reply.finish_reason in STOP_REASONS:
-        await journal.write(record_completed(reply), parent=call.record, turn=call.turn)
-        return
-    failed = record_failed(call.started, f"its end was not recorded: {reason}", reply)
-    await journal.write(failed, parent=call.record, turn=call.turn)
+    end = end_lost_call(call.started, call.reply, f"its end was not recorded: {reason}")
+    await journal.write(end, parent=call.record, turn=call.turn)

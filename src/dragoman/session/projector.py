@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
-from ..calls import IS_WORKER, TURN, CallStarted
+from ..calls import IS_WORKER, TURN
 from ..errors import InvalidResponseError, ProviderError
 from ..log import ContextProjected, ContextSummarised, Sent
 from ..messages import (
     Assistant,
     Message,
+    Request,
     RuntimeConfig,
     System,
     Tool,
     ToolCall,
     ToolResult,
     User,
-    new_ulid,
 )
-from ..provider import EventStream, Provider
+from ..middleware.attempts import Attempt, Price
+from ..provider import Provider
 from .context import ContextPolicy, ContextView, KeepAll, Part, Projection
 from .journal import Journal
-from .records import Price, make_worker_message, price_reply, record_completed, record_failed
 
 _SUMMARY_TOKENS = 2_000
 
@@ -207,16 +207,15 @@ class Projector:
         """Write a summary with a model; return the id of its record, and the text."""
         provider = provider or own
         messages: list[Message] = [System(instructions), User(transcript)]
-        started = CallStarted(
-            model=provider.model,
-            provider=provider.name,
-            request_id=new_ulid(),
-            estimated_input_tokens=provider.estimate_input_tokens(messages),
-            stream=True,
-            is_worker=True,
-        )
+        request = Request(
+            messages, config=RuntimeConfig(max_tokens=_SUMMARY_TOKENS), model=provider.model,
+            stream=True, session_id=self._journal.session,
+            metadata={TURN: turn, IS_WORKER: "true"},
+        )  # fmt: skip
+        attempt = Attempt(provider, request, price=self._price)
+        started = attempt.start(provider.estimate_input_tokens(messages))
         call = await self._journal.write(started, parent=parent, turn=turn)
-        text = await self._ask(provider, messages, started, call.id, turn)
+        text = await self._ask(provider, request, attempt, call.id, turn)
         numbers = [part.seq for part in parts]
         summarised = ContextSummarised(
             text,
@@ -225,45 +224,33 @@ class Projector:
             len(parts),
             provider.name,
             provider.model,
-            started.request_id or "",
+            request.request_id,
         )
         return (await self._journal.write(summarised, parent=call.id, turn=turn)).id, text
 
     async def _ask(
-        self,
-        provider: Provider,
-        messages: list[Message],
-        started: CallStarted,
-        parent: str,
-        turn: str,
+        self, provider: Provider, request: Request, attempt: Attempt, parent: str, turn: str
     ) -> str:
         """Call a model without tools, and record the end of the call."""
-        stream: EventStream | None = None
-        write: Any = partial(self._journal.write, parent=parent, turn=turn)
+        failure: BaseException | None = None
         try:
             stream = provider.stream(
-                messages, None, RuntimeConfig(max_tokens=_SUMMARY_TOKENS),
-                request_id=started.request_id,
-                session_id=self._journal.session, metadata={TURN: turn, IS_WORKER: "true"},
+                request.messages, None, request.config, request_id=request.request_id,
+                session_id=request.session_id, metadata=request.metadata,
             )  # fmt: skip
+            attempt.reply = stream.reply
             async with stream:
-                async for _ in stream:
-                    pass
+                async for event in stream:
+                    attempt.hear((event,))
         except (asyncio.CancelledError, ProviderError) as error:
-            failure = error if isinstance(error, ProviderError) else None
-            sent = stream.reply if stream is not None else None
-            used = price_reply(provider, sent, sent.usage, self._price) if sent is not None else {}
-            for record in sent.history if sent is not None else ():
-                await write(record)
-            await write(record_failed(started, failure, None, None, sent, used))
+            failure = error
             raise
-        for record in stream.reply.history:
-            await write(record)
+        finally:
+            attempt.stop(failure)
+            history = attempt.reply.history if attempt.reply is not None else ()
+            for record in (*history, attempt.end()):
+                await self._journal.write(record, parent=parent, turn=turn)
         response = stream.response
-        said = make_worker_message(
-            response, provider, price_reply(provider, stream.reply, response.usage, self._price)
-        )
-        await write(record_completed(said, response, stream.reply))
         if not response.text.strip():
             raise InvalidResponseError(
                 "the summary is empty", provider=provider.name, model=provider.model

@@ -1,30 +1,19 @@
-"""Build the log records of a reply: the end of the call, and the message with its costs."""
+"""Build the log records of a reply: the message with its costs, and the end of a lost call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
-from ..calls import (
-    CallCompleted,
-    CallFailed,
-    CallStarted,
-    count_usage,
-    find_stop_reason,
-    price_usage,
-    read_headers,
-    redact,
-)
-from ..errors import ErrorClass, ProviderError
+from ..calls import STOP_REASONS, CallStarted, RoutingSwitched, count_usage
 from ..events import Response, ToolUseEnd, Usage
 from ..log import MessageRecorded, Routing
-from ..messages import Assistant, Thinking, ToolCall, new_ulid
-from ..middleware.layer import find_served
-from ..prices import Cost, Unpriced
-from ..provider import Provider, Reply
+from ..messages import Assistant, new_ulid
+from ..middleware.attempts import Attempt, CallEnd, make_end
 
-Price: TypeAlias = Callable[[Usage, str], "Cost | Unpriced"]
+_COST = ("cost_usd", "pricing_version", "cost_unknown", "priced_as")
+# The fields that the start of a call and its end have in common.
+_SHARED = set(CallStarted.__struct_fields__) - {"estimated_input_tokens", "is_worker"}
 
 
 def new_message_id() -> str:
@@ -33,23 +22,29 @@ def new_message_id() -> str:
 
 
 def make_message(
+    attempt: Attempt,
     response: Response,
     calls: Sequence[ToolUseEnd],
     routing: Routing,
-    served: tuple[str, str],
-    price: dict[str, Any],
     *,
     in_context: bool = True,
 ) -> MessageRecorded:
     """Return the record of a reply: its id, model and cost, and the session's ids for its calls.
 
-    ``served`` are the provider and model that answered; with a fallback, others may have been
-    called first. ``price`` has the record fields for the cost.
+    ``routing`` says how the provider was chosen. If that is a fallback, the record names the
+    candidates that were skipped.
     """
+    provider, model = attempt.find_served()
+    history = attempt.reply.history if attempt.reply is not None else ()
+    skipped = {each.from_: each.reason for each in history if isinstance(each, RoutingSwitched)}
+    if skipped:
+        reason = "fallback: the first candidate that can answer and does"
+        routing = Routing("rule", routing.chosen, reason, skipped)
+    cost = attempt.bill()
     return MessageRecorded(
         response.message,
-        served[1],
-        served[0],
+        model,
+        provider,
         response.request_id,
         response.finish_reason,
         response.warnings,
@@ -62,36 +57,8 @@ def make_message(
         },
         in_context=in_context,
         paused=response.is_paused,
-        **{name: price.get(name) for name in _COST},
+        **{name: cost.get(name) for name in _COST},
     )
-
-
-def make_worker_message(
-    response: Response, provider: Provider, price: dict[str, Any]
-) -> MessageRecorded:
-    """Return the record of a reply to an internal call, such as a summary.
-
-    The message is not part of the conversation.
-    """
-    routing = Routing("default", f"{provider.name}:{provider.model}")
-    return make_message(
-        response, (), routing, (provider.name, provider.model), price, in_context=False
-    )
-
-
-def find_served_by(provider: Provider, reply: Reply) -> tuple[str, str]:
-    """Return the names of the provider and the model that sent a reply."""
-    return reply.provider or provider.name, reply.model or provider.model
-
-
-def price_reply(
-    provider: Provider, reply: Reply, usage: Usage, price: Price | None
-) -> dict[str, Any]:
-    """Return the record fields for the usage and the cost of a reply."""
-    name, model = find_served_by(provider, reply)
-    sold_as = find_served(provider, name, model).priced_as
-    bill = price(usage, f"{name}:{model}") if price is not None else sold_as.cost(usage)
-    return price_usage(usage, bill, sold_as.model)
 
 
 def is_repeatable(response: Response) -> bool:
@@ -103,73 +70,19 @@ def is_repeatable(response: Response) -> bool:
     return bool(calls) and all(call.name and isinstance(call.arguments, dict) for call in calls)
 
 
-def record_completed(
-    said: MessageRecorded, response: Response | None = None, reply: Reply | None = None
-) -> CallCompleted:
-    """Return the record of a completed call, built from the recorded message.
+def end_lost_call(started: CallStarted, said: MessageRecorded | None, problem: str) -> CallEnd:
+    """Return the end of a call whose end was not recorded, for example because of a crash.
 
-    ``response`` and ``reply`` are ``None`` after a crash, when only the message is left.
+    ``said`` is the recorded reply. If it is complete, so is the call; otherwise the call has
+    failed, and ``problem`` describes why.
     """
-    kinds = [type(block) for block in cast("Assistant", said.message).content]
-    stop_sequence = response.stop_sequence if response is not None else None
-    return CallCompleted(
-        **_end_fields(said, response),
-        model=said.model or "",
-        provider=said.provider or "",
-        request_id=said.request_id or "",
-        attempt=reply.attempt if reply is not None else 0,
-        stop_reason=find_stop_reason(said.finish_reason, stop_sequence),
-        latency_ms=round(said.latency_ms or 0.0, 3),
-        produced_tool_calls=kinds.count(ToolCall),
-        produced_thinking_blocks=kinds.count(Thinking),
-        **(read_headers(reply.headers) if reply is not None else {}),
-    )
-
-
-def record_failed(
-    call: CallStarted,
-    error: ProviderError | str | None,
-    said: MessageRecorded | None = None,
-    response: Response | None = None,
-    reply: Reply | None = None,
-    used: Mapping[str, Any] = MappingProxyType({}),
-) -> CallFailed:
-    """Return the record of a call that failed or, without an ``error``, was cancelled.
-
-    ``said``, ``response`` and ``reply`` are the parts that were received; they are billed even
-    though the call failed. ``used`` has the fields for the usage and its cost if no message was
-    received.
-    """
-    error_class: ErrorClass = "cancelled" if error is None else "other"
-    message, status = error or "the call was cancelled", None
-    if isinstance(error, ProviderError):
-        error_class, message, status = error.error_class, str(error), error.status
-    latency = said.latency_ms if said is not None else None
-    attempt = reply.attempt if reply is not None else 0
-    headers = error.headers if isinstance(error, ProviderError) else {}
-    return CallFailed(
-        **(_end_fields(said, response) if said is not None else used),
-        model=(reply.model if reply is not None else None) or call.model,
-        provider=(reply.provider if reply is not None else None) or call.provider,
-        **read_headers(headers),
-        request_id=call.request_id,
-        attempt=attempt,
-        retry_count=attempt,
-        error_class=error_class,
-        error_message_redacted=redact(str(message)[:2000]),
-        category=error.category if isinstance(error, ProviderError) else None,
-        status=status,
-        latency_ms=round(latency, 3) if latency is not None else None,
-    )
-
-
-_COST = ("cost_usd", "pricing_version", "cost_unknown", "priced_as")
-
-
-def _end_fields(said: MessageRecorded, response: Response | None) -> dict[str, Any]:
-    fields: dict[str, Any] = {"finish_reason": said.finish_reason}
-    if response is not None:
-        fields["response_model"] = response.model
-    if said.usage is None or said.usage == Usage():
-        return fields
-    return {**fields, **count_usage(said.usage), **{name: getattr(said, name) for name in _COST}}
+    facts: dict[str, Any] = {name: getattr(started, name) for name in _SHARED}
+    if said is None or said.finish_reason is None:
+        return make_end(facts, None, problem)
+    facts |= {"provider": said.provider or "", "model": said.model or ""}
+    facts["latency_ms"] = round(said.latency_ms or 0.0, 3)
+    if said.usage is not None and said.usage != Usage():
+        facts |= count_usage(said.usage) | {name: getattr(said, name) for name in _COST}
+    message = cast("Assistant", said.message)
+    answer: Response = Response(message, said.finish_reason, said.usage or Usage())
+    return make_end(facts, answer, None if answer.finish_reason in STOP_REASONS else problem)

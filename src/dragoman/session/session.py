@@ -40,6 +40,7 @@ from ..log import (
     open_log,
 )
 from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
+from ..middleware.attempts import Price
 from ..permission import Approver, Gate, Policy, Rule
 from ..prices import Unpriced
 from ..provider import Provider
@@ -54,7 +55,7 @@ from .fork import write_fork
 from .journal import Journal, Watcher
 from .outcome import Ending, Outcome, SessionError, Step, find_ending, make_outcome
 from .projector import Projector
-from .records import Price, new_message_id
+from .records import new_message_id
 from .sheet import describe_session
 from .state import State, reduce_records
 from .supervisor import Supervisor

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..calls import STOP_REASONS, TURN, CallRecord, CallStarted, RoutingSwitched
+from ..calls import STOP_REASONS, TURN, CallStarted
 from ..errors import (
     ContextOverflowError,
     MalformedToolCallError,
@@ -25,7 +25,6 @@ from ..events import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
-    Usage,
     make_intent,
 )
 from ..log import (
@@ -37,23 +36,15 @@ from ..log import (
     Routing,
     TurnStarted,
 )
-from ..messages import Message, RuntimeConfig, ToolChoice, User, new_ulid
+from ..messages import Message, Request, RuntimeConfig, ToolChoice, User, new_ulid
+from ..middleware.attempts import Attempt, Price
 from ..provider import EventStream, Provider, Reply
 from ..tools import Toolbox
 from .closing import answer_calls, close_intents
 from .execution import Pipeline
 from .journal import Journal
 from .projector import Projector
-from .records import (
-    Price,
-    find_served_by,
-    is_repeatable,
-    make_message,
-    new_message_id,
-    price_reply,
-    record_completed,
-    record_failed,
-)
+from .records import is_repeatable, make_message, new_message_id
 
 log = logging.getLogger("dragoman")
 
@@ -114,7 +105,7 @@ class Turn:
         self._begun: ToolUseStart | None = None  # the tool call that is currently being received
         self._written: list[str] = []  # the arguments of the current tool call so far
         self._recorded = 0  # number of the call's history records already in the log
-        self._attempt = 0  # the number of the current attempt, from 0
+        self._estimate = 0  # estimated input tokens of the call
 
     async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
         """Call the model; process the intents if the finish reason allows it."""
@@ -179,17 +170,15 @@ class Turn:
         """
         provider, config = self._provider, self._settings.config
         tools = self._tools.describe() or None
-        started = CallStarted(
-            model=provider.model,
-            provider=provider.name,
-            request_id=new_ulid(),
-            estimated_input_tokens=estimate,
-            stream=True,
-            config=replace(config, extras={}),
-        )
-        call = await self._write(started, parent)
-        stream: EventStream | None = None
+        request = Request(
+            messages, config=config, model=provider.model, stream=True,
+            session_id=self._journal.session, metadata={**self._settings.metadata, TURN: self._id},
+        )  # fmt: skip
+        attempt = Attempt(provider, request, price=self._settings.price)
+        self._estimate = estimate
+        call = await self._write(attempt.start(estimate), parent)
         rejected = False
+        stream: EventStream | None = None
         try:
             # Some servers reject a conversation with tool calls unless tools are sent: send them,
             # with tool_choice none.
@@ -197,37 +186,35 @@ class Turn:
             if self._final:
                 schema, choice = self._settings.output, "none" if tools else None
             stream = provider.stream(
-                messages, tools, config, schema, choice, request_id=started.request_id,
-                session_id=self._journal.session,
-                metadata={**self._settings.metadata, TURN: self._id},
+                messages, tools, config, schema, choice, request_id=request.request_id,
+                session_id=request.session_id, metadata=request.metadata,
                 check_calls=False, continues=self._journal.state.paused_by is not None,
             )  # fmt: skip
+            attempt.reply = stream.reply
             async with stream:
-                await self._read(stream, started, call.id)
-        except asyncio.CancelledError:
-            await self._record_failure(started, call, stream, None)
-            raise
-        except ProviderError as error:
+                await self._read(stream, attempt, call.id)
+        except (asyncio.CancelledError, ProviderError) as error:
             if stream is None or not self._is_usable(error):
-                await self._record_failure(started, call, stream, error)
+                await self._record_failure(attempt, call.id, stream, error)
                 raise
             rejected = True
         response = stream.response
         if rejected and response.finish_reason == "error":
             response = replace(response, finish_reason="tool_calls")
-        await self._record_reply(started, call, stream, response)
+        await self._record_reply(attempt, call.id, response)
         return response
 
-    def _is_usable(self, error: ProviderError) -> bool:
+    def _is_usable(self, error: BaseException) -> bool:
         """Return whether a reply is usable although the provider found an invalid call in it."""
         intents = [end.intent for end in self._ends]
         return isinstance(error, MalformedToolCallError) and bool(intents) and None not in intents
 
-    async def _read(self, stream: EventStream, started: CallStarted, parent: str) -> None:
+    async def _read(self, stream: EventStream, attempt: Attempt, parent: str) -> None:
         try:
             async for event in stream:
+                attempt.hear((event,))
                 if isinstance(event, MessageStart):
-                    await self._write_history(stream, started, parent)
+                    await self._write_history(stream.reply, parent)
                 self._report(event)
                 if isinstance(event, ToolUseStart):
                     self._begun, self._written = event, []
@@ -274,65 +261,36 @@ class Turn:
 
     # --- recording the reply or failure of a turn -----------------------------------------------
 
-    async def _record_reply(
-        self, started: CallStarted, call: LogRecord, stream: EventStream, response: Response
-    ) -> None:
+    async def _record_reply(self, attempt: Attempt, call: str, response: Response) -> None:
         # An empty reply, and one that ended as an error, cannot be sent back to a model.
         usable = bool(response.message.content) and response.finish_reason in STOP_REASONS
-        reply = self._message(stream.reply, response, in_context=usable)
-        await self._write_history(stream, started, call.id)
-        await self._write(reply, call.id)
-        await self._keep_raw(response, call.id)
-        if reply.finish_reason in STOP_REASONS:
-            await self._write(record_completed(reply, response, stream.reply), call.id)
-            return
-        problem = f"the reply ended with {response.finish_reason}"
-        await self._write(record_failed(started, problem, reply, response, stream.reply), call.id)
+        attempt.answer = response
+        attempt.stop()
+        message = make_message(attempt, response, self._ends, self._routing, in_context=usable)
+        await self._write_history(attempt.reply, call)
+        await self._write(message, call)
+        await self._keep_raw(response, call)
+        await self._write(attempt.end(), call)
 
     async def _record_failure(
-        self,
-        started: CallStarted,
-        call: LogRecord,
-        stream: EventStream | None,
-        error: ProviderError | None,
+        self, attempt: Attempt, call: str, stream: EventStream | None, error: BaseException
     ) -> None:
         """Store the received events as evidence, and record how the call ended."""
         arrived = stream.response if stream is not None and stream.ended else None
-        partial = arrived or getattr(error, "response", None)
-        if stream is not None:
-            await self._write_history(stream, started, call.id)
-        reply = None
+        partial: Response | None = arrived or getattr(error, "response", None)
+        attempt.answer = partial
+        attempt.stop(error)
+        await self._write_history(attempt.reply, call)
         if partial is not None and stream is not None:
             again = isinstance(error, MalformedToolCallError) and is_repeatable(partial)
             again = again or (
                 isinstance(error, StructuredOutputError) and bool(partial.message.content)
             )
-            reply = self._message(stream.reply, partial, in_context=again)
+            message = make_message(attempt, partial, self._ends, self._routing, in_context=again)
             if partial.message.content:
-                await self._write(reply, call.id)
-            await self._keep_raw(partial, call.id)
-        sent = stream.reply if stream is not None else None
-        used = self._price(sent, sent.usage) if sent is not None and reply is None else {}
-        await self._write(record_failed(started, error, reply, partial, sent, used), call.id)
-
-    def _message(self, reply: Reply, response: Response, *, in_context: bool) -> MessageRecorded:
-        served = find_served_by(self._provider, reply)
-        cost = self._price(reply, response.usage)
-        routing = self._find_routing(reply)
-        return make_message(response, self._ends, routing, served, cost, in_context=in_context)
-
-    def _find_routing(self, reply: Reply) -> Routing:
-        """Return how the model was chosen; for a fallback, with the candidates it skipped."""
-        passed = {
-            each.from_: each.reason for each in reply.history if isinstance(each, RoutingSwitched)
-        }
-        if not passed:
-            return self._routing
-        reason = "fallback: the first candidate that can answer and does"
-        return Routing("rule", self._routing.chosen, reason, passed)
-
-    def _price(self, reply: Reply, usage: Usage) -> dict[str, Any]:
-        return price_reply(self._provider, reply, usage, self._settings.price)
+                await self._write(message, call)
+            await self._keep_raw(partial, call)
+        await self._write(attempt.end(), call)
 
     async def _keep_raw(self, response: Response, parent: str) -> None:
         """Record the provider's own JSON, if it was received and the session has ``keep_raw``."""
@@ -348,13 +306,13 @@ class Turn:
                 LlmExchangeKept(response.request_id or "", *names, problem=str(error)), parent
             )
 
-    async def _write_history(self, stream: EventStream, started: CallStarted, parent: str) -> None:
+    async def _write_history(self, reply: Reply | None, parent: str) -> None:
         """Record the failed attempts, and the changes of routing and availability."""
-        records: list[CallRecord] = [*stream.reply.history[self._recorded :]]
+        records = [*reply.history[self._recorded :]] if reply is not None else []
         self._recorded += len(records)
         for record in records:
             if isinstance(record, CallStarted):
-                record = replace(record, estimated_input_tokens=started.estimated_input_tokens)
+                record = replace(record, estimated_input_tokens=self._estimate)
             await self._write(record, parent)
 
     async def _write(self, payload: Payload, parent: str | None = None, **place: Any) -> LogRecord:

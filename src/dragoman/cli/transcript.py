@@ -1,28 +1,29 @@
 """Record the conversations of ``ask`` and ``chat`` in the event log.
 
-A separate thread writes the records while the model answers, and the log is open only while they
-are written, so that other commands can write to it too. A log that cannot be written causes one
-note on standard error and never affects a reply.
+A separate thread writes the records while the model answers, through the journal of a session. The
+log is open only while they are written, so that other commands can write to it too. A log that
+cannot be written causes one note on standard error and never affects a reply.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import click
 import platformdirs
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ..calls import STOP_REASONS, CallStarted, price_usage, redact
+from ..calls import CallStarted, redact
 from ..errors import ProviderError, scrub
-from ..events import Event, MessageComplete, Response, ToolUseEnd
+from ..events import Event, MessageComplete, Response, ToolUseEnd, Usage, make_response
 from ..log import (
     EventLog,
     InvalidRecordError,
@@ -50,10 +51,12 @@ from ..messages import (
     User,
     new_ulid,
 )
-from ..middleware.layer import Middleware, Wrapper, find_served
-from ..provider import Provider, Reply, Served
-from ..session.records import make_message, new_message_id, record_completed, record_failed
-from ..session.state import reduce_records
+from ..middleware.attempts import Attempt
+from ..middleware.layer import Middleware, Wrapper
+from ..provider import Provider, Served
+from ..session.journal import Journal
+from ..session.records import make_message, new_message_id
+from ..session.state import State, reduce_records
 from ..sync import SyncProvider
 
 _PATIENCE = 2.0  # how many seconds to wait for another process that writes the log
@@ -89,19 +92,29 @@ def set_logging(*, on: bool) -> None:
 
 
 class WatchedProvider(Wrapper, Middleware):
-    """Forward calls to a provider; keep the reply and the tool calls of the last call."""
+    """Forward calls to a provider; ``attempt`` learns how the last call goes."""
 
     def __init__(self, provider: Provider) -> None:
         super().__init__(provider)
-        self.reply: Reply | None = None
-        self.ends: list[ToolUseEnd] = []
+        self.attempt: Attempt | None = None
+        self.ends: list[ToolUseEnd] = []  # the tool calls of the last call
 
     async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+        attempt = self.attempt or Attempt(self.inner, request)
         async with aclosing(self.inner.open(request)) as reply:
-            self.reply = served.reply = reply
+            served.reply = attempt.reply = reply
             while batch := await reply.next():
+                attempt.hear(batch)
                 self.ends += [event for event in batch if type(event) is ToolUseEnd]
                 yield batch
+
+
+class _Session(Struct):
+    """A session in the log; ``call`` is the id of the record that began its last call."""
+
+    id: str
+    state: State = field(default_factory=State)
+    call: str | None = None
 
 
 class Past(Struct):
@@ -110,30 +123,10 @@ class Past(Struct):
     session: str
     messages: list[Message]
     metadata: dict[str, Any]
-    model: str | None
-    seq: int
-    root: str
-    turns: int
-    epoch: int
+    state: State
 
 
-class _Session(Struct):
-    """A session in the log, and the position of its next record."""
-
-    id: str
-    seq: int = 0
-    root: str | None = None
-    call: str | None = None
-
-
-class _Entry(Struct):
-    session: _Session
-    payload: Payload
-    turn: str | None = None
-    of_call: bool = False
-
-
-class Recording:
+class Transcript:
     """Record one conversation in the log, or nothing if no location is given.
 
     ``begin`` and ``end`` enclose each call to a model. ``close`` waits for the last record and
@@ -149,19 +142,13 @@ class Recording:
         self._kind: Literal["chat", "ask"] = kind
         self._metadata = metadata or {}
         self._session: _Session | None = None
-        self._past: Past | None = None
+        self._is_resumed = False  # whether the session continues a recorded conversation
         self._turn = 0
         self._recorded = 0  # number of messages of the conversation that are in the log
         self._is_open = False
         self._routing: Routing | None = None
-        self._started: CallStarted | None = None
-        self._provider: SyncProvider | None = None
+        self._watched: WatchedProvider | None = None
         self._writer = _LogWriter(place) if place is not None else None
-
-    @property
-    def session(self) -> str | None:
-        """The id of the session, or ``None`` before the session exists."""
-        return self._session.id if self._session is not None else None
 
     def watch(self, provider: SyncProvider) -> SyncProvider:
         """Wrap a provider, so that its calls can be recorded."""
@@ -185,32 +172,25 @@ class Recording:
 
         The question consists of the messages from index ``before`` on.
         """
-        request_id = new_ulid()
+        request = Request((), config=config or RuntimeConfig(), stream=stream)
         watched = provider.provider
-        if self._writer is None or not isinstance(watched, WatchedProvider):
-            return request_id
-        watched.reply, watched.ends = None, []
-        self._provider = provider
+        if not isinstance(watched, WatchedProvider):
+            return request.request_id
+        self._watched = watched
+        watched.attempt, watched.ends = Attempt(watched.inner, request), []
         target: dict[str, Any] = {"model": provider.model, "provider": provider.name}
         self._routing = self._routing or Routing(
             "default", f"{provider.name}:{provider.model}", "the model named"
         )
-        entries: list[Payload] = [*self._open_session(messages[before:], target, tools)]
-        entries += [_record(message) for message in messages[self._recorded : before]]
-        self._write(*entries)
-        self._turn += 1
-        self._started = CallStarted(
-            **target,
-            request_id=request_id,
-            at=time.time(),
-            estimated_input_tokens=_estimate(provider, messages, tools),
-            stream=stream,
-            # omit the provider-specific extras, which may contain a key
-            config=replace(config or RuntimeConfig(), extras={}),
+        self._write(
+            *self._open_session(messages[before:], target, tools),
+            *[_record(message) for message in messages[self._recorded : before]],
         )
+        self._turn += 1
         said = [_record(message) for message in messages[max(before, self._recorded) :]]
-        self._write(TurnStarted(self._turn, **target), *said, self._started, turn=True)
-        return request_id
+        started = watched.attempt.start(_estimate(provider, messages, tools))
+        self._write(TurnStarted(self._turn, **target), *said, started, turn=True)
+        return request.request_id
 
     def end(
         self,
@@ -226,49 +206,22 @@ class Recording:
         messages that the conversation has now.
         """
         self._recorded = count
-        started, self._started = self._started, None
-        if started is None or self._provider is None:
+        watched, self._watched = self._watched, None
+        if watched is None or watched.attempt is None or self._routing is None:
             return
-        watched = self._provider.provider
-        assert isinstance(watched, WatchedProvider)
-        reply = watched.reply
-        arrived = response or getattr(error, "response", None) or _rescue(reply)
-        self._write(*(reply.history if reply is not None else ()), turn=True, of_call=True)
-        if arrived is None:
-            self._write(record_failed(started, error, None, None, reply), turn=True, of_call=True)
-            return
-        said = self._make_message(watched, arrived, started, kept)
-        if arrived.message.content:
-            self._write(said, turn=True, of_call=True)
-        for end in watched.ends:
-            if end.intent is not None:
-                closed = ToolIntentClosed(end.intent.id, _NOT_RUN, end.intent.tool_name)
-                self._write(end.intent, closed, turn=True, of_call=True)
-        if error is None and arrived.finish_reason in STOP_REASONS:
-            self._write(record_completed(said, arrived, reply), turn=True, of_call=True)
-            return
-        problem = error or (
-            None if arrived.finish_reason == "cancelled" else f"ended with {arrived.finish_reason}"
-        )
-        self._write(record_failed(started, problem, said, arrived, reply), turn=True, of_call=True)
-
-    def _make_message(
-        self,
-        watched: WatchedProvider,
-        arrived: Response,
-        started: CallStarted,
-        kept: Assistant | None,
-    ) -> MessageRecorded:
-        reply = watched.reply
-        name = (reply.provider if reply is not None else "") or watched.name
-        model = (reply.model if reply is not None else "") or watched.model
-        sold_as = find_served(watched, name, model).priced_as
-        cost = price_usage(arrived.usage, sold_as.cost(arrived.usage), sold_as.model)
-        assert self._routing is not None
-        said = make_message(
-            arrived, watched.ends, self._routing, (name, model), cost, in_context=kept is not None
-        )
-        return replace(said, message=kept or arrived.message, request_id=started.request_id)
+        attempt, watched.attempt = watched.attempt, None
+        arrived = response or getattr(error, "response", None) or _rescue(attempt)
+        attempt.answer = arrived
+        attempt.stop(error or (asyncio.CancelledError() if arrived is None else None))
+        payloads: list[Payload] = [*(attempt.reply.history if attempt.reply is not None else ())]
+        if arrived is not None:
+            is_kept = kept is not None
+            said = make_message(attempt, arrived, watched.ends, self._routing, in_context=is_kept)
+            if arrived.message.content:
+                payloads.append(replace(said, message=kept or arrived.message))
+            for intent in [each.intent for each in watched.ends if each.intent is not None]:
+                payloads += intent, ToolIntentClosed(intent.id, _NOT_RUN, intent.tool_name)
+        self._write(*payloads, attempt.end(), turn=True, of_call=True)
 
     # --- recording the session
 
@@ -284,21 +237,23 @@ class Recording:
                 text[:_GOAL] or None, **target, tools=names, metadata=self._metadata,
                 kind=self._kind
             )  # fmt: skip
-        elif self._past is not None:
+        elif self._is_resumed:
+            self._is_resumed = False
+            state = self._session.state
             yield SessionResumed(
-                self._past.seq, reason=f"continued by {self._kind}", epoch=self._past.epoch + 1
+                state.last_seq, reason=f"continued by {self._kind}", epoch=state.epoch + 1
             )
-            self._past = None
 
     def resume(self, past: Past) -> None:
         """Continue a recorded conversation; write nothing until the next question."""
-        self._past, self._turn, self._recorded = past, past.turns, len(past.messages)
-        self._session = _Session(past.session, past.seq, past.root)
+        self._is_resumed, self._recorded = True, len(past.messages)
+        self._turn = past.state.spent.turns
+        self._session = _Session(past.session, past.state)
 
     def restart(self) -> None:
         """End the session; the next question begins a new session with all earlier messages."""
         self.finish("completed")
-        self._session, self._past, self._turn, self._recorded = None, None, 0, 0
+        self._session, self._is_resumed, self._turn, self._recorded = None, False, 0, 0
 
     def swap(
         self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[LossWarning]
@@ -351,17 +306,16 @@ class Recording:
         self.close()
 
 
-def open_recording(
+def open_transcript(
     kind: Literal["chat", "ask"], metadata: dict[str, Any], *, off: bool
-) -> Recording:
-    """Return the recording for a command; ``--no-log`` and ``dragoman log off`` disable it."""
-    return Recording(kind, find_place() if is_logging() and not off else None, metadata)
+) -> Transcript:
+    """Return the transcript of a command; ``--no-log`` and ``dragoman log off`` disable it."""
+    return Transcript(kind, find_place() if is_logging() and not off else None, metadata)
 
 
 def read_past(log: EventLog, session: str) -> Past:
     """Read a recorded conversation; omit questions without an answer."""
     records = list(log.read(session))
-    state = reduce_records(records)
     messages: list[Message] = []
     mark, is_answered = 0, True
     metadata: dict[str, Any] = {}
@@ -379,11 +333,7 @@ def read_past(log: EventLog, session: str) -> Past:
             metadata = read_place(payload.reason) or metadata
     if not is_answered:
         del messages[mark:]
-    return Past(
-        session, messages, metadata, state.model, state.last_seq, state.root or records[0].id,
-        state.spent.turns,
-        state.epoch,
-    )  # fmt: skip
+    return Past(session, messages, metadata, reduce_records(records))
 
 
 def read_place(line: str) -> dict[str, Any]:
@@ -418,25 +368,28 @@ def _record(message: Message) -> MessageRecorded:
     return MessageRecorded(message, message_id=new_message_id())
 
 
-def _rescue(reply: Reply | None) -> Response | None:
-    """Return the received part of an interrupted reply; ``None`` if that is empty."""
-    if reply is None:
+def _rescue(attempt: Attempt) -> Response | None:
+    """Return the received part of an interrupted reply; ``None`` if nothing was received."""
+    if attempt.reply is not None and (closing := attempt.reply.cancel()):
+        attempt.hear(closing)
+    last = attempt.answer
+    if not isinstance(last, MessageComplete) or (not last.final_content and last.usage == Usage()):
         return None
-    ends = [event for event in reply.cancel() if isinstance(event, MessageComplete)]
-    content = ends[0].final_content if ends else ()
-    usage = ends[0].usage if ends else reply.usage
-    if not content and usage.input_tokens is None and usage.output_tokens is None:
-        return None
-    return Response(
-        Assistant(content), "cancelled", usage, model=reply.model, provider=reply.provider
-    )
+    return make_response(None, last)
 
 
 # --- writing to the log ------------------------------------------------------------------------
 
 
+class _Entry(NamedTuple):
+    session: _Session
+    payload: Payload
+    turn: str | None
+    of_call: bool
+
+
 class _LogWriter:
-    """Append entries to the log in order, in one thread; retry a failed entry before the next."""
+    """Write entries to the log in order, in one thread; retry a failed entry before the next."""
 
     def __init__(self, place: str | Path) -> None:
         self._place = place
@@ -480,7 +433,7 @@ class _LogWriter:
             try:
                 with open_log(self._place) as log:
                     self._problem = self._locked_since = None
-                    self._append_all(log)
+                    asyncio.run(self._append_all(log))
             except LogLockedError as error:
                 # Wait only once for a locked log. After that, each new record causes one more
                 # attempt.
@@ -494,24 +447,18 @@ class _LogWriter:
                 self._is_off = isinstance(error, LogConflictError)
                 return
 
-    def _append_all(self, log: EventLog) -> None:
+    async def _append_all(self, log: EventLog) -> None:
         while self._waiting:
-            entry = self._waiting[0]
-            session = entry.session
-            parent = session.call if entry.of_call else session.root
-            facts: dict[str, Any] = {"turn": entry.turn, "parent": parent, "expected": session.seq}
+            session, payload, turn, of_call = self._waiting[0]
+            journal = Journal(log, session.id, session.state)
             try:
-                record = log.append_sync(session.id, entry.payload, **facts)
-            except LogConflictError:
-                raise
+                record = await journal.write(
+                    payload, turn=turn, parent=session.call if of_call else None
+                )
             # the record is invalid, for example because an attachment is too long
             except InvalidRecordError as error:
                 self._problem = error
-                self._waiting.popleft()
-                continue
-            session.seq = record.seq
-            if isinstance(entry.payload, SessionStarted):
-                session.root = record.id
-            elif isinstance(entry.payload, CallStarted) and not entry.of_call:
-                session.call = record.id
+            else:
+                if isinstance(payload, CallStarted) and not of_call:
+                    session.call = record.id
             self._waiting.popleft()
