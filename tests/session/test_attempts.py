@@ -118,6 +118,29 @@ async def test_when_all_candidates_fail_each_failure_is_recorded_once(log: Sqlit
     ]
 
 
+async def test_a_failed_attempt_is_billed_once_if_no_other_attempt_follows(log: SqliteLog) -> None:
+    """Regression: the call's end repeated the tokens of the attempt before it."""
+    late = dragoman.TimedOutError("late", which="read")
+    small = Named(name="b", capabilities={"max_context_tokens": 1})
+    session = Session(Fallback([Named(late, name="a"), small]), (), ALL, log)
+    with pytest.raises(dragoman.ContextOverflowError):
+        await session.run("Go.")
+    waits = asyncio.Event()
+
+    async def wait(seconds: float) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    other = Session(Retry(Named(late), sleep=wait), (), ALL, log)
+    running = asyncio.ensure_future(other.run("Go."))
+    await waits.wait()
+    await other.cancel()
+    await running
+    for name in (session.id, other.id):
+        failed = of(list(log.read(name)), "llm.call_failed")
+        assert [each.input_tokens is None for each in failed] == [False, True]
+
+
 async def test_requests_and_observers_receive_session_turn_and_metadata(log: SqliteLog) -> None:
     observed: list[Any] = []
     model = Named("Done.")

@@ -168,6 +168,7 @@ class Fallback(Wrapper):
         order = self._order(request)
         for number in order:
             candidate = self._candidates[number]
+            served.reply = None  # the usage of the candidate before is in the history
             asked = replace(request, model=candidate.model) if candidate.model else request
             if passed:
                 switch = _switch(passed[-1], candidate, request)

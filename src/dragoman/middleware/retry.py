@@ -138,6 +138,7 @@ class Retry(Wrapper, Middleware):
                     return
                 raise failure
             served.record(reply, attempt.fail(failure, wait))
+            served.reply = None  # its usage is in the history, even if the wait is cancelled
             await self._prepare(failure, call, wait)
 
     # --- private methods of the retry middleware
