@@ -20,7 +20,7 @@ from dragoman.gateway.keys import Key, KeyRing, hash_key
 from tests.gateway.serving import serving
 from tests.gateway.upstream import write_reply
 from tests.server import Connection, serve
-from tests.waiting import PATIENCE, settle, until
+from tests.waiting import settle, until
 
 TIMES, SIZE = 5, 2_000
 # Each property holds a list, because the collector does not track dictionaries of strings.
@@ -54,7 +54,8 @@ async def answer(connection: Connection) -> None:
     elif way in ("cut", "hanging"):
         connection.begin_stream()
         connection.chunk(CHUNK)
-        await asyncio.sleep(PATIENCE if way == "hanging" else 0)
+        if way == "hanging":
+            await asyncio.Event().wait()
         connection.writer.close()
     else:
         connection.reply(200, write_reply("openai", "Hello"))
