@@ -33,6 +33,7 @@ from __future__ import annotations
 import json
 import re
 import reprlib
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -172,6 +173,18 @@ def without_frames(error: BaseException) -> BaseException:
     if isinstance(error, UnicodeDecodeError):
         error.object = b""
     return error.with_traceback(None)
+
+
+def release_frames(error: BaseException) -> None:
+    """Clear the local variables in the tracebacks of an error and its causes.
+
+    A frame refers to the request, and often to the error, which refers to the frame: only the
+    cyclic collector would free them. The lines of the traceback stay.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        traceback.clear_frames(found.__traceback__)
+        found = found.__cause__ or found.__context__
 
 
 def keep_headers(headers: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:

@@ -33,7 +33,7 @@ def new_ulid() -> str:
         _count += 1
         if now > _moment or _count >> _COUNT_BITS:
             _moment = max(now, _moment + 1)
-            letters = random.randbytes(12).translate(_LETTERS).decode()
+            letters = random.randbytes(12).translate(_LETTERS).decode()  # noqa: S311 - not a secret
             _prefix = _encode(_moment, _TIME_SHIFTS) + letters
             _count = random.getrandbits(_COUNT_BITS - 1)
         return _prefix + _encode(_count, _COUNT_SHIFTS)

@@ -133,6 +133,7 @@ class Observe(Wrapper, Middleware):
             is_whole = is_left and attempt.answer is not None and not served.cancelled
             attempt.stop(None if is_whole else failure)
             feed.put(attempt.end, context)
+            del attempt, failure  # the error refers to this frame
 
     async def flush(self) -> None:
         """Wait until all events of calls in this event loop are delivered."""

@@ -24,6 +24,7 @@ from ..errors import (
     StreamInterruptedError,
     UnsupportedFeatureError,
     quote,
+    release_frames,
 )
 from ..events import (
     Event,
@@ -175,6 +176,10 @@ class Provider(ABC):
         except asyncio.CancelledError:
             if waiting.is_interrupted():
                 raise self._cancelled(request) from None
+            raise
+        except ProviderError as error:
+            del reply  # it refers to the error
+            release_frames(error)
             raise
         finally:
             waiting.end()

@@ -395,7 +395,10 @@ class WireReply(AssembledReply):
             error = self._provider._annotate(error, self.request)
             raise error.with_traceback(None) from error.__cause__
         finally:
-            del error  # the error refers to this frame, and the frame to the request
+            # The error refers to this frame, and the frame to the request.
+            del error
+            if self.out is not None:
+                self.out.error = None
 
     async def _leave(self, error: BaseException | None) -> None:
         self._ended = True

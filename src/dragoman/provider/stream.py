@@ -11,7 +11,7 @@ from weakref import ref
 
 from msgspec.structs import replace
 
-from ..errors import StreamInterruptedError, StructuredOutputError
+from ..errors import StreamInterruptedError, StructuredOutputError, release_frames
 from ..events import (
     Event,
     MessageComplete,
@@ -209,8 +209,9 @@ class EventStream(_Interruptible, Generic[Parsed]):
             await self._cancel_reply()
             if not self.is_interrupted():
                 raise
-        except BaseException:
+        except BaseException as error:
             self._end()
+            release_frames(error)
             raise
         finally:
             self.end()
