@@ -19,6 +19,7 @@ from dragoman.validate import check_request
 from dragoman.wire.anthropic import AnthropicCodec, Quirks
 from dragoman.wire.anthropic.schema import fits_format, project_format
 from dragoman.wire.codec import Notes
+from tests import strategies as some
 from tests.wire.cases import (
     BASE_URL,
     MODEL,
@@ -159,21 +160,13 @@ def test_provider_state_on_a_user_message_is_reported() -> None:
 
 names = st.sampled_from(["get_weather", "get_time"])
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
-values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=8,
-)
-objects = st.dictionaries(texts, values, max_size=4)
 search = {"type": "server_tool_use", "id": "srv", "name": "web_search"}
 blocks = st.one_of(
     st.builds(lambda text: {"type": "text", "text": text}, texts),
     st.builds(
-        lambda text, cited: {"type": "text", "text": text, "citations": [cited]}, texts, objects
+        lambda text, cited: {"type": "text", "text": text, "citations": [cited]},
+        texts,
+        some.json_objects,
     ),
     st.builds(
         lambda text, sign: {"type": "thinking", "thinking": text, "signature": sign},
@@ -182,12 +175,14 @@ blocks = st.one_of(
     ),
     st.builds(lambda data: {"type": "redacted_thinking", "data": data}, texts),
     st.builds(
-        lambda name, given: {"type": "tool_use", "name": name, "input": given}, names, objects
+        lambda name, given: {"type": "tool_use", "name": name, "input": given},
+        names,
+        some.json_objects,
     ),
-    st.builds(lambda given: {**search, "input": given}, objects),
+    st.builds(lambda given: {**search, "input": given}, some.json_objects),
     st.builds(
         lambda inner: {"type": "web_search_tool_result", "tool_use_id": "srv", "content": inner},
-        values,
+        some.json_values,
     ),
 )
 ANY = {"type": "object"}

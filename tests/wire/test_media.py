@@ -17,6 +17,7 @@ from dragoman.tools import Observation
 from dragoman.tools.runtime import limit_output
 from dragoman.validate import check_request
 from dragoman.wire import CODECS
+from tests import strategies as some
 
 WIRES = sorted(CODECS)
 # The wires that accept an image in a tool result.
@@ -43,13 +44,6 @@ def use(*content: Any) -> list[d.Message]:
 
 # --- random conversations with media -----------------------------------------------------------
 
-JSON: Any = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 TYPES = st.sampled_from(
     [
@@ -87,17 +81,17 @@ MEDIA = st.builds(
     d.Image, SOURCES, st.none() | TYPES, st.sampled_from([None, "low", "high", "auto"])
 ) | st.builds(d.Document, SOURCES, TYPES, st.none() | TEXTS)
 CONTENT = TEXTS | st.lists(st.builds(d.Text, TEXTS) | MEDIA, max_size=4).map(tuple)
-ARGUMENTS = st.dictionaries(TEXTS, JSON, max_size=2)
+ARGUMENTS = st.dictionaries(TEXTS, some.json_values, max_size=2)
 STATES = st.none() | st.builds(
     d.Continuity,
     st.none() | TEXTS,
-    JSON,
+    some.json_values,
     st.none() | st.builds(d.Issuer, st.sampled_from(WIRES), st.none(), st.just("m")),
 )
 ISSUED = st.builds(
     d.Continuity,
     st.none() | TEXTS,
-    JSON,
+    some.json_values,
     st.builds(d.Issuer, st.sampled_from(WIRES), st.none(), st.just("m")),
 )
 MADE = st.builds(
@@ -109,7 +103,9 @@ SAID = (
     | st.builds(d.Text, TEXTS, STATES)
     | st.builds(d.Thinking, TEXTS, STATES)
     | st.builds(d.RedactedThinking, TEXTS, STATES)
-    | st.builds(d.Opaque, st.dictionaries(st.text(max_size=5), JSON, max_size=3), STATES)
+    | st.builds(
+        d.Opaque, st.dictionaries(st.text(max_size=5), some.json_values, max_size=3), STATES
+    )
 )
 # Models also call tools that were not offered, with names that servers reject.
 NAMES = st.sampled_from(

@@ -29,6 +29,7 @@ from dragoman.wire import Decoder, Encoded, HttpReply
 from dragoman.wire.ids import IdRule
 from dragoman.wire.openai import OpenAICodec, Quirks
 from dragoman.wire.openai.reply import OpenAIDecoder
+from tests import strategies as some
 
 from .cases import (
     BASE_URL,
@@ -436,23 +437,6 @@ def test_quirks_are_read_from_a_mapping_and_misspelled_ones_are_rejected() -> No
             OpenAICodec.connect("m", BASE_URL, wrong, known)
 
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=12),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=10,
-)
-OBJECTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
-
-
-WAYS_OUT: list[dict[str, Any]] = [{}, {"structured": "prompt"}, {"tools": "schema"}]
-
-
 DETAILS = [{"type": "reasoning.encrypted", "data": "x", "index": 0}]
 
 
@@ -644,7 +628,9 @@ def test_readiness_check_sends_requests_below_the_base_url(
 
 
 @FAST
-@given(body=JSON | st.binary(max_size=30), status=st.sampled_from([200, 204, 404, 503]))
+@given(
+    body=some.json_values | st.binary(max_size=30), status=st.sampled_from([200, 204, 404, 503])
+)
 def test_readiness_check_raises_only_provider_errors(body: Any, status: int) -> None:
     answer = {
         "status": status,

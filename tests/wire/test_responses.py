@@ -17,6 +17,7 @@ from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
 from dragoman.wire.ids import IdRule
 from dragoman.wire.responses import Quirks, ResponsesCodec
+from tests import strategies as some
 
 from .cases import (
     BASE_URL,
@@ -42,19 +43,7 @@ CASE_LIST = find_cases("responses")
 REPLIED = [case for case in CASE_LIST if case.reply is not None and case.options.status < 300]
 STREAMED = [case for case in REPLIED if case.is_stream]
 
-LEAVES = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-)
 WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
-JSON = st.recursive(
-    LEAVES | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
-    max_leaves=8,
-)
-OBJECTS = st.dictionaries(WORDS, JSON, max_size=4)
 
 
 def make_codec(**quirks: Any) -> ResponsesCodec:
@@ -227,7 +216,7 @@ def test_system_message_after_the_first_turn_is_rejected() -> None:
 # --- encoding random requests ------------------------------------------------------------------
 
 
-@given(data=st.text(max_size=40), more=OBJECTS, text=WORDS)
+@given(data=st.text(max_size=40), more=some.json_objects, text=WORDS)
 def test_reasoning_items_are_sent_back_unchanged(
     data: str, more: dict[str, Any], text: str
 ) -> None:
@@ -279,13 +268,13 @@ BLOCKS = st.one_of(
     st.builds(d.Text, WORDS, STATES),
     st.builds(d.Thinking, WORDS, STATES),
     st.builds(d.RedactedThinking, WORDS, STATES),
-    st.builds(d.ToolCall, IDS, st.just("any"), st.none() | OBJECTS, STATES),
+    st.builds(d.ToolCall, IDS, st.just("any"), st.none() | some.json_objects, STATES),
     st.builds(
         d.Opaque,
         st.builds(
             lambda kind, call_id: {"type": kind, "call_id": call_id}, st.sampled_from(KINDS), IDS
         )
-        | JSON,
+        | some.json_values,
         STATES,
     ),
 )
