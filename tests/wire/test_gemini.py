@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -871,82 +870,11 @@ def refusal(message: str, status: int = 400) -> tuple[int, dict[str, str], list[
 
 
 NO_SCHEMA = 'Invalid JSON payload received. Unknown name "responseJsonSchema"'
-NO_ID = "Unknown name \"id\" at 'contents[1].parts[0].function_{}': Cannot find field."
-PLACEHOLDER = {"placeholder_signature": "skip_thought_signature_validator"}
-LESSONS = [
-    (NO_SCHEMA, {"structured": "prompt"}),
-    ("* GenerateContentRequest.generation_config.response_json_schema: not supported",
-     {"structured": "prompt"}),
-    ("Function calling with a response mime type: 'application/json' is unsupported",
-     {"structured_with_tools": "prompt"}),
-    ("Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]'",
-     {"tool_schema": "parameters"}),
-    (NO_ID.format("call"), {"call_ids": False}),
-    (NO_ID.format("response"), {"call_ids": False}),
-    ("Function call is missing a thought_signature in functionCall parts.", PLACEHOLDER),
-    ("function call `clock` is missing a `thought_signature`.", PLACEHOLDER),
-]  # fmt: skip
-TALK = d.Request(
-    (
-        d.User("Hello"),
-        d.Assistant([d.ToolCall("fc-1", "clock", {})]),
-        d.ToolResult("fc-1", "noon"),
-    ),
-    [CLOCK],
-    response_schema=SCHEMA,
-    model=MODEL,
-)
-
-
-@pytest.mark.parametrize(("message", "learned"), LESSONS)
-def test_rejected_field_is_omitted_from_later_requests(
-    message: str, learned: dict[str, Any]
-) -> None:
-    status, headers, body = refusal(message)
-    error = CODEC.error(status, headers, b"".join(body))
-    lesson = CODEC.learn(error, TALK)
-    assert lesson is not None
-    assert lesson.quirks == msgspec.structs.replace(Quirks(), **learned)
-    assert lesson.encode(TALK).http.body != CODEC.encode(TALK).http.body
-    assert lesson.learn(error, TALK) is None
-    found = (lesson.model, lesson.base_url, lesson.issuer_vendor)
-    assert found == (CODEC.model, CODEC.base_url, None)
-
-
-@pytest.mark.parametrize("status", [400, 422, 500, 501])
-def test_field_rejections_with_different_statuses_are_recognised(status: int) -> None:
-    assert (
-        CODEC.learn(
-            CODEC.error(*refusal(LESSONS[0][0], status)[:2], refusal(LESSONS[0][0])[2][0]), TALK
-        )
-        is not None
-    )
-
-
-@pytest.mark.parametrize(
-    ("message", "status", "request_"),
-    [
-        (LESSONS[0][0], 400, HELLO),  # the request had no schema, so nothing is learned
-        (LESSONS[3][0], 400, HELLO),  # the request had no tools, so nothing is learned
-        (LESSONS[0][0], 401, TALK),
-        (LESSONS[0][0], 503, TALK),
-        ("Request contains an invalid argument.", 400, TALK),
-    ],
-)
-def test_nothing_is_learned_from_unrelated_errors(
-    message: str, status: int, request_: d.Request
-) -> None:
-    code, headers, body = refusal(message, status)
-    assert CODEC.learn(CODEC.error(code, headers, b"".join(body)), request_) is None
-
-
-def test_nothing_is_learned_from_an_error_without_text() -> None:
-    assert CODEC.learn(d.InvalidRequestError("no", status=400), TALK) is None
 
 
 async def test_provider_sends_again_without_the_rejected_field() -> None:
     answer = json.dumps(reply_of({"text": '{"a": "b"}'})).encode()
-    transport = FixtureTransport(refusal(LESSONS[0][0]), (200, {}, [answer]), (200, {}, [answer]))
+    transport = FixtureTransport(refusal(NO_SCHEMA), (200, {}, [answer]), (200, {}, [answer]))
     codec = GeminiCodec.connect(MODEL, BASE, None, d.Capabilities(), vendor="one")
     async with HttpProvider(
         codec, transport, name="p", model=MODEL, api_key="AIzaSecretSecretSecret"

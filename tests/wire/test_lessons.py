@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import connect, describe
-from dragoman.capabilities import Capabilities
-from dragoman.errors import InvalidRequestError
-from dragoman.messages import Request, RuntimeConfig, User
+import dragoman as d
 from dragoman.provider import HttpProvider
 from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
@@ -64,7 +61,7 @@ async def test_rejection_of_one_schema_does_not_affect_other_schemas(
     transport = FixtureTransport(
         error(REFUSED), error(REFUSED), answer("a"), answer("b"), answer("a")
     )
-    model = connect("m", base_url="http://test", transport=transport)
+    model = d.connect("m", base_url="http://test", transport=transport)
     with caplog.at_level(logging.WARNING, "dragoman"):
         paths = [
             (await model.complete("hi", response_schema=closed(name))).structured_path
@@ -81,14 +78,14 @@ async def test_rejection_of_one_schema_does_not_affect_other_schemas(
     assert [record.getMessage() for record in caplog.records] == [
         f"{model.name}/m: {detail}" for detail in learned
     ]
-    assert describe(model).splitlines()[1:] == [f"  learned: {detail}" for detail in learned]
+    assert d.describe(model).splitlines()[1:] == [f"  learned: {detail}" for detail in learned]
 
 
 async def test_rejection_of_the_format_field_affects_every_schema(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     transport = FixtureTransport(error(NO_FIELD), answer("a"), answer("b"))
-    model = connect("m", base_url="http://test", transport=transport, retries=1)
+    model = d.connect("m", base_url="http://test", transport=transport, retries=1)
     with caplog.at_level(logging.WARNING, "dragoman"):
         paths = [
             (await model.complete("hi", response_schema=closed(name))).structured_path
@@ -97,15 +94,15 @@ async def test_rejection_of_the_format_field_affects_every_schema(
     assert paths == ["prompt", "prompt"]
     assert len(caplog.records) == 1
     assert (
-        describe(model).splitlines()[-1]
+        d.describe(model).splitlines()[-1]
         == "  learned: the endpoint refused structured output: structured='prompt'"
     )
 
 
 def test_new_provider_remembers_no_rejections() -> None:
-    model = connect("m", base_url="http://test")
+    model = d.connect("m", base_url="http://test")
     assert model.lessons == ()
-    assert len(describe(model).splitlines()) == 1
+    assert len(d.describe(model).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -130,11 +127,11 @@ def test_new_provider_remembers_no_rejections() -> None:
 def test_every_wire_distinguishes_a_rejected_schema_from_a_rejected_field(
     wire: str, message: str, schema_message: str
 ) -> None:
-    codec: Any = CODECS[wire].connect("m", "http://127.0.0.1:9", None, Capabilities())
-    request = Request((User("hi"),), (), RuntimeConfig(max_tokens=9), closed("a"), model="m")
-    other = Request((User("hi"),), (), RuntimeConfig(max_tokens=9), closed("b"), model="m")
+    codec: Any = CODECS[wire].connect("m", "http://127.0.0.1:9", None, d.Capabilities())
+    request = d.Request((d.User("hi"),), (), d.RuntimeConfig(max_tokens=9), closed("a"), model="m")
+    other = d.Request((d.User("hi"),), (), d.RuntimeConfig(max_tokens=9), closed("b"), model="m")
     for said, spares_others in ((message, False), (schema_message, True)):
-        lesson = codec.learn(InvalidRequestError("", status=400, provider_message=said), request)
+        lesson = codec.learn(d.InvalidRequestError("", status=400, provider_message=said), request)
         assert lesson is not None
         assert lesson.encode(request).http.body != codec.encode(request).http.body
         assert (lesson.encode(other).http.body == codec.encode(other).http.body) is spares_others
@@ -142,27 +139,27 @@ def test_every_wire_distinguishes_a_rejected_schema_from_a_rejected_field(
 
 
 def test_number_of_remembered_schema_rejections_is_limited() -> None:
-    codec: Any = CODECS["openai"].connect("m", "http://127.0.0.1:9", None, Capabilities())
-    refusal = InvalidRequestError("", status=400, provider_message=REFUSED)
+    codec: Any = CODECS["openai"].connect("m", "http://127.0.0.1:9", None, d.Capabilities())
+    refusal = d.InvalidRequestError("", status=400, provider_message=REFUSED)
     for number in range(MAX_LESSONS + 5):
-        request = Request((User("hi"),), response_schema=closed(f"n{number}"), model="m")
+        request = d.Request((d.User("hi"),), response_schema=closed(f"n{number}"), model="m")
         codec = codec.learn(refusal, request)
     assert len(codec.lessons) == MAX_LESSONS
-    assert codec.quirks_for(Request((User("hi"),), model="m")) is codec.quirks
+    assert codec.quirks_for(d.Request((d.User("hi"),), model="m")) is codec.quirks
 
 
 def test_concurrent_rejections_are_remembered_once() -> None:
-    request = Request((User("hi"),), response_schema=closed("a"), model="m")
-    other = Request((User("hi"),), response_schema=closed("b"), model="m")
+    request = d.Request((d.User("hi"),), response_schema=closed("a"), model="m")
+    other = d.Request((d.User("hi"),), response_schema=closed("b"), model="m")
     learned = {}
     for message in (NO_FIELD, REFUSED):
-        model = connect("m", base_url="http://test", transport=FixtureTransport(answer("a")))
+        model = d.connect("m", base_url="http://test", transport=FixtureTransport(answer("a")))
         assert isinstance(model, HttpProvider)
         first = model.codec
         for each in (request, other):  # both requests were sent before the first rejection
             # Passing the error directly simulates two concurrent rejections.
             model._learn(  # noqa: SLF001
-                first, InvalidRequestError("", status=400, provider_message=message), each
+                first, d.InvalidRequestError("", status=400, provider_message=message), each
             )
         learned[message] = [lesson.split(":")[0] for lesson in model.lessons]
     assert learned == {
@@ -193,3 +190,136 @@ def test_concurrent_rejections_are_remembered_once() -> None:
 )
 def test_rejections_of_fields_and_schemas_are_distinguished(message: str, is_field: bool) -> None:
     assert is_about_field(message) is is_field
+
+
+# --- what each wire learns ---------------------------------------------------------------------
+
+Fields = dict[str, Any]
+NATIVE: Fields = {"response_schema": closed("a")}
+STREAM: Fields = {"stream": True}
+STRICT: Fields = {"tools": (d.Tool("f", "", closed("a")),)}
+TALK: Fields = {
+    **NATIVE,
+    "messages": (d.User("Hello"), d.Assistant([d.ToolCall("fc-1", "clock", {})]),
+                 d.ToolResult("fc-1", "noon")),
+    "tools": (d.Tool("clock"),),
+}  # fmt: skip
+NO_USAGE, BY_PROMPT, LOOSE = (
+    {"stream_usage": False},
+    {"structured": "prompt"},
+    {"strict_schemas": False},
+)
+NO_INCLUDE, LOOSE_TOOLS = {"encrypted_reasoning": False}, {"strict_tools": False}
+PLACEHOLDER = {"placeholder_signature": "skip_thought_signature_validator"}
+NO_REASONING = "Encrypted content is not supported with this model."
+BAD_TOOL = "Invalid schema for function 'closed'"
+NO_JSON_SCHEMA = 'Invalid JSON payload received. Unknown name "responseJsonSchema"'
+NO_PARAMETERS = "Unknown name \"parametersJsonSchema\" at 'tools[0].function_declarations[0]'"
+NO_ID = "Unknown name \"id\" at 'contents[1].parts[0].function_{}': Cannot find field."
+
+# Each entry: the wire, the status and text of an error, with its code after a vertical bar, the
+# request, quirks before the error, and quirks that must be learned from it.
+LEARNED: list[tuple[str, int, str, Fields, Fields, Fields | None]] = [
+    ("openai", 400, "Unknown parameter: 'stream_options'", STREAM, {}, NO_USAGE),
+    ("openai", 422, "body.stream_options: extra fields not permitted", STREAM, {}, NO_USAGE),
+    ("openai", 500, "stream_options", STREAM, {}, NO_USAGE),
+    ("openai", 400, "Unknown parameter: 'stream_options'", {}, {}, None),
+    ("openai", 400, "Unknown parameter: 'stream_options'", STREAM, NO_USAGE, None),
+    ("openai", 429, "stream_options", STREAM, {}, None),
+    ("openai", 401, "stream_options", STREAM, {}, None),
+    ("openai", 400, NO_FIELD, NATIVE, {}, BY_PROMPT),
+    ("openai", 400, "json_schema is not supported", NATIVE, {}, BY_PROMPT),
+    ("openai", 404, "no endpoint supports response_format", NATIVE, {}, BY_PROMPT),
+    ("openai", 500, "response_format", NATIVE, {}, LOOSE),
+    ("openai", 501, "response_format", NATIVE, LOOSE, BY_PROMPT),
+    ("openai", 400, REFUSED, NATIVE, {}, LOOSE),
+    ("openai", 503, "response_format", NATIVE, {}, None),
+    ("openai", 400, "response_format", {}, {}, None),
+    ("openai", 400, "response_format", NATIVE, BY_PROMPT, None),
+    ("openai", 400, "response_format", {**NATIVE, **STRICT}, {"tools": "schema"}, None),
+    ("openai", 400, "temperature is too hot", {**NATIVE, **STREAM}, {}, None),
+    ("openai", 400, "stream_options, response_format", {**NATIVE, **STREAM}, {}, NO_USAGE),
+    ("responses", 400, NO_REASONING, {}, {}, NO_INCLUDE),
+    ("responses", 400, "Unknown parameter: 'include'.|unknown_parameter", {}, {}, NO_INCLUDE),
+    ("responses", 422, "include: extra inputs are not permitted", {}, {}, NO_INCLUDE),
+    ("responses", 400, NO_REASONING, {}, NO_INCLUDE, None),
+    ("responses", 400,
+     "The encrypted content gAAA could not be verified.|invalid_encrypted_content",
+     {}, {}, None),
+    ("responses", 429, "Unknown parameter: 'include'.", {}, {}, None),
+    ("responses", 400, f"{BAD_TOOL}|invalid_function_parameters", STRICT, {}, LOOSE_TOOLS),
+    ("responses", 400, f"{BAD_TOOL}|invalid_function_parameters",
+     {"tools": (d.Tool("f", "", {"type": "object"}),)}, {}, None),
+    ("responses", 400, BAD_TOOL, STRICT, LOOSE_TOOLS, None),
+    ("responses", 400, "Invalid schema for response_format 'x'|invalid_json_schema",
+     {"response_schema": {"type": "object"}}, {}, BY_PROMPT),
+    ("responses", 500, "json_schema", NATIVE, LOOSE, BY_PROMPT),
+    ("responses", 400, "Unknown parameter: 'text.format'.", NATIVE, {}, BY_PROMPT),
+    ("responses", 400, "text.format", {}, {}, None),
+    ("responses", 400, "text.format", NATIVE, BY_PROMPT, None),
+    ("responses", 400, "temperature is too hot", {**NATIVE, **STRICT}, {}, None),
+    *[("gemini", status, NO_JSON_SCHEMA, TALK, {}, BY_PROMPT) for status in (400, 422, 500, 501)],
+    *[("gemini", status, NO_JSON_SCHEMA, TALK, {}, None) for status in (401, 503)],
+    ("gemini", 400,
+     "* GenerateContentRequest.generation_config.response_json_schema: not supported",
+     TALK, {}, BY_PROMPT),
+    ("gemini", 400,
+     "Function calling with a response mime type: 'application/json' is unsupported",
+     TALK, {}, {"structured_with_tools": "prompt"}),
+    ("gemini", 400, NO_PARAMETERS, TALK, {}, {"tool_schema": "parameters"}),
+    ("gemini", 400, NO_ID.format("call"), TALK, {}, {"call_ids": False}),
+    ("gemini", 400, NO_ID.format("response"), TALK, {}, {"call_ids": False}),
+    ("gemini", 400,
+     "Function call is missing a thought_signature in functionCall parts.", TALK, {},
+     PLACEHOLDER),
+    ("gemini", 400,
+     "function call `clock` is missing a `thought_signature`.", TALK, {}, PLACEHOLDER),
+    ("gemini", 400, NO_JSON_SCHEMA, {}, {}, None),  # the request had no schema
+    ("gemini", 400, NO_PARAMETERS, {}, {}, None),  # the request had no tools
+    ("gemini", 400, "Request contains an invalid argument.", TALK, {}, None),
+    ("gemini", 400, "", TALK, {}, None),
+]  # fmt: skip
+
+
+def make(wire: str, quirks: Fields) -> Any:
+    known = d.Capabilities()
+    return CODECS[wire].connect("m", "http://h/v1", quirks, known, vendor="v", keep_raw=False)
+
+
+@pytest.mark.parametrize(("wire", "status", "says", "fields", "before", "learned"), LEARNED)
+def test_rejected_fields_are_learned_from_error_texts(
+    wire: str, status: int, says: str, fields: Fields, before: Fields, learned: Fields | None
+) -> None:
+    codec, (text, _, code) = make(wire, before), says.partition("|")
+    request = d.Request(**{"messages": (d.User("Hello"),), "model": "m", **fields})
+    body = json.dumps({"error": {"message": text, "code": code or None}}).encode()
+    refusal = codec.error(status, {}, body)
+    lesson = codec.learn(refusal, request)
+    assert (lesson is None) is (learned is None)
+    if learned is None:
+        return
+    assert lesson.quirks_for(request) == make(wire, {**before, **learned}).quirks
+    assert lesson.encode(request).http.body != codec.encode(request).http.body
+    # The private attribute ``_keep_raw`` must be copied as well.
+    found = (lesson.model, lesson.base_url, lesson.issuer_vendor, lesson._keep_raw)  # noqa: SLF001
+    assert found == ("m", codec.base_url, "v", False)
+    assert codec.quirks == make(wire, before).quirks
+
+
+@pytest.mark.parametrize(
+    ("wire", "says", "fields", "times"),
+    [
+        ("openai", "stream_options response_format json_schema", {**NATIVE, **STREAM}, 3),
+        ("responses", "unknown include, invalid schema for function, text.format",
+         {**NATIVE, **STRICT}, 4),
+    ],
+)  # fmt: skip
+def test_repeated_rejections_are_learned_a_limited_number_of_times(
+    wire: str, says: str, fields: Fields, times: int
+) -> None:
+    codec, count = make(wire, {}), -1
+    refusal = d.InvalidRequestError("", status=400, provider_message=says)
+    while codec is not None:
+        codec = codec.learn(refusal, d.Request((d.User("Hello"),), model="m", **fields))
+        count += 1
+    assert count == times

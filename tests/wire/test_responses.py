@@ -31,12 +31,6 @@ from .cases import (
 
 HELLO = d.User("Hello")
 ANY = d.Tool("any", "Takes anything.", {"type": "object"})
-CLOSED = d.Tool(
-    "closed",
-    "",
-    {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
-)
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 HERE = d.Issuer("responses", None, MODEL)
 
 CASE_LIST = find_cases("responses")
@@ -383,77 +377,7 @@ def test_repeated_id_is_replaced_by_an_unused_id(last: str) -> None:
     assert sent == ["a", ({"b", "c"} - {last}).pop(), last]
 
 
-# --- fields learned from rejected requests -----------------------------------------------------
-
-NATIVE = {"response_schema": SCHEMA}
-STRICT = {"tools": (CLOSED,)}
-NO_INCLUDE = {"encrypted_reasoning": False}
-
-NO_REASONING = "Encrypted content is not supported with this model."
-BAD_STATE = "The encrypted content gAAA could not be verified."
-BAD_TOOL = "Invalid schema for function 'closed'"
-BAD_FORMAT = "Invalid schema for response_format 'x'"
-LOOSE_TOOLS, BY_PROMPT = {"strict_tools": False}, {"structured": "prompt"}
-
-# Each entry: status, error text, error code, request, quirks before the error, and quirks that
-# must be learned from it.
-Quirk = dict[str, Any]
-LESSONS: list[tuple[int, str, str | None, dict[str, Any], Quirk, Quirk | None]] = [
-    (400, NO_REASONING, None, {}, {}, NO_INCLUDE),
-    (400, "Unknown parameter: 'include'.", "unknown_parameter", {}, {}, NO_INCLUDE),
-    (422, "include: extra inputs are not permitted", None, {}, {}, NO_INCLUDE),
-    (400, NO_REASONING, None, {}, NO_INCLUDE, None),
-    (400, BAD_STATE, "invalid_encrypted_content", {}, {}, None),
-    (429, "Unknown parameter: 'include'.", None, {}, {}, None),
-    (400, BAD_TOOL, "invalid_function_parameters", STRICT, {}, LOOSE_TOOLS),
-    (400, BAD_TOOL, "invalid_function_parameters", {"tools": (ANY,)}, {}, None),
-    (400, BAD_TOOL, None, STRICT, LOOSE_TOOLS, None),
-    (400, BAD_FORMAT, "invalid_json_schema", NATIVE, {}, BY_PROMPT),
-    (400, "Unknown parameter: 'text.format'.", None, NATIVE, {}, BY_PROMPT),
-    (500, "json_schema", None, NATIVE, {"strict_schemas": False}, BY_PROMPT),
-    (400, "text.format", None, {}, {}, None),
-    (400, "text.format", None, NATIVE, BY_PROMPT, None),
-    (400, "temperature is too hot", None, {**NATIVE, **STRICT}, {}, None),
-]
-
-
-@pytest.mark.parametrize(("status", "says", "code", "fields", "before", "learned"), LESSONS)
-def test_rejected_fields_are_learned_from_error_texts(
-    status: int, says: str, code: str | None, fields: Any, before: Any, learned: Any
-) -> None:
-    codec = ResponsesCodec(MODEL, BASE_URL, Quirks(**before), vendor="v", keep_raw=False)
-    error = codec.error(
-        status, {}, json.dumps({"error": {"message": says, "code": code}}).encode()
-    )
-    lesson = codec.learn(error, make_request(**fields))
-    if learned is None:
-        assert lesson is None
-        return
-    assert lesson is not None
-    assert lesson.quirks_for(make_request(**fields)) == Quirks(**{**before, **learned})
-    # The private attribute ``_keep_raw`` must be copied as well.
-    assert (lesson.model, lesson.base_url, lesson.issuer_vendor, lesson._keep_raw) == (  # noqa: SLF001
-        MODEL,
-        BASE_URL,
-        "v",
-        False,
-    )
-    assert codec.quirks == Quirks(**before)
-    assert (
-        lesson.encode(make_request(**fields)).http.body
-        != codec.encode(make_request(**fields)).http.body
-    )
-
-
-def test_repeated_rejections_are_learned_a_limited_number_of_times() -> None:
-    codec: ResponsesCodec | None = make_codec()
-    says = "unknown include, invalid schema for function, text.format"
-    error = d.InvalidRequestError("", status=400, provider_message=says)
-    count = 0
-    while codec is not None:
-        codec = codec.learn(error, make_request(**NATIVE, **STRICT))
-        count += 1
-    assert count == 4
+# --- conversations with a provider --------------------------------------------------------------
 
 
 async def test_encrypted_reasoning_is_sent_back_in_the_next_turn() -> None:
