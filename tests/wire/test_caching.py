@@ -54,21 +54,6 @@ def marks(body: Any, path: str = "") -> list[str]:
 # --- where cache marks are placed --------------------------------------------------------------
 
 
-def test_automatic_cache_marks_are_on_tools_system_prompt_and_last_two_turns() -> None:
-    body, warnings = encode("anthropic", LONG, "auto", TOOLS)
-    assert marks(body) == [
-        ".tools[1]",
-        ".system[0]",
-        ".messages[2].content[0]",
-        ".messages[4].content[0]",
-    ]
-    assert body["messages"][0] == {"role": "user", "content": "one"}
-    assert body["messages"][4]["content"] == [
-        {"type": "text", "text": "three", "cache_control": MARK}
-    ]
-    assert warnings == ()
-
-
 def test_new_conversation_gets_an_automatic_cache_mark() -> None:
     assert marks(encode("anthropic", [d.User("one")], "auto")[0]) == [".messages[0].content[0]"]
 

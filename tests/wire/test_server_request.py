@@ -431,57 +431,10 @@ def test_chat_completions_requests_are_read() -> None:
     assert not decode("openai", stream=True).stream_usage
 
 
-def test_messages_requests_are_read() -> None:
-    result = {
-        "type": "tool_result",
-        "tool_use_id": "t",
-        "content": [{"type": "text", "text": "rain"}],
-        "is_error": True,
-    }
-    asked = decode(
-        "anthropic",
-        system=[{"type": "text", "text": "Be terse."}, {"type": "text", "text": "Be kind."}],
-        messages=[
-            HELLO,
-            {"role": "assistant",
-             "content": [{"type": "tool_use", "id": "t", "name": "a", "input": {}}]},
-            {"role": "user", "content": [result, {"type": "text", "text": "Well?"}]},
-            {"role": "assistant",
-             "content": [{"type": "server_tool_use", "id": "s", "name": "b", "input": {}}]},
-            {"role": "user",
-             "content": [{"type": "document", "title": "T",
-                          "source": {"type": "text", "data": "hi"}}]},
-        ],
-        thinking={"type": "adaptive"},
-        output_config={"effort": "high", "format": {"type": "json_schema", "schema": SCHEMA}},
-        tool_choice={"type": "any"},
-    )  # fmt: skip
-    system, kind, hello, _, answer, well, opaque, document = asked.request.messages
-    assert (system, kind, hello) == (d.System("Be terse."), d.System("Be kind."), d.User("Hello"))
-    assert (answer, well) == (d.ToolResult("t", "rain", is_error=True), d.User("Well?"))
-    assert isinstance(opaque.content[0], d.Opaque)
-    assert document == d.User([d.Document(d.Inline("aGk="), "text/plain", "T")])
-    assert asked.request.config.reasoning == "high"
-    assert asked.request.response_schema == SCHEMA
-    assert asked.request.tool_choice == "required"
-    assert asked.request.config.extras == {}
-
-
 def test_token_counting_request_needs_no_max_tokens() -> None:
     body = msgspec.json.encode({"model": "m", "messages": [HELLO]})
     asked = SERVER_CODECS["anthropic"].decode(body, "/v1/messages/count_tokens")
     assert asked.request.config.max_tokens is None
-
-
-def test_citations_of_a_sent_back_text_are_kept() -> None:
-    cited = {"type": "text", "text": "a", "citations": [{"type": "char_location"}]}
-    request = decode(
-        "anthropic", messages=[HELLO, {"role": "assistant", "content": [cited]}, HELLO]
-    ).request
-    block = request.messages[1].content[0]
-    assert isinstance(block, d.Text)
-    assert isinstance(block.continuity, d.Continuity)
-    assert block.continuity.opaque == {"citations": [{"type": "char_location"}]}
 
 
 KEYS = [
