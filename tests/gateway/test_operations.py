@@ -200,10 +200,10 @@ async def test_sigterm_ends_the_server_after_the_drain_delay() -> None:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
 
 
-async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_path: Path) -> None:
-    go = asyncio.Event()
+def streaming_until(go: asyncio.Event) -> Any:
+    """Return a handler that sends the first half of a stream, and the last after ``go``."""
 
-    async def slow(connection: Connection) -> None:
+    async def handler(connection: Connection) -> None:
         if connection.seen.method == "GET":
             connection.reply(200, b'{"data": [{"id": "m"}]}')
             return
@@ -217,7 +217,12 @@ async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_pa
         connection.chunk(chunk("last") + chunk(None, "stop") + DONE)
         connection.end_stream()
 
-    async with serve(slow) as one, serve(answering("second server")) as two:
+    return handler
+
+
+async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_path: Path) -> None:
+    go = asyncio.Event()
+    async with serve(streaming_until(go)) as one, serve(answering("second server")) as two:
         config = Path(write_config(tmp_path, one.url))
         side = f"http://127.0.0.1:{(port := find_free_port())}"
         options = ["--config", str(config), "--model", "fast=up:m", "--ready-port", str(port)]
@@ -249,8 +254,14 @@ async def test_real_process_reloads_and_finishes_running_calls_on_signals(tmp_pa
                 assert await get(f"{side}/health") == (200, {"status": "ok"})
                 go.set()
                 assert (await streaming.content.read()).endswith(DONE)
+            assert process.stderr is not None
+            said = (await process.stderr.read()).decode()
             await arrival(process.wait(), "the end of the gateway")
         await wait_until_closed(side)
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    [streamed] = [line["inbound"] for line in lines if line.get("stream")]
+    assert (streamed["name"], streamed["status"]) == ("fast", 200)
+    assert "canary" not in said
 
 
 async def wait_until_closed(url: str) -> None:
@@ -408,19 +419,7 @@ async def test_workers_share_the_readiness_port_and_serve_it_while_they_drain(
     tmp_path: Path,
 ) -> None:
     go = asyncio.Event()
-
-    async def slow(connection: Connection) -> None:
-        if connection.seen.method == "GET":
-            connection.reply(200, b'{"data": [{"id": "m"}]}')
-            return
-        connection.begin_stream()
-        connection.chunk(chunk("first"))
-        await connection.writer.drain()
-        await go.wait()
-        connection.chunk(chunk(None, "stop") + DONE)
-        connection.end_stream()
-
-    async with serve(slow) as upstream:
+    async with serve(streaming_until(go)) as upstream:
         side = f"http://127.0.0.1:{(port := find_free_port())}"
         options = ["--config", write_config(tmp_path, upstream.url), "--model", "fast=up:m"]
         options += ["--ready-port", str(port), "--workers", "2", "--drain-delay", "1"]

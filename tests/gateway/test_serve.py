@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from dragoman.cli import main
 from dragoman.cli.serve import _fit_open_files
 from dragoman.gateway.keys import hash_key
-from tests.server import DONE, Connection, chunk, completion, serve
+from tests.server import Connection, completion, serve
 from tests.waiting import PATIENCE, arrival, poll, until
 
 KEY = "dg-key"
@@ -89,47 +89,6 @@ async def ask_health(url: str) -> int | None:
             return reply.status
     except aiohttp.ClientConnectionError:
         return None
-
-
-async def test_running_reply_is_finished_before_the_process_ends(tmp_path: Path) -> None:
-    go = asyncio.Event()
-
-    async def handler(connection: Connection) -> None:
-        connection.begin_stream()
-        connection.chunk(chunk("Bon"))
-        await connection.writer.drain()
-        await go.wait()
-        connection.chunk(chunk("jour") + chunk(None, "stop") + DONE)
-        connection.end_stream()
-
-    async with serve(handler) as upstream:
-        config = write_config(tmp_path, upstream.url)
-        async with (
-            running("--config", config, "--model", "fast=up:m") as (url, process),
-            aiohttp.ClientSession() as session,
-            session.post(f"{url}/v1/chat/completions", json={**BODY, "stream": True}) as reply,
-        ):
-            while b"Bon" not in await reply.content.readany():
-                pass
-            process.send_signal(signal.SIGTERM)
-            await poll(
-                lambda: ask_health(url),
-                lambda status: status is None,
-                "the gateway to reject new connections",
-            )
-            go.set()
-            rest = await reply.content.read()
-            assert b"jour" in rest
-            assert rest.endswith(b"data: [DONE]\n\n")
-            assert process.stderr is not None
-            said = (await process.stderr.read()).decode()
-            await arrival(process.wait(), "the end of the gateway")
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert [
-        (line["inbound"]["name"], line["inbound"]["status"], line["stream"]) for line in lines
-    ] == [("fast", 200, True)]
-    assert "secret" not in said
-    assert "canary" not in said
 
 
 async def test_several_workers_share_the_limit_of_a_key(tmp_path: Path) -> None:
