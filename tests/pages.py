@@ -173,13 +173,9 @@ def _anthropic() -> dict[str, Any]:
     usage = {"input_tokens": 12, "output_tokens": 8}
     content = [{"type": "text", "text": ANSWER}]
     return {
-        "id": "m",
-        "type": "message",
-        "model": "c",
-        "content": content,
-        "stop_reason": "end_turn",
+        "id": "m", "type": "message", "model": "c", "content": content, "stop_reason": "end_turn",
         "usage": usage,
-    }
+    }  # fmt: skip
 
 
 def _gemini() -> dict[str, Any]:
@@ -199,12 +195,8 @@ def _responses() -> dict[str, Any]:
     }
     usage = {"input_tokens": 12, "output_tokens": 8, "total_tokens": 20}
     return {
-        "id": "r",
-        "object": "response",
-        "status": "completed",
-        "output": [item],
-        "usage": usage,
-    }
+        "id": "r", "object": "response", "status": "completed", "output": [item], "usage": usage,
+    }  # fmt: skip
 
 
 def example_of(schema: dict[str, Any]) -> Any:

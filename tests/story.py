@@ -78,25 +78,18 @@ STORY: list[logs.Payload] = [
     *use(2, "bash", REMOVE, "I will clear the disk."),
     logs.PermissionDenied("tu_2", "bash", "policy", "bash: rm *", "removes files"),
     logs.MessageRecorded(d.ToolResult("call_2", "denied: removes files", is_error=True)),
-    logs.CallFailed(
-        **MODEL,
-        request_id="r3",
-        error_class="rate_limit",
-        error_message_redacted="slow down",
-        latency_ms=30.0,
-        status=429,
-    ),
+    logs.CallFailed(**MODEL, request_id="r3", error_class="rate_limit",
+                    error_message_redacted="slow down", latency_ms=30.0, status=429),
     *call(3, (1500, 80, 1300), "0.00219"),
     *use(3, "edit_file", EDIT, "The sign is wrong."),
     logs.PermissionRequested("tu_3", "edit_file", "writes a file", "write: ask"),
     logs.PermissionGranted("tu_3", "edit_file", "user", reason="looks right"),
     *observe(3, "edit_file", EDIT, "1 replacement"),
     *call(4, (1600, 20, 1500), None, "end_turn"),
-    logs.MessageRecorded(
-        d.Assistant("The tests are green."), "claude-sonnet-4-6", "anthropic", "r4", "stop"
-    ),
+    logs.MessageRecorded(d.Assistant("The tests are green."), "claude-sonnet-4-6", "anthropic",
+                         "r4", "stop"),
     logs.SessionFinished("completed", None, 4),
-]
+]  # fmt: skip
 LEFT_OPEN: list[logs.Payload] = [
     logs.SessionStarted("Only look"),
     logs.MessageRecorded(d.User("Only look")),

@@ -120,23 +120,13 @@ EVENTS: dict[type, SearchStrategy[d.Event]] = {
     d.ThinkingDelta: st.builds(d.ThinkingDelta, *head, indices, texts, maybe(texts)),
     d.ToolUseStart: st.builds(d.ToolUseStart, *head, indices, words, words),
     d.ToolUseInputDelta: st.builds(d.ToolUseInputDelta, *head, indices, words, texts),
-    d.ToolUseEnd: st.builds(
-        d.ToolUseEnd, *head, indices, words, json_objects, maybe(intents), problems, maybe(texts)
-    ),
-    d.MessageComplete: st.builds(
-        d.MessageComplete,
-        *head,
-        finish_reasons,
-        st.lists(assistant_blocks, max_size=3).map(tuple),
-        usages,
-        maybe(texts),
-        maybe(texts),
-        maybe(texts),
-        json_values,
-        maybe(texts),
-        st.lists(warnings, max_size=2).map(tuple),
-    ),
-}
+    d.ToolUseEnd: st.builds(d.ToolUseEnd, *head, indices, words, json_objects, maybe(intents),
+                            problems, maybe(texts)),
+    d.MessageComplete: st.builds(d.MessageComplete, *head, finish_reasons,
+                                 st.lists(assistant_blocks, max_size=3).map(tuple), usages,
+                                 maybe(texts), maybe(texts), maybe(texts), json_values,
+                                 maybe(texts), st.lists(warnings, max_size=2).map(tuple)),
+}  # fmt: skip
 events: SearchStrategy[d.Event] = st.one_of(*EVENTS.values())
 
 # --- strategies for the calls that a wire makes to the assembler ------------------------------

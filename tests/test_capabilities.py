@@ -106,42 +106,26 @@ def test_media_types_may_be_given_as_any_collection(kind: Any) -> None:
 
 
 WRONG = [
-    (
-        {"supports_telepathy": True},
-        "capabilities: unknown name 'supports_telepathy'; one of supports_images, ",
-    ),
+    ({"supports_telepathy": True},
+     "capabilities: unknown name 'supports_telepathy'; one of supports_images, "),
     ({"supports_images": 1}, "capabilities: supports_images must be true or false, not 1"),
     ({"supports_tools": "yes"}, "capabilities: supports_tools must be true or false, not 'yes'"),
-    (
-        {"max_context_tokens": 0},
-        "capabilities: max_context_tokens must be a positive whole number, not 0",
-    ),
-    (
-        {"max_context_tokens": True},
-        "capabilities: max_context_tokens must be a positive whole number, not True",
-    ),
-    (
-        {"max_output_tokens": 1.5},
-        "capabilities: max_output_tokens must be a positive whole number, not 1.5",
-    ),
-    (
-        {"max_output_tokens": "1"},
-        "capabilities: max_output_tokens must be a positive whole number, not '1'",
-    ),
-    (
-        {"accepted_image_media_types": "image/png"},
-        "must be a list of media types, not 'image/png'",
-    ),
+    ({"max_context_tokens": 0},
+     "capabilities: max_context_tokens must be a positive whole number, not 0"),
+    ({"max_context_tokens": True},
+     "capabilities: max_context_tokens must be a positive whole number, not True"),
+    ({"max_output_tokens": 1.5},
+     "capabilities: max_output_tokens must be a positive whole number, not 1.5"),
+    ({"max_output_tokens": "1"},
+     "capabilities: max_output_tokens must be a positive whole number, not '1'"),
+    ({"accepted_image_media_types": "image/png"},
+     "must be a list of media types, not 'image/png'"),
     ({"accepted_image_media_types": [1]}, "must be a list of media types, not [1]"),
-    (
-        {"accepted_image_media_types": 5},
-        "capabilities: accepted_image_media_types must be a list of media types, not 5",
-    ),
-    (
-        {"accepted_image_media_types": iter(())},
-        "capabilities: accepted_image_media_types must be a list of media types",
-    ),
-]
+    ({"accepted_image_media_types": 5},
+     "capabilities: accepted_image_media_types must be a list of media types, not 5"),
+    ({"accepted_image_media_types": iter(())},
+     "capabilities: accepted_image_media_types must be a list of media types"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "message"), WRONG)

@@ -498,16 +498,9 @@ def test_calls_of_server_tools_become_opaque_blocks() -> None:
     chunks = [
         {"choices": [{"index": 0, "delta": {"executed_tools": [begun]}}]},
         {"choices": [{"index": 0, "delta": {"executed_tools": [RAN, {"type": "python"}]}}]},
-        {
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": {"content": "Long.", "executed_tools": 5},
-                    "finish_reason": "stop",
-                }
-            ]
-        },
-    ]
+        {"choices": [{"index": 0, "delta": {"content": "Long.", "executed_tools": 5},
+                      "finish_reason": "stop"}]},
+    ]  # fmt: skip
     for reply in (
         reply_of("openai", chat(content="Long.", executed_tools=[RAN, {"type": "python"}])),
         reply_of("openai", chunks, stream=True),

@@ -97,15 +97,11 @@ def test_tool_call_is_printed_and_not_run(words: list[str], tmp_path: Path) -> N
         (429, b"{}", 13, "wait 7 s"),
         (500, b"{}", 14, "provider_unavailable"),
         (400, b"{}", 15, "provider_invalid_request"),
-        (
-            400,
-            b'{"error": {"message": "this model does not support image input"}}',
-            16,
-            "content_block",
-        ),
+        (400, b'{"error": {"message": "this model does not support image input"}}', 16,
+         "content_block"),
         (200, b"{}", 17, "provider_invalid_response"),
     ],
-)
+)  # fmt: skip
 def test_exit_code_depends_on_the_error(status: int, body: bytes, code: int, words: str) -> None:
     async def refuse(connection: Connection) -> None:
         connection.reply(status, body, retry_after="7")

@@ -107,14 +107,10 @@ def test_documented_class_tree_matches_the_inheritance() -> None:
 # --- attributes of errors ----------------------------------------------------------------------
 
 FACTS = {
-    "status": 418,
-    "provider": "teapot",
-    "model": "earl-grey",
-    "request_id": "req_1",
-    "provider_code": "short_and_stout",
-    "provider_message": "I cannot brew coffee",
+    "status": 418, "provider": "teapot", "model": "earl-grey", "request_id": "req_1",
+    "provider_code": "short_and_stout", "provider_message": "I cannot brew coffee",
     "retry_after": 2.5,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -187,25 +183,17 @@ WORDS = [
     (d.RateLimitError("slow"), "slow. Wait and try again, or send less."),
     (d.RateLimitError("slow."), "slow. Wait and try again, or send less."),
     (d.RateLimitError("slow?"), "slow? Wait and try again, or send less."),
-    (
-        d.CallCancelledError("stop", status=499),
-        "stop (HTTP 499). Call again if the answer is still wanted.",
-    ),
-    (
-        d.InvalidRequestError("no"),
-        "no. Change what is named; the same request would be refused again.",
-    ),
+    (d.CallCancelledError("stop", status=499),
+     "stop (HTTP 499). Call again if the answer is still wanted."),
+    (d.InvalidRequestError("no"),
+     "no. Change what is named; the same request would be refused again."),
     (d.UnsupportedFeatureError("no"), "no. Leave the setting out, or use a model that has it."),
-    (
-        d.UnsupportedContentError("no"),
-        "no. Send it in another form, or use a model that reads it.",
-    ),
+    (d.UnsupportedContentError("no"),
+     "no. Send it in another form, or use a model that reads it."),
     (d.InvalidResponseError("no"), "no. Check that the server at the base URL speaks this wire."),
-    (
-        d.StructuredOutputError("no"),
-        "no. The text is in error.output_content; ask again, or with a simpler schema.",
-    ),
-]
+    (d.StructuredOutputError("no"),
+     "no. The text is in error.output_content; ask again, or with a simpler schema."),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "text"), WORDS)
@@ -308,18 +296,12 @@ BODIES: list[tuple[str | bytes | None, Any, Any]] = [
     ("[" * 10_000, "[" * 10_000, None),  # this JSON is nested too deeply to be parsed
     ("[1]", [1], None),
     ('{"error": "no"}', {"error": "no"}, None),
-    (
-        '{"error": {"details": [], "metadata": {"a": 1}}}',
-        {"error": {"details": [], "metadata": {"a": 1}}},
-        {"a": 1},
-    ),
-    (
-        '{"innererror": {"a": 1}, "details": [2]}',
-        {"innererror": {"a": 1}, "details": [2]},
-        {"a": 1},
-    ),
+    ('{"error": {"details": [], "metadata": {"a": 1}}}',
+     {"error": {"details": [], "metadata": {"a": 1}}}, {"a": 1}),
+    ('{"innererror": {"a": 1}, "details": [2]}', {"innererror": {"a": 1}, "details": [2]},
+     {"a": 1}),
     ('{"error": {"message": "no"}}', {"error": {"message": "no"}}, None),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "parsed", "inner"), BODIES)
@@ -372,23 +354,12 @@ def test_any_long_part_of_an_echoed_prompt_is_detected(prompt: str, data: st.Dat
 # --- headers kept on an error ------------------------------------------------------------------
 
 HEADERS = {
-    "Authorization": "Bearer abcdefghijkl",
-    "Set-Cookie": "session=1",
-    "X-Api-Key": "abc",
-    "Openai-Organization": "me",
-    "CF-Ray": "ray",
-    "Content-Type": "text/html",
-    "Date": "today",
-    "OpenAI-Processing-Ms": "5",
-    "Request-Id": "a",
-    "Retry-After": "1",
-    "Retry-After-Ms": "1000",
-    "X-Request-Id": "b",
-    "X-Should-Retry": "true",
-    "X-RateLimit-Remaining": "9",
-    "Anthropic-RateLimit-Tokens-Reset": "later",
-    "X-RateLimit-Note": "sk-abcdefghijklmnop",
-}
+    "Authorization": "Bearer abcdefghijkl", "Set-Cookie": "session=1", "X-Api-Key": "abc",
+    "Openai-Organization": "me", "CF-Ray": "ray", "Content-Type": "text/html", "Date": "today",
+    "OpenAI-Processing-Ms": "5", "Request-Id": "a", "Retry-After": "1", "Retry-After-Ms": "1000",
+    "X-Request-Id": "b", "X-Should-Retry": "true", "X-RateLimit-Remaining": "9",
+    "Anthropic-RateLimit-Tokens-Reset": "later", "X-RateLimit-Note": "sk-abcdefghijklmnop",
+}  # fmt: skip
 
 
 def test_only_safe_headers_are_kept_on_an_error() -> None:

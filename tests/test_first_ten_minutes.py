@@ -173,18 +173,13 @@ COMMANDS = {
         "dragoman plan conversation.json --to anthropic:claude-sonnet-4-6"
     ],
     "dragoman serve --model fast=openai:gpt-5-mini --model small=local": ["dragoman serve --help"],
-    "dragoman serve · sim · check URL": [
-        "dragoman serve --help",
-        "dragoman sim script.yaml --check",
-        "dragoman check --help",
-    ],
+    "dragoman serve · sim · check URL": ["dragoman serve --help",
+                                         "dragoman sim script.yaml --check",
+                                         "dragoman check --help"],
     "dragoman agent GOAL": ["dragoman agent 'What does notes.txt contain?' --model box:llama3"],
-    "dragoman log · replay": [
-        "dragoman ask box:llama3 Hello",
-        "dragoman log list",
-        "dragoman replay last",
-    ],
-}
+    "dragoman log · replay": ["dragoman ask box:llama3 Hello", "dragoman log list",
+                              "dragoman replay last"],
+}  # fmt: skip
 
 
 def test_every_readme_command_is_tested() -> None:

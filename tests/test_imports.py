@@ -56,20 +56,14 @@ def test_importing_the_package_loads_no_other_module() -> None:
     [
         ("from dragoman import User", ["asyncio", "uvicorn", "yaml", "dragoman.provider"]),
         ("from dragoman import AuthenticationError", ["asyncio", "uvicorn", "yaml"]),
-        (
-            "from dragoman import connect",
-            ["uvicorn", "yaml", "click", "platformdirs", "jsonschema_rs", "dragoman.registry"],
-        ),
-        (
-            "from dragoman import Registry; Registry",
-            ["uvicorn", "click", "dragoman.local", "xllamacpp"],
-        ),
-        (
-            "from dragoman.cli import main",
-            ["asyncio", "msgspec", "uvicorn", "yaml", "rich", "dragoman.provider"],
-        ),
+        ("from dragoman import connect",
+         ["uvicorn", "yaml", "click", "platformdirs", "jsonschema_rs", "dragoman.registry"]),
+        ("from dragoman import Registry; Registry",
+         ["uvicorn", "click", "dragoman.local", "xllamacpp"]),
+        ("from dragoman.cli import main",
+         ["asyncio", "msgspec", "uvicorn", "yaml", "rich", "dragoman.provider"]),
     ],
-)
+)  # fmt: skip
 def test_importing_a_name_loads_only_the_modules_it_needs(
     statement: str, absent: list[str]
 ) -> None:

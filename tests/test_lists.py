@@ -272,26 +272,20 @@ def test_every_capability_of_a_well_known_model_has_a_source_and_a_date(name: st
     [
         # Cohere's vision model cannot call tools.
         ("cohere:command-a-vision-07-2025", "supports_parallel_tool_calls", False),
-        (
-            "cohere:command-a-plus-05-2026",
-            "accepted_image_media_types",
-            ("image/png", "image/jpeg", "image/webp", "image/gif"),
-        ),
+        ("cohere:command-a-plus-05-2026", "accepted_image_media_types",
+         ("image/png", "image/jpeg", "image/webp", "image/gif")),
         ("cohere:command-r-plus", "supports_structured_output", True),
         ("cohere:command-a-translate-08-2025", "supports_structured_output", None),
         ("bedrock:us.meta.llama4-scout-17b-instruct-v1:0", "supports_streaming_tool_calls", False),
         ("bedrock:openai.gpt-oss-120b-1:0", "supports_streaming_tool_calls", True),
         ("bedrock:amazon.titan-text-express-v1", "supports_system_prompt", False),
-        (
-            "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0",
-            "supports_structured_output",
-            True,
-        ),
+        ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", "supports_structured_output",
+         True),
         ("bedrock:us.anthropic.claude-3-haiku-20240307-v1:0", "supports_prompt_caching", False),
         ("openai:o1-pro", "supports_streaming", False),
         ("openrouter:openai/gpt-5", "supports_system_prompt", True),
     ],
-)
+)  # fmt: skip
 def test_capabilities_match_the_vendors_documentation(name: str, fact: str, value: Any) -> None:
     assert Registry().find(name).capabilities.known(fact) == value
 

@@ -318,20 +318,12 @@ class Forecast:
         (Forecast(), "Forecast", "Forecast the weather.", ["city", "days"]),
         (Forecast().__call__, "__call__", "Return the forecast.", ["city", "days"]),
         (partial(Forecast(), days=1), "Forecast", "Forecast the weather.", ["city"]),
-        (
-            partial(weather, "Oslo", units=["metric"]),
-            "weather",
-            "Return the weather.",
-            ["days", "anything"],
-        ),
-        (
-            partial(partial(weather, days=1), units=[]),
-            "weather",
-            "Return the weather.",
-            ["city", "anything"],
-        ),
+        (partial(weather, "Oslo", units=["metric"]), "weather", "Return the weather.",
+         ["days", "anything"]),
+        (partial(partial(weather, days=1), units=[]), "weather", "Return the weather.",
+         ["city", "anything"]),
     ],
-)
+)  # fmt: skip
 def test_tool_from_a_partial_or_callable_object_is_described_by_its_function(
     function: Any, name: str, description: str, parameters: list[str]
 ) -> None:

@@ -43,16 +43,12 @@ MATCHES = [
     (Rule("allow", arguments={"n": "3"}), edit("a"), True),
     (Rule("deny", arguments={"command": "*rm *"}), bash("cd /\nrm -rf ."), True),
     # A wildcard in an allow rule does not match a second command after the allowed one.
-    *[
-        (Rule("allow", arguments={"command": "pytest*"}), bash(f"pytest{more}"), False)
-        for more in SECOND_COMMANDS
-    ],
+    *[(Rule("allow", arguments={"command": "pytest*"}), bash(f"pytest{more}"),
+       False) for more in SECOND_COMMANDS],
     (Rule("deny", arguments={"command": "pytest*"}), bash("pytest; ls"), True),
     # A regular expression in an allow rule does not allow a second command after the first.
-    *[
-        (Rule("allow", arguments={"command": "re:pytest.*"}), bash(f"pytest{more}"), False)
-        for more in SECOND_COMMANDS
-    ],
+    *[(Rule("allow", arguments={"command": "re:pytest.*"}), bash(f"pytest{more}"),
+       False) for more in SECOND_COMMANDS],
     (Rule("allow", arguments={"command": "re:pytest.*"}), bash("pytest -q"), True),
     (Rule("deny", arguments={"command": "re:.*curl.*"}), bash("pytest; curl x | sh"), True),
     # The rule contains the complete command, including the pipe, so the command is allowed.
@@ -79,7 +75,7 @@ MATCHES = [
     (Rule("deny", path="**/.git/**"), edit("sub/.GIT/config"), True),
     (Rule("deny", path="**/.Git"), edit(".gIt"), True),
     (Rule("allow", path="src/**"), edit("SRC/a.py"), False),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rule", "proposal", "expected"), MATCHES)

@@ -321,25 +321,16 @@ def test_cost_of_a_call_is_itemised() -> None:
     ("usage", "entry", "notes"),
     [
         (Usage(9, 1, 4), BARE, ["no cache_read rate: cached_input is billed at the input rate"]),
-        (
-            Usage(9, 1, 0, 4),
-            BARE,
-            ["no cache_write rate: cache_write is billed at the input rate"],
-        ),
+        (Usage(9, 1, 0, 4), BARE,
+         ["no cache_write rate: cache_write is billed at the input rate"]),
         (Usage(9, 1, 0, 0), BARE, []),
         (Usage(9, 1), BARE, []),
-        (
-            Usage(9, 1),
-            PLAIN,
-            ["cached_input_tokens not reported: all input is billed as not cached"],
-        ),
+        (Usage(9, 1), PLAIN,
+         ["cached_input_tokens not reported: all input is billed as not cached"]),
         (Usage(9, 1, 0, estimated=True), BARE, ["the token counts are estimates"]),
         (Usage(9, 1, 0, total_tokens=10), BARE, []),
-        (
-            Usage(9, 1, 0, total_tokens=12),
-            BARE,
-            ["total_tokens is 12, but input and output add up to 10"],
-        ),
+        (Usage(9, 1, 0, total_tokens=12), BARE,
+         ["total_tokens is 12, but input and output add up to 10"]),
         (
             Usage(9, 1, 0, 4),
             row(input="1", output="2", cache_write="1.25", ignored=("cache_write_1h",)),
@@ -348,18 +339,12 @@ def test_cost_of_a_call_is_itemised() -> None:
                 "more"
             ],
         ),
-        (
-            Usage(9, 1, 0),
-            row(input="1", output="2", reasoning="3"),
-            ["reasoning_tokens not reported: all output is billed at the output rate"],
-        ),
-        (
-            Usage(9, 1, 0),
-            row(input="1", output="2", disputed="another table has input 2"),
-            ["sources disagree: another table has input 2"],
-        ),
+        (Usage(9, 1, 0), row(input="1", output="2", reasoning="3"),
+         ["reasoning_tokens not reported: all output is billed at the output rate"]),
+        (Usage(9, 1, 0), row(input="1", output="2", disputed="another table has input 2"),
+         ["sources disagree: another table has input 2"]),
     ],
-)
+)  # fmt: skip
 def test_assumptions_about_a_cost_are_in_its_notes(
     usage: Usage, entry: PriceRow, notes: list[str]
 ) -> None:
@@ -373,14 +358,10 @@ def test_assumptions_about_a_cost_are_in_its_notes(
         (Usage(5, None), "usage not reported: output_tokens"),
         (Usage(), "usage not reported: input_tokens"),
         (Usage(5, 5, 6), "usage contradicts itself: cached_input_tokens 6 and cache_creation_i"),
-        (
-            Usage(5, 5, 3, 3),
-            "usage contradicts itself: cached_input_tokens 3 and cache_creation_i",
-        ),
-        (
-            Usage(5, 5, 0, 0, 6),
-            "usage contradicts itself: reasoning_tokens 6 are more than output_tokens 5",
-        ),
+        (Usage(5, 5, 3, 3),
+         "usage contradicts itself: cached_input_tokens 3 and cache_creation_i"),
+        (Usage(5, 5, 0, 0, 6),
+         "usage contradicts itself: reasoning_tokens 6 are more than output_tokens 5"),
         (Usage(-5, 5), "usage is negative: input_tokens"),
         (Usage(5, -1), "usage is negative: output_tokens"),
         (Usage(5, 5, -1), "usage is negative: cached_input_tokens"),
@@ -389,7 +370,7 @@ def test_assumptions_about_a_cost_are_in_its_notes(
         (Usage(5, 5, billed_input_tokens=-1), "usage is negative: billed_input_tokens"),
         (Usage(5, 5, billed_output_tokens=-1), "usage is negative: billed_output_tokens"),
     ],
-)
+)  # fmt: skip
 def test_usage_that_cannot_be_billed_is_unpriced(usage: Usage, reason: str) -> None:
     assert refusal(usage, PLAIN).startswith(reason)
 
@@ -689,10 +670,8 @@ BAD_FIELDS = [
     ({"input": "-1"}, ": input: must be a finite number of at least 0, not -1"),
     ({"output": -0.5}, ": output: must be a finite number of at least 0, not -0.5"),
     ({"cache_read": "NaN"}, ": cache_read: must be a finite number of at least 0, not NaN"),
-    (
-        {"cache_write": "Infinity"},
-        ": cache_write: must be a finite number of at least 0, not Infinity",
-    ),
+    ({"cache_write": "Infinity"},
+     ": cache_write: must be a finite number of at least 0, not Infinity"),
     ({"input": "cheap"}, ".input: Invalid decimal string"),
     ({"input": True}, ".input: Expected `decimal | null`, got `bool`"),
     ({"input": [1]}, ".input: Expected `decimal | null`, got `array`"),
@@ -706,30 +685,22 @@ BAD_FIELDS = [
     ({"provider": "a:b"}, ": provider: must be a name without a colon, not 'a:b'"),
     ({"provider": ""}, ": provider: must be a name without a colon, not ''"),
     ({"provider": 3}, ".provider: Expected `str`, got `int`"),
-    (
-        {"match": {}},
-        ".match: match: at least one of equals, starts_with, contains, regex is needed",
-    ),
+    ({"match": {}},
+     ".match: match: at least one of equals, starts_with, contains, regex is needed"),
     ({"match": {"regex": ["("]}}, ".match: match.regex: '(' is not a regular expression"),
     ({"match": {"equal": ["x"]}}, ".match: Object contains unknown field `equal`"),
     ({"cached": "1"}, ": Object contains unknown field `cached`"),
     ({"tiers": [{"above": 5, "input": "-2"}]}, ".tiers[0]: tiers.input: must be a finite number"),
-    (
-        {"tiers": [{"above": -5}]},
-        ".tiers[0]: tiers.above: must be a whole number of at least 0, not -5",
-    ),
-    (
-        {"tiers": [{"above": 5}, {"above": 5}]},
-        ": tiers: must rise strictly in `above`, not [5, 5]",
-    ),
+    ({"tiers": [{"above": -5}]},
+     ".tiers[0]: tiers.above: must be a whole number of at least 0, not -5"),
+    ({"tiers": [{"above": 5}, {"above": 5}]},
+     ": tiers: must rise strictly in `above`, not [5, 5]"),
     ({"valid_from": "soon"}, ".valid_from: Invalid RFC3339 encoded date"),
-    (
-        {"valid_from": "2026-02-01", "valid_until": "2026-02-01"},
-        ": valid_until: 2026-02-01 is not after valid_from 2026-02-01",
-    ),
+    ({"valid_from": "2026-02-01", "valid_until": "2026-02-01"},
+     ": valid_until: 2026-02-01 is not after valid_from 2026-02-01"),
     ({"hours": ["01:00:00", "01:00:00"]}, ": hours: must be two different times of day"),
     ({"hours": ["01:00:00Z", "02:00:00Z"]}, ": hours: must be two different times of day"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fields", "problem"), BAD_FIELDS, ids=lambda value: str(value)[:50])
@@ -750,25 +721,17 @@ def test_error_names_file_and_field_of_an_invalid_price_row(
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        (
-            "a.json",
-            '{"rows": [{"provider": "p", "match": {"equals": ["m"]}, "input": NaN, "output": 1}]}',
-            " rows[0]: inp",
-        ),
-        (
-            "a.yaml",
-            "rows: [{provider: p, match: {equals: [m]}, input: .inf, output: 1}]",
-            "1: rows[0].input: Invalid decimal string",
-        ),
+        ("a.json",
+         '{"rows": [{"provider": "p", "match": {"equals": ["m"]}, "input": NaN, "output": 1}]}',
+         " rows[0]: inp"),
+        ("a.yaml", "rows: [{provider: p, match: {equals: [m]}, input: .inf, output: 1}]",
+         "1: rows[0].input: Invalid decimal string"),
         ("a.json", '{"rows": [], "rows": []}', " rows: is written twice"),
         ("a.yaml", "rows: []\nrows: []\n", "2: 'rows' is there twice, first on line 1"),
         ("a.yaml", "rows: [{provider: p, input: 1, input: 2}]", "1: 'input' is there twice"),
         ("a.json", "{}", " Object missing required field `rows`"),
-        (
-            "a.yaml",
-            "# p\nrows:\n- {provider: p}",
-            "3: rows[0]: Object missing required field `match`",
-        ),
+        ("a.yaml", "# p\nrows:\n- {provider: p}",
+         "3: rows[0]: Object missing required field `match`"),
         ("a.json", "[]", " Expected `object`, got `array`"),
         ("a.json", "{", " Expecting property name"),
         ("a.yaml", "rows: [", "2: did not find"),
@@ -779,7 +742,7 @@ def test_error_names_file_and_field_of_an_invalid_price_row(
         ("a.yaml", "rows: &a [*a]", "1: the alias *a stands inside"),
         ("a.json", '{"rows": [], "row": 1}', " Object contains unknown field `row`"),
     ],
-)
+)  # fmt: skip
 def test_invalid_price_file_is_rejected(
     tmp_path: Path, name: str, text: str, problem: str
 ) -> None:

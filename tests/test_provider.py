@@ -322,15 +322,12 @@ async def test_rejected_stream_options_are_omitted_from_later_requests() -> None
         (d.InvalidRequestError, {"messages": "x", "tool_choice": "required"}, {}),
         (d.InvalidRequestError, {"messages": "x", "tools": [CITY, CITY]}, {}),
         (d.InvalidRequestError, {"messages": "x", "response_schema": {"type": "array"}}, {}),
-        (
-            d.UnsupportedContentError,
-            {"messages": [d.User([d.Image(d.Url("https://x/y.png"))])]},
-            {"supports_images": False},
-        ),
+        (d.UnsupportedContentError, {"messages": [d.User([d.Image(d.Url("https://x/y.png"))])]},
+         {"supports_images": False}),
         (d.UnsupportedFeatureError, {"messages": "x", "tools": [CITY]}, {"supports_tools": False}),
         (d.ContextOverflowError, {"messages": "long " * 400}, {"max_context_tokens": 50}),
     ],
-)
+)  # fmt: skip
 async def test_invalid_request_is_rejected_before_sending(
     kind: type[d.ProviderError], arguments: Any, capabilities: Any
 ) -> None:

@@ -270,14 +270,11 @@ def test_unknown_model_has_no_reasoning_style() -> None:
         ({"reasoning": {"max_tokens": 2000}}, 2000, {}),
         ({"reasoning": {"enabled": False}}, "off", {}),
         ({"reasoning": {"enabled": True}}, None, {"reasoning": {"enabled": True}}),
-        (
-            {"reasoning": {"effort": "high", "exclude": True}},
-            None,
-            {"reasoning": {"effort": "high", "exclude": True}},
-        ),
+        ({"reasoning": {"effort": "high", "exclude": True}}, None,
+         {"reasoning": {"effort": "high", "exclude": True}}),
         ({"reasoning_effort": "low", "reasoning": {"x": 1}}, "low", {"reasoning": {"x": 1}}),
     ],
-)
+)  # fmt: skip
 def test_gateway_accepts_the_reasoning_object_of_routers(
     asked: Any, amount: Any, left: dict[str, Any]
 ) -> None:

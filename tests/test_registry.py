@@ -144,14 +144,10 @@ async def test_models_of_the_contract_example_can_be_called(
         ("sonnet", 1, [], ["Retry(max_retries=1)", "HttpProvider anthropic:claude-sonnet-4-6"]),
         ("groq:m", None, [], ["HttpProvider groq:m"]),
         ("groq:m", 2, [], ["Retry(max_retries=2)", "HttpProvider groq:m"]),
-        (
-            "sonnet",
-            None,
-            [print],
-            ["Retry(max_retries=5)", "Observe(", "HttpProvider anthropic:claude-sonnet-4-6"],
-        ),
+        ("sonnet", None, [print],
+         ["Retry(max_retries=5)", "Observe(", "HttpProvider anthropic:claude-sonnet-4-6"]),
     ],
-)
+)  # fmt: skip
 def test_opening_a_name_builds_the_configured_provider_layers(
     name: str,
     retries: int | None,
@@ -369,35 +365,21 @@ def _rewrite(path: Path, text: str) -> None:
         ("adapters: [1]", r"models\.yaml:1: adapters: must be a mapping, not a list"),
         ("- a", r"models\.yaml:1: must be a mapping"),
         ("adapters:\n\tanthropic: {}", r"models\.yaml:2: a tab cannot indent a line; use spaces"),
-        (
-            "adapters: {a: {type: openai}}\nadapters: {}",
-            r"models\.yaml:2: 'adapters' is there twice",
-        ),
-        (
-            "adapters:\n  a:\n    type: openia",
-            r"models\.yaml:3: adapters\.a\.type: .*'openia'; did you mean openai",
-        ),
-        (
-            "models:\n  a:b:\n    adapter: nobody",
-            r"models\.yaml:3: models\.a:b\.adapter: no adapter 'nobody'",
-        ),
+        ("adapters: {a: {type: openai}}\nadapters: {}",
+         r"models\.yaml:2: 'adapters' is there twice"),
+        ("adapters:\n  a:\n    type: openia",
+         r"models\.yaml:3: adapters\.a\.type: .*'openia'; did you mean openai"),
+        ("models:\n  a:b:\n    adapter: nobody",
+         r"models\.yaml:3: models\.a:b\.adapter: no adapter 'nobody'"),
         ("models:\n  openai:b:\n    aliases: [1]", r"aliases: must be a list of strings"),
-        (
-            "models:\n  openai:b: {aliases: [x]}\n  openai:c: {aliases: [x]}",
-            r"models\.yaml:3: .*'x' belongs to openai:b",
-        ),
-        (
-            "models:\n  openai:b: {capabilities: {flies: true}}",
-            r"capabilities\.flies: unknown key; one of supports_im",
-        ),
-        (
-            "models:\n  openai:b:\n    capabilities:\n      supports_tool: true",
-            r"models\.yaml:4: .*capabilities\.supports_tool: .* did you mean supports_tools\?",
-        ),
-        (
-            "models:\n  openai:b:\n    capabilities:\n      max_output_tokens: -1",
-            r"models\.yaml:4: .*max_output_tokens: must be a positive whole number",
-        ),
+        ("models:\n  openai:b: {aliases: [x]}\n  openai:c: {aliases: [x]}",
+         r"models\.yaml:3: .*'x' belongs to openai:b"),
+        ("models:\n  openai:b: {capabilities: {flies: true}}",
+         r"capabilities\.flies: unknown key; one of supports_im"),
+        ("models:\n  openai:b:\n    capabilities:\n      supports_tool: true",
+         r"models\.yaml:4: .*capabilities\.supports_tool: .* did you mean supports_tools\?"),
+        ("models:\n  openai:b:\n    capabilities:\n      max_output_tokens: -1",
+         r"models\.yaml:4: .*max_output_tokens: must be a positive whole number"),
         ("a: !!python/object:os.system {}", r"unknown key|tag"),
         ("? [a]\n: b", r"a key must be text"),
         ("a: &a [*a]", r"models\.yaml:1: the alias \*a stands inside what it stands for"),
@@ -408,14 +390,12 @@ def _rewrite(path: Path, text: str) -> None:
         ("a:\n  " + "[" * 200_000 + "]" * 200_000, r"models\.yaml:2: nested more than 100 deep"),
         ("a: " + "{b: " * 200_000, r"models\.yaml:1: nested more than 100 deep"),
         ("- " * 100_000, r"models\.yaml:1: nested more than 100 deep"),
-        (
-            "a0: [&a0 [1]]\n" + "".join(f"a{n}: &a{n} [[[*a{n - 1}]]]\n" for n in range(1, 400)),
-            r"models\.yaml:34: nested more than 100 deep",
-        ),
+        ("a0: [&a0 [1]]\n" + "".join(f"a{n}: &a{n} [[[*a{n - 1}]]]\n" for n in range(1, 400)),
+         r"models\.yaml:34: nested more than 100 deep"),
         ("a: *nobody", r"models\.yaml:1: found undefined alias"),
         ("adapters: !!binary aGk=", r"the tag"),
     ],
-)
+)  # fmt: skip
 def test_every_mistake_in_the_file_is_reported_in_one_line(
     file: Path, text: str, words: str
 ) -> None:
@@ -737,17 +717,13 @@ def test_probed_capabilities_are_used(tmp_path: Path) -> None:
         ("{type: openai, base_url: 'https://api.openai.com.evil.example/v1'}", None),
         ("{type: openai, base_url: 'http://api.openai.com/v1'}", None),
         ("{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}", "mine"),
-        (
-            "{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: OPENAI_API_KEY}",
-            "vendor's",
-        ),
+        ("{type: openai, base_url: 'http://127.0.0.1:9/v1', api_key_env: OPENAI_API_KEY}",
+         "vendor's"),
         ("{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1'}", None),
-        (
-            "{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}",
-            "mine",
-        ),
+        ("{type: openai-compatible, base_url: 'http://127.0.0.1:9/v1', api_key_env: MINE}",
+         "mine"),
     ],
-)
+)  # fmt: skip
 def test_vendor_key_is_sent_to_the_vendor_only(
     adapter: str, key: str | None, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -771,13 +747,10 @@ def test_vendor_key_is_sent_to_the_vendor_only(
         ("{type: ollama}", "ollama", "http://127.0.0.1:11434/api/chat"),
         ("{type: ollama, wire: ollama}", "ollama", "http://127.0.0.1:11434/api/chat"),
         ("{type: ollama, wire: openai}", "openai", "http://127.0.0.1:11434/v1/chat/completions"),
-        (
-            "{type: vllm, wire: anthropic, base_url: 'http://box:8000'}",
-            "anthropic",
-            "http://box:8000/v1/messages",
-        ),
+        ("{type: vllm, wire: anthropic, base_url: 'http://box:8000'}", "anthropic",
+         "http://box:8000/v1/messages"),
     ],
-)
+)  # fmt: skip
 def test_adapter_can_choose_another_wire_of_its_vendor(
     adapter: str, wire: str, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

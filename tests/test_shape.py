@@ -122,37 +122,20 @@ STATEMENTS = [
 
 PLANTED = {
     "methods": (_class(METHODS), _class(METHODS + 1), "1: class A has 26 methods, 25 are allowed"),
-    "function": (
-        _function(FUNCTION_LINES),
-        _function(FUNCTION_LINES + 1),
-        "1: f() has 61 lines, 60 are allowed",
-    ),
-    "coroutine": (
-        _function(FUNCTION_LINES, "async def f():\n"),
-        _function(FUNCTION_LINES + 1, "async def f():\n"),
-        "1: f() has 61 lines, 60 are allowed",
-    ),
-    "file": (
-        "\n" * FILE_LINES,
-        "\n" * (FILE_LINES + 1),
-        "700: the file has 701 lines, 700 are allowed",
-    ),
-    "columns": (
-        "# " + "x" * (COLUMNS - 2) + "\n",
-        "# " + "x" * (COLUMNS - 1) + "\n",
-        "1: the line has 100 columns, 99 are allowed",
-    ),
-    "branch": (
-        "a if b else c\n",
-        "a if b else c if d else e\n",
-        "1: a conditional expression contains another",
-    ),
-    "argument": (
-        "f(a if b else c)\n",
-        "f(a if b else c) if d else e\n",
-        "1: a conditional expression contains another",
-    ),
-}
+    "function": (_function(FUNCTION_LINES), _function(FUNCTION_LINES + 1),
+                 "1: f() has 61 lines, 60 are allowed"),
+    "coroutine": (_function(FUNCTION_LINES, "async def f():\n"),
+                  _function(FUNCTION_LINES + 1, "async def f():\n"),
+                  "1: f() has 61 lines, 60 are allowed"),
+    "file": ("\n" * FILE_LINES, "\n" * (FILE_LINES + 1),
+             "700: the file has 701 lines, 700 are allowed"),
+    "columns": ("# " + "x" * (COLUMNS - 2) + "\n", "# " + "x" * (COLUMNS - 1) + "\n",
+                "1: the line has 100 columns, 99 are allowed"),
+    "branch": ("a if b else c\n", "a if b else c if d else e\n",
+               "1: a conditional expression contains another"),
+    "argument": ("f(a if b else c)\n", "f(a if b else c) if d else e\n",
+                 "1: a conditional expression contains another"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -25,15 +25,11 @@ from .waiting import PATIENCE
 
 # Search text -> page that must be the first result.
 SEARCHES = {
-    "ollama": "providers/ollama.html",
-    "timeout": "howto/connections.html",
-    "retry": "concepts/middleware.html",
-    "images": "recipes/images.html",
-    "docker": "recipes/docker.html",
-    "fastapi": "recipes/fastapi.html",
-    "reasoning": "concepts/reasoning.html",
-    "azure": "providers/azure.html",
-}
+    "ollama": "providers/ollama.html", "timeout": "howto/connections.html",
+    "retry": "concepts/middleware.html", "images": "recipes/images.html",
+    "docker": "recipes/docker.html", "fastapi": "recipes/fastapi.html",
+    "reasoning": "concepts/reasoning.html", "azure": "providers/azure.html",
+}  # fmt: skip
 LOOKS = [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")]
 # One page of each kind: the home page, a guide with code, a table of vendors, wide tables, a
 # generated reference, and long lines of help text.

@@ -165,24 +165,12 @@ NULLS: dict[str, Any] = {
             choice({"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "null"}}]})
         ]
     },
-    "responses": {
-        "status": "completed",
-        "output": [
-            {
-                "type": "function_call",
-                "call_id": "c",
-                "name": "f",
-                "arguments": "null",
-                "status": "completed",
-            }
-        ],
-    },
-    "anthropic": {
-        "type": "message",
-        "role": "assistant",
-        "content": [{"type": "tool_use", "id": "c", "name": "f", "input": None}],
-        "stop_reason": "tool_use",
-    },
+    "responses": {"status": "completed", "output": [{"type": "function_call", "call_id": "c",
+                                                     "name": "f", "arguments": "null",
+                                                     "status": "completed"}]},
+    "anthropic": {"type": "message", "role": "assistant",
+                  "content": [{"type": "tool_use", "id": "c", "name": "f", "input": None}],
+                  "stop_reason": "tool_use"},
     "gemini": {
         "candidates": [
             {
@@ -201,16 +189,10 @@ NULLS: dict[str, Any] = {
         "message": {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": None}}]},
         "finish_reason": "TOOL_CALL",
     },
-    "ollama": {
-        "message": {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"function": {"name": "f", "arguments": None}}],
-        },
-        "done": True,
-        "done_reason": "stop",
-    },
-}
+    "ollama": {"message": {"role": "assistant", "content": "",
+                           "tool_calls": [{"function": {"name": "f", "arguments": None}}]},
+               "done": True, "done_reason": "stop"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))

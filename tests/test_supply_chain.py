@@ -128,18 +128,14 @@ def test_bill_of_materials_is_deterministic(bill: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "licenses"),
     [
-        (
-            "License-Expression: MIT OR Apache-2.0\nLicense: other",
-            [{"expression": "MIT OR Apache-2.0"}],
-        ),
-        (
-            "Classifier: License :: OSI Approved :: MIT License\nLicense: x",
-            [{"license": {"name": "MIT License"}}],
-        ),
+        ("License-Expression: MIT OR Apache-2.0\nLicense: other",
+         [{"expression": "MIT OR Apache-2.0"}]),
+        ("Classifier: License :: OSI Approved :: MIT License\nLicense: x",
+         [{"license": {"name": "MIT License"}}]),
         ("License: BSD\n        all of its text", [{"license": {"name": "BSD"}}]),
         ("Summary: no licence", []),
     ],
-)
+)  # fmt: skip
 def test_licences_are_read_from_package_metadata(
     fields: str, licenses: list[Any], tmp_path: Path
 ) -> None:

@@ -147,16 +147,10 @@ CASES = [
     for family, count in zip(COUNTED, row, strict=True)
 ]
 VOCABULARIES = {
-    "o200k": "o200k_base",
-    "cl100k": "cl100k_base",
-    "llama3": "llama3",
-    "qw152k": "qwen3",
-    "ds129k": "deepseek_v3",
-    "tekken": "mistral_v3",
-    "gemini": "gemma3",
-    "glm": "glm4",
+    "o200k": "o200k_base", "cl100k": "cl100k_base", "llama3": "llama3", "qw152k": "qwen3",
+    "ds129k": "deepseek_v3", "tekken": "mistral_v3", "gemini": "gemma3", "glm": "glm4",
     "km164k": "kimi_k2",
-}
+}  # fmt: skip
 
 
 def _off(name: str, family: str, count: int) -> float:
@@ -560,14 +554,9 @@ def test_token_estimate_of_an_image_depends_on_its_size(
 def test_image_of_unknown_size_counts_as_1024_pixels() -> None:
     expected = _picture(_inline(_png(1024, 1024)), "claude")
     unread = (
-        b"RIFF\0\0\0\0WEBP",
-        b"",
-        b"\xff\xd8",
-        _png(9, 9)[:20],
-        _gif(9, 9)[:8],
-        _jpeg(9, 9)[:20],
+        b"RIFF\0\0\0\0WEBP", b"", b"\xff\xd8", _png(9, 9)[:20], _gif(9, 9)[:8], _jpeg(9, 9)[:20],
         b"\xff\xd8\0\0" * 9,
-    )
+    )  # fmt: skip
     sources: list[Inline | Url] = [
         Url("https://example.org/a.png"),
         Inline("%%%"),

@@ -188,29 +188,16 @@ STATUSES = [
     *(299, 498, 499, 520, 522, 524, 529, 530, 599, 600, 999),
 ]
 HEADERS: dict[str, list[str]] = {
-    "content-type": [
-        "application/json",
-        "text/event-stream",
-        "text/html",
-        "",
-        "application/json; charset=utf-16",
-        "\x00",
-    ],
-    "retry-after": [
-        "1",
-        "-1",
-        "soon",
-        "1e9",
-        "9" * 20,
-        "Wed, 21 Oct 2015 07:28:00 GMT",
-        "Wed, 99 Oct 99999 07:28:00 GMT",
-    ],
+    "content-type": ["application/json", "text/event-stream", "text/html", "",
+                     "application/json; charset=utf-16", "\x00"],
+    "retry-after": ["1", "-1", "soon", "1e9", "9" * 20, "Wed, 21 Oct 2015 07:28:00 GMT",
+                    "Wed, 99 Oct 99999 07:28:00 GMT"],
     "retry-after-ms": ["1", "-5", "inf", "x" * 4000, "１２"],
     "x-ratelimit-reset": ["1700000000000", "-1", "x", "9999999999999", "-eyJaaaaaaaaaa" * 500],
     "date": ["Wed, 21 Oct 2015 07:28:00 GMT", "junk", "Thu, 31 Dec 9999 23:59:59 -2359"],
     "x-should-retry": ["true", "false", "maybe"],
     "x-request-id": ["é", "a" * 8000, CANARY],
-}
+}  # fmt: skip
 ODD_BODIES = [
     b"", b"{}", b"[]", b"null", b"0", b'""', b"[DONE]", b"\x00" * 100, b"{" * 3000, b"[" * 60_000,
     b"data: [DONE]\n\n", b"data:\n\n", b"data: {\n\n", b"event: error\n\n",

@@ -178,18 +178,14 @@ def test_error_names_a_deeply_nested_value(levels: int) -> None:
     opaque = Assistant([Opaque({"a": deep(levels)})])
     schema: Any = {"type": "object", "const": deep(levels)}
     requests: list[tuple[dict[str, Any], str]] = [
-        (
-            {"messages": [User("a"), call, ToolResult("c", "x")]},
-            "messages[1].content[0].arguments is nested",
-        ),
+        ({"messages": [User("a"), call, ToolResult("c", "x")]},
+         "messages[1].content[0].arguments is nested"),
         ({"messages": [User("a"), opaque, User("b")]}, "messages[1].content[0].data is nested"),
-        (
-            {"messages": "a", "config": RuntimeConfig(extras={"x": deep(levels)})},
-            "config.extras is nested",
-        ),
+        ({"messages": "a", "config": RuntimeConfig(extras={"x": deep(levels)})},
+         "config.extras is nested"),
         ({"messages": "a", "tools": [Tool("t", "", schema)]}, "tools[0].parameters"),
         ({"messages": "a", "response_schema": schema}, "response_schema"),
-    ]
+    ]  # fmt: skip
     for given, message in requests:
         with pytest.raises(InvalidRequestError) as caught:
             asyncio.run(provider.complete(**given))

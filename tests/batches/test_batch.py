@@ -182,15 +182,10 @@ async def test_failed_rows_are_retried_only_on_request(out: Path) -> None:
 async def test_invalid_rows_are_reported_with_their_line_number(tmp_path: Path, out: Path) -> None:
     source = tmp_path / "in.jsonl"
     lines = [
-        b'{"prompt": "a", "id": "x"}',
-        b"not json",
-        b'{"prompt": "\x00"}',
-        b"",
-        b'{"prompt": "' + b"x" * 10_000_000 + b'"}',
-        b'{"prompt": "b", "id": "x"}',
-        b'{"prompt": 5}',
-        b'{"prompt": "c"}',
-    ]
+        b'{"prompt": "a", "id": "x"}', b"not json", b'{"prompt": "\x00"}', b"",
+        b'{"prompt": "' + b"x" * 10_000_000 + b'"}', b'{"prompt": "b", "id": "x"}',
+        b'{"prompt": 5}', b'{"prompt": "c"}',
+    ]  # fmt: skip
     source.write_bytes(b"\n".join(lines))
     model = Echo()
     report = await run(source, out, model)

@@ -28,20 +28,12 @@ OPENAI = {"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "bo
 SHAPES: dict[str, Any] = {
     "own": {"id": "c", "prompt": "Hi", "max_tokens": 9},
     "openai": OPENAI,
-    "responses": {
-        **OPENAI,
-        "url": "/v1/responses",
-        "body": {"model": "x", "input": "Hi", "max_output_tokens": 9},
-    },
+    "responses": {**OPENAI, "url": "/v1/responses",
+                  "body": {"model": "x", "input": "Hi", "max_output_tokens": 9}},
     "anthropic": {"custom_id": "c", "params": CHAT},
-    "gemini": {
-        "key": "c",
-        "request": {
-            "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
-            "generationConfig": {"maxOutputTokens": 9},
-        },
-    },
-}
+    "gemini": {"key": "c", "request": {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
+                                       "generationConfig": {"maxOutputTokens": 9}}},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -24,23 +24,19 @@ JSONL: list[tuple[bytes, list[Any]]] = [
     (b'\xef\xbb\xbf{"a": 1}\n', [(1, {"a": 1})]),
     (b'{"a": 1}\n\n  \n{"a": 2}\r\n', [(1, {"a": 1}), (4, {"a": 2})]),
     (b'x\n{"a": 1}\n', [(1, "is not JSON"), (2, {"a": 1})]),
-    (
-        b'[1]\n"x"\nnull\n',
-        [(1, "must be a JSON object"), (2, "must be a JSON object"), (3, "must be a JSON object")],
-    ),
+    (b'[1]\n"x"\nnull\n',
+     [(1, "must be a JSON object"), (2, "must be a JSON object"), (3, "must be a JSON object")]),
     (b'{"a": "\x00"}\n{"a": 1}\n', [(1, "is not JSON"), (2, {"a": 1})]),
     (b'\x00\x00\n{"a": 1}\n', [(1, "is not JSON"), (2, {"a": 1})]),
     (b'{"a": "\xff"}\n{"a": 1}\n', [(1, "is not JSON"), (2, {"a": 1})]),
     (b'{"a": "\\ud800"}\n{"a": 1}\n', [(1, "is not JSON"), (2, {"a": 1})]),
     (b"[" * 100_000 + b'\n{"a": 1}\n', [(1, "has more than 1,000 bytes"), (2, {"a": 1})]),
     (b'{"a": "' + b"x" * 990 + b'"}\n{"a": 1}\n', [(1, {"a": "x" * 990}), (2, {"a": 1})]),
-    (
-        b'{"a": "' + b"x" * 2_000_000 + b'"}\n{"a": 1}\n',
-        [(1, "has more than 1,000 bytes"), (2, {"a": 1})],
-    ),
+    (b'{"a": "' + b"x" * 2_000_000 + b'"}\n{"a": 1}\n',
+     [(1, "has more than 1,000 bytes"), (2, {"a": 1})]),
     (b'{"a": "' + b"x" * 2000, [(1, "has more than 1,000 bytes")]),
     (b'{"a": 1', [(1, "is not JSON")]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("data", "wanted"), JSONL)

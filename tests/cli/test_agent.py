@@ -97,15 +97,9 @@ def place(workspace: Path) -> list[str]:
 
 def words(server: Server, workspace: Path, *more: str) -> list[str]:
     return [
-        "agent",
-        "Make it two.",
-        "--model",
-        "m",
-        "--base-url",
-        server.base_url,
-        *place(workspace),
+        "agent", "Make it two.", "--model", "m", "--base-url", server.base_url, *place(workspace),
         *more,
-    ]
+    ]  # fmt: skip
 
 
 def run(
@@ -236,16 +230,12 @@ def test_changed_tools_of_an_mcp_server_are_omitted_until_accepted(workspace: Pa
     [
         (["--mcp-bearer", "NO_SUCH"], "the environment variable NO_SUCH is not set"),
         (["--mcp-header", "X-Key"], "must be [ORIGIN=]NAME:VARIABLE"),
-        (
-            ["--mcp-bearer", "https://other.example=MCP_KEY"],
-            "no --mcp URL has the origin https://other.example",
-        ),
-        (
-            ["--mcp", "https://b.example/mcp", "--mcp-bearer", "MCP_KEY"],
-            "name the origin it is for; there are 2",
-        ),
+        (["--mcp-bearer", "https://other.example=MCP_KEY"],
+         "no --mcp URL has the origin https://other.example"),
+        (["--mcp", "https://b.example/mcp", "--mcp-bearer", "MCP_KEY"],
+         "name the origin it is for; there are 2"),
     ],
-)
+)  # fmt: skip
 def test_invalid_header_options_are_rejected(
     workspace: Path, options: list[str], complaint: str
 ) -> None:
@@ -421,24 +411,18 @@ def test_error_of_the_model_sets_the_exit_code(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        (
-            ["--budget", "stepps=3"],
-            "--budget stepps=3: must be one of steps=N, tokens=N, usd=N, seconds=N",
-        ),
+        (["--budget", "stepps=3"],
+         "--budget stepps=3: must be one of steps=N, tokens=N, usd=N, seconds=N"),
         (["--budget", "steps=x"], "--budget steps=x: 'x' is not a number"),
         (["--budget", "steps=0"], "budget.steps: must be above 0"),
         (["--budget", "usd=1"], "budget.cost_usd: the price of 127.0.0.1:"),
-        (
-            ["--allow", "edit_file:/etc/**"],
-            "--allow edit_file:/etc/**: path: must be a pattern below the workspace",
-        ),
-        *[
-            (["--allow", rule], f"--allow {rule}: n")
-            for rule in ("bash:", "edit_file: ", ":x", " ")
-        ],
+        (["--allow", "edit_file:/etc/**"],
+         "--allow edit_file:/etc/**: path: must be a pattern below the workspace"),
+        *[(["--allow", rule], f"--allow {rule}: n") for rule in ("bash:", "edit_file: ", ":x",
+                                                                 " ")],
         (["--resume", "nowhere"], "the log has no session 'nowhere'"),
     ],
-)
+)  # fmt: skip
 def test_invalid_option_values_are_reported(
     server: Server, workspace: Path, more: list[str], complaint: str
 ) -> None:

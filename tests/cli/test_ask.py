@@ -151,12 +151,8 @@ def test_attached_files_are_sent(tmp_path: Path, server: Background) -> None:
     assert result.exit_code == 0, result.stderr
     blocks = sent(server)["messages"][0]["content"]
     assert [block["type"] for block in blocks] == [
-        "text",
-        "image_url",
-        "file",
-        "text",
-        "image_url",
-    ]
+        "text", "image_url", "file", "text", "image_url",
+    ]  # fmt: skip
     assert blocks[3]["text"] == "notes.txt:\n\nseven\n"
     assert blocks[4]["image_url"]["url"] == "https://example.org/b.jpg"
 

@@ -74,18 +74,13 @@ def bad_files(folder: Path) -> dict[str, Any]:
     (folder / "deep").write_text("models: " + "[" * 200_000)
     (folder / "nul").write_bytes(b"adapters: \x00\n")
     return {
-        "loop": "cannot be read",
-        "large": "larger than 4 MiB",
+        "loop": "cannot be read", "large": "larger than 4 MiB",
         "tabs": ":2: a tab cannot indent a line; use spaces",
-        "twice": ":2: 'models' is there twice, first on line 1",
-        "latin": "not UTF-8",
-        "broken": ":2: did not find",
-        "nul": ":1: ",
-        "itself": ":1: the alias *a stands inside",
-        "deep": ":1: nested more than 100 deep",
-        "none": "cannot be read: No such file",
+        "twice": ":2: 'models' is there twice, first on line 1", "latin": "not UTF-8",
+        "broken": ":2: did not find", "nul": ":1: ", "itself": ":1: the alias *a stands inside",
+        "deep": ":1: nested more than 100 deep", "none": "cannot be read: No such file",
         ".": "cannot be read: Is a directory",
-    }
+    }  # fmt: skip
 
 
 def test_every_command_reports_an_invalid_configuration_in_one_line(tmp_path: Path) -> None:

@@ -172,20 +172,14 @@ def test_price_table_and_date_given_as_options_are_used(tmp_path: Path) -> None:
         (["-"], "{}", "there is no usage in it"),
         (["-"], "", "there is no usage in it"),
         (["-"], '{"input_tokens": 1, "output_tokens": 1}', "give --model"),
-        (
-            ["-", "--model", "openai:gpt-5"],
-            '{"input_tokens": "many", "output_tokens": 1}',
-            "-:1: Expected `int",
-        ),
+        (["-", "--model", "openai:gpt-5"], '{"input_tokens": "many", "output_tokens": 1}',
+         "-:1: Expected `int"),
         (["-"], '{"input_tokens": 1, "model": "m", "timestamp": "noon"}', "'noon' is not a day"),
-        (
-            ["--model", "openai:gpt-5", "--input", "1", "--at", "soon"],
-            None,
-            "--at: 'soon' is not a day",
-        ),
+        (["--model", "openai:gpt-5", "--input", "1", "--at", "soon"], None,
+         "--at: 'soon' is not a day"),
         (["--model", "openai:gpt-5", "--input", "-1"], None, "-1"),
     ],
-)
+)  # fmt: skip
 def test_invalid_input_is_reported_in_one_line(
     words: list[str], given: str | None, said: str
 ) -> None:

@@ -37,13 +37,9 @@ def script(file: str) -> ScriptedProvider:
         "apply_patch": {"input": PATCH},
         "exec_command": {"cmd": "sed -i s/world/moon/ greet.py"},
         "edit": {"filePath": file, "oldString": "world", "newString": "moon"},
-        "replace": {
-            "file_path": file,
-            "instruction": WISH,
-            "old_string": "Hello, world",
-            "new_string": "Hello, moon",
-        },
-    }
+        "replace": {"file_path": file, "instruction": WISH, "old_string": "Hello, world",
+                    "new_string": "Hello, moon"},
+    }  # fmt: skip
 
     def answer(request: Request) -> Answer:
         if isinstance(request.messages[-1], ToolResult):

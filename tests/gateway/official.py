@@ -142,11 +142,8 @@ _ROUTES: list[tuple[str, str, Form]] = [
     ("GET", r"/v1/models", Form("Models", failure="")),
     ("POST", r"/v1/messages", Form("Message", "RawMessageStreamEvent", "ErrorResponse")),
     ("POST", r"/v1/messages/count_tokens", Form("MessageTokensCount", failure="ErrorResponse")),
-    (
-        "POST",
-        r".*:(g|streamG)enerateContent",
-        Form("GenerateContentResponse", "GenerateContentResponse", "GeminiFailure"),
-    ),
+    ("POST", r".*:(g|streamG)enerateContent",
+     Form("GenerateContentResponse", "GenerateContentResponse", "GeminiFailure")),
     ("POST", r".*:countTokens", Form("CountTokensResponse", failure="GeminiFailure")),
     ("GET", r"/v1beta/models", Form("GeminiModels", failure="GeminiFailure")),
     ("POST", r"/api/chat", Form("ChatResponse", "ChatResponse", "OllamaFailure")),
@@ -156,7 +153,7 @@ _ROUTES: list[tuple[str, str, Form]] = [
     ("GET", r"/api/tags", Form("ListResponse", failure="OllamaFailure")),
     ("GET", r"/api/ps", Form("ProcessResponse", failure="OllamaFailure")),
     ("GET", r"/api/version", Form("OllamaVersion", failure="OllamaFailure")),
-]
+]  # fmt: skip
 
 
 class ReplyChecker:

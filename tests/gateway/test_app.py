@@ -391,17 +391,13 @@ async def test_the_last_key_can_be_revoked(
         ("keys: {}", "has no keys"),
         ("keys:\n  a:\n    hash: abc", "must be sha256"),
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    modles: []", "unknown key"),
-        (
-            "keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    budget_usd: much",
-            "an amount of money",
-        ),
-        (
-            "keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    requests_per_minute: 0",
-            "must be 1 or more",
-        ),
+        ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    budget_usd: much",
+         "an amount of money"),
+        ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    requests_per_minute: 0",
+         "must be 1 or more"),
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    expires: soon", "must be a date"),
     ],
-)
+)  # fmt: skip
 def test_invalid_key_file_is_rejected(text: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
         KeyRing.load(_write(tmp_path / "keys.yaml", text))

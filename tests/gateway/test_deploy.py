@@ -80,12 +80,8 @@ def test_compose_file_defines_every_service_and_confines_the_gateways() -> None:
 
 def test_kubernetes_manifests_define_probes_and_allow_enough_time_to_shut_down() -> None:
     wanted = {
-        "Deployment",
-        "Service",
-        "HorizontalPodAutoscaler",
-        "PodDisruptionBudget",
-        "NetworkPolicy",
-    }
+        "Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy",
+    }  # fmt: skip
     assert set(MANIFESTS) == wanted
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
@@ -132,12 +128,8 @@ async def test_gateways_of_the_compose_file_share_keys_limits_and_log(
         config = write_config(tmp_path, upstream.url)
         Path(config).write_text(Path(config).read_text() + "    priced_as: openai:gpt-5-mini\n")
         places = {
-            "--host": "127.0.0.1",
-            "--config": config,
-            "--auth": log,
-            "--state": log,
-            "--log": log,
-        }
+            "--host": "127.0.0.1", "--config": config, "--auth": log, "--state": log, "--log": log,
+        }  # fmt: skip
         places["--redis"] = redis_url
         options = [each.partition("=") for each in COMMANDS["compose"][1:]]
         command = [f"{name}{equals}{places.get(name, value)}" for name, equals, value in options]

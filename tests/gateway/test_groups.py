@@ -135,17 +135,13 @@ ISSUER = Issuer("anthropic", ONE.codec.issuer_vendor, "m")  # type: ignore[attr-
     ("provider", "found"),
     [
         (Retry(ONE), Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False)),
-        (
-            Fallback([ONE, OTHER_KEY]),
-            Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False, is_group=True),
-        ),
-        (
-            Fallback([ONE, STRICT]),
-            Upstream(frozenset({"anthropic", "openai"}), None, refuses_losses=True, is_group=True),
-        ),
+        (Fallback([ONE, OTHER_KEY]),
+         Upstream(frozenset({"anthropic"}), ISSUER, refuses_losses=False, is_group=True)),
+        (Fallback([ONE, STRICT]),
+         Upstream(frozenset({"anthropic", "openai"}), None, refuses_losses=True, is_group=True)),
         (Listed("Hi"), Upstream(frozenset(), None, refuses_losses=False)),
     ],
     ids=["one provider", "two keys", "two wires", "no wire"],
-)
+)  # fmt: skip
 def test_group_is_described_by_all_its_providers(provider: Provider, found: Upstream) -> None:
     assert describe_upstream(provider) == found

@@ -201,13 +201,9 @@ async def test_error_explains_how_to_configure_the_missing_response_store() -> N
             {"input": "Hi", "previous_response_id": "resp_1"},
             {"input": "Hi", "conversation": "conv_1"},
             {"input": "Hi", "background": True},
-            {
-                "input": [
-                    {"type": "item_reference", "id": "msg_1"},
-                    {"role": "user", "content": "Hi"},
-                ]
-            },
-        ]
+            {"input": [{"type": "item_reference", "id": "msg_1"},
+                       {"role": "user", "content": "Hi"}]},
+        ]  # fmt: skip
         for fields in wrong:
             with pytest.raises(openai.BadRequestError, match="--store"):
                 await client.responses.create(model="fast", **fields)

@@ -105,18 +105,15 @@ def test_every_change_of_a_key_is_recorded_for_audits(store: KeyStore) -> None:
 
 BAD: list[tuple[Callable[[KeyStore], Any], type[Exception], str]] = [
     (lambda store: store.create("ann"), ValueError, "already"),
-    (
-        lambda store: store.add([Key("new", store.read_keys()[0].hash)]),
-        ValueError,
-        "hash of another key",
-    ),
+    (lambda store: store.add([Key("new", store.read_keys()[0].hash)]), ValueError,
+     "hash of another key"),
     (lambda store: store.create(""), ValueError, "1 to 200"),
     (lambda store: store.create("team:x"), ValueError, "does not begin with team:"),
     (lambda store: store.create("a\nb"), ValueError, "printable"),
     (lambda store: store.change("bob", {}), LookupError, "no key named 'bob'"),
     (lambda store: store.rotate("bob", timedelta()), LookupError, "bob"),
     (lambda store: store.revoke("bob"), LookupError, "bob"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("at", range(len(BAD)))

@@ -54,12 +54,9 @@ SCOPE = {
     "raw_path": b"/v1/chat/completions",
     "query_string": b"",
     "http_version": "1.1",
-    "headers": [
-        (b"host", b"localhost"),
-        (b"content-type", b"application/json"),
-        (b"authorization", f"Bearer {ANN}".encode()),
-    ],
-}
+    "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"),
+                (b"authorization", f"Bearer {ANN}".encode())],
+}  # fmt: skip
 
 
 class Bills:

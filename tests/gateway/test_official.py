@@ -23,38 +23,23 @@ CHAT: dict[str, Any] = {
     "object": "chat.completion",
     "created": 1,
     "model": "m",
-    "choices": [
-        {
-            "index": 0,
-            "finish_reason": "stop",
-            "logprobs": None,
-            "message": {"role": "assistant", "content": "Hi", "refusal": None},
-        }
-    ],
+    "choices": [{"index": 0, "finish_reason": "stop", "logprobs": None,
+                 "message": {"role": "assistant", "content": "Hi", "refusal": None}}],
     "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-}
+}  # fmt: skip
 EVENT: dict[str, Any] = {
-    "type": "response.output_text.delta",
-    "item_id": "i",
-    "output_index": 0,
-    "content_index": 0,
-    "delta": "Hi",
-    "logprobs": [],
-    "sequence_number": 3,
-}
+    "type": "response.output_text.delta", "item_id": "i", "output_index": 0, "content_index": 0,
+    "delta": "Hi", "logprobs": [], "sequence_number": 3,
+}  # fmt: skip
 
 
 MESSAGE: dict[str, Any] = {
     **json.loads(write_reply("anthropic", "Hi")),
     "model": "m",
     "stop_sequence": None,
-    "usage": {
-        "input_tokens": 1,
-        "output_tokens": 1,
-        "cache_read_input_tokens": None,
-        "cache_creation_input_tokens": None,
-    },
-}
+    "usage": {"input_tokens": 1, "output_tokens": 1, "cache_read_input_tokens": None,
+              "cache_creation_input_tokens": None},
+}  # fmt: skip
 
 
 TOOL_USE = {"type": "tool_use", "id": "a", "name": "f", "input": {}}

@@ -75,14 +75,9 @@ def write_reply(wire: str, text: str) -> bytes:
             ],
             "usage": _USAGE,
         },
-        "anthropic": {
-            "id": "m1",
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "text", "text": text}],
-            "stop_reason": "end_turn",
-            "usage": {"input_tokens": 3, "output_tokens": 2},
-        },
+        "anthropic": {"id": "m1", "type": "message", "role": "assistant",
+                      "content": [{"type": "text", "text": text}], "stop_reason": "end_turn",
+                      "usage": {"input_tokens": 3, "output_tokens": 2}},
         "gemini": {
             "candidates": [
                 {
@@ -97,15 +92,9 @@ def write_reply(wire: str, text: str) -> bytes:
                 "totalTokenCount": 5,
             },
         },
-        "ollama": {
-            "model": "m",
-            "message": {"role": "assistant", "content": text},
-            "done": True,
-            "done_reason": "stop",
-            "prompt_eval_count": 3,
-            "eval_count": 2,
-        },
-    }
+        "ollama": {"model": "m", "message": {"role": "assistant", "content": text}, "done": True,
+                   "done_reason": "stop", "prompt_eval_count": 3, "eval_count": 2},
+    }  # fmt: skip
     return json.dumps(replies[wire]).encode()
 
 

@@ -240,12 +240,8 @@ async def test_settings_and_instructions_of_the_agent_are_sent() -> None:
         DragomanModel(provider), instructions="Be brief.", system_prompt="You are a guide."
     )
     settings: Any = {
-        "temperature": 0.5,
-        "max_tokens": 9,
-        "seed": 3,
-        "stop_sequences": ["x"],
-        "thinking": "low",
-    }
+        "temperature": 0.5, "max_tokens": 9, "seed": 3, "stop_sequences": ["x"], "thinking": "low",
+    }  # fmt: skip
     await agent.run(
         ["What is this?", BinaryContent(b"\x89PNG", media_type="image/png")],
         model_settings=settings,

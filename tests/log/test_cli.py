@@ -47,12 +47,8 @@ def test_list_command_shows_the_sessions(path: Path) -> None:
     heads = ["last", "record", "kind", "model", "cost", "outcome", "session", "begins", "with"]
     assert shown[0].split() == heads
     assert shown[2].split()[2:7] == [
-        "agent",
-        "anthropic:claude-sonnet-4-6",
-        "$0.008295+",
-        "completed",
-        "fix",
-    ]
+        "agent", "anthropic:claude-sonnet-4-6", "$0.008295+", "completed", "fix",
+    ]  # fmt: skip
     assert shown[2].endswith(f" {GOAL}")
     listed = json.loads(run("list", "--json", DRAGOMAN_LOG=str(path)).stdout)
     assert [(entry["session"], entry["goal"], entry["outcome"]) for entry in listed] == [

@@ -96,19 +96,13 @@ def test_actor_and_sensitivity_can_be_set(open_store: Open) -> None:
         ({"sensitivity": "secret"}, "sensitivity: must be one of private, "),
         ({"session": ADMINISTRATION}, "session: "),
         ({"payload": LogPruned("s", 1, "a", "b", "c", datetime.now(UTC))}, "session: "),
-        (
-            {
-                "session": ADMINISTRATION,
-                "payload": LogPruned("s", 1, "a", "b", "c", datetime.now(UTC)),
-            },
-            "session: only the log itself",
-        ),
-        (
-            {"payload": ToolStarted("i", "t", {"x": "x" * MAX_PAYLOAD})},
-            "payload of tool.started: 67108",
-        ),
+        ({"session": ADMINISTRATION,
+          "payload": LogPruned("s", 1, "a", "b", "c", datetime.now(UTC))},
+         "session: only the log itself"),
+        ({"payload": ToolStarted("i", "t", {"x": "x" * MAX_PAYLOAD})},
+         "payload of tool.started: 67108"),
     ],
-)
+)  # fmt: skip
 def test_invalid_values_are_rejected_and_nothing_is_written(
     tmp_path: Path, facts: dict[str, Any], complaint: str
 ) -> None:

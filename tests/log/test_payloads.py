@@ -99,26 +99,14 @@ def test_objects_that_are_not_payloads_are_rejected(stranger: Any) -> None:
     ("kind", "data", "error", "words"),
     [
         ("turn.ended", {}, logs.UnknownTypeError, "type: 'turn.ended' is not in the catalogue"),
-        (
-            "turn.started",
-            {},
-            logs.InvalidRecordError,
-            "payload of turn.started: Object missing required field `number`",
-        ),
-        (
-            "turn.started",
-            {"number": None},
-            logs.InvalidRecordError,
-            "payload of turn.started: number: Expected `int`",
-        ),
-        (
-            "turn.started",
-            {"number": 1, "colour": "red"},
-            logs.InvalidRecordError,
-            "turn.started: has no field 'colour'",
-        ),
+        ("turn.started", {}, logs.InvalidRecordError,
+         "payload of turn.started: Object missing required field `number`"),
+        ("turn.started", {"number": None}, logs.InvalidRecordError,
+         "payload of turn.started: number: Expected `int`"),
+        ("turn.started", {"number": 1, "colour": "red"}, logs.InvalidRecordError,
+         "turn.started: has no field 'colour'"),
     ],
-)
+)  # fmt: skip
 def test_error_names_the_invalid_field_of_plain_data(
     kind: str, data: dict[str, Any], error: type[Exception], words: str
 ) -> None:
@@ -129,12 +117,8 @@ def test_error_names_the_invalid_field_of_plain_data(
 
 REQUEST = d.Request(messages=(d.User("a secret"),))
 CALL: dict[str, Any] = {
-    "model": "m",
-    "provider": "p",
-    "request_id": "r",
-    "session_id": "s",
-    "request": REQUEST,
-}
+    "model": "m", "provider": "p", "request_id": "r", "session_id": "s", "request": REQUEST,
+}  # fmt: skip
 OBSERVED: list[Any] = [
     CallStarted(**CALL, estimated_input_tokens=7, attempt=1),
     CallCompleted(

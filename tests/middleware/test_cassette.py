@@ -108,15 +108,11 @@ async def test_replayed_intent_has_the_request_id_of_the_replaying_call(tmp_path
 
 def every_error() -> list[d.ProviderError]:
     facts = {
-        "status": 418,
-        "provider": "p",
-        "model": "m",
-        "request_id": "old",
-        "provider_code": "teapot",
-        "provider_message": "short and stout",
+        "status": 418, "provider": "p", "model": "m", "request_id": "old",
+        "provider_code": "teapot", "provider_message": "short and stout",
         "headers": {"x-request-id": "abc", "retry-after": "7", "authorization": "never kept"},
         "retry_after": 7.0,
-    }
+    }  # fmt: skip
     made: list[d.ProviderError] = []
     for name in errors.__all__:
         kind = getattr(errors, name)
@@ -577,10 +573,8 @@ KEY = request_key(request())
         ('{"cassette":2}\n', r"c:1: this is not a cassette of version 1"),
         ("[]\n", r"c:1: must be a JSON object"),
         (HEAD + "{}\n", r"c:2: is neither a request, an event nor an end"),
-        (
-            HEAD + '{"at":0,"end":null}\n',
-            r"c:2: a call that does not end, or a line outside any call",
-        ),
+        (HEAD + '{"at":0,"end":null}\n',
+         r"c:2: a call that does not end, or a line outside any call"),
         (HEAD + '{"key":"k","request":{}}\n', r"c:2: the last call does not end"),
         (HEAD + '{"key":"k"}\n{"key":"k"}\n', r"c:3: a call that does not end"),
         (HEAD + '{"key":"k"}\n{"at":"x","end":null}\n', r"c:3: is neither"),
@@ -594,13 +588,11 @@ KEY = request_key(request())
             + f'{{"key":"{KEY}"}}\n{{"at":0,"event":{{"type":"text.delta"}}}}\n{{"at":0,"end":null}}\n',
             "c: ",
         ),
-        (
-            HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":{{"class":"ProviderError","odd":1}}}}\n',
-            "odd",
-        ),
+        (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":{{"class":"ProviderError","odd":1}}}}\n',
+         "odd"),
         (HEAD + f'{{"key":"{KEY}"}}\n{{"at":0,"end":7}}\n', "c: "),
     ],
-)
+)  # fmt: skip
 async def test_error_locates_a_damaged_cassette_line(
     tmp_path: Path, text: str, match: str
 ) -> None:

@@ -122,19 +122,14 @@ IMAGE = [d.User([d.Image(d.Url("https://example.org/x.png"))])]
         ({"supports_images": False}, {"messages": IMAGE}, "no_vision_support"),
         ({"max_context_tokens": 3}, {"messages": "a" * 400}, "exceeds_context_window"),
         ({"supports_tools": False}, {"messages": "hi", "tools": [TOOL]}, "no_tool_support"),
-        (
-            {"supports_system_prompt": False},
-            {"messages": [d.System("s"), d.User("u")]},
-            "no_system_prompt_support",
-        ),
-        (
-            {"supports_structured_output": False},
-            {"messages": "hi", "response_schema": {"type": "object"}},
-            "no_structured_output_support",
-        ),
+        ({"supports_system_prompt": False}, {"messages": [d.System("s"), d.User("u")]},
+         "no_system_prompt_support"),
+        ({"supports_structured_output": False},
+         {"messages": "hi", "response_schema": {"type": "object"}},
+         "no_structured_output_support"),
         ({"supports_streaming": False}, {"messages": "hi", "stream": True}, "unsupported_feature"),
     ],
-)
+)  # fmt: skip
 async def test_candidate_that_lacks_a_capability_is_skipped(
     lacks: dict[str, Any], call: dict[str, Any], reason: str
 ) -> None:
@@ -344,29 +339,17 @@ async def test_availability_can_be_shared_by_several_fallbacks() -> None:
 def test_routing_events_are_encoded_with_the_names_of_the_adapter_contract() -> None:
     switched = RoutingSwitched("a:m", "b:m", "rate_limit", "rate_limit", "r1")
     assert msgspec.json.decode(msgspec.json.encode(switched)) == {
-        "type": "routing.switched",
-        "from": "a:m",
-        "to": "b:m",
-        "reason": "rate_limit",
-        "error_class": "rate_limit",
-        "request_id": "r1",
-    }
+        "type": "routing.switched", "from": "a:m", "to": "b:m", "reason": "rate_limit",
+        "error_class": "rate_limit", "request_id": "r1",
+    }  # fmt: skip
     down = ProviderUnavailable("p", "model_specific", "5_consecutive_failures", ("m",))
     assert set(msgspec.to_builtins(down)) == {
-        "type",
-        "provider",
-        "scope",
-        "models_affected",
-        "trigger_reason",
-    }
+        "type", "provider", "scope", "models_affected", "trigger_reason",
+    }  # fmt: skip
     up = ProviderRecovered("p", "model_specific", 1.0, ("m",))
     assert set(msgspec.to_builtins(up)) == {
-        "type",
-        "provider",
-        "scope",
-        "models_recovered",
-        "downtime_seconds",
-    }
+        "type", "provider", "scope", "models_recovered", "downtime_seconds",
+    }  # fmt: skip
     assert (switched.type, down.type, up.type) == (
         "routing.switched",
         "routing.provider_unavailable",

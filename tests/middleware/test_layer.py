@@ -299,14 +299,8 @@ async def test_every_attempt_of_a_long_run_with_faults_is_accounted_for(
     draw = random.Random(7)
     clock = Clock()
     counts = {
-        "ok": 0,
-        "error": 0,
-        "waits": 0,
-        "switches": 0,
-        "started": 0,
-        "ended": 0,
-        "dropped": 0,
-    }
+        "ok": 0, "error": 0, "waits": 0, "switches": 0, "started": 0, "ended": 0, "dropped": 0,
+    }  # fmt: skip
     fine = reply("hello")(build_request("hi"))
     faults: list[type[d.ProviderError]] = [
         d.UnavailableError,

@@ -302,20 +302,12 @@ BASE = d.RuntimeConfig(temperature=0.0, max_tokens=10, seed=7, extras={"a": 1, "
     [
         (None, [0.0] * 4, [10] * 4, [{"a": 1, "b": 2}] * 4),
         ([{"temperature": 0.5}], [0.0, 0.5, 0.5, 0.5], [10] * 4, [{"a": 1, "b": 2}] * 4),
-        (
-            [d.RuntimeConfig(temperature=0.3, max_tokens=20), {"temperature": 0.9}],
-            [0.0, 0.3, 0.9, 0.9],
-            [10, 20, 10, 10],
-            [{"a": 1, "b": 2}] * 4,
-        ),
-        (
-            [{"extras": {"b": 3, "c": 4, "a": None}}],
-            [0.0] * 4,
-            [10] * 4,
-            [{"a": 1, "b": 2}, *[{"a": 1, "b": 3, "c": 4}] * 3],
-        ),
+        ([d.RuntimeConfig(temperature=0.3, max_tokens=20), {"temperature": 0.9}],
+         [0.0, 0.3, 0.9, 0.9], [10, 20, 10, 10], [{"a": 1, "b": 2}] * 4),
+        ([{"extras": {"b": 3, "c": 4, "a": None}}], [0.0] * 4, [10] * 4,
+         [{"a": 1, "b": 2}, *[{"a": 1, "b": 3, "c": 4}] * 3]),
     ],
-)
+)  # fmt: skip
 async def test_per_attempt_overrides_do_not_change_the_first_attempt(
     overrides: Any, temperatures: list[float], max_tokens: list[int], extras: list[dict[str, Any]]
 ) -> None:

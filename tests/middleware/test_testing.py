@@ -83,13 +83,9 @@ def test_replay_mode_sends_no_requests_and_off_mode_writes_no_cassettes(
 def test_every_test_has_its_own_cassette_file() -> None:
     file = Path("tests/test_a.py")
     names = [
-        "test_x",
-        "test_x[a/b]",
-        "test_x[a:b]",
-        "test_x[a-b]",
-        "test_x[" + "y" * 300 + "]",
+        "test_x", "test_x[a/b]", "test_x[a:b]", "test_x[a-b]", "test_x[" + "y" * 300 + "]",
         "test_x[" + "y" * 301,
-    ]
+    ]  # fmt: skip
     paths = {cassette_path(file, name) for name in names} | {
         cassette_path(file, "test_x", "second")
     }

@@ -17,24 +17,13 @@ from .tiny import write_model
 # What llama.cpp's server does with any model here: it has no vision, accepts every model name and
 # empty message lists, and ignores a forced tool choice.
 FOUND = {
-    "ready.answers": "pass",
-    "usage.reported": "pass",
-    "limits.max_tokens": "pass",
-    "limits.context": "pass",
-    "sampling.seed": "pass",
-    "sampling.logprobs": "pass",
-    "stream.rules": "pass",
-    "stream.end_mark": "pass",
-    "stream.usage": "pass",
-    "tools.forced": "fail",
-    "images.inline": "unsupported",
-    "errors.unknown_model": "fail",
-    "errors.malformed": "pass",
-    "errors.no_messages": "fail",
-    "errors.key": "pass",
-    "concurrency.four": "pass",
-    "cancel.stops": "pass",
-}
+    "ready.answers": "pass", "usage.reported": "pass", "limits.max_tokens": "pass",
+    "limits.context": "pass", "sampling.seed": "pass", "sampling.logprobs": "pass",
+    "stream.rules": "pass", "stream.end_mark": "pass", "stream.usage": "pass",
+    "tools.forced": "fail", "images.inline": "unsupported", "errors.unknown_model": "fail",
+    "errors.malformed": "pass", "errors.no_messages": "fail", "errors.key": "pass",
+    "concurrency.four": "pass", "cancel.stops": "pass",
+}  # fmt: skip
 
 
 def test_documented_check_report_matches_a_real_server(

@@ -26,18 +26,15 @@ def steps(payloads: list[Payload]) -> list[ReplayStep]:
     [
         (1, 2, [": 1 and 2"]),
         ({"a": 1}, {"a": 1}, []),
-        (
-            {"a": 1, "b": 2},
-            {"b": 3, "c": None},
-            ["a: 1 and nothing", "b: 2 and 3", "c: nothing and null"],
-        ),
+        ({"a": 1, "b": 2}, {"b": 3, "c": None},
+         ["a: 1 and nothing", "b: 2 and 3", "c: nothing and null"]),
         ([1, [2]], [1, [3], 4], ["[1][0]: 2 and 3", "[2]: nothing and 4"]),
         ({"x": {"y": ["a", "b"]}}, {"x": {"y": ["a", "c"]}}, ['x.y[1]: "b" and "c"']),
         (True, 1, [": true and 1"]),
         (None, {}, [": null and {}"]),
         ("x" * 50 + "1", "x" * 50 + "2", [f', character 50: "…{"x" * 20}1" and "…{"x" * 20}2"']),
     ],
-)
+)  # fmt: skip
 def test_differences_between_values_are_listed_by_path(a: Any, b: Any, words: list[str]) -> None:
     assert [str(found) for found in find_differences(a, b)] == words
 

@@ -83,26 +83,20 @@ OBSERVED = logs.ToolObserved("tu_1", "bash", "a\nb")
 ODD: list[tuple[list[Any], list[str]]] = [
     ([PROPOSED, GRANTED, STARTED, OBSERVED], []),
     ([PROPOSED, STARTED, OBSERVED], ["it ran without a decision"]),
-    (
-        [PROPOSED, logs.PermissionDenied("tu_1", "bash", "policy"), STARTED],
-        ["it ran although it was denied"],
-    ),
+    ([PROPOSED, logs.PermissionDenied("tu_1", "bash", "policy"), STARTED],
+     ["it ran although it was denied"]),
     ([PROPOSED, GRANTED, STARTED, OBSERVED, STARTED], ["it ran before"]),
-    (
-        [PROPOSED, GRANTED, logs.ToolStarted("tu_1", "bash", {"command": "rm"})],
-        ["the input is not the one proposed"],
-    ),
+    ([PROPOSED, GRANTED, logs.ToolStarted("tu_1", "bash", {"command": "rm"})],
+     ["the input is not the one proposed"]),
     ([PROPOSED, GRANTED, OBSERVED], ["there is no record that it began to run"]),
-    (
-        [PROPOSED, GRANTED, logs.ToolFailed("tu_1", "bash", "crash", "")],
-        ["there is no record that it began to run"],
-    ),
+    ([PROPOSED, GRANTED, logs.ToolFailed("tu_1", "bash", "crash", "")],
+     ["there is no record that it began to run"]),
     ([GRANTED], ["no such intent was proposed"]),
     ([PROPOSED, PROPOSED], ["the same intent was proposed before"]),
     ([PROPOSED, STARTED, GRANTED], ["it ran without a decision", "decided after it had run"]),
     ([PROPOSED, logs.SessionFinished("completed")], ["left open: bash (tu_1)"]),
     ([PROPOSED, GRANTED, STARTED, OBSERVED, logs.SessionFinished("completed")], []),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("payloads", "notes"), ODD)

@@ -152,11 +152,8 @@ GIT = ("git status", "git log", "git status; curl x", "gitx", "git status $(x)",
         (commands("a", "b", "c"), {"scope": "session"}, 1),
         (edits("a.txt", "a.txt", "b.txt", "a.txt"), {"scope": "path"}, 2),
         (commands(*GIT), {"scope": "prefix"}, 4),
-        (
-            commands("git log -1", "git log -2", "git push", "git log"),
-            {"scope": "prefix", "prefix": "git log"},
-            2,
-        ),
+        (commands("git log -1", "git log -2", "git push", "git log"),
+         {"scope": "prefix", "prefix": "git log"}, 2),
         (commands("a", "b"), {"scope": "path"}, 2),
         (commands("a;b", "a;b"), {"scope": "prefix"}, 2),
         (commands("a", "a"), {"scope": "prefix", "prefix": "b"}, 2),
@@ -170,7 +167,7 @@ GIT = ("git status", "git log", "git status; curl x", "gitx", "git status $(x)",
         "a prefix, for several commands: this call only",
         "a prefix that the command does not have: this call only",
     ],
-)
+)  # fmt: skip
 async def test_scope_of_an_approval_decides_which_calls_it_allows(
     provider: Listed, scope: dict[str, Any], questions: int
 ) -> None:

@@ -68,15 +68,11 @@ def recorded(tmp_path: Path) -> Provider:
 
 
 KINDS: dict[str, Callable[[Path], Provider]] = {
-    "http": lambda _: over_http(),
-    "listed": lambda _: listed(),
-    "sim": lambda _: simulated(),
-    "retry": lambda _: Retry(listed()),
-    "fallback": lambda _: Fallback([listed(), simulated()]),
+    "http": lambda _: over_http(), "listed": lambda _: listed(), "sim": lambda _: simulated(),
+    "retry": lambda _: Retry(listed()), "fallback": lambda _: Fallback([listed(), simulated()]),
     "limited": lambda _: RateLimit(listed(), max_concurrency=1),
-    "observed": lambda _: Observe(listed(), lambda event: None),
-    "recorded": recorded,
-}
+    "observed": lambda _: Observe(listed(), lambda event: None), "recorded": recorded,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

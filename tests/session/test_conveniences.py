@@ -119,12 +119,8 @@ async def test_model_is_asked_again_after_invalid_structured_output() -> None:
     assert outcome.output == Long(km=1230)
     last = model.requests[-1].messages
     assert [type(message).__name__ for message in last] == [
-        "User",
-        "Assistant",
-        "User",
-        "Assistant",
-        "User",
-    ]
+        "User", "Assistant", "User", "Assistant", "User",
+    ]  # fmt: skip
     assert isinstance(last[-1], User)
     assert "that is not long" in last[-1].text
 

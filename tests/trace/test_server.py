@@ -67,15 +67,9 @@ def test_request_without_the_token_is_rejected(log: SqliteLog, url: str) -> None
     assert len(token) >= 32
     assert ask(url)[0] == 200
     guesses = [
-        "",
-        "/",
-        "x/",
-        f"{token[:-1]}/",
-        f"{token}x/",
-        "api/sessions",
-        "x/api/sessions",
+        "", "/", "x/", f"{token[:-1]}/", f"{token}x/", "api/sessions", "x/api/sessions",
         f"{token}/../x/",
-    ]
+    ]  # fmt: skip
     for guess in guesses:
         status, body, _ = ask(root + guess)
         assert status == 404, guess
@@ -136,11 +130,8 @@ def test_trace_server_listens_on_loopback_only(url: str) -> None:
         ("api/steps", 400, "session: is missing"),
         ("api/steps?session=fix&after=-1", 400, "after: must be a whole number"),
         ("api/steps?session=fix&after=1e3", 400, "after"),
-        (
-            "api/steps?session=fix&limit=9999999",
-            400,
-            "limit: must be a whole number of at most 1000",
-        ),
+        ("api/steps?session=fix&limit=9999999", 400,
+         "limit: must be a whole number of at most 1000"),
         ("api/record?session=fix&seq=999", 404, "no such record"),
         ("api/record?session=fix&seq=0", 404, "no such record"),
         ("api/raw?session=nobody&seq=1", 404, "no such record"),
@@ -149,7 +140,7 @@ def test_trace_server_listens_on_loopback_only(url: str) -> None:
         ("api/export?session=nobody", 404, "the log has no session 'nobody'"),
         ("api/find?query=x", 400, "session: is missing"),
     ],
-)
+)  # fmt: skip
 def test_invalid_requests_are_rejected(
     log: SqliteLog, url: str, path: str, status: int, words: str
 ) -> None:
