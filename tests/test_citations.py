@@ -60,28 +60,18 @@ REPLIES: list[tuple[str, Any, tuple[d.Citation, ...]]] = [
      (d.Citation(source="f"),)),
     ("openai", chat(annotations=[{"type": "file", "file": {}}, 5]), ()),
     ("openai", {**chat(), "citations": [URL, 5]}, (d.Citation(URL),)),
-    (
-        "openai",
-        {**chat(), "citations": [URL], "search_results": [{"url": URL, "title": "A",
-                                                           "snippet": "q"}, {}]},
-        (d.Citation(URL, "A", "q"),),
-    ),
+    ("openai", {**chat(), "citations": [URL],
+                "search_results": [{"url": URL, "title": "A", "snippet": "q"}, {}]},
+     (d.Citation(URL, "A", "q"), )),
     ("openai", chat(annotations="none"), ()),
     (
         "anthropic",
         {
-            "content": [
-                {
-                    "type": "text",
-                    "text": "Yes.",
-                    "citations": [
-                        {"type": "web_search_result_location", "url": URL, "title": "A",
-                         "cited_text": "q"},
-                        {"type": "char_location", "cited_text": "q", "document_index": 0,
-                         "document_title": "D"},
-                    ],
-                }
-            ],
+            "content": [{"type": "text", "text": "Yes.",
+                         "citations": [{"type": "web_search_result_location", "url": URL,
+                                        "title": "A", "cited_text": "q"},
+                                       {"type": "char_location", "cited_text": "q",
+                                        "document_index": 0, "document_title": "D"}]}],
             "stop_reason": "end_turn",
         },
         (d.Citation(URL, "A", "q"), d.Citation(None, "D", "q", source="0")),
@@ -90,35 +80,19 @@ REPLIES: list[tuple[str, Any, tuple[d.Citation, ...]]] = [
         "responses",
         {
             "status": "completed",
-            "output": [
-                {
-                    "type": "message",
-                    "role": "assistant",
-                    "content": [
-                        {
-                            "type": "output_text",
-                            "text": "Yes.",
-                            "annotations": [{"type": "url_citation", "url": URL, "title": "A",
-                                             **PLACE}],
-                        }
-                    ],
-                }
-            ],
+            "output": [{"type": "message", "role": "assistant",
+                        "content": [{"type": "output_text", "text": "Yes.",
+                                     "annotations": [{"type": "url_citation", "url": URL,
+                                                      "title": "A", **PLACE}]}]}],
         },
         (d.Citation(URL, "A", None, 0, 4),),
     ),
-    (
-        "gemini",
-        gemini(groundingMetadata={"groundingChunks": CHUNKS,
-                                  "groundingSupports": [SUPPORT, {"segment": 5}]}),
-        (d.Citation(URL, "A", None, 5, 11), d.Citation(quote="q", source="s"), d.Citation()),
-    ),
-    (
-        "gemini",
-        gemini(citationMetadata={"citations": [{"startIndex": 0, "endIndex": 3, "uri": URL},
-                                               {"uri": URL}]}),
-        (d.Citation(URL, start=0, end=2), d.Citation(URL)),
-    ),
+    ("gemini", gemini(groundingMetadata={"groundingChunks": CHUNKS,
+                                         "groundingSupports": [SUPPORT, {"segment": 5}]}),
+     (d.Citation(URL, "A", None, 5, 11), d.Citation(quote="q", source="s"), d.Citation())),
+    ("gemini", gemini(citationMetadata={"citations": [{"startIndex": 0, "endIndex": 3,
+                                                       "uri": URL}, {"uri": URL}]}),
+     (d.Citation(URL, start=0, end=2), d.Citation(URL))),
     ("gemini", gemini(groundingMetadata=5, citationMetadata=5), ()),
     (
         "bedrock",
@@ -346,10 +320,8 @@ def test_responses_api_stream_keeps_citations_that_arrive_late() -> None:
 @pytest.mark.parametrize(
     ("data", "summary"),
     [
-        (
-            {"type": "server_tool_use", "name": "web_search", "input": {"query": "rivers"}},
-            "server_tool_use: web_search; rivers",
-        ),
+        ({"type": "server_tool_use", "name": "web_search", "input": {"query": "rivers"}},
+         "server_tool_use: web_search; rivers"),
         ({"executableCode": {"code": "print(1)\nprint(2)"}}, "executableCode: print(1) print(2)"),
         ({"type": "web_search_tool_result", "content": [{"url": f"u{at}"} for at in range(7)]},
          "web_search_tool_result: u0; u1; u2; u3; u4, and 2 more"),
@@ -391,23 +363,11 @@ def test_further_choices_and_logprobs_are_in_the_raw_reply(
 
 
 TWO: dict[str, dict[str, Any]] = {
-    "openai": {
-        "choices": [
-            {
-                "index": at,
-                "message": {"role": "assistant", "content": text},
-                "finish_reason": "stop",
-            }
-            for at, text in enumerate("ab")
-        ]
-    },
-    "gemini": {
-        "candidates": [
-            {"index": at, "content": {"parts": [{"text": text}]}, "finishReason": "STOP"}
-            for at, text in enumerate("ab")
-        ]
-    },
-}
+    "openai": {"choices": [{"index": at, "message": {"role": "assistant", "content": text},
+                            "finish_reason": "stop"} for at, text in enumerate("ab")]},
+    "gemini": {"candidates": [{"index": at, "content": {"parts": [{"text": text}]},
+                               "finishReason": "STOP"} for at, text in enumerate("ab")]},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("wire", TWO)

@@ -224,12 +224,10 @@ RECORDED_BILLS = {
     "xai:grok-code-fast-1": (date(2026, 3, 12), Usage(496, 333, 320, None, 256), "0.0005411"),
     "openrouter:x-ai/grok-4-fast": (date(2025, 11, 2), Usage(173, 104, 150, None, 90), "0.0000641"),
     "openrouter:z-ai/glm-4.5v": (date(2025, 11, 2), Usage(226, 105, 4, None, 65), "0.00032264"),
-    "openrouter:anthropic/claude-4.6-sonnet-20260217": (
-        date(2026, 3, 8), Usage(2572, 63, 0, 2569, 0), "0.01058775",
-    ),
-    "openrouter:z-ai/glm-5-turbo-20260315": (
-        date(2026, 4, 27), Usage(359, 55, 256, 0, 21), "0.00040504",
-    ),
+    "openrouter:anthropic/claude-4.6-sonnet-20260217": (date(2026, 3, 8),
+                                                        Usage(2572, 63, 0, 2569, 0), "0.01058775"),
+    "openrouter:z-ai/glm-5-turbo-20260315": (date(2026, 4, 27), Usage(359, 55, 256, 0, 21),
+                                             "0.00040504"),
 }  # fmt: skip
 
 

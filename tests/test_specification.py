@@ -161,9 +161,8 @@ async def test_invalid_tool_calls_of_a_successful_reply_raise(finish: str | None
 
 NULLS: dict[str, Any] = {
     "openai": {
-        "choices": [
-            choice({"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "null"}}]})
-        ]
+        "choices": [choice({"tool_calls": [{"id": "c",
+                                            "function": {"name": "f", "arguments": "null"}}]})],
     },
     "responses": {"status": "completed", "output": [{"type": "function_call", "call_id": "c",
                                                      "name": "f", "arguments": "null",
@@ -172,23 +171,15 @@ NULLS: dict[str, Any] = {
                   "content": [{"type": "tool_use", "id": "c", "name": "f", "input": None}],
                   "stop_reason": "tool_use"},
     "gemini": {
-        "candidates": [
-            {
-                "content": {"parts": [{"functionCall": {"name": "f", "args": None}}]},
-                "finishReason": "STOP",
-            }
-        ]
+        "candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "args": None}}]},
+                        "finishReason": "STOP"}],
     },
-    "bedrock": {
-        "output": {
-            "message": {"content": [{"toolUse": {"toolUseId": "c", "name": "f", "input": None}}]}
-        },
-        "stopReason": "tool_use",
-    },
-    "cohere": {
-        "message": {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": None}}]},
-        "finish_reason": "TOOL_CALL",
-    },
+    "bedrock": {"output": {"message": {"content": [{"toolUse": {"toolUseId": "c", "name": "f",
+                                                                "input": None}}]}},
+                "stopReason": "tool_use"},
+    "cohere": {"message": {"tool_calls": [{"id": "c",
+                                           "function": {"name": "f", "arguments": None}}]},
+               "finish_reason": "TOOL_CALL"},
     "ollama": {"message": {"role": "assistant", "content": "",
                            "tool_calls": [{"function": {"name": "f", "arguments": None}}]},
                "done": True, "done_reason": "stop"},

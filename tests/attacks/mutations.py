@@ -29,10 +29,8 @@ ODD: list[Any] = [
 ]  # fmt: skip
 _NAMES = [
     "",
-    *[
-        "error", "type", "id", "index", "x", "stream", "model", "n", "__proto__", "content",
-        "$ref", "role",
-    ],
+    *["error", "type", "id", "index", "x", "stream", "model", "n", "__proto__", "content", "$ref",
+      "role"],
 ]  # fmt: skip
 _PIECES = ["\x00", "\ud83d", "{", '"', "\\", "\n\n", "}", "]", "é", ""]
 
@@ -190,10 +188,8 @@ _YAML_MARKS = [
     ">-\n    ", "? ", "\t",
 ]  # fmt: skip
 _YAML_SCALARS = [
-    *[
-        "1e999", "-.inf", ".nan", "0x1F", "0o17", "1_000", "~", "no", "12:30:45", "2026-01-01",
-        "{}", "[]", "'", "/etc/passwd",
-    ],
+    *["1e999", "-.inf", ".nan", "0x1F", "0o17", "1_000", "~", "no", "12:30:45", "2026-01-01",
+      "{}", "[]", "'", "/etc/passwd"],
     *["re:(", "re:(a+)+$", "**/**/**", "../x"],
     *("", "{a: {b: [", '"\\ud800"', '"\\0"', "9" * 400, "1" + "0" * 400, "*" * 500),
 ]  # fmt: skip

@@ -111,11 +111,9 @@ DEFAULTS: list[tuple[str, dict[str, Any]]] = [
         "metadata": {},
     }),
     ("responses", {"include": ["reasoning.encrypted_content"], "store": False}),
-    ("anthropic", {
-        "speed": "standard", "service_tier": "auto", "tools": [TOOLS["anthropic"]],
-        "tool_choice": {"type": "auto", "disable_parallel_tool_use": False},
-        "stop_sequences": [], "metadata": {},
-    }),
+    ("anthropic", {"speed": "standard", "service_tier": "auto", "tools": [TOOLS["anthropic"]],
+                   "tool_choice": {"type": "auto", "disable_parallel_tool_use": False},
+                   "stop_sequences": [], "metadata": {}}),
     ("gemini", {
         "generationConfig.candidateCount": 1, "generationConfig.responseModalities": ["TEXT"],
         "generationConfig.responseMimeType": "text/plain",

@@ -85,12 +85,9 @@ TOOLS: dict[str, dict[str, Any]] = {
 }
 STRICT_TOOL = {
     "type": "function",
-    "function": {
-        **FUNCTION,
-        "parameters": {**NO_FIELDS, "additionalProperties": False, "required": []},
-        "strict": True,
-    },
-}
+    "function": {**FUNCTION, "parameters": {**NO_FIELDS, "additionalProperties": False,
+                                            "required": []}, "strict": True},
+}  # fmt: skip
 OTHER_TOOL = {"type": "function", "function": {**FUNCTION, "name": "g"}}
 ALLOWED = {"mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]}
 JSON = {"type": "json_object"}
@@ -127,14 +124,11 @@ SETTINGS: list[Row] = [
     ("openai", {"tools": [TOOLS["openai"], OTHER_TOOL],
                 "tool_choice": {"type": "allowed_tools", "allowed_tools": ALLOWED}}, {
         "openai": {"tool_choice.type": "allowed_tools"},
-        "anthropic": {"tool_choice.type": "any",
-                      "tools": [{**TOOLS["anthropic"], "name": "g"}]},
+        "anthropic": {"tool_choice.type": "any", "tools": [{**TOOLS["anthropic"], "name": "g"}]},
     }),
-    ("gemini", {"tools": [TOOLS["gemini"]],
-                "toolConfig.functionCallingConfig.mode": "VALIDATED"}, {
-        "openai": {"tool_choice": "auto"},
-        "gemini": {"toolConfig.functionCallingConfig.mode": "VALIDATED"},
-    }),
+    ("gemini", {"tools": [TOOLS["gemini"]], "toolConfig.functionCallingConfig.mode": "VALIDATED"},
+     {"openai": {"tool_choice": "auto"},
+      "gemini": {"toolConfig.functionCallingConfig.mode": "VALIDATED"}}),
     ("anthropic", {"top_k": 7}, {
         "openai": "top_k_dropped top_k",
         "responses": "top_k_dropped top_k",
@@ -142,18 +136,14 @@ SETTINGS: list[Row] = [
         "gemini": {"generationConfig.topK": 7},
         "ollama": {"options.top_k": 7},
     }),
-    ("gemini", {"generationConfig.topK": 7}, {
-        "openai": "top_k_dropped generationConfig.topK",
-        "anthropic": {"top_k": 7},
-        "ollama": {"options.top_k": 7},
-    }),
+    ("gemini", {"generationConfig.topK": 7}, {"openai": "top_k_dropped generationConfig.topK",
+                                              "anthropic": {"top_k": 7},
+                                              "ollama": {"options.top_k": 7}}),
     ("ollama", {"options": {"num_ctx": 99, "top_k": 7}}, "field_dropped options.num_ctx"),
-    ("openai", {"user": "u"}, {
-        "anthropic": {"metadata.user_id": "u"}, "gemini": "user_dropped user",
-    }),
-    ("anthropic", {"metadata.user_id": "u"}, {
-        "openai": {"user": "u"}, "anthropic": {"metadata.user_id": "u"},
-    }),
+    ("openai", {"user": "u"},
+     {"anthropic": {"metadata.user_id": "u"}, "gemini": "user_dropped user"}),
+    ("anthropic", {"metadata.user_id": "u"},
+     {"openai": {"user": "u"}, "anthropic": {"metadata.user_id": "u"}}),
     ("openai", {"seed": 4, "frequency_penalty": 0.5}, {
         "openai": {"seed": 4, "frequency_penalty": 0.5},
         "responses": "frequency_penalty_dropped frequency_penalty; seed_dropped seed",
@@ -192,46 +182,35 @@ LACKING: list[Row] = [
 ]  # fmt: skip
 
 REASONING: list[Row] = [
-    ("anthropic", {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000}, {
-        "openai": {"reasoning_effort": "low"},
-        "responses": {"reasoning.effort": "low"},
-        "anthropic": {
-            "thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000,
-        },
-        "gemini": {"generationConfig.thinkingConfig.thinkingBudget": 2000},
-    }),
+    ("anthropic", {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000},
+     {"openai": {"reasoning_effort": "low"}, "responses": {"reasoning.effort": "low"},
+      "anthropic": {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000},
+      "gemini": {"generationConfig.thinkingConfig.thinkingBudget": 2000}}),
     ("openai", {"reasoning_effort": "medium", "max_tokens": 100}, {
         "openai": {"reasoning_effort": "medium"},
-        "anthropic": {
-            "thinking": {"type": "enabled", "budget_tokens": 8192}, "max_tokens": 8292,
-        },
+        "anthropic": {"thinking": {"type": "enabled", "budget_tokens": 8192}, "max_tokens": 8292},
         "gemini": {"generationConfig.thinkingConfig.thinkingLevel": "medium"},
     }),
-    ("openai", {"reasoning_effort": "max"}, {
-        "openai": {"reasoning_effort": "max"}, "responses": {"reasoning.effort": "xhigh"},
-    }),
-    ("anthropic", {"thinking.type": "adaptive", "output_config.effort": "max"}, {
-        "openai": {"reasoning_effort": "xhigh"},
-        "anthropic": {"thinking.type": "adaptive", "output_config.effort": "max"},
-    }),
-    ("anthropic", {"thinking.type": "disabled"}, {
-        "openai": {"reasoning_effort": "none"}, "ollama": {"think": False},
-    }),
+    ("openai", {"reasoning_effort": "max"},
+     {"openai": {"reasoning_effort": "max"}, "responses": {"reasoning.effort": "xhigh"}}),
+    ("anthropic", {"thinking.type": "adaptive", "output_config.effort": "max"},
+     {"openai": {"reasoning_effort": "xhigh"},
+      "anthropic": {"thinking.type": "adaptive", "output_config.effort": "max"}}),
+    ("anthropic", {"thinking.type": "disabled"},
+     {"openai": {"reasoning_effort": "none"}, "ollama": {"think": False}}),
     ("anthropic", {"thinking.type": "adaptive"}, {"openai": "thinking_adaptive thinking"}),
     ("gemini", {"generationConfig.thinkingConfig": {
         "includeThoughts": True, "thinkingLevel": "HIGH",
     }}, {
         "openai": {"reasoning_effort": "high"},
-        "gemini": {"generationConfig.thinkingConfig": {
-            "includeThoughts": True, "thinkingLevel": "HIGH",
-        }},
+        "gemini": {"generationConfig.thinkingConfig": {"includeThoughts": True,
+                                                       "thinkingLevel": "HIGH"}},
     }),
     ("openai", {"reasoning.max_tokens": 9000}, {"openai": {"reasoning.max_tokens": 9000}}),
     ("openai", {"enable_thinking": False}, {"openai": {"enable_thinking": False}, "gemini": {}}),
     ("ollama", {"think": True}, {"openai": {"reasoning_effort": "medium"}}),
-    ("responses", {"reasoning.summary": "detailed"}, {
-        "openai": "summary_dropped reasoning.summary",
-    }),
+    ("responses", {"reasoning.summary": "detailed"},
+     {"openai": "summary_dropped reasoning.summary"}),
 ]  # fmt: skip
 
 # Tools that the provider runs: they are mapped if both providers have them.
@@ -244,43 +223,34 @@ LOCAL_SEARCH = {
 }  # fmt: skip
 HOSTED: list[Row] = [
     ("responses", {"tools": [LOCAL_SEARCH]}, {
-        "anthropic": {"tools": [
-            {**SEARCHING, "allowed_domains": ["a.test"], "user_location": BERLIN},
-        ]},
+        "anthropic": {"tools": [{**SEARCHING, "allowed_domains": ["a.test"],
+                                 "user_location": BERLIN}]},
         "gemini": Rejected("tools[0]"),
         "openai": Rejected("tools[0]"),
         "ollama": Rejected("tools[0]"),
     }),
-    ("responses", {"tools": [INTERPRETER, TOOLS["responses"]]}, {
-        "anthropic": {"tools": [TOOLS["anthropic"], RUNNING]},
-        "gemini": "hosted_tool_dropped tools[0]",
-        "openai": {"tools": [TOOLS["openai"]]},
-    }),
-    ("responses", {"tools": [{**INTERPRETER, "container": "cntr_1"}]}, {
-        "anthropic": Rejected("tools[0]"),
-    }),
+    ("responses", {"tools": [INTERPRETER, TOOLS["responses"]]},
+     {"anthropic": {"tools": [TOOLS["anthropic"], RUNNING]},
+      "gemini": "hosted_tool_dropped tools[0]", "openai": {"tools": [TOOLS["openai"]]}}),
+    ("responses", {"tools": [{**INTERPRETER, "container": "cntr_1"}]},
+     {"anthropic": Rejected("tools[0]")}),
     ("responses", {"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]},
      Rejected("tools[0]")),
     ("responses", {"tools": [{"type": "web_search", "search_context_size": "low"},
-                             {"type": "web_search_preview"}]}, {
-        "anthropic": "tool_option_dropped tools[0].search_context_size",
-    }),
-    ("responses", {"tools": [TOOLS["responses"], {"type": "web_search"}]}, {
-        "openai": "hosted_tool_dropped tools[1]",
-    }),
+                             {"type": "web_search_preview"}]},
+     {"anthropic": "tool_option_dropped tools[0].search_context_size"}),
+    ("responses", {"tools": [TOOLS["responses"], {"type": "web_search"}]},
+     {"openai": "hosted_tool_dropped tools[1]"}),
     ("anthropic", {"tools": [{**SEARCHING, "type": "web_search_20260209",
                               "allowed_domains": ["a.test"]}]}, {
-        "responses": {"tools": [
-            {"type": "web_search", "filters": {"allowed_domains": ["a.test"]}},
-        ]},
+        "responses": {"tools": [{"type": "web_search",
+                                 "filters": {"allowed_domains": ["a.test"]}}]},
         "gemini": Rejected("tools[0]"),
     }),
-    ("anthropic", {"tools": [SEARCHING]}, {
-        "gemini": {"tools": [{"googleSearch": {}}]}, "openai": Rejected("tools[0]"),
-    }),
-    ("anthropic", {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, {
-        "gemini": {"tools": [{"urlContext": {}}]}, "responses": Rejected("tools[0]"),
-    }),
+    ("anthropic", {"tools": [SEARCHING]},
+     {"gemini": {"tools": [{"googleSearch": {}}]}, "openai": Rejected("tools[0]")}),
+    ("anthropic", {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]},
+     {"gemini": {"tools": [{"urlContext": {}}]}, "responses": Rejected("tools[0]")}),
     ("anthropic", {"tools": [{"type": "bash_20250124", "name": "b"}]}, Rejected("tools[0]")),
     ("gemini", {"tools": [{"googleSearch": {}}, {"codeExecution": {}}]}, {
         "gemini": {"tools": [{"googleSearch": {}}, {"codeExecution": {}}]},
@@ -288,9 +258,8 @@ HOSTED: list[Row] = [
         "responses": {"tools": [{"type": "web_search"}, INTERPRETER]},
         "ollama": Rejected("tools[0].googleSearch"),
     }),
-    ("gemini", {"tools": [{"googleSearch": {"excludeDomains": ["a"]}}]}, {
-        "anthropic": {"tools": [{**SEARCHING, "blocked_domains": ["a"]}]},
-    }),
+    ("gemini", {"tools": [{"googleSearch": {"excludeDomains": ["a"]}}]},
+     {"anthropic": {"tools": [{**SEARCHING, "blocked_domains": ["a"]}]}}),
     ("gemini", {"tools": [{"googleMaps": {}}]}, Rejected("tools[0].googleMaps")),
     ("openai", {"web_search_options.user_location": {
         "type": "approximate", "approximate": {"city": "Berlin"},
@@ -350,9 +319,8 @@ PARTS: list[Row] = [
      "name_dropped messages[2].name"),
     ("openai", {"tools": [{"type": "function", "function": {**FUNCTION, "x": 1}}]},
      "field_dropped tools[0].function.x"),
-    ("openai", {"tools": [STRICT_TOOL]}, {
-        "openai": {"tools": [STRICT_TOOL]}, "gemini": "strict_dropped tools[0].strict",
-    }),
+    ("openai", {"tools": [STRICT_TOOL]},
+     {"openai": {"tools": [STRICT_TOOL]}, "gemini": "strict_dropped tools[0].strict"}),
     ("openai", {"tools": [{**TOOLS["openai"], "cache_control": CACHE}]},
      "cache_control_dropped tools[0].cache_control"),
     ("openai", {"tools": [{"type": "x"}]}, Rejected("tools[0]")),
@@ -381,19 +349,17 @@ PARTS: list[Row] = [
     ("responses", {"tools": [{"type": "namespace", "name": "n", "description": "d",
                               "tools": [TOOLS["responses"]]}]}, "namespace_joined tools[0]"),
     ("responses", {"text.x": 1}, "field_dropped text.x"),
-    ("responses", {"text.format": {
-        "type": "json_schema", "name": "n", "schema": NO_FIELDS, "x": 1,
-    }}, "field_dropped text.format.x"),
+    ("responses", {"text.format": {"type": "json_schema", "name": "n", "schema": NO_FIELDS,
+                                   "x": 1}}, "field_dropped text.format.x"),
     ("anthropic", {"system": [MARKED]}, "cache_control_dropped system[0].cache_control"),
     ("anthropic", {"messages": [{**USER, "x": 1}]}, "field_dropped messages[0].x"),
     ("anthropic", with_part("anthropic", {"type": "text", "text": "Hi", "x": 1}),
      "field_dropped messages[0].content[0].x"),
     ("anthropic", with_part("anthropic", MARKED),
      "cache_control_dropped messages[0].content[0].cache_control"),
-    ("anthropic", with_part("anthropic", {
-        "type": "search_result", "source": "s", "title": "t",
-        "content": [{"type": "text", "text": "x"}],
-    }), "search_result_rewritten"),
+    ("anthropic", with_part("anthropic", {"type": "search_result", "source": "s", "title": "t",
+                                          "content": [{"type": "text", "text": "x"}]}),
+     "search_result_rewritten"),
     ("anthropic", with_part("anthropic", {
         "type": "document",
         "source": {"type": "content", "content": [{"type": "text", "text": "T"}]},

@@ -50,48 +50,21 @@ _USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 def write_reply(wire: str, text: str) -> bytes:
     """Return a reply body with this text in the format of a wire."""
     replies: dict[str, Any] = {
-        "openai": {
-            "id": "c1",
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": text},
-                    "finish_reason": "stop",
-                }
-            ],
-            "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
-        },
-        "responses": {
-            "id": "r1",
-            "object": "response",
-            "status": "completed",
-            "output": [
-                {
-                    "type": "message",
-                    "id": "m1",
-                    "role": "assistant",
-                    "content": [{"type": "output_text", "text": text}],
-                }
-            ],
-            "usage": _USAGE,
-        },
+        "openai": {"id": "c1", "choices": [{"index": 0,
+                                            "message": {"role": "assistant", "content": text},
+                                            "finish_reason": "stop"}],
+                   "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}},
+        "responses": {"id": "r1", "object": "response", "status": "completed",
+                      "output": [{"type": "message", "id": "m1", "role": "assistant",
+                                  "content": [{"type": "output_text", "text": text}]}],
+                      "usage": _USAGE},
         "anthropic": {"id": "m1", "type": "message", "role": "assistant",
                       "content": [{"type": "text", "text": text}], "stop_reason": "end_turn",
                       "usage": {"input_tokens": 3, "output_tokens": 2}},
-        "gemini": {
-            "candidates": [
-                {
-                    "content": {"role": "model", "parts": [{"text": text}]},
-                    "finishReason": "STOP",
-                    "index": 0,
-                }
-            ],
-            "usageMetadata": {
-                "promptTokenCount": 3,
-                "candidatesTokenCount": 2,
-                "totalTokenCount": 5,
-            },
-        },
+        "gemini": {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]},
+                                   "finishReason": "STOP", "index": 0}],
+                   "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 2,
+                                     "totalTokenCount": 5}},
         "ollama": {"model": "m", "message": {"role": "assistant", "content": text}, "done": True,
                    "done_reason": "stop", "prompt_eval_count": 3, "eval_count": 2},
     }  # fmt: skip

@@ -12,14 +12,9 @@ from dragoman.sim import ScriptedProvider
 
 MESSAGES = [
     System("Be brief.", cache=True),
-    User(
-        [
-            Text("Read this.", cache=True),
-            Document(b"%PDF-1.4", name="report.pdf"),
-            Image(b"\x89PNG\r\n"),
-        ]
-    ),
-]
+    User([Text("Read this.", cache=True), Document(b"%PDF-1.4", name="report.pdf"),
+          Image(b"\x89PNG\r\n")]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

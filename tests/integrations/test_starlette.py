@@ -355,19 +355,12 @@ def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
     content = (
         d.Text("A.", d.Continuity(opaque=cited)),
         d.Text("Again.", d.Continuity(opaque=cited)),
-        d.Text(
-            "B.",
-            d.Continuity(
-                opaque={
-                    "annotations": [
-                        {"type": "file_citation", "file_id": "f1", "filename": "b.txt"}
-                    ]
-                }
-            ),
-        ),
+        d.Text("B.", d.Continuity(opaque={"annotations": [{"type": "file_citation",
+                                                           "file_id": "f1",
+                                                           "filename": "b.txt"}]})),
         d.Image(d.Inline("aGk="), "image/webp"),
         d.Audio(d.Url("https://a.example/x")),
-    )
+    )  # fmt: skip
     chunks = UIMessageChunks()
     chunks.convert(d.MessageStart("m", "r", "model"))
     chunks.convert(d.TextDelta("m", "r", 0, "A."))

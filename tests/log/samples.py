@@ -80,133 +80,73 @@ _PROJECTED = logs.ContextProjected(
 # it defines them.
 _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
     ("user", "private"): [
-        (
-            "session.started",
-            logs.SessionStarted(
-                "Fix the tests", "large", "acme", ("bash",), {"cwd": "/x"}, {"bash": "0" * 64}
-            ),
-        ),
+        ("session.started", logs.SessionStarted("Fix the tests", "large", "acme", ("bash",),
+                                                {"cwd": "/x"}, {"bash": "0" * 64})),
         ("message.recorded", logs.MessageRecorded(d.User("Hello"))),
-        (
-            "permission.answered",
-            logs.PermissionAnswered(
-                "tu_01", True, "ann", "fine", "prefix", "make", {"command": "make lint"}
-            ),
-        ),
+        ("permission.answered", logs.PermissionAnswered("tu_01", True, "ann", "fine", "prefix",
+                                                        "make", {"command": "make lint"})),
     ],
     ("agent", "private"): [
-        (
-            "message.recorded",
-            _RECORDED,
-        ),
-        (
-            "message.recorded",
-            logs.MessageRecorded(d.Assistant("Hal"), finish_reason="error", in_context=False),
-        ),
-        (
-            "llm.call_started",
-            _STARTED,
-        ),
-        (
-            "llm.exchange_kept",
-            logs.LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]}),
-        ),
+        ("message.recorded", _RECORDED),
+        ("message.recorded",
+         logs.MessageRecorded(d.Assistant("Hal"), finish_reason="error", in_context=False)),
+        ("llm.call_started", _STARTED),
+        ("llm.exchange_kept",
+         logs.LlmExchangeKept("r1", "acme", "large", {"chunks": [{"x": None}]})),
         ("llm.exchange_kept", logs.LlmExchangeKept("r1", "acme", "large", problem="too long")),
         ("tool_intent.proposed", INTENT),
     ],
     ("agent", "pseudonymous"): [
         ("llm.call_completed", COMPLETED),
-        (
-            "llm.call_completed",
-            logs.CallCompleted(
-                model="large", provider="acme", stop_reason="end_turn", latency_ms=1.0
-            ),
-        ),
-        (
-            "llm.call_failed",
-            _FAILED,
-        ),
+        ("llm.call_completed", logs.CallCompleted(model="large", provider="acme",
+                                                  stop_reason="end_turn", latency_ms=1.0)),
+        ("llm.call_failed", _FAILED),
     ],
     ("tool", "private"): [
-        (
-            "message.recorded",
-            logs.MessageRecorded(d.ToolResult("call_1", "exit 1", is_error=True)),
-        ),
-        (
-            "tool.started",
-            logs.ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"}),
-        ),
-        (
-            "tool.observed",
-            logs.ToolObserved(
-                "tu_01", "bash", "Expected 4, received 5", True, False, 1, 912.0, {"stderr": "…"}
-            ),
-        ),
+        ("message.recorded",
+         logs.MessageRecorded(d.ToolResult("call_1", "exit 1", is_error=True))),
+        ("tool.started",
+         logs.ToolStarted("tu_01", "bash", {"command": "pnpm test"}, {"cwd": "/x"})),
+        ("tool.observed", logs.ToolObserved("tu_01", "bash", "Expected 4, received 5", True,
+                                            False, 1, 912.0, {"stderr": "…"})),
         ("tool.observed", logs.ToolObserved("tu_01", "look", (d.Text("a"), d.Text("b")))),
-        (
-            "tool.failed",
-            logs.ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0),
-        ),
+        ("tool.failed",
+         logs.ToolFailed("tu_01", "bash", "timeout", "still running after 60 s", 60000.0)),
     ],
     ("system", "private"): [
-        (
-            "session.resumed",
-            logs.SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64}),
-        ),
+        ("session.resumed",
+         logs.SessionResumed(7, ("tu_01",), "killed", changed_tools={"bash": "1" * 64})),
         ("session.finished", logs.SessionFinished("exhausted", "50 turns", 50)),
         ("turn.started", logs.TurnStarted(1, "large", "acme")),
         ("message.recorded", logs.MessageRecorded(d.System("Be terse."))),
-        (
-            "context.projected",
-            _PROJECTED,
-        ),
-        (
-            "context.summarised",
-            logs.ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7"),
-        ),
-        (
-            "tool_intent.validated",
-            logs.ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",)),
-        ),
-        (
-            "tool_intent.rejected",
-            logs.ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool"),
-        ),
+        ("context.projected", _PROJECTED),
+        ("context.summarised",
+         logs.ContextSummarised("In short.", 3, 9, 4, "acme", "small", "r7")),
+        ("tool_intent.validated",
+         logs.ToolIntentValidated("tu_01", "edit", "write", ("src/x.py",))),
+        ("tool_intent.rejected",
+         logs.ToolIntentRejected("tu_01", "fly", "unknown_tool", "no such tool")),
         ("tool_intent.closed", logs.ToolIntentClosed("tu_01", "the process was killed", "bash")),
         ("permission.requested", logs.PermissionRequested("tu_01", "bash", "not in the rules")),
         ("permission.granted", logs.PermissionGranted("tu_01", "bash", "user", scope="session")),
-        (
-            "permission.denied",
-            logs.PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive"),
-        ),
-        (
-            "log.pruned",
-            logs.LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC)),
-        ),
+        ("permission.denied",
+         logs.PermissionDenied("tu_01", "bash", "rule", "no-reset", "destructive")),
+        ("log.pruned",
+         logs.LogPruned("s1", 3, "01A", "01B", "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC))),
     ],
     ("system", "pseudonymous"): [
-        (
-            "model.swapped",
-            logs.ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,)),
-        ),
-        (
-            "budget.exceeded",
-            logs.BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD"),
-        ),
-        (
-            "routing.switched",
-            logs.RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1"),
-        ),
-        (
-            "routing.provider_unavailable",
-            logs.ProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small")),
-        ),
-        (
-            "routing.provider_recovered",
-            logs.ProviderRecovered("acme", "model_specific", 31.5, ("large",)),
-        ),
+        ("model.swapped",
+         logs.ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,))),
+        ("budget.exceeded",
+         logs.BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD")),
+        ("routing.switched",
+         logs.RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1")),
+        ("routing.provider_unavailable",
+         logs.ProviderUnavailable("acme", "provider_wide", "auth_error", ("large", "small"))),
+        ("routing.provider_recovered",
+         logs.ProviderRecovered("acme", "model_specific", 31.5, ("large",))),
     ],
-}
+}  # fmt: skip
 # Each sample is (type, payload, actor, sensitivity).
 SAMPLES: list[tuple[str, Any, str, str]] = [
     (kind, payload, *facts) for facts, group in _GROUPS.items() for kind, payload in group

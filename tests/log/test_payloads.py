@@ -121,15 +121,11 @@ CALL: dict[str, Any] = {
 }  # fmt: skip
 OBSERVED: list[Any] = [
     CallStarted(**CALL, estimated_input_tokens=7, attempt=1),
-    CallCompleted(
-        **CALL, stop_reason="tool_use", latency_ms=2.5, finish_reason="tool_calls", input_tokens=5,
-        cost_usd=Decimal("0.1"), pricing_version="v", produced_tool_calls=1,
-        content=(d.Text("a secret"),),
-    ),
-    CallFailed(
-        **CALL, error_class="network", error_message_redacted="reset", retry_count=2,
-        latency_ms=9.0, status=502
-    ),
+    CallCompleted(**CALL, stop_reason="tool_use", latency_ms=2.5, finish_reason="tool_calls",
+                  input_tokens=5, cost_usd=Decimal("0.1"), pricing_version="v",
+                  produced_tool_calls=1, content=(d.Text("a secret"),)),
+    CallFailed(**CALL, error_class="network", error_message_redacted="reset", retry_count=2,
+               latency_ms=9.0, status=502),
     RoutingSwitched("p:m", "q:n", "rate_limit", "rate_limit", "r"),
     *[ProviderUnavailable("p", "provider_wide", reason, ("m",)) for reason in get_args(Trigger)],
     ProviderRecovered("p", "model_specific", 3.0, ("m",)),

@@ -199,23 +199,14 @@ CONVERSATION = {
         {
             "role": "assistant",
             "content": "",
-            "tool_calls": [
-                {
-                    "id": "1",
-                    "type": "function",
-                    "function": {"name": "read", "arguments": '{"path": "a"}'},
-                }
-            ],
+            "tool_calls": [{"id": "1", "type": "function",
+                            "function": {"name": "read", "arguments": '{"path": "a"}'}}],
         },
         {"role": "tool", "tool_call_id": "1", "content": "hello"},
     ],
-    "tools": [
-        {
-            "type": "function",
-            "function": {"name": "read", "description": "Read a file.", "parameters": {}},
-        }
-    ],
-}
+    "tools": [{"type": "function",
+               "function": {"name": "read", "description": "Read a file.", "parameters": {}}}],
+}  # fmt: skip
 
 
 async def test_chat_template_option_replaces_the_template_in_the_model_file(tiny: Path) -> None:

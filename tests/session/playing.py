@@ -98,10 +98,8 @@ BEFORE = {
     "tool.started": {"permission.granted"},
     "tool.observed": {"tool.started"},
     "tool.failed": {"tool.started"},
-    "tool_intent.closed": {
-        "tool_intent.proposed", "tool_intent.validated", "permission.requested",
-        "permission.granted", "tool.started",
-    },
+    "tool_intent.closed": {"tool_intent.proposed", "tool_intent.validated",
+                           "permission.requested", "permission.granted", "tool.started"},
 }  # fmt: skip
 
 
