@@ -148,7 +148,9 @@ def test_prune_command_waits_for_another_writer_that_ends_soon(
         if clock.now >= 1000.3:
             log.close()
 
-    monkeypatch.setattr("dragoman.cli.log.time", SimpleNamespace(monotonic=clock, sleep=sleep))
+    monkeypatch.setattr(
+        "dragoman.cli.log_place.time", SimpleNamespace(monotonic=clock, sleep=sleep)
+    )
     done = run("prune", "--older-than", "2099-01-01", "--yes", "--log", str(path))
     assert (done.exit_code, done.stdout.split()) == (0, ["fix", "look"])
     assert clock.now >= 1000.3

@@ -50,7 +50,7 @@ from .completion import ModelName
 from .console import legible
 from .doctor import doctor
 from .errors import EXIT_CODES, WrongFile, report_errors
-from .log import LogPlace, open_log_at
+from .log_place import LogPlace, open_log_at
 from .mcp import McpOptions, open_servers
 from .options import ModelOptions, default_model, open_model
 from .parameters import ExistingFile, Folder, Json, add_options, option

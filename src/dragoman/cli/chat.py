@@ -19,7 +19,7 @@ from ..sync import SyncEventStream, SyncProvider
 from .console import echo_json, working
 from .conversation import COMMANDS, REASONING_LOSSES, Conversation, count
 from .errors import EXIT_CODES, report_errors, show_error
-from .log import open_log_at
+from .log_place import open_log_at
 from .options import ModelOptions, choose_model, is_model_name, model_argument, open_model
 from .parameters import Json, add_options, option
 from .prompt import Reader, open_reader

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
+import msgspec
 
 _DELAY = 1.0  # seconds before a spinner appears
 
@@ -36,8 +37,8 @@ def console(*, err: bool = False) -> Any:
 
 
 def show_json(value: Any) -> None:
-    """Print data as JSON."""
-    echo_json(json.dumps(value, ensure_ascii=False, indent=2))
+    """Print a value as JSON; decimals are strings, so that they are not rounded."""
+    echo_json(json.dumps(msgspec.to_builtins(value), ensure_ascii=False, indent=2))
 
 
 def echo_json(text: str | bytes) -> None:

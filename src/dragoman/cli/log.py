@@ -3,50 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import getpass
 import json
-import re
 import sys
-import time
 import webbrowser
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import click
 import msgspec
 from msgspec import Struct
 
-from ..errors import scrub
-from ..log import (
-    ADMINISTRATION,
-    CATALOGUE,
-    EventLog,
-    LogError,
-    LogLockedError,
-    LogRecord,
-    Progress,
-    find_place,
-    name_place,
-    open_log,
-)
+from ..log import CATALOGUE, EventLog, LogRecord, find_place, name_place
 from ..permission import Decision
-from ..replay import describe, find_excerpt, make_printable, shorten, summarize
+from ..replay import describe, find_excerpt, make_printable, summarize
 from ..session import Question, SessionError, answer_question, find_questions
-from ..trace import TraceServer, export_html
+from ..trace import TraceServer
 from ..trace.approval import Approvals
 from .bills import GROUPS, add_up, show_bills, write_csv
-from .console import Bar, echo_json, legible, show_table, working
-from .errors import EXIT_CODES, report_errors
+from .console import echo_json, legible, show_json, show_table, working
+from .log_place import LogPlace, open_log_at
+from .log_upkeep import export, prune, take_over, verify
 from .options import load_prices
 from .parameters import ExistingFile, Json, add_options, option
 from .sessions import ROW, find_session, make_row, shorten_ids, sort_sessions, to_json
 from .transcript import find_marker, is_logging, set_logging
 
-_PATIENCE = 1.0  # how many seconds to wait for another process that writes the log
 _SHOWN = 50  # maximum number of sessions in a list, except with --json
 
 
@@ -55,42 +37,8 @@ def command() -> None:
     """Inspect the event log: what was proposed, allowed, executed and observed, and the cost."""
 
 
-LogPlace: TypeAlias = Annotated[
-    str | None,
-    "A file, an export (*.jsonl) or a postgresql:// URL; else $DRAGOMAN_LOG, or log.db in your "
-    "data folder.",
-    option("PLACE", "--log"),
-]
-
-
-@contextlib.contextmanager
-def open_log_at(where: str | None, *, readonly: bool = True) -> Iterator[EventLog]:
-    """Open the log at the value of ``--log``; convert its errors to messages and exit codes."""
-    try:
-        with report_errors(), _open_patiently(find_place(where), readonly=readonly) as log:
-            yield log
-    except LogError as error:
-        click.echo(
-            f"{click.style('error', fg='red')}: {legible(scrub(str(error)), err=True)}", err=True
-        )
-        raise SystemExit(EXIT_CODES["log_unusable"]) from None
-
-
-def _open_patiently(place: str | Path, *, readonly: bool) -> EventLog:
-    """Open a log; if another process is writing to it, retry for a short time."""
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return open_log(place, readonly=readonly)
-        except LogLockedError:
-            if readonly or time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-
-
-def write_json(value: Any) -> None:
-    """Print a value as JSON; decimals are strings, so that they are not rounded."""
-    echo_json(msgspec.json.format(msgspec.json.encode(value), indent=2))
+for _each in (verify, export, take_over, prune):
+    command.add_command(_each)
 
 
 # --- turning the recording on and off ----------------------------------------------------------
@@ -122,7 +70,7 @@ def status(*, as_json: Annotated[Json, "Print the state as JSON."] = False) -> N
     """Print whether ask and chat are recorded, and where the log is."""
     place = name_place(find_place())
     if as_json:
-        write_json({"logging": is_logging(), "place": place})
+        show_json({"logging": is_logging(), "place": place})
     else:
         click.echo(
             f"ask and chat are {'logged' if is_logging() else 'not logged'}; the log is {place}"
@@ -150,7 +98,7 @@ def show_list(
         with working("reading the sessions"):
             found = [(entry, summarize(log, entry)) for entry in chosen]
         if as_json:
-            write_json([to_json(*each) for each in found])
+            show_json([to_json(*each) for each in found])
             return
         if found:
             show_table(ROW, [make_row(*each) for each in shorten_ids(found, entries)], right=[3])
@@ -187,7 +135,7 @@ def search(
             entries = [entry for entry in sort_sessions(log) if entry.session in found]
             shown = [(entry, summarize(log, entry)) for entry in entries[:limit]]
         if as_json:
-            write_json(
+            show_json(
                 [
                     {**to_json(*each), "matches": _matches(found[each[0].session], text)}
                     for each in shown
@@ -308,7 +256,7 @@ def approve(
         except SessionError as error:
             raise click.UsageError(str(error)) from error
     if as_json:
-        write_json(record.data)
+        show_json(record.data)
     else:
         word = "allowed" if decision.allowed else "denied"
         click.echo(f"{matching[0].tool_name} {word} by {decision.by}", err=True)
@@ -316,7 +264,7 @@ def approve(
 
 def _show_questions(questions: list[Question], *, as_json: bool) -> None:
     if as_json:
-        write_json(questions)
+        show_json(questions)
         return
     for each in questions:
         place = f"{click.style(legible(each.session), bold=True)}  {legible(each.intent_id)}"
@@ -341,213 +289,6 @@ def _read_decision(answer: Answer) -> Decision:
     return Decision(
         not answer.deny, by, answer.reason, scope=answer.scope, prefix=answer.prefix, input=given
     )
-
-
-# --- verifying, exporting and importing --------------------------------------------------------
-
-
-@command.command("verify")
-@click.argument("session", required=False)
-@add_options
-def verify(
-    session: str | None,
-    *,
-    where: LogPlace = None,
-    known: Annotated[
-        ExistingFile,
-        "Hashes noted earlier, as `log list --json` prints them: finds a chain that was cut short.",
-    ] = None,
-    as_json: Annotated[Json, "Print the findings as JSON."] = False,
-) -> None:
-    """Check every hash of SESSION or of the complete log; report each session's first bad link."""
-    heads = _read_heads(known)
-    with open_log_at(where) as log:
-        if session is not None and session not in heads:
-            session = find_session(log, session)
-        with _progress("verifying") as progress:
-            report = log.verify(session, known=heads, progress=progress)
-        if as_json:
-            write_json({"ok": report.ok, **msgspec.structs.asdict(report)})
-        else:
-            first, *breaks = str(report).splitlines()
-            click.echo(click.style(first, fg="green" if report.ok else "red"))
-            for found in breaks:
-                click.echo(found)
-    if not report.ok:
-        raise SystemExit(EXIT_CODES["log_broken"])
-
-
-def _read_heads(path: str | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    try:
-        data = json.loads(Path(path).read_text("utf-8"))
-        heads = (
-            {entry["session"]: entry["head"] for entry in data} if isinstance(data, list) else data
-        )
-        return msgspec.convert(heads, dict[str, str])
-    except (ValueError, TypeError, KeyError) as error:
-        raise click.UsageError(
-            f"{path}: is neither a list of sessions nor a table of hashes: {error}"
-        ) from error
-
-
-@command.command("export")
-@click.argument("session", required=False)
-@add_options
-def export(
-    session: str | None,
-    *,
-    where: LogPlace = None,
-    output: Annotated[str, "Where to; - is standard output.", option("FILE", "-o --output")] = "-",
-    as_html: Annotated[
-        bool, "Write SESSION as one HTML page to read; so does FILE.html.", option(flags="--html")
-    ] = False,
-) -> None:
-    """Write the records of SESSION, or of the complete log, as JSON Lines that can be verified.
-
-    A file is written atomically, and the same records give the same bytes. With --html, the output
-    is the page of the trace viewer in one file, which needs no server and loads nothing from the
-    network; long texts are truncated in it.
-    """
-    as_html = as_html or output.lower().endswith((".html", ".htm"))
-    if as_html and session is None:
-        raise click.UsageError("--html: needs a SESSION; `dragoman log list` shows them")
-    with open_log_at(where) as log:
-        if session is not None:
-            session = find_session(log, session)
-        if as_html and session is not None:
-            _write_page(export_html(log, session), output)
-            return
-        if output == "-":
-            log.export(sys.stdout.buffer, session)
-            return
-        with _progress("exporting") as progress:
-            try:
-                count = log.export(output, session, progress=progress)
-            except OSError as error:
-                raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
-        click.echo(f"{output}: {count} record{'s' * (count != 1)}", err=True)
-
-
-def _write_page(page: str, output: str) -> None:
-    if output == "-":
-        click.echo(page.encode(), nl=False)
-        return
-    try:
-        partial = Path(f"{output}.partial")
-        partial.write_text(page, "utf-8")
-        partial.replace(output)
-    except OSError as error:
-        raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
-    click.echo(f"{output}: {len(page.encode()):,} bytes", err=True)
-
-
-@command.command("import")
-@click.argument("source")
-@add_options
-def take_over(
-    source: str,
-    *,
-    session: Annotated[str | None, "Only this one.", option("SESSION")] = None,
-    where: LogPlace = None,
-    as_json: Annotated[Json, "Print the count as JSON."] = False,
-) -> None:
-    """Import the records of SOURCE, an export (*.jsonl) or another log, unchanged.
-
-    SOURCE is verified first. Existing records are skipped, so that an import can be repeated; a
-    session whose records differ from those in this log is rejected.
-    """
-    with open_log_at(source) as other:
-        if session is not None:
-            session = find_session(other, session)
-        with open_log_at(where, readonly=False) as log, _progress("importing") as progress:
-            count = log.restore(other, session, progress=progress)
-    if as_json:
-        write_json({"records": count})
-    else:
-        click.echo(f"imported {count} record{'s' * (count != 1)}", err=True)
-
-
-@contextlib.contextmanager
-def _progress(doing: str) -> Iterator[Progress]:
-    """Show a progress bar at a terminal for a slow operation."""
-    with Bar() as bar:
-        yield lambda done, total: bar(doing, done, total)
-
-
-# --- removing old sessions ---------------------------------------------------------------------
-
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> datetime:
-    """Return the time that an age, such as 90d, or a date, such as 2026-01-31, stands for."""
-    if found := re.fullmatch(r"(\d{1,6})([mhdw])", value):
-        return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter(
-            "give an age such as 90d, 12h or 8w, or a day such as 2026-01-31"
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-@command.command("prune")
-@add_options
-def prune(
-    *,
-    where: LogPlace = None,
-    before: Annotated[
-        Any,
-        "An age such as 90d, 12h or 8w, or a day such as 2026-01-31 (UTC).",
-        option("AGE", "--older-than", callback=_read_age),
-    ],
-    dry_run: Annotated[bool, "Only say what would go."] = False,
-    yes: Annotated[bool, "Do not ask."] = False,
-    as_json: Annotated[Json, "Print the sessions as JSON."] = False,
-) -> None:
-    """Remove every session whose last record is older than AGE; the log records the removal."""
-    with open_log_at(where) as log:
-        old = _find_old(log, before)
-    if old and not dry_run:
-        if not yes:
-            _ask(len(old))
-        with open_log_at(where, readonly=False) as log:
-            old = [gone.session for gone in log.retain(before)]
-    if as_json:
-        write_json(
-            {
-                "before": before,
-                "removed": [] if dry_run else old,
-                "would_remove": old if dry_run else [],
-            }
-        )
-        return
-    for session in old:
-        click.echo(shorten(session, 255))
-    click.echo(
-        f"{len(old)} session{'s' * (len(old) != 1)} "
-        f"{'would be removed' if dry_run else 'removed'}",
-        err=True,
-    )
-
-
-def _ask(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "removing sessions needs --yes without a terminal; --dry-run lists them"
-        )
-    click.confirm(f"Remove {count} session{'s' * (count != 1)} for good?", abort=True, err=True)
-
-
-def _find_old(log: EventLog, before: datetime) -> list[str]:
-    return [
-        entry.session
-        for entry in log.sessions()
-        if entry.updated < before and entry.session != ADMINISTRATION
-    ]
 
 
 # --- summing costs -----------------------------------------------------------------------------
@@ -590,7 +331,7 @@ def show_cost(
         with working("adding up"):
             rows = add_up(log, session, table, by)
     if as_json:
-        write_json({"pricing_version": table.version, f"{by}s": rows})
+        show_json({"pricing_version": table.version, f"{by}s": rows})
     elif as_csv:
         click.echo(write_csv(rows, by), nl=False)
     else:

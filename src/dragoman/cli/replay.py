@@ -24,7 +24,7 @@ from ..replay import (
 )
 from .console import echo_json, working
 from .errors import EXIT_CODES, report_errors
-from .log import LogPlace, open_log_at
+from .log_place import LogPlace, open_log_at
 from .options import ModelOptions, open_model
 from .parameters import Json, add_options, option
 from .rerun import Rerun, rerun, show_rerun

@@ -8,7 +8,6 @@ cannot be written causes one note on standard error and never affects a reply.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,7 +38,6 @@ from ..log import (
     ToolIntentClosed,
     TurnStarted,
     find_place,
-    open_log,
 )
 from ..messages import (
     Assistant,
@@ -58,9 +56,9 @@ from ..session.journal import Journal
 from ..session.records import make_message, new_message_id
 from ..session.state import State, reduce_records
 from ..sync import SyncProvider
+from .log_place import open_patiently
 
 _PATIENCE = 2.0  # how many seconds to wait for another process that writes the log
-_PAUSE = 0.05
 _GOAL = 2000  # maximum length of a session's title, which is the first question
 _NOT_RUN = "shown, and not executed"
 
@@ -397,7 +395,6 @@ class _LogWriter:
         self._thread = ThreadPoolExecutor(1, "dragoman-log")
         self._last: Future[None] | None = None
         self._problem: Exception | None = None
-        self._locked_since: float | None = None
         self._is_reported = False
         self._is_off = False
 
@@ -429,23 +426,19 @@ class _LogWriter:
         self.report()
 
     def _flush(self) -> None:
-        while self._waiting and not self._is_off:
-            try:
-                with open_log(self._place) as log:
-                    self._problem = self._locked_since = None
-                    asyncio.run(self._append_all(log))
-            except LogLockedError as error:
-                # Wait only once for a locked log. After that, each new record causes one more
-                # attempt.
-                self._problem, now = error, time.monotonic()
-                self._locked_since = self._locked_since or now
-                if now - self._locked_since > _PATIENCE:
-                    return
-                time.sleep(_PAUSE)
-            except Exception as error:  # a problem with the log must never affect the reply
-                self._problem = error
-                self._is_off = isinstance(error, LogConflictError)
-                return
+        if not self._waiting or self._is_off:
+            return
+        try:
+            # Wait only once for a locked log. After that, each new record causes one more attempt.
+            seconds = 0.0 if isinstance(self._problem, LogLockedError) else _PATIENCE
+            with open_patiently(self._place, seconds=seconds) as log:
+                # an invalid record stays out of the log; all others are written in the end
+                if not isinstance(self._problem, InvalidRecordError):
+                    self._problem = None
+                asyncio.run(self._append_all(log))
+        except Exception as error:  # a problem with the log must never affect the reply
+            self._problem = error
+            self._is_off = isinstance(error, LogConflictError)
 
     async def _append_all(self, log: EventLog) -> None:
         while self._waiting:

@@ -1,0 +1,230 @@
+"""The commands ``dragoman log verify``, ``export``, ``import`` and ``prune``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import msgspec
+
+from ..log import ADMINISTRATION, EventLog, Progress
+from ..replay import shorten
+from ..trace import export_html
+from .console import Bar, show_json
+from .errors import EXIT_CODES
+from .log_place import LogPlace, open_log_at
+from .parameters import ExistingFile, Json, add_options, option
+from .sessions import find_session
+
+# --- verifying, exporting and importing --------------------------------------------------------
+
+
+@click.command("verify")
+@click.argument("session", required=False)
+@add_options
+def verify(
+    session: str | None,
+    *,
+    where: LogPlace = None,
+    known: Annotated[
+        ExistingFile,
+        "Hashes noted earlier, as `log list --json` prints them: finds a chain that was cut short.",
+    ] = None,
+    as_json: Annotated[Json, "Print the findings as JSON."] = False,
+) -> None:
+    """Check every hash of SESSION or of the complete log; report each session's first bad link."""
+    heads = _read_heads(known)
+    with open_log_at(where) as log:
+        if session is not None and session not in heads:
+            session = find_session(log, session)
+        with _progress("verifying") as progress:
+            report = log.verify(session, known=heads, progress=progress)
+        if as_json:
+            show_json({"ok": report.ok, **msgspec.structs.asdict(report)})
+        else:
+            first, *breaks = str(report).splitlines()
+            click.echo(click.style(first, fg="green" if report.ok else "red"))
+            for found in breaks:
+                click.echo(found)
+    if not report.ok:
+        raise SystemExit(EXIT_CODES["log_broken"])
+
+
+def _read_heads(path: str | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        data = json.loads(Path(path).read_text("utf-8"))
+        heads = (
+            {entry["session"]: entry["head"] for entry in data} if isinstance(data, list) else data
+        )
+        return msgspec.convert(heads, dict[str, str])
+    except (ValueError, TypeError, KeyError) as error:
+        raise click.UsageError(
+            f"{path}: is neither a list of sessions nor a table of hashes: {error}"
+        ) from error
+
+
+@click.command("export")
+@click.argument("session", required=False)
+@add_options
+def export(
+    session: str | None,
+    *,
+    where: LogPlace = None,
+    output: Annotated[str, "Where to; - is standard output.", option("FILE", "-o --output")] = "-",
+    as_html: Annotated[
+        bool, "Write SESSION as one HTML page to read; so does FILE.html.", option(flags="--html")
+    ] = False,
+) -> None:
+    """Write the records of SESSION, or of the complete log, as JSON Lines that can be verified.
+
+    A file is written atomically, and the same records give the same bytes. With --html, the output
+    is the page of the trace viewer in one file, which needs no server and loads nothing from the
+    network; long texts are truncated in it.
+    """
+    as_html = as_html or output.lower().endswith((".html", ".htm"))
+    if as_html and session is None:
+        raise click.UsageError("--html: needs a SESSION; `dragoman log list` shows them")
+    with open_log_at(where) as log:
+        if session is not None:
+            session = find_session(log, session)
+        if as_html and session is not None:
+            _write_page(export_html(log, session), output)
+            return
+        if output == "-":
+            log.export(sys.stdout.buffer, session)
+            return
+        with _progress("exporting") as progress:
+            try:
+                count = log.export(output, session, progress=progress)
+            except OSError as error:
+                raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
+        click.echo(f"{output}: {count} record{'s' * (count != 1)}", err=True)
+
+
+def _write_page(page: str, output: str) -> None:
+    if output == "-":
+        click.echo(page.encode(), nl=False)
+        return
+    try:
+        partial = Path(f"{output}.partial")
+        partial.write_text(page, "utf-8")
+        partial.replace(output)
+    except OSError as error:
+        raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
+    click.echo(f"{output}: {len(page.encode()):,} bytes", err=True)
+
+
+@click.command("import")
+@click.argument("source")
+@add_options
+def take_over(
+    source: str,
+    *,
+    session: Annotated[str | None, "Only this one.", option("SESSION")] = None,
+    where: LogPlace = None,
+    as_json: Annotated[Json, "Print the count as JSON."] = False,
+) -> None:
+    """Import the records of SOURCE, an export (*.jsonl) or another log, unchanged.
+
+    SOURCE is verified first. Existing records are skipped, so that an import can be repeated; a
+    session whose records differ from those in this log is rejected.
+    """
+    with open_log_at(source) as other:
+        if session is not None:
+            session = find_session(other, session)
+        with open_log_at(where, readonly=False) as log, _progress("importing") as progress:
+            count = log.restore(other, session, progress=progress)
+    if as_json:
+        show_json({"records": count})
+    else:
+        click.echo(f"imported {count} record{'s' * (count != 1)}", err=True)
+
+
+@contextlib.contextmanager
+def _progress(doing: str) -> Iterator[Progress]:
+    """Show a progress bar at a terminal for a slow operation."""
+    with Bar() as bar:
+        yield lambda done, total: bar(doing, done, total)
+
+
+# --- removing old sessions ---------------------------------------------------------------------
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> datetime:
+    """Return the time that an age, such as 90d, or a date, such as 2026-01-31, stands for."""
+    if found := re.fullmatch(r"(\d{1,6})([mhdw])", value):
+        return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            "give an age such as 90d, 12h or 8w, or a day such as 2026-01-31"
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@click.command("prune")
+@add_options
+def prune(
+    *,
+    where: LogPlace = None,
+    before: Annotated[
+        Any,
+        "An age such as 90d, 12h or 8w, or a day such as 2026-01-31 (UTC).",
+        option("AGE", "--older-than", callback=_read_age),
+    ],
+    dry_run: Annotated[bool, "Only say what would go."] = False,
+    yes: Annotated[bool, "Do not ask."] = False,
+    as_json: Annotated[Json, "Print the sessions as JSON."] = False,
+) -> None:
+    """Remove every session whose last record is older than AGE; the log records the removal."""
+    with open_log_at(where) as log:
+        old = _find_old(log, before)
+    if old and not dry_run:
+        if not yes:
+            _ask(len(old))
+        with open_log_at(where, readonly=False) as log:
+            old = [gone.session for gone in log.retain(before)]
+    if as_json:
+        show_json(
+            {
+                "before": before,
+                "removed": [] if dry_run else old,
+                "would_remove": old if dry_run else [],
+            }
+        )
+        return
+    for session in old:
+        click.echo(shorten(session, 255))
+    click.echo(
+        f"{len(old)} session{'s' * (len(old) != 1)} "
+        f"{'would be removed' if dry_run else 'removed'}",
+        err=True,
+    )
+
+
+def _ask(count: int) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "removing sessions needs --yes without a terminal; --dry-run lists them"
+        )
+    click.confirm(f"Remove {count} session{'s' * (count != 1)} for good?", abort=True, err=True)
+
+
+def _find_old(log: EventLog, before: datetime) -> list[str]:
+    return [
+        entry.session
+        for entry in log.sessions()
+        if entry.updated < before and entry.session != ADMINISTRATION
+    ]
