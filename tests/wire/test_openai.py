@@ -371,6 +371,7 @@ LOSSES: list[tuple[d.Assistant, Any, dict[str, Any], list[Noted]]] = [
     (turn(d.Thinking("Hm", UNKNOWN), d.Text("Hi")), HELLO, REASONS, [NO_THINKING]),
     (turn(d.Thinking("Hm", UNFINISHED), d.Text("Hi")), HELLO, REASONS, [NO_THINKING]),
     (turn(d.Thinking("Hm")), HELLO, {}, [NO_THINKING, NO_MESSAGE]),
+    (turn(d.Thinking("Hm")), HELLO, REASONS, [NO_MESSAGE]),
     (
         turn(d.RedactedThinking("x"), d.Text("Hi")),
         HELLO,

@@ -162,10 +162,10 @@ class Endpoint(ABC, Generic[Q]):
 
     # --- the methods of a codec that the wires share
 
-    def structured_path(self, request: Request, quirks: Any) -> StructuredPath | None:
-        """Return how the response schema is requested; ``None`` if there is no schema."""
+    def structured_path(self, request: Request, quirks: Any) -> StructuredPath:
+        """Return how the response schema of a request is requested."""
         path: StructuredPath = quirks.structured
-        return None if request.response_schema is None else path
+        return path
 
     @abstractmethod
     def url_for(self, request: Request) -> str:
@@ -181,7 +181,9 @@ class Endpoint(ABC, Generic[Q]):
         Messages come last, so that the body of the next turn begins with the same bytes.
         """
         notes, quirks = Notes(), self.quirks_for(request)
-        path = self.structured_path(request, quirks)
+        path = None
+        if request.response_schema is not None:
+            path = self.structured_path(request, quirks)
         body = self.write_request(request, self.home(request), quirks, path, notes)
         return encode_post(
             self.url_for(request),
@@ -223,7 +225,9 @@ class Endpoint(ABC, Generic[Q]):
             return None
         said = f"{error.provider_message} {error.provider_code}"
         quirks = self.quirks_for(request)
-        path = self.structured_path(request, quirks)
+        path = None
+        if request.response_schema is not None:
+            path = self.structured_path(request, quirks)
         for row in self.refusals:
             if (
                 row.path in (None, path)

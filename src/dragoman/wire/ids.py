@@ -54,7 +54,7 @@ def _characters(letters: str) -> frozenset[str]:
     return frozenset(letters)
 
 
-class IdMap:
+class IdMap(dict[str, str]):
     """A deterministic mapping from a conversation's tool-call ids to ids that a wire accepts.
 
     Accepted ids stay unchanged. Every other id is replaced by its digest; if another call already
@@ -63,7 +63,7 @@ class IdMap:
     """
 
     def __init__(self, rule: IdRule | None, messages: Iterable[Message] = ()) -> None:
-        self._map: dict[str, str] = {}
+        super().__init__()
         if rule is None:
             return
         ids = list(dict.fromkeys(_ids(messages)))
@@ -74,13 +74,10 @@ class IdMap:
                 while (projected := rule.fold(call_id, salt)) in taken:
                     salt += 1
                 taken.add(projected)
-                self._map[call_id] = projected
+                self[call_id] = projected
 
-    def __getitem__(self, call_id: str) -> str:
-        return self._map.get(call_id, call_id)
-
-    def __contains__(self, call_id: str) -> bool:
-        return call_id in self._map
+    def __missing__(self, call_id: str) -> str:
+        return call_id
 
 
 def _ids(messages: Iterable[Message]) -> Iterable[str]:

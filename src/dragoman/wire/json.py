@@ -19,15 +19,15 @@ def ordered_json(value: Any) -> msgspec.Raw:
 
     The order matters, because models fill a schema in the order of its properties.
     """
-    return _write(value, _encode)
+    return msgspec.Raw(_write(value, _encode))
 
 
 def sorted_json(value: Any) -> msgspec.Raw:
     """Return a value as JSON with sorted keys, so that equal values give equal bytes."""
-    return _write(value, _sorted)
+    return msgspec.Raw(_write(value, _sorted))
 
 
-def _write(value: Any, encode: Callable[[Any], bytes]) -> msgspec.Raw:
+def _write(value: Any, encode: Callable[[Any], bytes]) -> bytes:
     try:
         written = encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -36,7 +36,7 @@ def _write(value: Any, encode: Callable[[Any], bytes]) -> msgspec.Raw:
         ) from error
     if b"null" in written:  # msgspec writes NaN as null; NaN is rejected here
         _refuse_not_finite(value)
-    return msgspec.Raw(written)
+    return written
 
 
 def _refuse_not_finite(value: Any) -> None:
@@ -71,7 +71,7 @@ def read_count(value: Any) -> int | None:
 
 def json_text(value: Any) -> str:
     """Return a value as JSON text with its keys in insertion order."""
-    return bytes(ordered_json(value)).decode()
+    return _write(value, _encode).decode()
 
 
 def merge_extras(

@@ -91,7 +91,7 @@ class AnthropicCodec(Endpoint[Quirks]):
             structured="prompt" if capabilities.known("supports_tools") is False else "tool",
         )
 
-    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath | None:
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, self.home(request), quirks)
 
     def write_request(

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,8 +23,9 @@ from ...messages import (
     Image,
     Inline,
     Issuer,
-    Message,
     Opaque,
+    RedactedThinking,
+    Request,
     Text,
     Thinking,
     ToolCall,
@@ -34,177 +34,154 @@ from ...messages import (
     UserBlock,
 )
 from ...validate.data_url import read_data_url
-from ..codec import Note, Notes
-from ..continuity import is_ours, is_welcome, note_state
-from ..ids import IdRule
+from ..codec import Notes
+from ..continuity import is_ours, is_welcome
+from ..conversation import PairedWriter
 from ..json import ordered_json
-from ..media import fit_result, refuse_audio, transcribe
-from ..pairing import Call, Pairs
+from ..media import refuse_audio
 from .breakpoints import mark_of, take_mark
 from .quirks import Quirks
 
-BlockWriter: TypeAlias = Callable[[UserBlock, str, Notes], dict[str, Any]]
+# The fields of a block that Dragoman has attributes for.
 _OWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
-# --- pairing calls with their results ----------------------------------------------------------
+class TurnWriter(PairedWriter):
+    """Write the turns of a conversation, without the system prompt."""
 
+    unfinished = ("thinking", "redacted_thinking")
 
-class _Turns(Pairs):
-    """Pair tool calls with results, and find the calls of server-side tools.
-
-    A call of a server-side tool is sent back only if it has a result or is still running.
-    """
-
-    def __init__(self, messages: Sequence[Message], first: int, rule: IdRule | None) -> None:
-        super().__init__(messages, first, rule)
-        # ``served``: ids of server-side tool calls that have a result or are still running.
+    def __init__(self, request: Request, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+        super().__init__(request, home, quirks, notes)
+        # Maps the index of each assistant message to the position of its turn.
+        self._asked: dict[int, int] = {}
+        # ``served``: ids of server-side tool calls that have a result or are still running. A call
+        # of a server-side tool is sent back only then.
         # ``serving``: ids of all server-side tool calls.
-        self.served: set[str] = set()
-        self.serving: set[str] = set()
-        for message in messages:
+        self._served: set[str] = set()
+        self._serving: set[str] = set()
+        for message in self.messages:
             for block in message.content if type(message) is Assistant else ():
-                self._note(block)
+                self._note_server_tool(block)
 
-    def _note(self, block: AssistantBlock) -> None:
+    def _note_server_tool(self, block: AssistantBlock) -> None:
         if type(block) is ToolCall:
             caller = _extras_of(block).get("caller")
             if isinstance(caller, dict) and isinstance(caller.get("tool_id"), str):
-                self.served.add(caller["tool_id"])
+                self._served.add(caller["tool_id"])
         elif type(block) is Opaque and isinstance(block.data, dict):
             if isinstance(block.data.get("tool_use_id"), str):
-                self.served.add(block.data["tool_use_id"])
+                self._served.add(block.data["tool_use_id"])
             elif isinstance(block.data.get("id"), str):
-                self.serving.add(block.data["id"])
+                self._serving.add(block.data["id"])
 
-
-# --- writing turns -----------------------------------------------------------------------------
-
-
-def write_turns(
-    messages: Sequence[Message],
-    first: int,
-    home: Issuer,
-    quirks: Quirks,
-    notes: Notes,
-    write_block: BlockWriter | None = None,
-) -> list[dict[str, Any]]:
-    """Return the conversation as turns, without the system prompt.
-
-    ``first`` is the index, in the request, of the first message after the system prompt. A wire
-    with the same turn rules but other block formats passes ``write_block``, which encodes the
-    blocks of user messages and tool results.
-    """
-    writer = _Writer(
-        _Turns(messages, first, quirks.id_rule),
-        home,
-        notes,
-        omit_media=quirks.result_media == "omit",
-    )
-    if write_block is not None:
-        writer.write_block = write_block
-    for at, message in enumerate(messages, first):
-        kind, path = type(message), f"messages[{at}]"
-        if kind is User:
-            writer.user(message, path)  # type: ignore[arg-type]
-        elif kind is Assistant:
-            writer.assistant(message, at, path)  # type: ignore[arg-type]
-        else:
-            writer.result(message, at, path)  # type: ignore[arg-type]
-    return writer.turns
-
-
-class _Writer:
-    def __init__(self, pairs: _Turns, home: Issuer, notes: Notes, *, omit_media: bool) -> None:
-        self._omit_media = omit_media
-        self.write_block: BlockWriter = _write_block
-        self.turns: list[dict[str, Any]] = []
-        self._pairs = pairs
-        self._home = home
-        self._notes = notes
-        # Maps the index of each assistant message to the position of its turn.
-        self._asked: dict[int, int] = {}
-
-    def _turn(self, role: str) -> list[Any]:
+    def _open(self, role: str) -> list[Any]:
         """Return the blocks of the current turn; begin a new turn if the role differs."""
-        if not self.turns or self.turns[-1]["role"] != role:
-            self.turns.append({"role": role, "content": []})
-        return _as_blocks(self.turns[-1])
+        if not self.written or self.written[-1]["role"] != role:
+            self.written.append({"role": role, "content": []})
+        return _as_blocks(self.written[-1])
+
+    # --- messages of users and tools
 
     def user(self, message: User, path: str) -> None:
-        if isinstance(message.content, str):
-            if message.cache or (self.turns and self.turns[-1]["role"] == "user"):
-                self._turn("user").append(
-                    {"type": "text", "text": message.content, **mark_of(message)}
-                )
-            else:
-                self.turns.append({"role": "user", "content": message.content})
-            return
-        note_state(message, path, self._notes)
-        blocks = self._blocks(message.content, path)
-        blocks[-1] |= mark_of(message)
-        self._turn("user").extend(blocks)
+        if not isinstance(message.content, str):
+            blocks = self.parts(message.content, path)
+            blocks[-1] |= mark_of(message)
+            self._open("user").extend(blocks)
+        elif message.cache or (self.written and self.written[-1]["role"] == "user"):
+            block = {"type": "text", "text": message.content, **mark_of(message)}
+            self._open("user").append(block)
+        else:
+            self.written.append({"role": "user", "content": message.content})
 
-    def _blocks(self, blocks: Sequence[UserBlock], path: str) -> list[dict[str, Any]]:
-        return [
-            self.write_block(block, f"{path}.content[{at}]", self._notes)
-            for at, block in enumerate(blocks)
-        ]
-
-    def _try_block(self, block: Image | Document | Audio, path: str) -> None:
-        """Raise an error if the medium in this block cannot be part of a tool result.
-
-        Audio is allowed only in user messages.
-        """
+    def part(self, block: UserBlock, path: str) -> dict[str, Any]:
+        if isinstance(block, Text):
+            return {"type": "text", "text": block.text, **mark_of(block)}
+        if isinstance(block, Image):
+            if block.detail is not None:
+                self.notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
+            return {"type": "image", "source": _write_source(block, path), **mark_of(block)}
         if isinstance(block, Audio):
             refuse_audio(block, path)
-        self.write_block(block, path, Notes())
+        titled = {} if block.name is None else {"title": block.name}
+        source = _write_document(block, path)
+        return {"type": "document", "source": source, **titled, **mark_of(block)}
 
-    def assistant(self, message: Assistant, at: int, path: str) -> None:
-        blocks = _AssistantWriter(message, at, path, self._pairs, self._home, self._notes).write()
-        if blocks:
-            self._turn("assistant").extend(blocks)
-            self._asked[at] = len(self.turns) - 1
-        else:
-            self._notes.drop(
-                path, "message_dropped", "nothing of the message can be sent on this wire"
-            )
+    def check_medium(self, block: Image | Document | Audio, path: str) -> None:
+        if isinstance(block, Audio):  # allowed only in messages of the user
+            refuse_audio(block, path)
+        super().check_medium(block, path)
 
-    def result(self, message: ToolResult, at: int, path: str) -> None:
-        call = self._pairs.answers.get(at)
-        if call is None:
-            self._notes.drop(path, "orphan_result_dropped", "the call it answers cannot be sent")
-            return
-        message = fit_result(message, path, self._notes, self._try_block, omit=self._omit_media)
-        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self._pairs.ids[call]}
+    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": sent}
+        is_marked = message.cache
         if isinstance(message.content, str):
             block["content"] = message.content
         elif message.content:
-            note_state(message, path, self._notes)
-            block["content"] = self._blocks(message.content, path)
-            message = replace(message, cache=take_mark(block["content"]) or message.cache)
+            block["content"] = self.parts(message.content, path)
+            is_marked = take_mark(block["content"]) or is_marked
         if message.is_error:
             block["is_error"] = True
-        block |= mark_of(message)
-        if self._pairs.ids[call] != message.tool_call_id:
-            self._notes.rewrite(
-                f"{path}.tool_call_id", "id_projected", "as in the call it answers"
-            )
-        self._place(block, self._asked[call.message] + 1, path)
+        block |= mark_of(replace(message, cache=is_marked))
+        self._place(block, self._asked[self.pairs.answers[at].message] + 1, path)
 
     def _place(self, block: dict[str, Any], turn: int, path: str) -> None:
         """Insert a tool result at the start of the turn after its call, as the wire requires."""
-        if turn == len(self.turns):
-            self.turns.append({"role": "user", "content": []})
-        blocks = _as_blocks(self.turns[turn])
+        if turn == len(self.written):
+            self.written.append({"role": "user", "content": []})
+        blocks = _as_blocks(self.written[turn])
         place = next(
             (at for at, other in enumerate(blocks) if other["type"] != "tool_result"), len(blocks)
         )
-        if place < len(blocks) or turn < len(self.turns) - 1:
-            self._notes.rewrite(
-                path, "order_lost", "a result is sent right after its call on this wire", loss=True
-            )
+        if place < len(blocks) or turn < len(self.written) - 1:
+            why = "a result is sent right after its call on this wire"
+            self.notes.rewrite(path, "order_lost", why, loss=True)
         blocks.insert(place, block)
+
+    # --- messages of the model
+
+    def turn(self, parts: list[Any], at: int, path: str) -> bool:
+        self._open("assistant").extend(parts)
+        self._asked[at] = len(self.written) - 1
+        return True
+
+    def text(self, block: Text, path: str) -> Any:
+        if not block.text or not (block.text.strip() or self.answer.text.strip()):
+            why = "the wire takes no blank text"
+            return self.drop(block, path, why, code="blank_text_dropped", loss=False)
+        own = _foreign_fields(self.own_fields(block, path))
+        return {"type": "text", "text": block.text, **own, **mark_of(block)}
+
+    def thinking(self, block: Thinking, path: str) -> Any:
+        state = block.continuity
+        if state is None or not state.signature:
+            return self.drop(block, path, "the wire takes back only thinking that it signed")
+        if not is_welcome(state, self.home):
+            return self.drop(block, path, "its signature is another issuer's, or was cut off")
+        extras = _foreign_fields(_extras_of(block)) if is_ours(state, self.home) else {}
+        return {"type": "thinking", "thinking": block.text, "signature": state.signature, **extras}
+
+    def redacted(self, block: RedactedThinking, path: str) -> Any:
+        if block.continuity is None or is_welcome(block.continuity, self.home):
+            return {"type": "redacted_thinking", "data": block.data}
+        return self.drop(block, path, "only its issuer can read it")
+
+    def call(self, block: ToolCall, sent: str, path: str) -> dict[str, Any]:
+        given = {"id": sent, "name": block.name, "input": ordered_json(block.arguments)}
+        return {"type": "tool_use", **given, **_foreign_fields(self.own_fields(block, path))}
+
+    def opaque(self, block: Opaque, path: str) -> Any:
+        if not is_ours(block.continuity, self.home) or not isinstance(block.data, dict):
+            return self.drop(block, path, "only its issuer can read it")
+        answered = block.data.get("tool_use_id")
+        if isinstance(answered, str) and answered not in self._serving:
+            return self.drop(block, path, "the call it answers is missing")
+        own_id = block.data.get("id")
+        served = isinstance(own_id, str) and own_id in self._served
+        if str(block.data.get("type")).endswith("tool_use") and not served:
+            why = "the provider's own call has no result"
+            return self.drop(block, path, why, code="dangling_call_dropped")
+        return dict(block.data)
 
 
 def _as_blocks(turn: dict[str, Any]) -> list[Any]:
@@ -214,20 +191,17 @@ def _as_blocks(turn: dict[str, Any]) -> list[Any]:
     return blocks
 
 
-# --- writing messages of users and tools -------------------------------------------------------
+def _extras_of(block: AssistantBlock) -> dict[str, Any]:
+    """Return the provider-specific fields that the decoder stored with a block."""
+    state = block.continuity
+    return state.opaque if state is not None and isinstance(state.opaque, dict) else {}
 
 
-def _write_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
-    if isinstance(block, Text):
-        return {"type": "text", "text": block.text, **mark_of(block)}
-    if isinstance(block, Image):
-        if block.detail is not None:
-            notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
-        return {"type": "image", "source": _write_source(block, path), **mark_of(block)}
-    if isinstance(block, Audio):
-        refuse_audio(block, path)
-    titled = {} if block.name is None else {"title": block.name}
-    return {"type": "document", "source": _write_document(block, path), **titled, **mark_of(block)}
+def _foreign_fields(extras: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in extras.items() if name not in _OWN_FIELDS}
+
+
+# --- writing media -----------------------------------------------------------------------------
 
 
 def _write_source(block: Image | Document, path: str) -> dict[str, Any]:
@@ -264,137 +238,3 @@ def _read_text(data: str, path: str) -> str:
         raise UnsupportedContentError(
             f"{path}: the document is not UTF-8 text in base64"
         ) from error
-
-
-# --- writing messages of the model -------------------------------------------------------------
-
-
-def _extras_of(block: AssistantBlock) -> dict[str, Any]:
-    """Return the provider-specific fields that the decoder stored with a block."""
-    state = block.continuity
-    return state.opaque if state is not None and isinstance(state.opaque, dict) else {}
-
-
-def _foreign_fields(extras: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in extras.items() if name not in _OWN_FIELDS}
-
-
-class _AssistantWriter:
-    """Encode one assistant message."""
-
-    def __init__(
-        self, message: Assistant, at: int, path: str, pairs: _Turns, home: Issuer, notes: Notes
-    ) -> None:
-        self._message = message
-        self._at = at
-        self._path = path
-        self._pairs = pairs
-        self._home = home
-        self._notes = notes
-        self._has_text = any(
-            type(block) is Text and block.text.strip() for block in message.content
-        )
-
-    def write(self) -> list[dict[str, Any]]:
-        written: list[tuple[str, dict[str, Any]]] = []
-        for index, block in enumerate(self._message.content):
-            path = f"{self._path}.content[{index}]"
-            made = self._block(block, index, path)
-            if made is not None:
-                written.append((path, made))
-        while written and written[-1][1].get("type") in ("thinking", "redacted_thinking"):
-            # A turn cannot end with thinking. The block after this thinking was truncated or
-            # dropped.
-            path, _ = written.pop()
-            self._notes.drop(
-                path, "thinking_dropped", "the wire takes no turn that ends with thinking"
-            )
-        return [made for _, made in written]
-
-    def _block(self, block: AssistantBlock, index: int, path: str) -> dict[str, Any] | None:
-        if isinstance(block, Text):
-            return self._text(block, path)
-        if isinstance(block, ToolCall):
-            return self._call(block, Call(self._at, index), path)
-        if isinstance(block, Opaque):
-            return self._opaque(block, path)
-        if isinstance(block, Thinking):
-            return self._thinking(block, path)
-        if isinstance(block, Audio):
-            said = transcribe(block, path, self._notes)
-            return None if said is None else {"type": "text", "text": said}
-        if isinstance(block, Image):
-            return self._drop(block, path, "this wire has no pictures of the model")
-        if block.continuity is None or is_welcome(block.continuity, self._home):
-            return {"type": "redacted_thinking", "data": block.data}
-        return self._drop(block, path, "only its issuer can read it")
-
-    def _drop(self, block: AssistantBlock, path: str, why: str) -> dict[str, Any] | None:
-        self._notes.drop(path, f"{block.__struct_config__.tag}_dropped", why)
-        return None
-
-    def _text(self, block: Text, path: str) -> dict[str, Any] | None:
-        if not block.text or not (self._has_text or block.text.strip()):
-            blank = Note(
-                "dropped", "blank_text_dropped", path, "the wire takes no blank text", loss=False
-            )
-            self._notes.items.append(blank)
-            return None
-        return {"type": "text", "text": block.text, **self._extras(block, path), **mark_of(block)}
-
-    def _thinking(self, block: Thinking, path: str) -> dict[str, Any] | None:
-        state = block.continuity
-        if state is None or not state.signature:
-            return self._drop(block, path, "the wire takes back only thinking that it signed")
-        if not is_welcome(state, self._home):
-            return self._drop(block, path, "its signature is another issuer's, or was cut off")
-        extras = _foreign_fields(_extras_of(block)) if is_ours(state, self._home) else {}
-        return {"type": "thinking", "thinking": block.text, "signature": state.signature, **extras}
-
-    def _call(self, block: ToolCall, call: Call, path: str) -> dict[str, Any] | None:
-        sent = self._pairs.ids.get(call)
-        if sent is None:
-            self._notes.drop(
-                path, "dangling_call_dropped", "the wire takes no call without its result"
-            )
-            return None
-        if sent != block.id:
-            self._notes.rewrite(
-                path, "id_projected", "the wire does not take this id; call and result get another"
-            )
-        made = {
-            "type": "tool_use",
-            "id": sent,
-            "name": block.name,
-            "input": ordered_json(block.arguments),
-        }
-        return {**made, **self._extras(block, path)}
-
-    def _opaque(self, block: Opaque, path: str) -> dict[str, Any] | None:
-        if not is_ours(block.continuity, self._home) or not isinstance(block.data, dict):
-            return self._drop(block, path, "only its issuer can read it")
-        answered = block.data.get("tool_use_id")
-        if isinstance(answered, str) and answered not in self._pairs.serving:
-            return self._drop(block, path, "the call it answers is missing")
-        own_id = block.data.get("id")
-        served = isinstance(own_id, str) and own_id in self._pairs.served
-        if str(block.data.get("type")).endswith("tool_use") and not served:
-            self._notes.drop(
-                path, "dangling_call_dropped", "the provider's own call has no result"
-            )
-            return None
-        return dict(block.data)
-
-    def _extras(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
-        """Return the provider-specific fields of a block, if the request goes to that provider."""
-        state, extras = block.continuity, _extras_of(block)
-        if state is None or not (state.opaque or state.signature):
-            return {}
-        if extras and is_ours(state, self._home):
-            return _foreign_fields(extras)
-        self._notes.drop(
-            f"{path}.continuity",
-            "continuity_dropped",
-            "state of another issuer, or cut off, is not sent",
-        )
-        return {}

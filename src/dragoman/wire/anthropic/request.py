@@ -15,17 +15,15 @@ from ...messages import (
     System,
     Tool,
     ToolChoice,
-    join_system,
 )
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
-from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
 from .breakpoints import mark_of, place_breakpoints
-from .conversation import write_turns
+from .conversation import TurnWriter
 from .quirks import Quirks
 from .schema import fits_format, project_format, project_input
 
@@ -54,29 +52,26 @@ def write_request(
     ``limit`` is the model's output limit, if known. It is sent if the caller sets no
     ``max_tokens``, which the wire requires.
     """
-    request = rename_calls(request, notes)
+    writer = TurnWriter(request, home, quirks, notes)
     body: dict[str, Any] = {"model": home.model}
     _write_config(body, request.config, limit)
     _write_reasoning(body, request.config, home, quirks, notes)
-    system, rest = join_system(request.messages)
     cache = read_cache(request, default=quirks.cache == "auto")
     note_unplaced(cache, ("ttl",), notes)
     directive = _write_structure(body, request, quirks, path, notes)
-    _write_system(body, request.messages[: len(request.messages) - len(rest)], system, directive)
+    _write_system(body, request.messages[: writer.first], writer.system, directive)
     if request.stream:
         body["stream"] = True
-    body["messages"] = write_turns(rest, len(request.messages) - len(rest), home, quirks, notes)
+    body["messages"] = writer.write()
     place_breakpoints(body, cache, quirks, notes)
     _add_extras(body, request)
     body["messages"] = body.pop("messages")
     return body
 
 
-def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | None:
+def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path:
     """Return how the schema is requested: by the wire's field, a forced tool, or the prompt."""
-    schema = request.response_schema
-    if schema is None:
-        return None
+    schema = request.response_schema or {}
     if quirks.structured == "native" and fits_format(schema):
         return "native"
     tools = bool(request.tools or request.server_tools) or "tools" in request.config.extras

@@ -67,7 +67,7 @@ class BedrockCodec(Endpoint[Quirks]):
         )
         return replace(quirks, structured="prompt") if False in unable else quirks
 
-    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath | None:
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, self.home(request), quirks)
 
     def url_for(self, request: Request) -> str:

@@ -27,17 +27,15 @@ from ...messages import (
     ToolChoice,
     Url,
     UserBlock,
-    join_system,
 )
 from ...validate.data_url import read_data_url
 from ..anthropic.breakpoints import mark_of, place_breakpoints
-from ..anthropic.conversation import write_turns
+from ..anthropic.conversation import TurnWriter
 from ..anthropic.quirks import Quirks as TurnRules
 from ..anthropic.schema import fits_format, project_format
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
-from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
@@ -80,10 +78,8 @@ SERVER_TOOLS = {
 _OBJECTS = frozenset({"inferenceConfig", "additionalModelRequestFields", "toolConfig"})
 
 
-def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path | None:
+def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path:
     """Return how the response schema is requested: by a forced tool, or in the prompt."""
-    if request.response_schema is None:
-        return None
     tools = request.tools or request.server_tools or "toolConfig" in request.config.extras
     if quirks.structured == "prompt" or tools or _requests_thinking(request.config, home, quirks):
         return "prompt"
@@ -106,7 +102,6 @@ def write_request(
     request: Request, home: Issuer, quirks: Quirks, path: _Path | None, notes: Notes
 ) -> dict[str, Any]:
     """Return the body of a request; messages come last."""
-    request = rename_calls(request, notes)
     body: dict[str, Any] = {}
     if settings := _write_config(request.config):
         body["inferenceConfig"] = settings
@@ -134,6 +129,7 @@ def _draw(
 
     Cache breakpoints are added to this form before it is converted to Converse.
     """
+    writer = _Writer(request, home, rules, notes)
     schema = request.response_schema
     tools = [_write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)]
     if schema is not None and path == "tool":
@@ -141,16 +137,13 @@ def _draw(
         tools = [
             _write_tool(Tool(schema_name(schema), about, dict(schema)), "response_schema", notes)
         ]
-    _, rest = join_system(request.messages)
-    first = len(request.messages) - len(rest)
-    leading = [each for each in request.messages[:first] if isinstance(each, System)]
+    leading = [each for each in request.messages[: writer.first] if isinstance(each, System)]
     system = [{"type": "text", "text": each.content, **mark_of(each)} for each in leading]
     if schema is not None and path == "prompt":
         system.append({"type": "text", "text": schema_directive(schema)})
     theirs = write_server_tools(request.server_tools, SERVER_TOOLS, lambda name: {"name": name})
     tools += [{"systemTool": tool} for tool in theirs]
-    turns = write_turns(rest, first, home, rules, notes, _write_user_block)
-    return {"tools": tools, "system": system, "messages": turns}
+    return {"tools": tools, "system": system, "messages": writer.write()}
 
 
 def _write_config(config: RuntimeConfig) -> dict[str, Any]:
@@ -228,30 +221,33 @@ def _write_choice(choice: ToolChoice) -> dict[str, Any]:
 # --- writing content blocks of users and tools -------------------------------------------------
 
 
-def _write_user_block(block: UserBlock, path: str, notes: Notes) -> dict[str, Any]:
-    """Return a block in the anthropic wire's form.
+class _Writer(TurnWriter):
+    """Write turns in the anthropic wire's form.
 
     Images, documents and audio are already encoded for Converse, in the field ``converse``.
     """
-    if isinstance(block, Text):
-        return {"type": "text", "text": block.text, **mark_of(block)}
-    if isinstance(block, Audio):
-        return {"type": "medium", "converse": {"audio": _write_medium(block, AUDIO, path)}}
-    if isinstance(block, Image):
-        if block.detail is not None:
-            notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
-        made: dict[str, Any] = {"image": _write_medium(block, IMAGES, path)}
-    else:
-        name = (
-            re.sub(r"[^A-Za-z0-9 ()\[\]-]+", "-", block.name or "document").strip("-")[:200]
-            or "document"
-        )
-        if block.name is not None and name != block.name:
-            notes.rewrite(
-                f"{path}.name", "name_projected", "the wire takes letters, digits and hyphens"
-            )
-        made = {"document": {"name": name, **_write_medium(block, DOCUMENTS, path)}}
-    return {"type": "medium", "converse": made, **mark_of(block)}
+
+    def part(self, block: UserBlock, path: str) -> dict[str, Any]:
+        if isinstance(block, Text):
+            return super().part(block, path)
+        if isinstance(block, Audio):
+            return {"type": "medium", "converse": {"audio": _write_medium(block, AUDIO, path)}}
+        if isinstance(block, Image):
+            if block.detail is not None:
+                self.notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
+            made: dict[str, Any] = {"image": _write_medium(block, IMAGES, path)}
+        else:
+            name = self._document_name(block, path)
+            made = {"document": {"name": name, **_write_medium(block, DOCUMENTS, path)}}
+        return {"type": "medium", "converse": made, **mark_of(block)}
+
+    def _document_name(self, block: Document, path: str) -> str:
+        given = block.name or "document"
+        name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", "-", given).strip("-")[:200] or "document"
+        if name != given:
+            why = "the wire takes letters, digits and hyphens"
+            self.notes.rewrite(f"{path}.name", "name_projected", why)
+        return name
 
 
 def _write_medium(

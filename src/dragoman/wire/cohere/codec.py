@@ -51,7 +51,7 @@ class CohereCodec(Endpoint[Quirks]):
             quirks = replace(quirks, structured="prompt")
         return quirks
 
-    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath | None:
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)
 
     def url_for(self, request: Request) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from ...errors import UnsupportedContentError, quote
 from ...messages import (
-    Assistant,
     AssistantBlock,
     Audio,
     Document,
@@ -31,16 +30,15 @@ from ...messages import (
     ToolResult,
     User,
     UserBlock,
-    join_system,
 )
 from ...reasoning import NOT_REASONING
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
-from ..continuity import is_ours, note_state
+from ..continuity import is_ours
+from ..conversation import FieldWriter
 from ..extras import note_raw_only
 from ..json import json_text, merge_extras, ordered_json
-from ..media import fit_result, refuse_audio, transcribe
-from ..names import rename_calls
+from ..media import refuse_audio
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
@@ -58,13 +56,11 @@ _FIELDS = {
 }
 
 
-def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
+def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"]:
     """Return how the response schema is requested: in the wire's own field, or in the prompt.
 
     The field cannot be combined with tools or documents.
     """
-    if request.response_schema is None:
-        return None
     beside = (
         request.tools or "tools" in request.config.extras or "documents" in request.config.extras
     )
@@ -78,7 +74,7 @@ def write_request(
 
     ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
     """
-    request = rename_calls(request, notes)
+    writer = _Writer(request, home, quirks, notes)
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     body |= _write_config(request.config)
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
@@ -91,8 +87,10 @@ def write_request(
             "type": "json_object",
             "json_schema": ordered_json(request.response_schema),
         }
-    writer = _Writer(home, quirks, notes)
-    messages = writer.write(request, path)
+    writer.add_system(
+        schema_directive(request.response_schema or {}) if path == "prompt" else None
+    )
+    messages = writer.write()
     if writer.documents:
         body["documents"] = writer.documents
     merge_extras(body, request.config.extras, lists=frozenset({"stop_sequences"}))
@@ -157,51 +155,23 @@ def _has_documents(messages: Sequence[Message]) -> bool:
     )
 
 
-class _Writer:
+class _Writer(FieldWriter):
     """Encode a conversation, and collect its documents."""
 
-    def __init__(self, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+    def __init__(self, request: Request, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+        super().__init__(request, home, quirks, notes)
+        self.omits_media = False
         self.documents: list[dict[str, Any]] = []
-        # Images of the preceding tool results. They are sent in a message after the results.
-        self._media: list[dict[str, Any]] = []
-        self._home = home
-        self._quirks = quirks
-        self._notes = notes
 
-    def write(self, request: Request, path: str | None) -> list[dict[str, Any]]:
-        system, rest = join_system(request.messages)
-        directive = schema_directive(request.response_schema or {}) if path == "prompt" else None
-        said = "\n\n".join([part for part in (system, directive) if part])
-        written: list[dict[str, Any]] = [{"role": "system", "content": said}] if said else []
-        for at, message in enumerate(rest, len(request.messages) - len(rest)):
-            if not isinstance(message, ToolResult):
-                written += self._take_media()
-            made = self._message(message, f"messages[{at}]")
-            if made is not None:
-                written.append(made)
-        return [*written, *self._take_media()]
+    # --- messages of users and tools
 
-    def _take_media(self) -> list[dict[str, Any]]:
-        """Return the user message with the images of the preceding tool results, if any."""
-        media, self._media = self._media, []
-        return [{"role": "user", "content": media}] if media else []
+    def user(self, message: User, path: str) -> None:
+        content: Any = message.content
+        if not isinstance(content, str):
+            content = [part for part in self.parts(content, path) if part is not None] or ""
+        self.written.append({"role": "user", "content": content})
 
-    def _message(self, message: Message, path: str) -> dict[str, Any] | None:
-        if isinstance(message, Assistant):
-            return self._assistant(message, path)
-        assert isinstance(message, User | ToolResult)
-        note_state(message, path, self._notes)
-        if isinstance(message, ToolResult):
-            return self._result(message, path)
-        if isinstance(message.content, str):
-            return {"role": "user", "content": message.content}
-        parts = [
-            self._part(block, f"{path}.content[{at}]") for at, block in enumerate(message.content)
-        ]
-        kept = [part for part in parts if part is not None]
-        return {"role": "user", "content": kept or ""}
-
-    def _part(self, block: UserBlock, path: str) -> dict[str, Any] | None:
+    def part(self, block: UserBlock, path: str) -> dict[str, Any] | None:
         if isinstance(block, Text):
             return {"type": "text", "text": block.text}
         if isinstance(block, Image):
@@ -210,117 +180,65 @@ class _Writer:
         if isinstance(block, Audio):
             refuse_audio(block, path)
         self.documents.append(_write_document(block, len(self.documents), path))
-        self._notes.rewrite(path, "document_moved", "sent among the documents of the request")
+        self.notes.rewrite(path, "document_moved", "sent among the documents of the request")
         return None
 
-    def _result(self, message: ToolResult, path: str) -> dict[str, Any]:
-        check = _check_image if self._quirks.result_media == "after" else _refuse_medium
-        message = fit_result(message, path, self._notes, check, omit=False)
-        if message.is_error:
-            why = "this wire cannot mark a result as an error"
-            self._notes.rewrite(f"{path}.is_error", "is_error_dropped", why, loss=True)
+    def check_medium(self, block: Image | Document | Audio, path: str) -> None:
+        if self.quirks.result_media != "after" or not isinstance(block, Image):
+            raise UnsupportedContentError(f"{path}: this wire takes text only in a tool's result")
+
+    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
         content: Any = message.content
         if not isinstance(content, str):
-            texts = [
-                self._result_text(block, f"{path}.content[{at}]")
-                for at, block in enumerate(content)
-            ]
+            texts = self.result_texts(content, path)
             content = [{"type": "text", "text": text} for text in texts] or ""
-        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
+        self.written.append({"role": "tool", "tool_call_id": sent, "content": content})
 
-    def _result_text(self, block: UserBlock, path: str) -> str:
-        """Return a block of a tool result as text.
+    # --- messages of the model
 
-        An image becomes a numbered placeholder, and the image itself is sent after the tool
-        results.
-        """
-        if isinstance(block, Text):
-            return block.text
-        name = f"image {len(self._media) // 2 + 1}"
-        self._media += [{"type": "text", "text": f"[{name}]"}, self._part(block, path) or {}]
-        self._notes.rewrite(path, "image_moved", "sent as a message of the user after the results")
-        return f"[{name}: in the message after the results]"
+    def text(self, block: Text, path: str) -> Any:
+        return ("content", {"type": "text", "text": block.text}) if block.text else None
 
-    def _assistant(self, message: Assistant, path: str) -> dict[str, Any] | None:
-        turn = _Turn()
-        for at, block in enumerate(message.content):
-            self._block(turn, block, f"{path}.content[{at}]")
-        if not (turn.parts or turn.calls or turn.plan):
-            self._notes.drop(
-                path, "message_dropped", "nothing of the message can be sent on this wire"
-            )
-            return None
-        return turn.write()
-
-    def _block(self, turn: _Turn, block: AssistantBlock, path: str) -> None:
-        if isinstance(block, ToolCall):
-            function = {"name": block.name, "arguments": json_text(block.arguments)}
-            turn.calls.append({"id": block.id, "type": "function", "function": function})
-        elif isinstance(block, Thinking) and (
-            block.continuity is None or block.continuity.replayable
-        ):
-            self._think(turn, block, path)
-        elif isinstance(block, Text | Audio):
-            if turn.calls:
-                why = "text after a tool call is sent before it on this wire"
-                self._notes.rewrite(path, "order_lost", why, loss=True)
-            said = block.text if isinstance(block, Text) else transcribe(block, path, self._notes)
-            if said:
-                turn.parts.append({"type": "text", "text": said})
-        else:
-            self._notes.drop(
-                path, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it"
-            )
-        if isinstance(block, Text | ToolCall | Thinking) and block.continuity is not None:
-            self._state(turn, block, path)
-
-    def _think(self, turn: _Turn, block: Thinking, path: str) -> None:
+    def thinking(self, block: Thinking, path: str) -> Any:
         state = block.continuity
-        if state is not None and is_ours(state, self._home) and state.opaque == PLAN:
-            turn.plan += block.text
-        elif self._quirks.reasoning == NOT_REASONING:
-            self._notes.drop(path, "thinking_dropped", "this model is known not to reason")
-        else:
-            turn.parts.append({"type": "thinking", "thinking": block.text})
+        if state is not None and not state.replayable:
+            return self.drop(block, path)
+        if state is not None and is_ours(state, self.home) and state.opaque == PLAN:
+            return ("tool_plan", block.text) if block.text else None
+        if self.quirks.reasoning == NOT_REASONING:
+            return self.drop(block, path, "this model is known not to reason")
+        return "content", {"type": "thinking", "thinking": block.text}
 
-    def _state(self, turn: _Turn, block: Text | ToolCall | Thinking, path: str) -> None:
-        """Send a text's citations back to their issuer; report that other opaque state is dropped.
+    def call(self, block: ToolCall, sent: str, path: str) -> tuple[str, Any]:
+        function = {"name": block.name, "arguments": json_text(block.arguments)}
+        return "tool_calls", {"id": sent, "type": "function", "function": function}
 
-        The state of a tool plan is not reported. It only records that the text arrived in
-        ``tool_plan``.
-        """
-        state = block.continuity
-        opaque = state.opaque if state is not None and is_ours(state, self._home) else None
-        if (
-            isinstance(block, Text)
-            and isinstance(opaque, dict)
-            and isinstance(opaque.get("citations"), list)
-        ):
-            turn.citations += opaque["citations"]
-        elif opaque != PLAN:
+    def note_state(self, block: AssistantBlock, path: str) -> None:
+        # The state of a tool plan only records that the text arrived in ``tool_plan``.
+        if not isinstance(block, self.with_state):
+            return
+        if self._citations(block) is None and self._own_state(block) != PLAN:
             why = "opaque state of another issuer is not sent"
-            self._notes.drop(f"{path}.continuity", "continuity_dropped", why)
+            self.notes.drop(f"{path}.continuity", "continuity_dropped", why)
 
+    def _own_state(self, block: AssistantBlock) -> Any:
+        state = block.continuity
+        return state.opaque if state is not None and is_ours(state, self.home) else None
 
-class _Turn:
-    """An assistant message, split into the fields of this wire."""
+    def _citations(self, block: AssistantBlock) -> list[Any] | None:
+        """Return the citations of a text, which are sent back to their issuer."""
+        own = self._own_state(block) if isinstance(block, Text) else None
+        cited = own.get("citations") if isinstance(own, dict) else None
+        return cited if isinstance(cited, list) else None
 
-    def __init__(self) -> None:
-        self.plan = ""
-        self.parts: list[dict[str, Any]] = []
-        self.calls: list[dict[str, Any]] = []
-        self.citations: list[Any] = []
-
-    def write(self) -> dict[str, Any]:
+    def fields(self, parts: dict[str, list[Any]]) -> dict[str, Any]:
         made: dict[str, Any] = {"role": "assistant"}
-        if self.plan:
-            made["tool_plan"] = self.plan
-        if self.parts:
-            made["content"] = self.parts
-        if self.calls:
-            made["tool_calls"] = self.calls
-        if self.citations:
-            made["citations"] = self.citations
+        if "tool_plan" in parts:
+            made["tool_plan"] = "".join(parts["tool_plan"])
+        made |= {name: parts[name] for name in ("content", "tool_calls") if name in parts}
+        for block in self.answer.content:
+            if cited := self._citations(block):
+                made["citations"] = [*made.get("citations", ()), *cited]
         return made
 
 
@@ -347,13 +265,3 @@ def _write_document(block: Document, count: int, path: str) -> dict[str, Any]:
 
 def _kind_of(block: Document) -> str:
     return block.media_type or "one of an unknown type"
-
-
-def _check_image(block: Image | Document | Audio, path: str) -> None:
-    if not isinstance(block, Image):
-        _refuse_medium(block, path)
-    media_url(block)
-
-
-def _refuse_medium(block: Image | Document | Audio, path: str) -> NoReturn:
-    raise UnsupportedContentError(f"{path}: this wire takes text only in a tool's result")

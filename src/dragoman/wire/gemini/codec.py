@@ -98,7 +98,7 @@ class GeminiCodec(Endpoint[Quirks]):
         """Return the header ``x-goog-api-key``."""
         return {"x-goog-api-key": key}
 
-    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath | None:
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)
 
     def url_for(self, request: Request) -> str:

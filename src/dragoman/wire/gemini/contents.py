@@ -8,21 +8,18 @@ a cancelled turn, is omitted.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from ...errors import UnsupportedContentError
 from ...messages import (
-    Assistant,
-    AssistantBlock,
     Audio,
     Continuity,
     Document,
     Image,
     Inline,
     Issuer,
-    Message,
     Opaque,
+    Request,
     Text,
     Thinking,
     ToolCall,
@@ -32,11 +29,11 @@ from ...messages import (
 )
 from ...validate.data_url import read_data_url
 from ..codec import Notes
-from ..continuity import drop_state, is_ours, is_welcome, note_state
+from ..continuity import drop_state, is_ours, is_welcome
+from ..conversation import PairedWriter
 from ..ids import IdMap
 from ..json import ordered_json
-from ..media import fit_result
-from ..pairing import Call, Pairs
+from ..pairing import Call
 from .quirks import Quirks
 from .reply import write_picture
 
@@ -45,170 +42,105 @@ from .reply import write_picture
 _MINTED = re.compile(r"call_[0-9A-HJKMNP-TV-Z]{26}")
 
 
-def write_contents(
-    messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes
-) -> list[dict[str, Any]]:
-    """Return the conversation as contents of this wire, without the system prompt.
+class ContentWriter(PairedWriter):
+    """Write the conversation as contents of this wire, without the system prompt."""
 
-    ``first`` is the index, in the request, of the first message after the system prompt.
-    """
-    return _Writer(messages, first, target, quirks, notes).write()
+    orphan_code = "result_dropped"
+    no_place = "only the model that made it takes it back"
 
+    def __init__(self, request: Request, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+        super().__init__(request, home, quirks, notes)
+        self._ids = IdMap(quirks.id_rule, self.messages)
+        # the calls of the message that is being written, with the index of their results
+        self._calls: list[tuple[int, ToolCall]] = []
+        # maps the index of a result to its call, the parts of its turn and the place among them
+        self._slots: dict[int, tuple[ToolCall, list[Any], int]] = {}
 
-class _Writer:
-    def __init__(
-        self, messages: Sequence[Message], first: int, target: Issuer, quirks: Quirks, notes: Notes
-    ) -> None:
-        self._messages = messages
-        self._first = first
-        self._target = target
-        self._quirks = quirks
-        self._notes = notes
-        self._ids = IdMap(quirks.id_rule, messages)
-        self._pairs = Pairs(messages, 0, None)
-        self._contents: list[dict[str, Any]] = []
+    # --- messages of the user
 
-    def write(self) -> list[dict[str, Any]]:
-        for at, message in enumerate(self._messages):
-            if isinstance(message, User):
-                note_state(message, self._path(at), self._notes)
-                parts = self._user_parts(message.content, self._path(at))
-                self._contents.append({"role": "user", "parts": parts})
-            elif isinstance(message, Assistant):
-                self._write_turn(message, at)
-            elif at not in self._pairs.answers:
-                self._notes.drop(
-                    self._path(at), "result_dropped", "the call it answers is not sent"
-                )
-        return self._contents
+    def user(self, message: User, path: str) -> None:
+        content = message.content
+        parts = [{"text": content}] if isinstance(content, str) else self.parts(content, path)
+        self.written.append({"role": "user", "parts": parts})
 
-    def _path(self, at: int) -> str:
-        return f"messages[{self._first + at}]"
-
-    # --- writing messages of the user
-
-    def _user_parts(self, content: str | Sequence[UserBlock], path: str) -> list[dict[str, Any]]:
-        if isinstance(content, str):
-            return [{"text": content}]
-        return [
-            self._user_part(block, f"{path}.content[{at}]") for at, block in enumerate(content)
-        ]
-
-    def _user_part(self, block: UserBlock, path: str) -> dict[str, Any]:
-        return (
-            {"text": block.text}
-            if isinstance(block, Text)
-            else _write_media(block, path, self._notes)
-        )
-
-    # --- writing messages of the model, and the results of its calls
-
-    def _write_turn(self, message: Assistant, at: int) -> None:
-        path = self._path(at)
-        parts: list[Any] = []
-        calls: list[tuple[int, ToolCall]] = []
-        for index, block in enumerate(message.content):
-            where = f"{path}.content[{index}]"
-            if not isinstance(block, ToolCall):
-                parts += self._model_part(block, where)
-            elif (answer := self._pairs.results.get(Call(at, index))) is not None:
-                calls.append((answer, block))
-                parts.append(self._write_call(block, where))
-            else:
-                self._notes.drop(
-                    where,
-                    "dangling_call_dropped",
-                    "no result answers it, and the wire demands one",
-                )
-        if not parts:
-            self._notes.drop(
-                path, "message_dropped", "nothing of the message can be sent on this wire"
-            )
-            return
-        self._stand_in(parts, path)
-        self._contents.append({"role": "model", "parts": parts})
-        if calls:
-            self._contents.append({"role": "user", "parts": self._write_results(calls, at + 1)})
-
-    def _model_part(self, block: AssistantBlock, where: str) -> list[Any]:
-        """Encode a block of an assistant message as a list with one part.
-
-        The list is empty if the block is not sent.
-        """
+    def part(self, block: UserBlock, path: str) -> dict[str, Any]:
         if isinstance(block, Text):
-            signature = self._signature(block.continuity, where)
-            return [{"text": block.text, **signature}] if block.text or signature else []
-        state = block.continuity
-        if isinstance(block, Audio):
-            return [{**_write_media(block, where, self._notes), **self._signature(state, where)}]
-        if is_ours(state, self._target):
-            if isinstance(block, Thinking):
-                return [{"text": block.text, "thought": True, **self._signature(state, where)}]
-            if isinstance(block, Opaque):
-                return [ordered_json(block.data)]
-            if isinstance(block, Image):
-                return [ordered_json(write_picture(block))]
-        self._notes.drop(
-            where,
-            f"{block.__struct_config__.tag}_dropped",
-            "only the model that made it takes it back",
-        )
-        return []
+            return {"text": block.text}
+        return _write_media(block, path, self.notes)
 
-    def _write_call(self, call: ToolCall, where: str) -> dict[str, Any]:
-        if call.id in self._ids:
-            self._notes.rewrite(
-                where,
-                "id_projected",
-                "the wire does not take this id; call and result get another",
-            )
-        inner = {**self._id_of(call), "name": call.name, "args": ordered_json(call.arguments)}
-        return {"functionCall": inner, **self._signature(call.continuity, where)}
+    # --- messages of the model, and the results of its calls
 
-    def _write_results(
-        self, calls: Sequence[tuple[int, ToolCall]], place: int
-    ) -> list[dict[str, Any]]:
-        parts = []
-        for expected, (at, call) in enumerate(calls, place):
-            if at != expected:
-                self._notes.rewrite(
-                    self._path(at),
-                    "result_moved",
-                    "results follow their calls, in the calls' order",
-                )
-            result = self._messages[at]
-            assert isinstance(result, ToolResult)
-            parts.append(self._write_result(result, call, self._path(at)))
-        return parts
+    def turn(self, parts: list[Any], at: int, path: str) -> bool:
+        self._stand_in(parts, path)
+        self.written.append({"role": "model", "parts": parts})
+        calls, self._calls = self._calls, []
+        if calls:
+            results: list[Any] = [None] * len(calls)
+            self.written.append({"role": "user", "parts": results})
+            for place, (result, call) in enumerate(calls):
+                self._slots[result] = call, results, place
+                if result != at + 1 + place:
+                    why = "results follow their calls, in the calls' order"
+                    self.notes.rewrite(f"messages[{result}]", "result_moved", why)
+        return True
 
-    def _write_result(self, result: ToolResult, call: ToolCall, path: str) -> dict[str, Any]:
-        omit = self._quirks.result_media == "omit"
-        result = fit_result(
-            result,
-            path,
-            self._notes,
-            lambda block, at: _write_media(block, at, Notes()),
-            omit=omit,
-        )
-        note_state(result, path, self._notes)
-        response = {"error" if result.is_error else "result": result.text}
+    def text(self, block: Text, path: str) -> Any:
+        signature = self._signature(block.continuity, path)
+        return {"text": block.text, **signature} if block.text or signature else None
+
+    def thinking(self, block: Thinking, path: str) -> Any:
+        if not is_ours(block.continuity, self.home):
+            return self.drop(block, path)
+        return {"text": block.text, "thought": True, **self._signature(block.continuity, path)}
+
+    def opaque(self, block: Opaque, path: str) -> Any:
+        if not is_ours(block.continuity, self.home):
+            return self.drop(block, path)
+        return ordered_json(block.data)
+
+    def picture(self, block: Image, path: str) -> Any:
+        if not is_ours(block.continuity, self.home):
+            return self.drop(block, path)
+        return ordered_json(write_picture(block))
+
+    def audio(self, block: Audio, path: str) -> dict[str, Any]:
+        medium = _write_media(block, path, self.notes)
+        return {**medium, **self._signature(block.continuity, path)}
+
+    def id_of_result(self, message: ToolResult, at: int) -> str | None:
+        return message.tool_call_id if at in self._slots else None
+
+    def id_of_call(self, block: ToolCall, at: int, index: int) -> str | None:
+        result = self.pairs.results.get(Call(at, index))
+        if result is None:
+            return None
+        self._calls.append((result, block))
+        return self._ids[block.id]
+
+    def call(self, block: ToolCall, sent: str, path: str) -> dict[str, Any]:
+        inner = {**self._id_of(block), "name": block.name, "args": ordered_json(block.arguments)}
+        return {"functionCall": inner, **self._signature(block.continuity, path)}
+
+    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+        call, results, place = self._slots[at]
+        response = {"error" if message.is_error else "result": message.text}
         inner: dict[str, Any] = {**self._id_of(call), "name": call.name, "response": response}
-        if not isinstance(result.content, str):
+        if not isinstance(message.content, str):
             media = [
-                _write_media(block, f"{path}.content[{at}]", self._notes)
-                for at, block in enumerate(result.content)
+                self.part(block, f"{path}.content[{index}]")
+                for index, block in enumerate(message.content)
                 if not isinstance(block, Text)
             ]
             if media:  # Gemini 3 accepts media in a function response; older models answer 400
                 inner["parts"] = media
-        return {"functionResponse": inner}
+        results[place] = {"functionResponse": inner}
 
     def _id_of(self, call: ToolCall) -> dict[str, str]:
-        if not self._quirks.call_ids or _MINTED.fullmatch(call.id):
+        if not self.quirks.call_ids or _MINTED.fullmatch(call.id):
             return {}
         return {"id": self._ids[call.id]}
 
-    # --- writing opaque state
+    # --- opaque state
 
     def _signature(self, state: Continuity | None, where: str) -> dict[str, str]:
         """Return the signature of a block, if it may be sent back.
@@ -217,29 +149,21 @@ class _Writer:
         """
         if state is None or (state.signature is None and state.opaque is None):
             return {}
-        if state.signature is not None and is_welcome(state, self._target):
+        if state.signature is not None and is_welcome(state, self.home):
             return {"thoughtSignature": state.signature}
-        drop_state(
-            state,
-            "gemini",
-            where,
-            self._notes,
-            "state that is cut off or another issuer's is not sent",
-        )
+        why = "state that is cut off or another issuer's is not sent"
+        drop_state(state, self.home.wire, where, self.notes, why)
         return {}
 
     def _stand_in(self, parts: list[Any], path: str) -> None:
         """Add a placeholder signature to the first call of a turn if none of its calls has one."""
         calls = [part for part in parts if isinstance(part, dict) and "functionCall" in part]
-        placeholder = self._quirks.placeholder_signature
+        placeholder = self.quirks.placeholder_signature
         if placeholder is None or not calls or any("thoughtSignature" in call for call in calls):
             return
         calls[0]["thoughtSignature"] = placeholder
-        self._notes.rewrite(
-            path,
-            "signature_placeholder",
-            "the model demands a signature that these calls never had",
-        )
+        why = "the model demands a signature that these calls never had"
+        self.notes.rewrite(path, "signature_placeholder", why)
 
 
 # --- writing media -----------------------------------------------------------------------------

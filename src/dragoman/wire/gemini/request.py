@@ -17,17 +17,15 @@ from ...messages import (
     ServerTool,
     Tool,
     ToolChoice,
-    join_system,
 )
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..extras import note_raw_only
 from ..json import merge_extras, ordered_json
-from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..strict import note_strict
-from .contents import write_contents
+from .contents import ContentWriter
 from .quirks import Quirks
 from .schema import project_schema
 
@@ -69,13 +67,12 @@ def write_request(
 
     Contents come last, so that the body of the next turn begins with the same bytes.
     """
-    request = rename_calls(request, notes)
-    system, rest = join_system(request.messages)
+    writer = ContentWriter(request, home, quirks, notes)
     directive = (
         schema_directive(request.response_schema or {}, "gemini") if path == "prompt" else None
     )
     body: dict[str, Any] = {}
-    if texts := [text for text in (system, directive) if text]:
+    if texts := [text for text in (writer.system, directive) if text]:
         body["systemInstruction"] = {"parts": [{"text": "\n\n".join(texts)}]}
     body |= _write_tools(request, quirks, notes)
     if request.server_tools:
@@ -87,7 +84,7 @@ def write_request(
     _write_cache(body, request, notes)
     _add_extras(body, request.config.extras)
     _add_root(body, quirks.body)
-    body["contents"] = write_contents(rest, len(request.messages) - len(rest), home, quirks, notes)
+    body["contents"] = writer.write()
     return body
 
 
@@ -153,10 +150,8 @@ def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
             ours[part] = ordered_json(value)
 
 
-def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
+def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"]:
     """Return how the response schema is requested: in the wire's own field, or in the prompt."""
-    if request.response_schema is None:
-        return None
     in_words = quirks.structured == "prompt" or (
         request.tools and quirks.structured_with_tools == "prompt"
     )

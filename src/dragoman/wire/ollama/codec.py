@@ -17,6 +17,8 @@ from .quirks import Quirks
 from .reply import OllamaDecoder
 from .request import write_request
 
+_HEADERS = {**JSON_HEADERS, "accept": "application/x-ndjson, application/json"}
+
 
 class OllamaCodec(Endpoint[Quirks]):
     """Ollama's native wire for one model at one server."""
@@ -41,7 +43,7 @@ class OllamaCodec(Endpoint[Quirks]):
         return f"{self._root}/api/chat"
 
     def headers_for(self, request: Request) -> dict[str, str]:
-        return {**JSON_HEADERS, "accept": "application/x-ndjson, application/json"}
+        return _HEADERS
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check that the server has the model and has loaded it into memory."""

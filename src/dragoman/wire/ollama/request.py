@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import UnsupportedContentError
 from ...messages import (
     Assistant,
-    Audio,
-    Document,
     Image,
     Inline,
     Issuer,
-    Message,
     Request,
     RuntimeConfig,
     Text,
@@ -23,14 +20,11 @@ from ...messages import (
     ToolResult,
     User,
     UserBlock,
-    join_system,
 )
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
-from ..continuity import note_state
+from ..conversation import FieldWriter
 from ..json import merge_extras, ordered_json
-from ..media import fit_result, transcribe
-from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
@@ -54,7 +48,7 @@ def write_request(
 
     ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
     """
-    request = rename_calls(request, notes)
+    writer = _Writer(request, home, quirks, notes)
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
     if quirks.keep_alive is not None:
         body["keep_alive"] = quirks.keep_alive
@@ -73,7 +67,10 @@ def write_request(
     merge_extras(options, request.config.extras, lists=frozenset({"stop"}), coerce=True)
     if options:
         body["options"] = options
-    body["messages"] = _write_messages(request, path, quirks, notes)
+    writer.add_system(
+        schema_directive(request.response_schema or {}) if path == "prompt" else None
+    )
+    body["messages"] = writer.write()
     return body
 
 
@@ -100,116 +97,59 @@ def _write_options(config: RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
     return options
 
 
-def _write_messages(
-    request: Request, path: str | None, quirks: Quirks, notes: Notes
-) -> list[dict[str, Any]]:
-    system, rest = join_system(request.messages)
-    directive = schema_directive(request.response_schema or {}) if path == "prompt" else None
-    said = "\n\n".join([part for part in (system, directive) if part])
-    written: list[dict[str, Any]] = [{"role": "system", "content": said}] if said else []
-    names = _names(rest)
-    for at, message in enumerate(rest, len(request.messages) - len(rest)):
-        where = f"messages[{at}]"
-        if isinstance(message, User):
-            note_state(message, where, notes)
-            written.append({"role": "user", **_write_content(message.content, where, notes)})
-        elif isinstance(message, ToolResult):
-            written.append(_write_result(message, names, where, quirks, notes))
-        elif (
-            isinstance(message, Assistant)
-            and (reply := _write_assistant(message, where, notes)) is not None
-        ):
-            written.append(reply)
-    return written
+class _Writer(FieldWriter):
+    """Write a conversation; a tool result is sent with the tool's name in place of the call id."""
 
+    def __init__(self, request: Request, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+        super().__init__(request, home, quirks, notes)
+        self._names = {
+            call.id: call.name
+            for message in self.messages
+            if isinstance(message, Assistant)
+            for call in message.tool_calls
+        }
 
-def _names(messages: Sequence[Message]) -> dict[str, str]:
-    """Return the tool name for each call id.
+    def user(self, message: User, path: str) -> None:
+        self.written.append({"role": "user", **self._content(message.content, path)})
 
-    A tool result is sent with the tool's name in place of the call id.
-    """
-    return {
-        call.id: call.name
-        for message in messages
-        if isinstance(message, Assistant)
-        for call in message.tool_calls
-    }
+    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+        named = {"role": "tool", "tool_name": self._names[sent]}
+        self.written.append({**named, **self._content(message.content, path)})
 
+    def _content(self, content: str | Sequence[UserBlock], path: str) -> dict[str, Any]:
+        if isinstance(content, str):
+            return {"content": content}
+        parts = list(zip(content, self.parts(content, path), strict=True))
+        texts = [part for block, part in parts if isinstance(block, Text)]
+        images = [part for block, part in parts if not isinstance(block, Text)]
+        return {"content": "\n".join(texts), **({"images": images} if images else {})}
 
-def _write_content(content: str | Sequence[UserBlock], path: str, notes: Notes) -> dict[str, Any]:
-    if isinstance(content, str):
-        return {"content": content}
-    texts, images = [], []
-    for at, block in enumerate(content):
-        where = f"{path}.content[{at}]"
+    def part(self, block: UserBlock, path: str) -> str:
         if isinstance(block, Text):
-            texts.append(block.text)
-        else:
-            images.append(_check_medium(block, where))
-            if isinstance(block, Image) and block.detail is not None:
-                notes.drop(f"{where}.detail", "detail_dropped", "this wire has no place for it")
-    return {"content": "\n".join(texts), **({"images": images} if images else {})}
-
-
-def _check_medium(block: Image | Document | Audio, path: str) -> str:
-    """Return the data of an inline image; raise an error for any other medium."""
-    if isinstance(block, Image) and isinstance(block.source, Inline):
+            return block.text
+        if not isinstance(block, Image) or not isinstance(block.source, Inline):
+            raise UnsupportedContentError(f"{path}: this wire takes text and inline images only")
+        if block.detail is not None:
+            self.notes.drop(f"{path}.detail", "detail_dropped", "this wire has no place for it")
         return block.source.base64_data
-    raise UnsupportedContentError(f"{path}: this wire takes text and inline images only")
 
+    def text(self, block: Text, path: str) -> tuple[str, str]:
+        return "content", block.text
 
-def _write_result(
-    message: ToolResult, names: Mapping[str, str], path: str, quirks: Quirks, notes: Notes
-) -> dict[str, Any]:
-    message = fit_result(message, path, notes, _check_medium, omit=quirks.result_media == "omit")
-    if message.is_error:
-        notes.rewrite(
-            f"{path}.is_error",
-            "is_error_dropped",
-            "this wire cannot mark a result as an error",
-            loss=True,
-        )
-    note_state(message, path, notes)
-    name = names[message.tool_call_id]
-    return {"role": "tool", "tool_name": name, **_write_content(message.content, path, notes)}
+    def thinking(self, block: Thinking, path: str) -> Any:
+        if block.continuity is not None and not block.continuity.replayable:
+            return self.drop(block, path)
+        return "thinking", block.text
 
+    def call(self, block: ToolCall, sent: str, path: str) -> tuple[str, dict[str, Any]]:
+        function = {"name": block.name, "arguments": ordered_json(block.arguments)}
+        return "tool_calls", {"function": function}
 
-def _write_assistant(message: Assistant, path: str, notes: Notes) -> dict[str, Any] | None:
-    written: dict[str, Any] = {"role": "assistant", "content": message.text}
-    calls = []
-    for at, block in enumerate(message.content):
-        where = f"{path}.content[{at}]"
-        if isinstance(block, ToolCall):
-            calls.append(
-                {"function": {"name": block.name, "arguments": ordered_json(block.arguments)}}
-            )
-        elif isinstance(block, Text):
-            if calls:
-                notes.rewrite(
-                    where,
-                    "order_lost",
-                    "text after a tool call is sent before it on this wire",
-                    loss=True,
-                )
-        elif isinstance(block, Audio):
-            written["content"] += transcribe(block, where, notes) or ""
-        elif isinstance(block, Thinking) and (
-            block.continuity is None or block.continuity.replayable
-        ):
-            written["thinking"] = written.get("thinking", "") + block.text
-        else:
-            notes.drop(
-                where, f"{block.__struct_config__.tag}_dropped", "this wire has no place for it"
-            )
-        if isinstance(block, Text | ToolCall | Thinking) and block.continuity is not None:
-            notes.drop(
-                f"{where}.continuity",
-                "continuity_dropped",
-                "opaque state of another issuer is not sent",
-            )
-    if calls:
-        written["tool_calls"] = calls
-    if not calls and not written["content"] and "thinking" not in written:
-        notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
-        return None
-    return written
+    def fields(self, parts: dict[str, list[Any]]) -> dict[str, Any] | None:
+        text = "".join(parts.get("content", ()))
+        written: dict[str, Any] = {"role": "assistant", "content": text}
+        if "thinking" in parts:
+            written["thinking"] = "".join(parts["thinking"])
+        if "tool_calls" in parts:
+            written["tool_calls"] = parts["tool_calls"]
+        return written if text or len(written) > 2 else None

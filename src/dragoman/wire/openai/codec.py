@@ -58,7 +58,7 @@ class OpenAICodec(Endpoint[Quirks]):
             quirks = replace(quirks, result_media="after")
         return super().adapt(quirks, capabilities)
 
-    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath | None:
+    def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)
 
     def url_for(self, request: Request) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...messages import Assistant, Message, User, UserBlock
+from ...messages import ToolResult, User, UserBlock
 from ..codec import Notes
 
 LIMIT = 4
@@ -16,13 +16,11 @@ _KEY = "cache_control"
 _MARK = {"type": "ephemeral"}
 
 
-def mark_message(written: dict[str, Any], message: Message) -> None:
+def mark_message(written: dict[str, Any], message: User | ToolResult) -> None:
     """Put a cache mark on the last part of a message, if the caller marked the message.
 
     A mark on a block counts as a mark on the message if the content is sent as one string.
     """
-    if isinstance(message, Assistant):
-        return
     blocks = () if isinstance(message.content, str) else message.content
     inside = isinstance(written["content"], str) and any(block.cache for block in blocks)
     if message.cache or inside:

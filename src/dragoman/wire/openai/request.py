@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -34,13 +34,12 @@ from ...messages import (
 )
 from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
-from ..codec import Note, Notes
-from ..continuity import drop_state, is_ours, note_state
+from ..codec import Notes
+from ..continuity import is_ours
+from ..conversation import FieldWriter
 from ..extras import note_raw_only
 from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
-from ..media import fit_result, transcribe
-from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
@@ -66,10 +65,10 @@ def write_request(
     ``path`` selects where the response schema is sent: ``native`` (its own field) or ``prompt``.
     """
     body: dict[str, Any] = {"model": home.model}
-    messages = request.messages
+    directives: list[str] = []
     if request.tools or request.tool_choice is not None or request.response_schema is not None:
         _write_structure(body, request, quirks, path, notes)
-        messages = _add_directives(request, quirks, path)
+        directives = _find_directives(request, quirks, path)
     _write_config(body, request.config, home, quirks, notes)
     if request.server_tools:
         for tool in write_server_tools(request.server_tools, {"web_search": {}}, None):
@@ -85,9 +84,7 @@ def write_request(
             body["stream_options"] = {"include_usage": True}
     if cache is None and quirks.cache_control:
         quirks = replace(quirks, cache_control=False)
-    if messages is not request.messages:
-        request = replace(request, messages=messages)
-    written = _write_messages(request, quirks, notes, home if quirks.reasoning_details else None)
+    written = _write_messages(request, home, quirks, directives, notes)
     if cache is not None and quirks.cache_control:
         place_marks(written, notes, auto=cache.auto)
     if request.config.extras:
@@ -101,10 +98,8 @@ def write_request(
     return body
 
 
-def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"] | None:
+def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"]:
     """Return how the response schema is requested: in the wire's own field, or in the prompt."""
-    if request.response_schema is None:
-        return None
     # If tool calls are requested through a schema, that schema occupies ``response_format``, so
     # the caller's response schema is put into the prompt.
     return "prompt" if quirks.structured == "prompt" or coerces(request, quirks) else "native"
@@ -132,21 +127,17 @@ def _write_structure(
         body["response_format"] = _response_format(schema, strict=quirks.strict_schemas)
 
 
-def _add_directives(request: Request, quirks: Quirks, path: str | None) -> Sequence[Message]:
-    """Return the messages, with instructions for tool calls and the response schema if necessary.
+def _find_directives(request: Request, quirks: Quirks, path: str | None) -> list[str]:
+    """Return instructions for the system prompt.
 
-    The instructions are added to the system prompt if the server's fields for tools or for the
-    schema cannot be used.
+    They are necessary if the server's fields for tools or for the schema cannot be used.
     """
     directives = []
     if coerces(request, quirks):
         directives.append(_calls_directive(request.tools))
     if path == "prompt" and request.response_schema is not None:
         directives.append(schema_directive(request.response_schema))
-    if not directives:
-        return request.messages
-    system, rest = join_system(request.messages)
-    return (System("\n\n".join([*([system] if system else []), *directives])), *rest)
+    return directives
 
 
 def _write_config(
@@ -221,38 +212,23 @@ def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, An
 
 
 def _write_messages(
-    request: Request, quirks: Quirks, notes: Notes, home: Issuer | None = None
+    request: Request, home: Issuer, quirks: Quirks, directives: list[str], notes: Notes
 ) -> list[Any]:
-    """Return the messages in the form of this wire. Opaque state is sent back only to ``home``."""
-    messages = request.messages
-    system, rest = join_system(messages)
-    first = len(messages) - len(rest)
-    written: list[Any] = (
+    """Return the messages in the form of this wire; add the directives to the system prompt."""
+    system, rest = join_system(request.messages)
+    if directives:
+        system = "\n\n".join([*([system] if system else []), *directives])
+    leading: list[Any] = (
         [] if system is None else [{"role": quirks.system_role, "content": system}]
     )
     if quirks.cache_control and any(
-        type(message) is System and message.cache for message in messages[:first]
+        type(message) is System and message.cache for message in request.messages
     ):
-        mark_end(written[0])
+        mark_end(leading[0])
     plain = _write_plain(rest)
     if all(plain):
-        return written + plain
-    messages = rename_calls(request, notes).messages
-    links = _Links(messages, quirks, home)
-    for at, simple in enumerate(plain, first):
-        message = messages[at]
-        if links.media and type(message) is not ToolResult:
-            written.append(links.take_media())
-        if simple is not None:
-            written.append(simple)
-            continue
-        if (one := _write_message(message, f"messages[{at}]", quirks, links, notes)) is not None:
-            if quirks.cache_control:
-                mark_message(one, message)
-            written.append(one)
-    if links.media:
-        written.append(links.take_media())
-    return written
+        return leading + plain
+    return leading + _Writer(request, home, quirks, notes, plain).write()
 
 
 def _write_plain(messages: Sequence[Message]) -> list[User | dict[str, Any] | None]:
@@ -279,67 +255,137 @@ def _write_plain(messages: Sequence[Message]) -> list[User | dict[str, Any] | No
     return plain
 
 
-class _Links:
-    """The data that encoding a message needs: call ids, answered calls, and the target issuer.
+class _Writer(FieldWriter):
+    """Write a conversation that does not consist of texts alone."""
 
-    It also collects the media of tool results, which are sent after the results.
-    """
+    with_state = (Text, ToolCall)
 
-    def __init__(self, messages: Sequence[Message], quirks: Quirks, home: Issuer | None) -> None:
-        self.home = home
-        self.ids = IdMap(quirks.id_rule, messages)
-        self.answered = {
-            message.tool_call_id for message in messages if type(message) is ToolResult
+    def __init__(
+        self, request: Request, home: Issuer, quirks: Quirks, notes: Notes, plain: list[Any]
+    ) -> None:
+        super().__init__(request, home, quirks, notes)
+        self.omits_media = quirks.result_media != "after"
+        self._plain = plain
+        self._ids = IdMap(quirks.id_rule, self.messages)
+        self._answered = {
+            message.tool_call_id for message in self.messages if type(message) is ToolResult
         }
-        self.media: list[dict[str, Any]] = []
 
-    def take_media(self) -> dict[str, Any]:
-        """Return the user message with the media of the preceding tool results."""
-        media, self.media = self.media, []
-        return {"role": "user", "content": media}
+    def write(self) -> list[Any]:
+        written, marks = self.written, self.quirks.cache_control
+        for at, simple in enumerate(self._plain):
+            message = self.messages[at]
+            if simple is None:
+                self.message(message, self.first + at)
+                if marks and isinstance(message, User | ToolResult):
+                    mark_message(written[-1], message)
+            else:
+                if self.media:
+                    self.send_media()
+                written.append(simple)
+        self.send_media()
+        return written
+
+    # --- messages of users and tools
+
+    def user(self, message: User, path: str) -> None:
+        content: Any = message.content
+        if not isinstance(content, str):
+            parts = self.parts(content, path)
+            if len(content) == 1 and type(content[0]) is Text:
+                content = content[0].text
+            elif self.quirks.cache_control:
+                content = [mark_part(*pair) for pair in zip(parts, content, strict=True)]
+            else:
+                content = parts
+        self.written.append({"role": "user", "content": content})
+
+    def part(self, block: UserBlock, path: str) -> dict[str, Any]:
+        if isinstance(block, Text):
+            return {"type": "text", "text": block.text}
+        if isinstance(block, Image):
+            image: dict[str, Any] = {"url": media_url(block)}
+            if block.detail is not None:
+                image["detail"] = block.detail
+            return {"type": "image_url", "image_url": image}
+        if isinstance(block, Audio):
+            return {"type": "input_audio", "input_audio": _write_audio(block, path)}
+        if not isinstance(block.source, Inline):
+            raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
+        file = {"filename": block.name or "document", "file_data": media_url(block)}
+        return {"type": "file", "file": file}
+
+    def id_of_result(self, message: ToolResult, at: int) -> str:
+        return self._ids.get(message.tool_call_id, message.tool_call_id)
+
+    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+        content = message.content
+        if not isinstance(content, str):
+            content = "".join(self.result_texts(content, path))
+        if self.quirks.tools == "schema":
+            self.written.append({"role": "user", "content": f"The tool answered: {content}"})
+        else:
+            self.written.append({"role": "tool", "tool_call_id": sent, "content": content})
+
+    # --- messages of the model
+
+    def id_of_call(self, block: ToolCall, at: int, index: int) -> str | None:
+        return self._ids.get(block.id, block.id) if block.id in self._answered else None
+
+    def call(self, block: ToolCall, sent: str, path: str) -> tuple[str, Any]:
+        arguments = json_text(block.arguments)
+        if self.quirks.tools == "schema":
+            text = f'{{"tool": {json_text(block.name)}, "arguments": {arguments}}}'
+            return "late_texts", text
+        function = {"name": block.name, "arguments": arguments}
+        return "tool_calls", {"id": sent, "type": "function", "function": function}
+
+    def text(self, block: Text, path: str) -> tuple[str, Any]:
+        return "texts", block.text
+
+    def thinking(self, block: Thinking, path: str) -> Any:
+        state = block.continuity
+        opaque = state.opaque if state is not None and self._is_returned(block) else None
+        if opaque and isinstance(opaque, list):
+            return "details", [ordered_json(detail) for detail in opaque]
+        # Thinking must be complete, and its opaque state, if any, must come from this wire.
+        if self.quirks.send_reasoning and (state is None or _is_record(state)):
+            return "thoughts", block.text
+        return self.drop(block, path)
+
+    def opaque(self, block: Opaque, path: str) -> Any:
+        if block.continuity is None or not _is_record(block.continuity):
+            return self.drop(block, path)
+        # Omitting the record of a tool that this server ran itself is not a loss.
+        why = "it is for the reader; the server does not take it back"
+        return self.drop(block, path, why, loss=False)
+
+    def picture(self, block: Image, path: str) -> Any:
+        return ("pictures", block) if self._is_returned(block) else self.drop(block, path)
+
+    def _is_returned(self, block: AssistantBlock) -> bool:
+        """Return whether the opaque state of a block is sent back to its issuer."""
+        return bool(self.quirks.reasoning_details) and is_ours(block.continuity, self.home)
+
+    def fields(self, parts: dict[str, list[Any]]) -> dict[str, Any] | None:
+        texts = [*parts.get("texts", ()), *parts.get("late_texts", ())]
+        if not texts and "tool_calls" not in parts and "pictures" not in parts:
+            return None
+        written: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
+        if "thoughts" in parts:
+            written[self.quirks.send_reasoning] = "".join(parts["thoughts"])
+        if "details" in parts:
+            written["reasoning_details"] = [each for part in parts["details"] for each in part]
+        if "pictures" in parts:
+            written["images"] = write_pictures(parts["pictures"])
+        if "tool_calls" in parts:
+            written["tool_calls"] = parts["tool_calls"]
+        return written
 
 
-def _write_message(
-    message: Message, path: str, quirks: Quirks, links: _Links, notes: Notes
-) -> dict[str, Any] | None:
-    if type(message) is User:
-        return _write_user(message, path, quirks, notes)
-    if type(message) is Assistant:
-        return _write_assistant(message, path, quirks, links, notes)
-    if type(message) is ToolResult:
-        return _write_result(message, path, quirks, links, notes)
-    raise InvalidRequestError(f"{path}: a system message may only lead the conversation")
-
-
-def _write_user(message: User, path: str, quirks: Quirks, notes: Notes) -> dict[str, Any]:
-    blocks = message.content
-    if isinstance(blocks, str):
-        return {"role": "user", "content": blocks}
-    note_state(message, path, notes)
-    if len(blocks) == 1 and type(blocks[0]) is Text:
-        return {"role": "user", "content": blocks[0].text}
-    parts = [_write_block(block, f"{path}.content[{at}]") for at, block in enumerate(blocks)]
-    if quirks.cache_control:
-        parts = [mark_part(part, block) for part, block in zip(parts, blocks, strict=True)]
-    return {"role": "user", "content": parts}
-
-
-def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
-    if isinstance(block, Text):
-        return {"type": "text", "text": block.text}
-    if isinstance(block, Image):
-        image: dict[str, Any] = {"url": media_url(block)}
-        if block.detail is not None:
-            image["detail"] = block.detail
-        return {"type": "image_url", "image_url": image}
-    if isinstance(block, Audio):
-        return {"type": "input_audio", "input_audio": _write_audio(block, path)}
-    if isinstance(block.source, Inline):
-        return {
-            "type": "file",
-            "file": {"filename": block.name or "document", "file_data": media_url(block)},
-        }
-    raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
+def _is_record(state: Continuity) -> bool:
+    """Return whether opaque state is complete and came from this wire."""
+    return state.replayable and state.issuer is not None and state.issuer.wire == "openai"
 
 
 # The name that this wire uses for an audio format, by media type.
@@ -361,187 +407,6 @@ def _write_audio(block: Audio, path: str) -> dict[str, str]:
             f"{path}.media_type: this wire takes WAV and MP3, not {quote(block.media_type)}"
         )
     return {"data": block.source.base64_data, "format": form}
-
-
-def _write_assistant(
-    message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
-) -> dict[str, Any] | None:
-    texts, thoughts, calls, details, pictures = _sort_blocks(message, path, quirks, links, notes)
-    if not texts and not calls and not pictures:
-        notes.drop(path, "message_dropped", "nothing of the message can be sent on this wire")
-        return None
-    if quirks.tools == "schema":
-        texts += [_call_text(call) for call in calls]
-    written: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
-    if thoughts and quirks.send_reasoning:
-        written[quirks.send_reasoning] = "".join(thoughts)
-    if details:
-        written["reasoning_details"] = details
-    if pictures:
-        written["images"] = write_pictures(pictures)
-    if calls and quirks.tools == "native":
-        written["tool_calls"] = calls
-    return written
-
-
-_Sorted: TypeAlias = tuple[list[str], list[str], list[dict[str, Any]], list[Any], list[Image]]
-
-
-def _sort_blocks(
-    message: Assistant, path: str, quirks: Quirks, links: _Links, notes: Notes
-) -> _Sorted:
-    """Return the parts of a message, grouped by kind; note the blocks that cannot be expressed."""
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[dict[str, Any]] = []
-    details: list[Any] = []
-    pictures: list[Image] = []
-    for at, block in enumerate(message.content):
-        where = f"{path}.content[{at}]"
-        if type(block) is Text:
-            if calls:
-                notes.rewrite(
-                    where,
-                    "order_lost",
-                    "text after a tool call is sent before it on this wire",
-                    loss=True,
-                )
-            texts.append(block.text)
-        elif type(block) is ToolCall and block.id in links.answered:
-            if block.id in links.ids:
-                notes.rewrite(
-                    where,
-                    "id_projected",
-                    "the wire does not take this id; call and result get another",
-                )
-            calls.append(_write_call(block, links.ids))
-        elif type(block) is ToolCall:
-            # A call without a result, from a cancelled turn, is not sent, because hosted servers
-            # reject any conversation that contains such a call.
-            notes.drop(
-                where, "dangling_call_dropped", "no result answers it, and the wire demands one"
-            )
-        elif type(block) is Thinking and (kept := _details_of(block, links.home)):
-            details += kept
-        elif type(block) is Thinking and quirks.send_reasoning and _may_return(block):
-            thoughts.append(block.text)
-        elif (
-            type(block) is Image
-            and links.home is not None
-            and is_ours(block.continuity, links.home)
-        ):
-            pictures.append(block)
-        elif type(block) is Audio:
-            texts += [said] if (said := transcribe(block, where, notes)) else []
-        else:
-            _drop_block(block, where, notes)
-        if type(block) in (Text, ToolCall) and block.continuity is not None:
-            drop_state(
-                block.continuity,
-                "openai",
-                where,
-                notes,
-                "opaque state of another issuer is not sent",
-            )
-    return texts, thoughts, calls, details, pictures
-
-
-def _details_of(block: Thinking, home: Issuer | None) -> list[Any]:
-    """Return the reasoning details of a thinking block, if the request goes to its issuer."""
-    state = block.continuity
-    if (
-        state is None
-        or home is None
-        or not is_ours(state, home)
-        or not isinstance(state.opaque, list)
-    ):
-        return []
-    return [ordered_json(detail) for detail in state.opaque]
-
-
-def _drop_block(block: AssistantBlock, path: str, notes: Notes) -> None:
-    """Report a block that is not sent.
-
-    Omitting the record of a tool that this server ran itself is not a loss.
-    """
-    state = block.continuity
-    is_record = (
-        type(block) is Opaque and state is not None and state.replayable and _is_of_wire(state)
-    )
-    why = (
-        "it is for the reader; the server does not take it back"
-        if is_record
-        else "this wire has no place for it"
-    )
-    notes.items.append(
-        Note("dropped", f"{block.__struct_config__.tag}_dropped", path, why, loss=not is_record)
-    )
-
-
-def _is_of_wire(state: Continuity) -> bool:
-    return state.issuer is not None and state.issuer.wire == "openai"
-
-
-def _may_return(block: Thinking) -> bool:
-    """Return whether a thinking block may be sent back.
-
-    It must be complete, and its opaque state, if any, must come from this wire.
-    """
-    state = block.continuity
-    return state is None or (state.replayable and _is_of_wire(state))
-
-
-def _write_call(call: ToolCall, ids: IdMap) -> dict[str, Any]:
-    arguments = json_text(call.arguments)
-    return {
-        "id": ids[call.id],
-        "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
-    }
-
-
-def _write_result(
-    message: ToolResult, path: str, quirks: Quirks, links: _Links, notes: Notes
-) -> dict[str, Any]:
-    ids = links.ids
-    if isinstance(message.content, str):
-        content = message.content
-    else:
-        fitted = fit_result(
-            message, path, notes, _write_block, omit=quirks.result_media != "after"
-        )
-        note_state(fitted, path, notes)
-        places = [(block, f"{path}.content[{at}]") for at, block in enumerate(fitted.content)]
-        content = "".join([_write_part(*place, links, notes) for place in places])
-    if message.is_error:
-        notes.rewrite(
-            f"{path}.is_error",
-            "is_error_dropped",
-            "this wire cannot mark a result as an error",
-            loss=True,
-        )
-    if message.tool_call_id in ids:
-        notes.rewrite(f"{path}.tool_call_id", "id_projected", "as in the call it answers")
-    if quirks.tools == "schema":
-        return {"role": "user", "content": f"The tool answered: {content}"}
-    return {"role": "tool", "tool_call_id": ids[message.tool_call_id], "content": content}
-
-
-def _write_part(block: Any, path: str, links: _Links, notes: Notes) -> str:
-    """Return a block of a tool result as text.
-
-    A medium becomes a numbered placeholder, and the medium itself is sent in the next message.
-    """
-    if isinstance(block, Text):
-        return block.text
-    name = f"{block.__struct_config__.tag} {len(links.media) // 2 + 1}"
-    links.media += [{"type": "text", "text": f"[{name}]"}, _write_block(block, path)]
-    notes.rewrite(
-        path,
-        f"{block.__struct_config__.tag}_moved",
-        "sent as a message of the user after the results",
-    )
-    return f"[{name}: in the message after the results]"
 
 
 # --- tool calls through a JSON Schema ----------------------------------------------------------
@@ -593,8 +458,3 @@ def _calls_directive(tools: Sequence[Tool]) -> str:
         'Reply with JSON only: {"tool": NAME, "arguments": {...}} to use a tool, '
         'or {"answer": TEXT} to answer without one.'
     )
-
-
-def _call_text(call: Mapping[str, Any]) -> str:
-    function = call["function"]
-    return f'{{"tool": {json_text(function["name"])}, "arguments": {function["arguments"]}}}'

@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ...errors import InvalidRequestError, UnsupportedFeatureError, quote
-from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool, join_system
+from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool
 from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
-from ..names import rename_calls
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
 from ..strict import choose_strict, strict_form
-from .items import write_input
+from .items import ItemWriter
 from .quirks import Quirks
 
 _NO_PLACE = ("stop_sequences", "seed", "frequency_penalty", "presence_penalty")
@@ -40,15 +39,14 @@ def write_request(
 
     The input comes last, so that the body of the next turn begins with the same bytes.
     """
-    request = rename_calls(request, notes)
-    system, rest = join_system(request.messages)
+    writer = ItemWriter(request, home, quirks, notes)
     body: dict[str, Any] = {"model": home.model, "store": False}
-    _write_structure(body, request, quirks, path, system, notes)
+    _write_structure(body, request, quirks, path, writer.system, notes)
     _write_config(body, request.config, home, quirks, notes)
     body |= write_key(read_cache(request), request, notes, auto_key=quirks.cache_key)
     if request.stream:
         body["stream"] = True
-    body["input"] = write_input(rest, len(request.messages) - len(rest), home, quirks, notes)
+    body["input"] = writer.write()
     _add_extras(body, request)
     body["input"] = body.pop("input")
     return body
