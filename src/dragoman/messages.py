@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
@@ -562,6 +562,7 @@ class Request(Struct, frozen=True):
     provider paused: the reply continues it.
     """
 
+    operation: ClassVar[Literal["chat"]] = "chat"
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
     config: RuntimeConfig = NO_CONFIG

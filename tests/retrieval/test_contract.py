@@ -251,6 +251,15 @@ async def test_errors_contain_neither_secrets_nor_texts() -> None:
     assert caught.value.model == "m"
 
 
+async def test_key_may_come_from_a_function_and_is_hidden_in_errors() -> None:
+    body = msgspec.json.encode({"error": {"message": "wrong key sk-madebyafunction1"}})
+    transport = FixtureTransport((401, {}, [body]))
+    embedder = open_embedder(transport=transport, api_key=lambda: "sk-madebyafunction1")
+    with pytest.raises(d.AuthenticationError, match="wrong key") as caught:
+        await embedder.embed(["a"])
+    assert "sk-made" not in str(caught.value)
+
+
 async def test_embedding_call_that_would_lose_a_setting_can_be_rejected() -> None:
     transport = FixtureTransport(_reply([1.0]))
     embedder = open_embedder(transport=transport, on_loss="reject")

@@ -90,7 +90,7 @@ def keep_all(answer: Ranking, request: RerankRequest) -> Ranking:
 class ManyAnswers(Wrong):
     """Send calls of any size in one request, ignoring ``batch_size``."""
 
-    async def _embed(self, request: EmbedRequest) -> Embeddings:
+    async def _answer_parts(self, request: EmbedRequest) -> Embeddings:
         return await self.answer(request)
 
 

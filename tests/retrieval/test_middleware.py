@@ -11,7 +11,7 @@ import pytest
 
 import dragoman as d
 from dragoman.calls import CallCompleted, CallFailed, CallStarted, RoutingSwitched
-from dragoman.middleware import CACHE, CassetteMiss
+from dragoman.middleware import CACHE, CassetteMiss, Middleware
 from dragoman.prices import Match, PriceRow
 
 
@@ -75,7 +75,7 @@ slept: list[float] = []
 async def test_retry_repeats_only_the_failed_request_of_a_split_call() -> None:
     slept.clear()
     inner = Plain(None, d.OverloadedError("busy"), None)
-    embedder: Any = d.Retry(inner, sleep=_no_sleep, random=lambda: 0.5)  # type: ignore[arg-type]
+    embedder: Any = d.Retry(inner, sleep=_no_sleep, random=lambda: 0.5)
     assert isinstance(embedder, d.Embedder)
     found = await embedder.embed(["a", "bb", "ccc"])
     assert [row[0] for row in found.vectors] == [1, 2, 3]
@@ -87,7 +87,7 @@ async def test_retry_repeats_only_the_failed_request_of_a_split_call() -> None:
 
 async def test_error_after_exhausted_retries_carries_the_earlier_results() -> None:
     inner = Plain(None, *[d.OverloadedError("busy") for _ in range(3)])
-    embedder: Any = d.Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
+    embedder: Any = d.Retry(inner, sleep=_no_sleep)
     with pytest.raises(d.OverloadedError) as caught:
         await embedder.embed(["a", "b", "c"])
     assert caught.value.retry_count == 2
@@ -97,7 +97,7 @@ async def test_error_after_exhausted_retries_carries_the_earlier_results() -> No
 
 async def test_retry_does_not_repeat_permanent_errors() -> None:
     inner = Ranks(d.InvalidRequestError("no"))
-    reranker: Any = d.Retry(inner, sleep=_no_sleep)  # type: ignore[arg-type]
+    reranker: Any = d.Retry(inner, sleep=_no_sleep)
     assert isinstance(reranker, d.Reranker)
     with pytest.raises(d.InvalidRequestError):
         await reranker.rerank("q", ["a"])
@@ -105,7 +105,7 @@ async def test_retry_does_not_repeat_permanent_errors() -> None:
 
 
 def test_nested_retries_are_rejected() -> None:
-    once: Any = d.Retry(Plain())  # type: ignore[arg-type]
+    once: Any = d.Retry(Plain())
     with pytest.raises(ValueError, match="Retry inside already"):
         d.Retry(once)
 
@@ -116,7 +116,7 @@ def test_nested_retries_are_rejected() -> None:
 async def test_fallback_uses_another_server_of_the_same_model() -> None:
     seen: list[Any] = []
     first, second = Plain(d.RateLimitError("slow"), name="a"), Plain(name="b")
-    embedder: Any = d.Fallback([first, second], on_event=seen.append)  # type: ignore[list-item]
+    embedder: Any = d.Fallback([first, second], on_event=seen.append)
     found = await embedder.embed(["a", "b", "c"])
     assert len(found.vectors) == 3
     assert (len(first.requests), len(second.requests)) == (2, 1)
@@ -125,6 +125,14 @@ async def test_fallback_uses_another_server_of_the_same_model() -> None:
     await embedder.close()
     assert first.closed
     assert second.closed
+
+
+async def test_fallback_calls_the_cheapest_server_of_a_model() -> None:
+    dear, cheap = Plain(name="a"), Plain(name="b")
+    for model, price in ((dear, 2), (cheap, 1)):
+        model.priced_as = PriceRow("p", Match(equals=("m",)), Decimal(price), Decimal(0))
+    await d.Fallback([dear, cheap], strategy="cheapest").embed(["a"])
+    assert (len(dear.requests), len(cheap.requests)) == (0, 1)
 
 
 def test_fallback_rejects_servers_of_different_embedding_models() -> None:
@@ -143,7 +151,7 @@ def test_fallback_rejects_servers_of_different_embedding_models() -> None:
 
 async def test_fallback_raises_errors_that_affect_all_candidates() -> None:
     first, second = Plain(d.InvalidRequestError("no"), name="a"), Plain(name="b")
-    embedder: Any = d.Fallback([first, second])  # type: ignore[list-item]
+    embedder: Any = d.Fallback([first, second])
     with pytest.raises(d.InvalidRequestError):
         await embedder.embed(["a"])
     assert second.requests == []
@@ -159,16 +167,16 @@ async def test_a_rate_limit_counts_the_requests_that_are_sent() -> None:
         now[0] += seconds
 
     inner = Plain()
-    embedder: Any = d.RateLimit(inner, requests_per_minute=2, clock=lambda: now[0], sleep=sleep)  # type: ignore[arg-type]
+    embedder: Any = d.RateLimit(inner, requests_per_minute=2, clock=lambda: now[0], sleep=sleep)
     await embedder.embed(["a"] * 7)  # seven texts in batches of two are four requests
     assert len(inner.requests) == 4
     assert now[0] == pytest.approx(60.0)
 
 
 async def test_reserved_tokens_are_corrected_by_the_reported_usage() -> None:
-    embedder: Any = d.RateLimit(Plain(), tokens_per_minute=1000, max_concurrency=1)  # type: ignore[arg-type]
+    embedder: Any = d.RateLimit(Plain(), tokens_per_minute=1000, max_concurrency=1)
     await embedder.embed(["some words"])
-    ranker: Any = d.RateLimit(Ranks(d.OverloadedError("x")), tokens_per_minute=1000)  # type: ignore[arg-type]
+    ranker: Any = d.RateLimit(Ranks(d.OverloadedError("x")), tokens_per_minute=1000)
     with pytest.raises(d.OverloadedError):
         await ranker.rerank("q", ["a"])
     await ranker.rerank("q", ["a"])
@@ -181,7 +189,7 @@ async def test_every_request_is_reported_as_one_event() -> None:
     seen: list[Any] = []
     inner = Plain(None, d.OverloadedError("busy"))
     inner.priced_as = PriceRow("p", Match(equals=("m",)), Decimal(2), Decimal(0))
-    embedder: Any = d.Observe(inner, seen.append)  # type: ignore[arg-type]
+    embedder: Any = d.Observe(inner, seen.append)
     with pytest.raises(d.OverloadedError):
         await embedder.embed(
             ["a", "b", "c"], input_type="query", dimensions=2, request_id="r", session_id="s"
@@ -201,9 +209,9 @@ async def test_every_request_is_reported_as_one_event() -> None:
 
 async def test_content_is_reported_only_on_request() -> None:
     seen: list[Any] = []
-    reranker: Any = d.Observe(Ranks(), seen.append, include_content=True)  # type: ignore[arg-type]
+    reranker: Any = d.Observe(Ranks(), seen.append, include_content=True)
     await reranker.rerank("q", ["a", "b"], top_k=1, return_documents=False)
-    await reranker.policy.flush()
+    await reranker.flush()
     done = seen[-1]
     assert (done.operation, done.query, done.documents) == ("rerank", "q", ("a", "b"))
     assert (done.document_count, done.top_k, done.result_count, done.search_units) == (2, 1, 1, 1)
@@ -217,7 +225,7 @@ async def test_a_cancelled_request_is_reported() -> None:
             raise AssertionError
 
     seen: list[Any] = []
-    embedder: Any = d.Observe(Stuck(), seen.append)  # type: ignore[arg-type]
+    embedder: Any = d.Observe(Stuck(), seen.append)
     call = asyncio.ensure_future(embedder.embed(["a"]))
     await asyncio.sleep(0)
     call.cancel()
@@ -233,13 +241,13 @@ async def test_a_cancelled_request_is_reported() -> None:
 async def test_cassette_replays_embeddings(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
     inner = Plain(None, d.RateLimitError("slow", status=429, retry_after=3.0))
-    recording: Any = d.Record(inner, path)  # type: ignore[arg-type]
+    recording: Any = d.Record(inner, path)
     first = await recording.embed(["a", "bb"], extras={"api_key": "sk-secretsecret1"})
     with pytest.raises(d.RateLimitError):
         await recording.embed(["ccc"])
     assert "secretsecret" not in path.read_text()
     silent = Plain()
-    playing: Any = d.Record(silent, path)  # type: ignore[arg-type]
+    playing: Any = d.Record(silent, path)
     again = await playing.embed(["a", "bb"], extras={"api_key": "sk-another"})
     assert (again.vectors, again.usage, again.model) == (first.vectors, first.usage, first.model)
     with pytest.raises(d.RateLimitError) as caught:
@@ -253,11 +261,11 @@ async def test_cassette_replays_embeddings(tmp_path: Path) -> None:
 
 
 async def test_cassette_replays_rankings(tmp_path: Path) -> None:
-    recording: Any = d.Record(Ranks(), tmp_path / "t", "record")  # type: ignore[arg-type]
+    recording: Any = d.Record(Ranks(), tmp_path / "t", "record")
     first = await recording.rerank("q", ["a", "b"], top_k=1)
-    playing: Any = d.Record(Ranks(), tmp_path / "t", "replay")  # type: ignore[arg-type]
+    playing: Any = d.Record(Ranks(), tmp_path / "t", "replay")
     assert (await playing.rerank("q", ["a", "b"], top_k=1)).results == first.results
-    off: Any = d.Record(Ranks(), tmp_path / "none", "off")  # type: ignore[arg-type]
+    off: Any = d.Record(Ranks(), tmp_path / "none", "off")
     await off.rerank("q", ["a"])
     assert not (tmp_path / "none").exists()
 
@@ -268,7 +276,7 @@ async def test_cassette_replays_rankings(tmp_path: Path) -> None:
 async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
     inner = Plain()
     inner.batch_size = 10
-    embedder: Any = d.Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
+    embedder: Any = d.Cache(inner, tmp_path / "cache.db")
     await embedder.embed(["a", "bb"])
     found = await embedder.embed(["ccc", "a", "dddd", "bb"])
     assert [row[0] for row in found.vectors] == [3, 1, 4, 2]
@@ -287,7 +295,7 @@ async def test_cache_sends_only_missing_texts(tmp_path: Path) -> None:
 
 async def test_cached_rankings_are_returned_without_a_request(tmp_path: Path) -> None:
     inner = Ranks()
-    reranker: Any = d.Cache(inner, tmp_path / "cache.db")  # type: ignore[arg-type]
+    reranker: Any = d.Cache(inner, tmp_path / "cache.db")
     first = await reranker.rerank("q", ["a", "b"])
     again = await reranker.rerank("q", ["a", "b"])
     assert again.results == first.results
@@ -296,12 +304,38 @@ async def test_cached_rankings_are_returned_without_a_request(tmp_path: Path) ->
     await reranker.close()
 
 
+# --- layers around models of another operation -------------------------------------------------
+
+
+async def test_a_layer_refuses_what_its_model_does_not_do() -> None:
+    ranks, embeds = d.Retry(Ranks()), d.Retry(Plain())
+    with pytest.raises(d.UnsupportedFeatureError, match="does not embed"):
+        await ranks.embed(["a"])
+    with pytest.raises(d.UnsupportedFeatureError, match="does not rerank"):
+        await embeds.rerank("q", ["a"])
+    with pytest.raises(d.UnsupportedFeatureError, match="does not chat"):
+        await embeds.complete("Hi")
+    assert type(embeds) is d.Retry
+
+
+def test_settings_of_chats_are_rejected_around_an_embedder() -> None:
+    with pytest.raises(ValueError, match="settings of chats"):
+        d.Retry(Plain(), reask=lambda error: "again")
+    with pytest.raises(TypeError, match="must be a Provider, not Plain"):
+        Custom(Plain())
+
+
+class Custom(Middleware):
+    def events(self, request: Any) -> Any:
+        return self.inner.events(request)
+
+
 # --- description of middleware around an embedder ----------------------------------------------
 
 
 async def test_middleware_around_an_embedder_describes_itself_and_forwards_everything() -> None:
     inner = Plain()
-    stack: Any = d.Retry(d.RateLimit(d.Observe(inner), requests_per_minute=60))  # type: ignore[arg-type]
+    stack: Any = d.Retry(d.RateLimit(d.Observe(inner), requests_per_minute=60))
     assert d.describe(stack).splitlines() == [
         "Retry(max_retries=2)",
         "RateLimit(requests_per_minute=60)",

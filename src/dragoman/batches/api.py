@@ -120,7 +120,7 @@ def _make_job(model: str | Provider | Embedder, source: Source, given: Options) 
     if isinstance(model, str):
         is_embedding = embeds(model, source, given)
     else:
-        is_embedding = isinstance(model, Embedder)
+        is_embedding = model.operation == "embed"
         if given.embed not in (None, is_embedding):
             raise ValueError(f"embed: is {given.embed}, but model is a {type(model).__name__}")
     return Job(
@@ -212,7 +212,7 @@ class _Run:
             self._recount(self._cluster.found, state.dropped_usd)
             return self._cluster
         if given.via == "provider":
-            if isinstance(provider, Embedder):
+            if provider.operation == "embed" or not isinstance(provider, Provider):
                 raise ValueError("via: rows to embed are not sent to a provider's batch API yet")
             remote = RemoteRunner(
                 rows, open_api(provider), output, spending, file, state,

@@ -12,7 +12,7 @@ from ..errors import ProviderError
 from ..registry import Registry
 from ..retrieval import EmbedRequest
 from ..retrieval.check import build_embed_request
-from ..retrieval.wire.server import AskedRetrieval, OpenAIEmbedServer
+from ..retrieval.wire.server import AskedRetrieval, EmbedServer
 from .options import Options
 from .rows import (
     EMBED_FIELDS,
@@ -54,7 +54,7 @@ class EmbedRowParser(Parser):
         self._defaults = defaults
         self._model = model
         self._template = None if defaults.template is None else Template(defaults.template)
-        self._server = OpenAIEmbedServer()
+        self._server = EmbedServer()
 
     def name(self, record: Record) -> tuple[str | None, Shape]:
         is_foreign = "custom_id" in record or ("body" in record and "url" in record)

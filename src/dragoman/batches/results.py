@@ -14,14 +14,14 @@ from ..events import Event, RecordedAssembler, Response, Usage
 from ..messages import Request, ToolCall
 from ..prices import Cost, Unpriced
 from ..retrieval import Embeddings
-from ..retrieval.wire.server import AskedRetrieval, OpenAIEmbedServer, write_vectors
+from ..retrieval.wire.server import AskedRetrieval, EmbedServer, write_vectors
 from ..wire import SERVER_CODECS, Asked
 from .rows import BadRow, Row
 
 INVALID_ROW = "batch_invalid_row"
 """The error category of an invalid row."""
 
-_EMBED = OpenAIEmbedServer()
+_EMBED = EmbedServer()
 _encode = msgspec.json.Encoder(decimal_format="string").encode
 
 

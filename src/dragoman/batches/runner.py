@@ -49,7 +49,7 @@ class Caller:
 
     async def send(self, row: Row) -> Outcome:
         """Call the model for a row; return its reply, or the error if the call fails."""
-        request = row.request.request if isinstance(self.model, Embedder) else row.request
+        request = row.request.request if self.model.operation == "embed" else row.request
         try:
             return await self.model.send(replace(request, request_id=new_ulid()))
         except LimiterUnavailableError as error:
@@ -87,8 +87,6 @@ class Caller:
         usage = find_usage(error)
         if not isinstance(error, ProviderError) or usage == Usage():
             return None
-        if isinstance(self.model, Embedder):
-            return self.model.priced_as.cost(usage)
         return self.model.find_sold(error.provider or "", error.model or "").cost(usage)
 
 

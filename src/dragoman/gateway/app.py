@@ -36,9 +36,9 @@ from ..log import EventLog, open_log
 from ..registry import Registry
 from ..retrieval.wire.server import (
     CohereEmbedServer,
+    EmbedServer,
     GeminiEmbedServer,
     OllamaEmbedServer,
-    OpenAIEmbedServer,
     RerankServer,
     RetrievalServer,
 )
@@ -241,7 +241,7 @@ _PATHS = {
 
 
 _RETRIEVAL: dict[str, RetrievalServer] = {
-    "/v1/embeddings": OpenAIEmbedServer(),
+    "/v1/embeddings": EmbedServer(),
     "/v1/rerank": RerankServer(),
     "/v2/rerank": RerankServer(),
     "/rerank": RerankServer(),

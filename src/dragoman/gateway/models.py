@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from ..retrieval.values import Operation
 
 log = logging.getLogger("dragoman")
 
-Served: TypeAlias = Provider | RetrievalModel[Any, Any]
+Served: TypeAlias = Provider | RetrievalModel
 """What a served name refers to: a model for chat, embedding or reranking."""
 
 
@@ -70,12 +70,14 @@ class Models:
         self._registry = source if isinstance(source, Registry) else None
         given: Mapping[str, Served] = {} if isinstance(source, Registry) else source
         self._providers = {
-            name: each for name, each in given.items() if isinstance(each, Provider)
+            name: cast("Provider", each)
+            for name, each in given.items()
+            if each.operation == "chat"
         }
         self._retrieval = {
-            (name, each.operation): each
+            (name, each.operation): cast("RetrievalModel", each)
             for name, each in given.items()
-            if isinstance(each, RetrievalModel)
+            if each.operation != "chat"
         }
         self._upstreams: dict[str, Upstream] = {}
         self.users = 0  # number of requests in progress that use these models
@@ -119,7 +121,7 @@ class Models:
             found = self._upstreams[name] = describe_upstream(self.find(name))
         return found
 
-    def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel[Any, Any]:
+    def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel:
         """Return an embedding or reranking model; raise ``InvalidModelError`` if it is unknown."""
         model = self._retrieval.get((name, operation))
         if model is None and self._registry is not None and self._is_listed(self._registry, name):

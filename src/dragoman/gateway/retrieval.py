@@ -56,7 +56,7 @@ class RetrievalExchange(Exchange):
         self.retrieval = codec
         self.record = self._record_call
         self.asked: EmbedRequest | RerankRequest | None = None
-        self.found: RetrievalModel[Any, Any] | None = None
+        self.found: RetrievalModel | None = None
         self.answer: Embeddings | Ranking | None = None
 
     async def _run(self, action: Action) -> None:
@@ -83,21 +83,19 @@ class RetrievalExchange(Exchange):
     def _decode(self, body: bytes) -> AskedRetrieval:
         self.service.bounds.check_body(body)
         asked = self.retrieval.decode(body, self.scope["path"])
-        request = asked.request
-        count = len(request.texts if isinstance(request, EmbedRequest) else request.documents)
-        if count > MAX_TEXTS:
+        if len(asked.request.inputs) > MAX_TEXTS:
             raise InvalidRequestError(f"the request has more than {MAX_TEXTS} texts", status=413)
         self.warnings = asked.warnings
         return asked
 
-    def _find_model(self, name: str) -> RetrievalModel[Any, Any]:
+    def _find_model(self, name: str) -> RetrievalModel:
         if self.key is not None and not self.key.allows(name):
             raise InvalidModelError("no model of this name is served here")
         model = self.models.find_retrieval(name, self.retrieval.operation)
         self.model = name
         return model
 
-    async def _admit_key(self, key: Key, model: RetrievalModel[Any, Any]) -> None:
+    async def _admit_key(self, key: Key, model: RetrievalModel) -> None:
         if not self.service.can_count(key):
             raise QuotaExceededError(
                 "this key has limits, and the gateway's workers have no shared ledger to count "

@@ -31,8 +31,8 @@ from ..calls import (
 from ..errors import MAX_MESSAGE, CallCancelledError, ErrorClass, ProviderError
 from ..events import Event, MessageComplete, Response, Usage
 from ..messages import Request, Thinking, ToolCall
-from ..provider import Provider, Reply
-from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
+from ..provider import Model, Reply
+from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest
 from .layer import ATTEMPT, RETRY_REASON, find_served
 
 log = logging.getLogger("dragoman")
@@ -67,7 +67,7 @@ class Attempt:
 
     def __init__(
         self,
-        model: Provider | RetrievalModel[Any, Any],
+        model: Model,
         request: Request | EmbedRequest | RerankRequest,
         *,
         price: Price | None = None,
@@ -129,8 +129,9 @@ class Attempt:
         """
         known: dict[str, Any] = {
             "latency_ms": self._since_start(self.ended),
-            "first_event_ms": self._since_start(self.first),
         }
+        if isinstance(self._request, Request):
+            known["first_event_ms"] = self._since_start(self.first)
         known |= {**self._describe(*self.find_served()), **self.bill(), **_read_reply(self.reply)}
         return make_end(known | facts, self.answer, self.error, content=self._include_content)
 
@@ -147,7 +148,7 @@ class Attempt:
         if usage == Usage():
             return {}
         name, model = self.find_served()
-        sold_as = self._find_model(name, model).priced_as
+        sold_as = find_served(self._model, name, model).priced_as
         if self._price is None:
             bill = _try(sold_as.cost, usage)
         else:
@@ -160,10 +161,6 @@ class Attempt:
         if reply is None:
             return inner.name, self._request.model or inner.model
         return reply.provider or inner.name, reply.model or inner.model
-
-    def _find_model(self, name: str, model: str) -> Provider | RetrievalModel[Any, Any]:
-        outer = self._model
-        return find_served(outer, name, model) if isinstance(outer, Provider) else outer
 
     def _find_usage(self) -> Usage:
         if self.usage is not None:
@@ -181,7 +178,7 @@ class Attempt:
         facts: dict[str, Any] = {
             "provider": provider,
             "model": model,
-            "server": self._find_model(provider, model).server,
+            "server": find_served(self._model, provider, model).server,
             "request_id": request.request_id,
             "at": self.at,
             "attempt": _read_number(request),

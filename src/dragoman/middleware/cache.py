@@ -15,18 +15,10 @@ from msgspec.structs import replace
 from ..errors import ProviderError
 from ..events import Event, MessageComplete, UnknownEvent, Usage, decode_event, encode_event
 from ..messages import Request
-from ..provider import EventsReply, Provider, Served
-from ..retrieval import (
-    Embeddings,
-    EmbedRequest,
-    Ranking,
-    RerankRequest,
-    RetrievalModel,
-    join_embeddings,
-)
-from ..retrieval.layer import RetrievalPolicy, put_around
+from ..provider import EventsReply, Model, Served
+from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, join_embeddings
 from ..retrieval.split import check_length
-from .cassette import read_answer, readdress, request_key, retrieval_key, write_answer
+from .cassette import read_answer, readdress, request_key, write_answer
 from .layer import Middleware, Wrapper
 from .stores import Store, open_store
 
@@ -55,17 +47,10 @@ class Cache(Wrapper, Middleware):
     call and replaces the stored reply.
     """
 
-    def __init__(self, provider: Provider, store: Store | str | os.PathLike[str]) -> None:
+    def __init__(self, provider: Model, store: Store | str | os.PathLike[str]) -> None:
         super().__init__(provider)
         self.store = open_store(store)
         self._in_flight: dict[str, asyncio.Future[Sequence[Event] | None]] = {}
-
-    @classmethod
-    def around_retrieval(
-        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
-    ) -> Any:
-        """Return an embedder whose vectors, or a reranker whose rankings, are cached."""
-        return put_around(model, RetrievalCache(*arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
         return {"store": self.store}
@@ -74,10 +59,13 @@ class Cache(Wrapper, Middleware):
         await self.store.close()
         await self.inner.close()
 
-    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
         mode = request.metadata.get(CACHE, "on")
         if mode not in ("on", "off", "refresh"):
             raise ValueError(f"{CACHE}: must be on, off or refresh, not {mode!r}")
+        if not isinstance(request, Request):
+            yield [await self._answer(request, mode, served)]
+            return
         key = "" if mode == "off" else f"{self.name}:{request_key(replace(request, stream=False))}"
         found = await self._find(key) if mode == "on" else None
         source = (
@@ -191,43 +179,31 @@ class Cache(Wrapper, Middleware):
                 "the cache cannot be written, so the reply is not stored: %s", type(error).__name__
             )
 
+    # --- vectors and rankings
 
-class RetrievalCache(RetrievalPolicy):
-    """Return stored vectors and rankings for requests that were answered before; see ``Cache``.
-
-    Each text's vector is stored separately, and only texts whose vectors are not stored are sent.
-    The usage of an answer counts only the texts that were sent. If no text was sent,
-    ``from_cache`` is true in the usage, and the answer costs nothing.
-    """
-
-    title = "Cache"
-
-    def __init__(self, store: Store | str | os.PathLike[str]) -> None:
-        self.store = open_store(store)
-
-    def settings(self) -> Mapping[str, Any]:
-        return {"store": self.store}
-
-    async def close(self, inner: RetrievalModel[Any, Any]) -> None:
-        await self.store.close()
-        await inner.close()
-
-    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        mode = request.metadata.get(CACHE, "on")
-        if mode not in ("on", "off", "refresh"):
-            raise ValueError(f"{CACHE}: must be on, off or refresh, not {mode!r}")
+    async def _answer(self, request: Any, mode: str, served: Served) -> Any:
+        """Return the answer to a request for vectors or a ranking."""
         if mode == "off":
-            return await inner.answer(request)
+            return await self._ask(request, served)
         if isinstance(request, EmbedRequest):
-            return await self._embed(inner, request, reads=mode == "on")
-        return await self._rank(inner, request, reads=mode == "on")
+            return await self._embed(request, served, reads=mode == "on")
+        return await self._rank(request, served, reads=mode == "on")
 
-    async def _embed(
-        self, inner: RetrievalModel[Any, Any], request: EmbedRequest, *, reads: bool
-    ) -> Embeddings:
+    async def _ask(self, request: Any, served: Served) -> Any:
+        async with aclosing(self.inner.open(request)) as reply:
+            served.reply = reply
+            answer = (await reply.next())[-1]
+            await reply.next()  # read to the end, where layers report the call
+        return answer
+
+    async def _embed(self, request: EmbedRequest, served: Served, *, reads: bool) -> Embeddings:
+        """Return the vectors of texts; each is stored, and only those not stored are sent.
+
+        The usage counts the texts that were sent. If none was sent, it has ``from_cache``, and the
+        answer costs nothing.
+        """
         keys = [
-            f"{inner.name}:{retrieval_key(replace(request, texts=(text,)))}"
-            for text in request.texts
+            f"{self.name}:{request_key(replace(request, texts=(text,)))}" for text in request.texts
         ]
         found = [await self._get(key) if reads else None for key in keys]
         lacking = [at for at, each in enumerate(found) if each is None]
@@ -235,9 +211,8 @@ class RetrievalCache(RetrievalPolicy):
             return self._join(
                 request, [each for each in found if each is not None], Usage(0, 0, from_cache=True)
             )
-        answer: Embeddings = await inner.answer(
-            replace(request, texts=[request.texts[at] for at in lacking])
-        )
+        sent = replace(request, texts=[request.texts[at] for at in lacking])
+        answer: Embeddings = await self._ask(sent, served)
         for place, at in enumerate(lacking):
             found[at] = one = replace(
                 answer, vectors=answer.vectors[place : place + 1], kept=None, sale=None
@@ -257,10 +232,8 @@ class RetrievalCache(RetrievalPolicy):
             join_embeddings(parts), usage=usage, kept=None, request_id=request.request_id
         )
 
-    async def _rank(
-        self, inner: RetrievalModel[Any, Any], request: RerankRequest, *, reads: bool
-    ) -> Ranking:
-        key = f"{inner.name}:{retrieval_key(request)}"
+    async def _rank(self, request: RerankRequest, served: Served, *, reads: bool) -> Ranking:
+        key = f"{self.name}:{request_key(request)}"
         found = await self._get(key) if reads else None
         if isinstance(found, Ranking):
             return replace(
@@ -268,7 +241,7 @@ class RetrievalCache(RetrievalPolicy):
                 usage=Usage(0, 0, from_cache=True, search_units=0),
                 request_id=request.request_id,
             )
-        answer: Ranking = await inner.answer(request)
+        answer: Ranking = await self._ask(request, served)
         await self._put(key, answer)
         return answer
 
@@ -282,6 +255,6 @@ class RetrievalCache(RetrievalPolicy):
 
     async def _put(self, key: str, answer: Embeddings | Ranking) -> None:
         try:
-            await self.store.put(key, msgspec.json.encode(write_answer(answer)))
+            await self.store.put(key, write_answer(answer))
         except Exception as error:
             log.warning("the cache could not be written: %s", error)

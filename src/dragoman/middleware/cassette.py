@@ -48,9 +48,8 @@ from ..events import (
 )
 from ..events import fold as fold_events
 from ..messages import LossWarning, Request, new_ulid
-from ..provider import EventsReply, Provider, Reply, Served
-from ..retrieval import Embeddings, EmbedRequest, Ranked, Ranking, RerankRequest, RetrievalModel
-from ..retrieval.layer import RetrievalPolicy, put_around
+from ..provider import EventsReply, Model, Reply, Served
+from ..retrieval import Embeddings, EmbedRequest, Ranked, Ranking, RerankRequest
 from ..retrieval.vectors import from_little_endian
 from .layer import Middleware, Wrapper
 
@@ -81,18 +80,22 @@ class CassetteMiss(LookupError):  # noqa: N818 - a miss is not a failure
 # --- keys that identify recorded requests ------------------------------------------------------
 
 
-def request_key(request: Request) -> str:
+def request_key(request: Request | EmbedRequest | RerankRequest) -> str:
     """Return the key of a request: a hash of all fields that can change the reply."""
     return hashlib.sha256(msgspec.json.encode(_canonical(request), order="sorted")).hexdigest()
 
 
-def _canonical(request: Request) -> dict[str, Any]:
+def _canonical(request: Request | EmbedRequest | RerankRequest) -> dict[str, Any]:
     """Return a request as plain data, without fields that differ between runs."""
-    plain = msgspec.to_builtins(replace(request, response_type=None), str_keys=True)
+    if isinstance(request, Request):
+        plain = msgspec.to_builtins(replace(request, response_type=None), str_keys=True)
+        holder = plain["config"]
+    else:
+        plain = msgspec.to_builtins(request, str_keys=True)
+        plain = holder = {name: value for name, value in plain.items() if value is not None}
     # Mask API keys: they do not change the reply, and a short key could be guessed from the hash.
-    extras = plain["config"].get("extras")
-    if extras:
-        plain["config"]["extras"] = hide_named(extras)
+    if holder.get("extras"):
+        holder["extras"] = hide_named(holder["extras"])
     return {
         name: same_numbers(value)
         for name, value in plain.items()
@@ -101,31 +104,15 @@ def _canonical(request: Request) -> dict[str, Any]:
     }
 
 
-def canonical_retrieval(request: EmbedRequest | RerankRequest) -> dict[str, Any]:
-    """Return a retrieval request as plain data, without fields that differ between runs."""
-    plain = msgspec.to_builtins(request, str_keys=True)
-    plain["extras"] = hide_named(plain["extras"])
-    return {
-        name: same_numbers(value)
-        for name, value in plain.items()
-        if name not in ("request_id", "metadata", "session_id") and value is not None
-    }
-
-
-def retrieval_key(request: EmbedRequest | RerankRequest) -> str:
-    """Return the key of a retrieval request: a hash of all fields that can change the answer."""
-    return hashlib.sha256(
-        msgspec.json.encode(canonical_retrieval(request), order="sorted")
-    ).hexdigest()
-
-
-def write_answer(answer: Embeddings | Ranking) -> dict[str, Any]:
-    """Return embeddings or a ranking as JSON values; vectors are written as float32 bytes."""
+def write_answer(answer: Any) -> bytes:
+    """Return embeddings or a ranking as JSON; vectors are written as float32 bytes."""
     facts = {"model": answer.model, "response_id": answer.response_id, "provider": answer.provider}
-    common = {**facts, "usage": answer.usage, "warnings": answer.warnings}
+    common: dict[str, Any] = {**facts, "usage": answer.usage, "warnings": answer.warnings}
     if isinstance(answer, Embeddings):
-        return {**common, "dimensions": answer.dimensions, "vectors": answer.vectors.tobytes()}
-    return {**common, "results": answer.results}
+        common |= {"dimensions": answer.dimensions, "vectors": answer.vectors.tobytes()}
+    else:
+        common |= {"results": answer.results}
+    return msgspec.json.encode(common)
 
 
 class _StoredAnswer(Struct):
@@ -139,20 +126,15 @@ class _StoredAnswer(Struct):
     results: tuple[Ranked, ...] = ()
 
 
-def read_answer(data: Any, request_id: str | None = None) -> Embeddings | Ranking:
-    """Return embeddings or a ranking from the values that ``write_answer`` returned."""
-    found = (
-        msgspec.json.decode(data, type=_StoredAnswer)
-        if isinstance(data, bytes)
-        else msgspec.convert(data, _StoredAnswer)
-    )
+def read_answer(data: bytes) -> Embeddings | Ranking:
+    """Return embeddings or a ranking from what ``write_answer`` wrote."""
+    found = msgspec.json.decode(data, type=_StoredAnswer)
     common: dict[str, Any] = {
         "model": found.model,
         "response_id": found.response_id,
         "provider": found.provider,
         "usage": found.usage,
         "warnings": found.warnings,
-        "request_id": request_id,
     }
     if found.vectors is not None:
         return Embeddings(vectors=from_little_endian(found.vectors, found.dimensions), **common)
@@ -286,13 +268,15 @@ class Take(Struct, frozen=True):
     request: dict[str, Any]
     lines: tuple[bytes, ...]
 
-    def play(self, path: Path) -> Iterator[tuple[float, Event | ProviderError | None]]:
+    def play(
+        self, path: Path, decode: Callable[[bytes], Any]
+    ) -> Iterator[tuple[float, Event | ProviderError | None]]:
         """Yield each event with its time, then the call's error, which is ``None`` on success."""
         for line in self.lines[1:]:
             record = msgspec.json.decode(line)
             try:
                 if "event" in record:
-                    event = decode_event(msgspec.json.encode(record["event"]))
+                    event = decode(msgspec.json.encode(record["event"]))
                     if isinstance(event, UnknownEvent):
                         raise CassetteError(
                             f"an event of type {event.type!r} is not known to this version"
@@ -415,7 +399,7 @@ class Record(Wrapper, Middleware):
 
     def __init__(
         self,
-        provider: Provider,
+        provider: Model,
         path: str | os.PathLike[str],
         mode: Mode = "once",
         *,
@@ -435,20 +419,13 @@ class Record(Wrapper, Middleware):
         self._shelf = _Shelf(self.path)
         self._recorded: set[str] = set()
 
-    @classmethod
-    def around_retrieval(
-        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
-    ) -> Any:
-        """Return an embedder or a reranker whose requests are recorded or played back."""
-        return put_around(model, RetrievalRecord(*arguments, **settings))
-
     def settings(self) -> Mapping[str, Any]:
         return {"path": str(self.path), "mode": self.mode, "replay_timing": self._replay_timing}
 
-    def open(self, request: Request) -> Reply:
+    def open(self, request: Any) -> Reply:
         if self.mode == "off":
             return self.inner.open(request)
-        if self._plays:
+        if self._plays and self.operation == "chat":
             return EventsReply(request, self.name, self.model, self._play)
         return super().open(request)
 
@@ -458,10 +435,12 @@ class Record(Wrapper, Middleware):
 
     # --- replaying recorded calls
 
-    async def _play(self, request: Request) -> AsyncIterator[Event]:
+    async def _play(self, request: Any) -> AsyncIterator[Event]:
         began, heard = self._clock(), list[Event]()
         take = self._shelf.find(request_key(request), _canonical(request))
-        for at, said in take.play(self.path):
+        for at, said in take.play(
+            self.path, decode_event if self.operation == "chat" else read_answer
+        ):
             if self._replay_timing and (wait := began + at - self._clock()) > 0:
                 await self._sleep(wait)
             if isinstance(said, ProviderError):
@@ -477,7 +456,11 @@ class Record(Wrapper, Middleware):
 
     # --- recording calls
 
-    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+        if self._plays:
+            async for event in self._play(request):
+                yield [event]
+            return
         began, key = self._clock(), request_key(request)
         shown = hide(_canonical(request))
         lines = [msgspec.json.encode({"key": key, "request": shown}, order="sorted")]
@@ -485,13 +468,14 @@ class Record(Wrapper, Middleware):
         def note(word: str, value: Any) -> None:
             lines.append(msgspec.json.encode({"at": round(self._clock() - began, 6), word: value}))
 
+        write = encode_event if self.operation == "chat" else write_answer
         failure: ProviderError | None = None
         try:
             async with aclosing(self.inner.open(request)) as reply:
                 served.reply = reply
                 while batch := await reply.next():
                     for event in batch:
-                        note("event", msgspec.Raw(encode_event(event)))
+                        note("event", msgspec.Raw(write(event)))
                     if type(batch[-1]) is MessageComplete:
                         # Hold back the last event: a reader may stop after it, before the call is
                         # recorded.
@@ -511,79 +495,6 @@ class Record(Wrapper, Middleware):
             yield held
         if failure is not None:
             raise failure
-
-
-class RetrievalRecord(RetrievalPolicy):
-    """Record the requests of an embedder or a reranker, or play them back; see ``Record``."""
-
-    title = "Record"
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        mode: Mode = "once",
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"Record: mode must be one of {', '.join(MODES)}, not {mode!r}")
-        self.path = Path(path)
-        self.mode: Mode = mode
-        self._plays = mode == "replay" or (mode == "once" and self.path.exists())
-        self._clock = clock
-        self._shelf = _Shelf(self.path)
-        self._recorded: set[str] = set()
-
-    def settings(self) -> Mapping[str, Any]:
-        return {"path": str(self.path), "mode": self.mode}
-
-    async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
-        if not self._plays:
-            await inner.ready()
-
-    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        if self.mode == "off":
-            return await inner.answer(request)
-        if self._plays:
-            return self._play(request)
-        began, key = self._clock(), retrieval_key(request)
-        shown = hide(canonical_retrieval(request))
-        lines = [msgspec.json.encode({"key": key, "request": shown}, order="sorted")]
-        failure: ProviderError | None = None
-        answer: Any = None
-        try:
-            answer = await inner.answer(request)
-        except ProviderError as error:
-            failure = error
-        at = round(self._clock() - began, 6)
-        if failure is None:
-            lines.append(msgspec.json.encode({"at": at, "event": write_answer(answer)}))
-        lines.append(
-            msgspec.json.encode(
-                {"at": at, "end": None if failure is None else write_error(failure)}
-            )
-        )
-        add_take(self.path, Take(key, shown, tuple(lines)), replacing=key not in self._recorded)
-        self._recorded.add(key)
-        if failure is not None:
-            raise failure
-        return answer
-
-    def _play(self, request: EmbedRequest | RerankRequest) -> Embeddings | Ranking:
-        take = self._shelf.find(retrieval_key(request), canonical_retrieval(request))
-        for line in take.lines[1:]:
-            record = msgspec.json.decode(line)
-            try:
-                if "event" in record:
-                    return read_answer(record["event"], request.request_id)
-                error = read_error(record["end"])
-            except (ValueError, TypeError, msgspec.ValidationError) as wrong:
-                raise CassetteError(
-                    f"{self.path}: {line[:100].decode('utf-8', 'replace')}…: {wrong}"
-                ) from None
-            error.request_id = request.request_id
-            raise error
-        raise CassetteError(f"{self.path}: a call without an answer")
 
 
 class _Shelf:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -24,14 +24,12 @@ from ..errors import (
 from ..events import Event
 from ..messages import Request
 from ..prices import PricedAs
-from ..provider import AssembledReply, Messages, Provider, Reply, ReplyProvider, Served
-from ..retrieval import RetrievalModel
-from ..retrieval.layer import RetrievalPolicy, put_around
+from ..provider import AssembledReply, Messages, Model, Provider, Reply, ReplyProvider, Served
 from ..validate import find_refusal
 from ..wire import SwapPlan
 from .attempts import Attempt
 from .availability import Admission, Availability
-from .layer import ModelT, Wrapper, walk
+from .layer import Wrapper, walk
 from .strategy import HALF_LIFE, StrategyName, make_strategy
 
 log = logging.getLogger("dragoman")
@@ -102,34 +100,17 @@ class Fallback(Wrapper):
     its quota, an unknown model, an unsupported feature or its context length. Other errors are
     raised at once, because an invalid request is invalid for every candidate.
 
+    The candidates are providers, or embedders or rerankers that serve the same model, since
+    vectors and scores of different models cannot be compared.
+
     ``on_event`` is called for every switch. It is also called for every change of availability,
     unless ``availability`` is given, which has its own ``on_event``. If all candidates fail, the
     last error is raised, and the other errors are its notes.
     """
 
-    if TYPE_CHECKING:
-
-        @overload
-        def __new__(
-            cls, candidates: Sequence[Provider], *arguments: Any, **settings: Any
-        ) -> Self: ...
-        @overload
-        def __new__(  # type: ignore[misc]
-            cls, candidates: Sequence[ModelT], *arguments: Any, **settings: Any
-        ) -> ModelT: ...
-        def __new__(cls, candidates: Any, *arguments: Any, **settings: Any) -> Any: ...
-
-    else:
-
-        def __new__(cls, candidates=(), *arguments, **settings):
-            given = list(candidates) if isinstance(candidates, Sequence) else []
-            if given and all(isinstance(each, RetrievalModel) for each in given):
-                return fall_back(given, *arguments, **settings)
-            return super().__new__(cls)
-
     def __init__(
         self,
-        candidates: Sequence[Provider],
+        candidates: Sequence[Model],
         availability: Availability | None = None,
         on_event: Callable[[RoutingEvent], object] | None = None,
         *,
@@ -149,20 +130,23 @@ class Fallback(Wrapper):
         self._on_event = on_event
         self.name = name
         self.model = self._candidates[0].model
+        self.operation = self._candidates[0].operation
+        sizes = [getattr(each, "batch_size", None) for each in self._candidates]
+        self.batch_size = min([size for size in sizes if size is not None], default=None)
 
     @property
     def availability(self) -> Availability:
         """The circuit breaker that tracks which candidates are available."""
         return self._availability
 
-    def parts(self) -> tuple[Provider, ...]:
+    def parts(self) -> tuple[Model, ...]:
         return self._candidates
 
     def settings(self) -> Mapping[str, Any]:
         shown = self._strategy.settings() if self._strategy.name != "fallback" else {}
         return {"name": self.name, **shown}
 
-    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
         passed: list[tuple[Provider, str, ProviderError]] = []
         await self._availability.refresh()
         order = self._order(request)
@@ -277,7 +261,7 @@ class Fallback(Wrapper):
         admission = self._availability.admit(candidate.name, candidate.model)
         if admission is None:
             return ("provider_unavailable", self._unavailable(candidate, request)), None
-        refusal = _find_unsupported(candidate, request)
+        refusal = _find_unsupported(candidate, request) if self.operation == "chat" else None
         if refusal is not None:
             admission.release()
             error = refusal[1]
@@ -338,136 +322,39 @@ class _Dispatched:
         self._owner._strategy.ended(self._number, seconds, failed=self.failed)
 
 
-class RetrievalFallback(RetrievalPolicy):
-    """Try several servers of the same model in turn until one answers; see ``Fallback``.
-
-    All candidates must serve the same model, since vectors or scores of different models cannot be
-    compared.
-    """
-
-    title = "Fallback"
-
-    def __init__(
-        self,
-        candidates: Sequence[RetrievalModel[Any, Any]],
-        availability: Availability | None = None,
-        on_event: Callable[[RoutingEvent], object] | None = None,
-        *,
-        name: str = "fallback",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._candidates = tuple(candidates)
-        self._availability = availability or Availability(on_event, clock=clock)
-        self._on_event = on_event
-        self._name = name
-
-    def settings(self) -> Mapping[str, Any]:
-        return {"name": self._name}
-
-    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        await self._availability.refresh()
-        passed: list[tuple[Any, str, ProviderError]] = []
-        for candidate in self._candidates:
-            if passed:
-                self._notify(_switch(passed[-1], candidate, request))
-            admission = self._availability.admit(candidate.name, candidate.model)
-            if admission is None:
-                wait = self._availability.reopens_in(candidate.name, candidate.model)
-                error: ProviderError = UnavailableError(
-                    "not called for now, after failures",
-                    provider=candidate.name,
-                    model=candidate.model,
-                    request_id=request.request_id,
-                    retry_after=wait or None,
-                )
-                passed.append((candidate, "provider_unavailable", error))
-                continue
-            try:
-                answer = await candidate.answer(
-                    replace(request, model=candidate.model or request.model)
-                )
-                admission.succeed()
-                return answer
-            except ProviderError as failed:
-                admission.fail(failed)
-                if not _is_worth_another(failed):
-                    _add_notes(failed, passed)
-                    raise
-                passed.append((candidate, _error_name(failed), failed))
-            finally:
-                admission.release()
-        _, _, last = passed.pop()
-        _add_notes(last, passed)
-        raise last
-
-    async def ready(self, inner: RetrievalModel[Any, Any]) -> None:
-        await _find_ready(self._candidates)
-
-    async def close(self, inner: RetrievalModel[Any, Any]) -> None:
-        await _close_all(self._candidates)
-
-    def _notify(self, event: RoutingSwitched) -> None:
-        log.info("%s", event)
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception:
-            log.warning("on_event failed; the call goes on", exc_info=True)
-
-
-def fall_back(
-    candidates: Sequence[RetrievalModel[Any, Any]], *arguments: Any, **settings: Any
-) -> Any:
-    """Return an embedder or a reranker that tries several servers of the same model in turn."""
-    first = candidates[0]
-    for at, candidate in enumerate(candidates):
-        if candidate.operation != first.operation:
-            raise ValueError(f"Fallback: candidates[{at}] does not {first.operation}")
-        if candidate.model != first.model:
-            raise ValueError(
-                f"Fallback: candidates[{at}] is {candidate.model!r} and candidates[0] "
-                f"{first.model!r}; vectors and scores of different models cannot be compared"
-            )
-        if candidate.name in [each.name for each in candidates[:at]]:
-            raise ValueError(
-                f"Fallback: candidates[{at}] is {_target(candidate)}, which is in the list before "
-                "it; give two servers of one model different names with "
-                "connect_embedder(name=...)"
-            )
-    outer: Any = put_around(first, RetrievalFallback(candidates, *arguments, **settings))
-    outer.parts = lambda: tuple(candidates)
-    sizes = [each.batch_size for each in candidates if each.batch_size is not None]
-    outer.batch_size = min(sizes) if sizes else None
-    return outer
-
-
 def _check_candidates(candidates: Any) -> tuple[Provider, ...]:
-    if isinstance(candidates, Provider):
+    if isinstance(candidates, Model):
         raise ValueError("Fallback: candidates must be a list of providers, not one provider")
     given: tuple[Any, ...] = tuple(candidates)
     if not given:
         raise ValueError("Fallback: candidates is empty")
     seen: set[str] = set()
     for at, candidate in enumerate(given):
-        if not isinstance(candidate, Provider):
+        place = f"Fallback: candidates[{at}]"
+        if not isinstance(candidate, Model):
+            raise ValueError(f"{place} must be a Provider, not {type(candidate).__name__}")
+        first = given[0]
+        if candidate.operation != first.operation:
+            raise ValueError(f"{place} does not {first.operation}")
+        if candidate.operation != "chat" and candidate.model != first.model:
             raise ValueError(
-                f"Fallback: candidates[{at}] must be a Provider, not {type(candidate).__name__}"
+                f"{place} is {candidate.model!r} and candidates[0] {first.model!r}; vectors and "
+                "scores of different models cannot be compared"
             )
         if _target(candidate) in seen:
             raise ValueError(
-                f"Fallback: candidates[{at}] is {_target(candidate)}, which is in the list before "
-                "it; give two servers of one model different names with connect(name=...)"
+                f"{place} is {_target(candidate)}, which is in the list before it; give two "
+                "servers of one model different names with connect(name=...)"
             )
         seen.add(_target(candidate))
     return given
 
 
-def _find_missing(candidate: Provider) -> NotConfigured | None:
+def _find_missing(candidate: Model) -> NotConfigured | None:
     return next((layer for layer in walk(candidate) if isinstance(layer, NotConfigured)), None)
 
 
-def _target(provider: Provider | RetrievalModel[Any, Any]) -> str:
+def _target(provider: Model) -> str:
     return f"{provider.name}:{provider.model}"
 
 
@@ -507,7 +394,7 @@ def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderEr
         error.add_note(f"before that, {_target(candidate)}: {reason}: {earlier}")
 
 
-async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
+async def _find_ready(candidates: Sequence[Model]) -> None:
     """Check that at least one candidate is ready.
 
     If none is ready, raise the error of the last candidate, with the other errors as notes.
@@ -524,7 +411,7 @@ async def _find_ready(candidates: Sequence[Provider | RetrievalModel[Any, Any]])
     raise last
 
 
-async def _close_all(candidates: Sequence[Provider | RetrievalModel[Any, Any]]) -> None:
+async def _close_all(candidates: Sequence[Model]) -> None:
     """Close every candidate, even if closing one fails; then raise the first error."""
     failures: list[Exception] = []
     for candidate in candidates:

@@ -6,19 +6,18 @@ import inspect
 import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import Any, cast
 
 from ..capabilities import Capabilities
+from ..errors import StreamInterruptedError, UnsupportedFeatureError
 from ..events import Event
 from ..messages import Request
 from ..prices import PricedAs
-from ..provider import Messages, Provider, Reply, ReplyProvider, Served, WrappedReply
+from ..provider import Messages, Model, Provider, Reply, Served, WrappedReply, read_events
 from ..retrieval import Embedder, Reranker, RetrievalModel
-from ..retrieval.layer import RetrievalPolicy
 from ..wire import SwapPlan
-
-ModelT = TypeVar("ModelT", Embedder, Reranker)
 
 ATTEMPT = "dragoman.attempt"
 """The key of ``Request.metadata`` under which ``Retry`` numbers its attempts: ``"0"``, ``"1"``,
@@ -31,12 +30,38 @@ RETRY_REASON = "dragoman.retry_reason"
 """
 
 
-class Layer(Provider):
-    """A provider that wraps one or more other providers."""
+class Layer(Provider, Embedder, Reranker):
+    """A model that wraps one or more other models of one operation: chat, embed or rerank.
+
+    The layer has the methods of all three. A method that the wrapped models do not support raises
+    ``UnsupportedFeatureError``.
+    """
 
     @abstractmethod
-    def parts(self) -> tuple[Provider, ...]:
-        """Return the wrapped providers."""
+    def parts(self) -> tuple[Model, ...]:
+        """Return the wrapped models."""
+
+    def check(self, request: Any) -> None:
+        if request.operation != self.operation:
+            raise UnsupportedFeatureError(f"this model does not {request.operation}")
+        if self.operation == "chat":
+            Provider.check(self, request)
+        else:
+            RetrievalModel.check(self, request)
+
+    async def send(self, request: Any) -> Any:
+        """Check a request that was built before, send it, and return its complete answer."""
+        send = Provider.send if request.operation == "chat" else RetrievalModel.send
+        return await send(self, request)
+
+    async def answer(self, request: Any) -> Any:
+        """Answer one request to an embedder or a reranker."""
+        async with aclosing(self.open(request)) as reply:
+            batch = await reply.next()
+            if not batch:
+                raise StreamInterruptedError("the reply ended without an answer")
+            await reply.next()  # read to the end, where layers report the call
+        return batch[-1]
 
     def find_sold(self, name: str, model: str) -> PricedAs:
         return find_served(self, name, model).priced_as
@@ -46,7 +71,7 @@ class Layer(Provider):
         return {}
 
 
-class Wrapper(ReplyProvider, Layer):
+class Wrapper(Layer):
     """A layer that wraps the replies of its inner providers.
 
     If a call is cancelled, all data that the inner reply has received is kept. A subclass
@@ -56,53 +81,32 @@ class Wrapper(ReplyProvider, Layer):
     cancelled call keeps only the data that its events contain.
     """
 
+    def events(self, request: Request) -> AsyncIterator[Event]:
+        return read_events(self.open(request))
+
     @abstractmethod
-    def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
         """Yield the events of a call in batches, and set ``served.reply`` to the inner reply."""
 
-    def open(self, request: Request) -> Reply:
+    def open(self, request: Any) -> Reply:
         return WrappedReply(request, self.name, self.model, self.serve)
 
 
 class Middleware(Layer):
-    """A layer around one provider; methods that a subclass does not override call that provider.
+    """A layer around one model; methods that a subclass does not override call that model."""
 
-    If a middleware class is called with an embedder or a reranker instead of a provider, it
-    returns an embedder or a reranker to which the same policy applies.
-    """
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __new__(cls, provider: Provider, *arguments: Any, **settings: Any) -> Self: ...
-        @overload
-        def __new__(cls, provider: ModelT, *arguments: Any, **settings: Any) -> ModelT: ...  # type: ignore[misc]
-        def __new__(cls, provider: Any, *arguments: Any, **settings: Any) -> Any: ...
-
-    else:
-
-        def __new__(cls, provider=None, *arguments, **settings):
-            if isinstance(provider, RetrievalModel):
-                return cls.around_retrieval(provider, *arguments, **settings)
-            return super().__new__(cls)
-
-    @classmethod
-    def around_retrieval(
-        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
-    ) -> Any:
-        """Return an embedder or reranker wrapped by this layer.
-
-        By default, raise ``TypeError``, since the layer does not support them.
-        """
-        raise TypeError(f"{cls.__name__}: provider must be a Provider, not {type(model).__name__}")
-
-    def __init__(self, provider: Provider) -> None:
-        if not isinstance(provider, Provider):
+    def __init__(self, provider: Model) -> None:
+        if not isinstance(provider, Model) or (
+            provider.operation != "chat" and not isinstance(self, Wrapper)
+        ):
             raise TypeError(
                 f"{type(self).__name__}: provider must be a Provider, not "
                 f"{type(provider).__name__}"
             )
-        self.inner = provider
+        # typed as a provider, since only layers around one use methods that other models lack
+        self.inner = cast("Provider", provider)
+        self.operation = provider.operation
+        self.batch_size = getattr(provider, "batch_size", None)
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -127,7 +131,7 @@ class Middleware(Layer):
     def _find_seller(self) -> PricedAs:
         return self.inner.priced_as
 
-    def parts(self) -> tuple[Provider, ...]:
+    def parts(self) -> tuple[Model, ...]:
         return (self.inner,)
 
     async def ready(self) -> None:
@@ -171,7 +175,7 @@ class reading:  # noqa: N801 - used as a statement: ``async with reading(source)
             await close()
 
 
-def walk(provider: Provider) -> Iterator[Provider]:
+def walk(provider: Model) -> Iterator[Model]:
     """Yield the provider and all providers that it wraps, outermost first."""
     yield provider
     if isinstance(provider, Layer):
@@ -179,7 +183,7 @@ def walk(provider: Provider) -> Iterator[Provider]:
             yield from walk(part)
 
 
-def find_served(provider: Provider, name: str, model: str) -> Provider:
+def find_served(provider: Model, name: str, model: str) -> Model:
     """Return the inner provider with this name and model.
 
     If there is none, return the first inner provider with this model. If there is none either,
@@ -191,29 +195,12 @@ def find_served(provider: Provider, name: str, model: str) -> Provider:
     return next((each for each in inside if each.name == name), inside[0] if inside else provider)
 
 
-def describe(provider: Provider | RetrievalModel[Any, Any]) -> str:
+def describe(provider: Model) -> str:
     """Return a description of a provider and its layers: one line per layer, outermost first."""
-    return "\n".join(
-        _lines_of_model(provider) if isinstance(provider, RetrievalModel) else _lines(provider)
-    )
+    return "\n".join(_lines(provider))
 
 
-def _lines_of_model(model: RetrievalModel[Any, Any]) -> list[str]:
-    policy: RetrievalPolicy | None = getattr(model, "policy", None)
-    if policy is None:
-        return [f"{type(model).__name__} {model.name or '?'}:{model.model or '?'}"]
-    settings = ", ".join([f"{name}={_show(value)}" for name, value in policy.settings().items()])
-    lines = [f"{policy.title}({settings})"]
-    parts: tuple[RetrievalModel[Any, Any], ...] = getattr(model, "parts", tuple)()
-    if len(parts) == 1:
-        return lines + _lines_of_model(parts[0])
-    for number, part in enumerate(parts, 1):
-        first, *rest = _lines_of_model(part)
-        lines += [f"  {number}. {first}", *[f"     {line}" for line in rest]]
-    return lines
-
-
-def _lines(provider: Provider) -> list[str]:
+def _lines(provider: Model) -> list[str]:
     if not isinstance(provider, Layer):
         learned = [f"  learned: {detail}" for detail in provider.lessons]
         return [

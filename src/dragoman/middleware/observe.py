@@ -20,9 +20,7 @@ from msgspec import Struct
 from ..calls import CallCompleted, CallFailed, CallStarted
 from ..events import Event
 from ..messages import Request
-from ..provider import Provider, Served
-from ..retrieval import RetrievalModel
-from ..retrieval.layer import RetrievalPolicy, put_around
+from ..provider import Model, Provider, Served
 from .attempts import Attempt, Price
 from .layer import Middleware, Wrapper, check_number
 
@@ -67,7 +65,7 @@ class Observe(Wrapper, Middleware):
 
     def __init__(
         self,
-        provider: Provider,
+        provider: Model,
         *subscribers: Subscriber,
         queue_size: int = 1000,
         include_content: bool = False,
@@ -103,20 +101,14 @@ class Observe(Wrapper, Middleware):
             "include_content": self._include_content,
         }
 
-    @classmethod
-    def around_retrieval(
-        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
-    ) -> Any:
-        """Return an embedder or a reranker whose requests are reported to subscribers."""
-        return put_around(model, RetrievalObserve(*arguments, **settings))
-
-    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
         feed, context = self._feed(), contextvars.copy_context()
         attempt = Attempt(
             self.inner, request, price=self._price, include_content=self._include_content,
             clock=self._clock, at=self._now(),
         )  # fmt: skip
-        feed.put(partial(_start, attempt, self.inner, request), context)
+        start = partial(_start, attempt, self.inner, request)
+        feed.put(start if self.operation == "chat" else attempt.start, context)
         failure: BaseException | None = None
         try:
             async with aclosing(self.inner.open(request)) as reply:
@@ -150,81 +142,6 @@ class Observe(Wrapper, Middleware):
             if feed is not None:
                 await feed.close(FLUSH_SECONDS)
                 self._gone += feed.dropped
-
-    def _feed(self) -> Feed:
-        loop = asyncio.get_running_loop()
-        feed = self._feeds.get(loop)
-        if feed is None:
-            feed = self._feeds[loop] = Feed(loop, self._subscribers, self._queue_size)
-        return feed
-
-
-class RetrievalObserve(RetrievalPolicy):
-    """Report every request of an embedder or a reranker to subscribers; see ``Observe``."""
-
-    title = "Observe"
-
-    def __init__(
-        self,
-        *subscribers: Subscriber,
-        queue_size: int = 1000,
-        include_content: bool = False,
-        price: Price | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        check_number("Observe", "queue_size", queue_size, least=1, most=10_000_000, whole=True)
-        for at, subscriber in enumerate(subscribers):
-            if not callable(subscriber):
-                raise ValueError(
-                    f"Observe: subscribers[{at}] must be a function, not {subscriber!r}"
-                )
-        self._subscribers = subscribers
-        self._queue_size = queue_size
-        self._include_content = include_content
-        self._price = price
-        self._clock = clock
-        self._now = now
-        self._feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, Feed] = WeakKeyDictionary()
-
-    def settings(self) -> Mapping[str, Any]:
-        return {
-            "subscribers": self._subscribers,
-            "queue_size": self._queue_size,
-            "include_content": self._include_content,
-        }
-
-    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        feed, context = self._feed(), contextvars.copy_context()
-        attempt = Attempt(
-            inner, request, price=self._price, include_content=self._include_content,
-            clock=self._clock, at=self._now(),
-        )  # fmt: skip
-        feed.put(attempt.start, context)
-        failure: BaseException | None = None
-        try:
-            attempt.answer = await inner.answer(request)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            attempt.stop(failure)
-            feed.put(attempt.end, context)
-        return attempt.answer
-
-    async def flush(self) -> None:
-        """Wait until all events of calls in this event loop are delivered."""
-        feed = self._feeds.get(asyncio.get_running_loop())
-        if feed is not None:
-            await feed.flush()
-
-    async def close(self, inner: RetrievalModel[Any, Any]) -> None:
-        try:
-            await inner.close()
-        finally:
-            feed = self._feeds.pop(asyncio.get_running_loop(), None)
-            if feed is not None:
-                await feed.close(FLUSH_SECONDS)
 
     def _feed(self) -> Feed:
         loop = asyncio.get_running_loop()

@@ -14,9 +14,8 @@ from typing import Any
 from ..errors import ProviderError, StreamInterruptedError, TimedOutError
 from ..events import Event, MessageComplete, Usage
 from ..messages import Request
-from ..provider import Provider, Served
-from ..retrieval import EmbedRequest, RerankRequest, RetrievalModel
-from ..retrieval.layer import RetrievalPolicy, put_around
+from ..provider import Model, Served
+from ..retrieval import EmbedRequest, RerankRequest
 from ..tokens import estimate_text
 from .layer import Middleware, Wrapper, check_number
 
@@ -233,11 +232,12 @@ class RateLimit(Wrapper, Middleware):
 
     Before the call, the estimated input tokens plus ``max_tokens`` are reserved. After the call,
     the actual usage replaces the estimate. A stream counts as running until it ends or is closed.
+    If a call of an embedder or a reranker is split into several requests, each request counts.
     """
 
     def __init__(
         self,
-        provider: Provider,
+        provider: Model,
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
         max_concurrency: int | None = None,
@@ -251,13 +251,6 @@ class RateLimit(Wrapper, Middleware):
         self.limiters = _order_limiters(limiter, own, clock, sleep)
         self._counts_tokens = any(each.counts_tokens for each in self.limiters)
 
-    @classmethod
-    def around_retrieval(
-        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
-    ) -> Any:
-        """Return an embedder or a reranker whose requests are delayed by rate limits."""
-        return put_around(model, RetrievalRateLimit(*arguments, **settings))
-
     def settings(self) -> Mapping[str, Any]:
         if len(self.limiters) == 1:
             return self.limiters[0].limits
@@ -268,7 +261,7 @@ class RateLimit(Wrapper, Middleware):
             for name, value in each.limits.items()
         }
 
-    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
         estimate = self._estimate(request)
         leases: list[tuple[Limiter, Lease]] = []
         spent: int | None = 0
@@ -281,8 +274,9 @@ class RateLimit(Wrapper, Middleware):
                 served.reply = reply
                 while batch := await reply.next():
                     visible = True
-                    if type(batch[-1]) is MessageComplete:
-                        spent = _count(batch[-1].usage, estimate)
+                    last: Any = batch[-1]
+                    if type(last) is MessageComplete or self.operation != "chat":
+                        spent = _count(last.usage, estimate)
                     yield batch
         except ProviderError as error:
             if not visible and not isinstance(error, TimedOutError | StreamInterruptedError):
@@ -293,10 +287,12 @@ class RateLimit(Wrapper, Middleware):
         finally:
             await _settle(leases, spent)
 
-    def _estimate(self, request: Request) -> tuple[int, int]:
+    def _estimate(self, request: Any) -> tuple[int, int]:
         """Return the estimated input and output tokens of a call; 0 if tokens are not counted."""
         if not self._counts_tokens:
             return 0, 0
+        if not isinstance(request, Request):
+            return _estimate_texts(request), 0
         return (
             self.inner.estimate_input_tokens(request.messages, request.tools),
             request.config.max_tokens or 0,
@@ -317,58 +313,6 @@ def _order_limiters(
     # has the narrowest scope and comes first, so that a waiting call does not occupy a slot of a
     # broader limiter.
     return tuple(sorted(shared, key=lambda each: each.number, reverse=True))
-
-
-class RetrievalRateLimit(RetrievalPolicy):
-    """Delay the requests of an embedder or a reranker by rate limits; see ``RateLimit``.
-
-    If a call is split into several requests, each request counts. The tokens of the texts are
-    estimated and reserved.
-    """
-
-    title = "RateLimit"
-
-    def __init__(
-        self,
-        requests_per_minute: float | None = None,
-        tokens_per_minute: float | None = None,
-        max_concurrency: int | None = None,
-        limiter: Limiter | Sequence[Limiter] | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        own = (requests_per_minute, tokens_per_minute, max_concurrency)
-        self.limiters = _order_limiters(limiter, own, clock, sleep)
-        self._counts_tokens = any(each.counts_tokens for each in self.limiters)
-
-    def settings(self) -> Mapping[str, Any]:
-        if len(self.limiters) == 1:
-            return self.limiters[0].limits
-        numbered = enumerate(self.limiters, 1)
-        return {
-            f"limiter{number}.{name}": value
-            for number, each in numbered
-            for name, value in each.limits.items()
-        }
-
-    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        estimate = _estimate_texts(request) if self._counts_tokens else 0
-        leases: list[tuple[Limiter, Lease]] = []
-        spent: int | None = 0
-        try:
-            for limiter in self.limiters:
-                leases.append((limiter, await limiter.acquire(estimate)))
-            spent = None
-            answer = await inner.answer(request)
-            spent = answer.usage.input_tokens
-            return answer
-        except ProviderError as error:
-            if not isinstance(error, TimedOutError | StreamInterruptedError):
-                spent = 0  # a request that was rejected or never arrived used no tokens
-            raise
-        finally:
-            await _settle(leases, spent)
 
 
 def _estimate_texts(request: EmbedRequest | RerankRequest) -> int:

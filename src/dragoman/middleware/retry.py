@@ -17,9 +17,7 @@ from msgspec.structs import replace
 from ..errors import CallCancelledError, InvalidRequestError, ProviderError, StructuredOutputError
 from ..events import Event, MessageComplete, fold
 from ..messages import Assistant, Message, Request, RuntimeConfig, User
-from ..provider import Provider, Served
-from ..retrieval import RetrievalModel, walk_models
-from ..retrieval.layer import RetrievalPolicy, put_around
+from ..provider import Model, Served
 from ..validate import parse_config, to_instance
 from .attempts import Attempt
 from .layer import ATTEMPT, RETRY_REASON, Middleware, Wrapper, check_number, walk
@@ -58,7 +56,7 @@ class Retry(Wrapper, Middleware):
 
     def __init__(
         self,
-        provider: Provider,
+        provider: Model,
         max_retries: int = 2,
         backoff: Callable[[int], float] | None = None,
         classifier: Callable[[ProviderError], bool] | None = None,
@@ -78,17 +76,12 @@ class Retry(Wrapper, Middleware):
             max_retries, backoff, classifier, on_retry, reask, deadline, clock=clock, random=random
         )
         self._overrides = _read_overrides(per_attempt_override)
+        if self.operation != "chat" and (reask is not None or self._overrides):
+            raise ValueError("Retry: reask and per_attempt_override are settings of chats")
         self._classifier = classifier
         self._reask = reask
         self._clock = clock
         self._sleep = sleep
-
-    @classmethod
-    def around_retrieval(
-        cls, model: RetrievalModel[Any, Any], *arguments: Any, **settings: Any
-    ) -> Any:
-        """Return an embedder or a reranker whose requests are retried."""
-        return put_around(model, RetrievalRetry(model, *arguments, **settings))
 
     def settings(self) -> Mapping[str, Any]:
         given = dict(self._rule.settings())
@@ -99,11 +92,15 @@ class Retry(Wrapper, Middleware):
             given |= {"per_attempt_override": len(self._overrides), **last}
         return given
 
-    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
         call = _Call(request, self._clock())
-        hold = not request.stream and (
-            self._classifier is not None
-            or (self._reask is not None and request.response_schema is not None)
+        hold = (
+            self.operation == "chat"
+            and not request.stream
+            and (
+                self._classifier is not None
+                or (self._reask is not None and request.response_schema is not None)
+            )
         )
         while True:
             visible = False
@@ -143,12 +140,14 @@ class Retry(Wrapper, Middleware):
 
     # --- private methods of the retry middleware
 
-    def _make_request(self, call: _Call) -> Request:
+    def _make_request(self, call: _Call) -> Any:
         """Return the request for the current attempt, with the attempt's number and settings."""
         request = call.request
         metadata = {**request.metadata, ATTEMPT: str(call.attempt)}
         if call.reason is not None:
             metadata[RETRY_REASON] = call.reason
+        if self.operation != "chat":
+            return replace(request, metadata=metadata)
         config = request.config
         if call.attempt and self._overrides:
             config = _merge(config, self._overrides[min(call.attempt, len(self._overrides)) - 1])
@@ -265,71 +264,17 @@ class RetryRule:
             log.warning("on_retry failed; the call goes on", exc_info=True)
 
 
-class RetrievalRetry(RetrievalPolicy):
-    """Retry requests of an embedder or a reranker after a transient failure; see ``Retry``."""
-
-    title = "Retry"
-
-    def __init__(
-        self,
-        model: RetrievalModel[Any, Any],
-        max_retries: int = 2,
-        backoff: Callable[[int], float] | None = None,
-        classifier: Callable[[ProviderError], bool] | None = None,
-        on_retry: Callable[[ProviderError, int, float], object] | None = None,
-        *,
-        deadline: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        random: Callable[[], float] = random.random,
-    ) -> None:
-        if any(
-            getattr(each, "policy", None).__class__ is RetrievalRetry
-            for each in walk_models(model)
-        ):
-            raise ValueError("Retry: there is a Retry inside already, and attempts would multiply")
-        self._rule = RetryRule(
-            max_retries, backoff, classifier, on_retry, None, deadline, clock=clock, random=random
-        )
-        self._clock = clock
-        self._sleep = sleep
-
-    def settings(self) -> Mapping[str, Any]:
-        return self._rule.settings()
-
-    async def answer(self, inner: RetrievalModel[Any, Any], request: Any) -> Any:
-        began, attempt = self._clock(), 0
-        while True:
-            reason = {RETRY_REASON: "transient"} if attempt else {}
-            sent = replace(request, metadata={**request.metadata, ATTEMPT: str(attempt), **reason})
-            try:
-                return await inner.answer(sent)
-            except ProviderError as error:
-                error.retry_count = attempt
-                wait = self._rule.decide(error, attempt, began)
-                if wait is None:
-                    raise
-                log.info(
-                    "%s/%s %s: attempt %d failed (%s); the next in %.2f s",
-                    inner.name, inner.model, request.request_id, attempt, error.error_class, wait,
-                )  # fmt: skip
-                self._rule.notify(error, attempt, wait)
-            attempt += 1
-            if wait > 0:
-                await self._sleep(wait)
-
-
 class _Call:
     """The state of a call between attempts.
 
     Changes are made to this object, so that the caller's request stays unchanged.
     """
 
-    def __init__(self, request: Request, began: float) -> None:
+    def __init__(self, request: Any, began: float) -> None:
         self.request = request
         self.began = began
         self.attempt = 0
-        self.messages: Sequence[Message] = request.messages
+        self.messages: Sequence[Message] = getattr(request, "messages", ())
         self.reason: Literal["transient", "reask"] | None = None
 
     def ask_again(self, error: Any, build: Any) -> None:
@@ -347,7 +292,7 @@ class _Call:
 
 def _check_type(events: list[Event], request: Request) -> None:
     """Raise ``StructuredOutputError`` if a complete reply does not match its response type."""
-    if request.response_type is not None and events and type(events[-1]) is MessageComplete:
+    if events and request.response_type is not None and type(events[-1]) is MessageComplete:
         to_instance(fold([events[0], events[-1]]), request)
 
 

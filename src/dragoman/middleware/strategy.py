@@ -182,12 +182,15 @@ class _Cheapest(Strategy):
     def order(
         self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
     ) -> list[int]:
-        output = request.config.max_tokens or ASSUMED_OUTPUT
-
         def price(number: int) -> tuple[bool, Decimal]:
             candidate = candidates[number]
-            tokens = candidate.estimate_input_tokens(request.messages, request.tools)
-            bill = candidate.priced_as.cost(Usage(input_tokens=tokens, output_tokens=output))
+            # all embedders and rerankers of a group serve one model, so any amount compares them
+            used = Usage(input_tokens=1000, search_units=1)
+            if isinstance(request, Request):
+                tokens = candidate.estimate_input_tokens(request.messages, request.tools)
+                output = request.config.max_tokens or ASSUMED_OUTPUT
+                used = Usage(input_tokens=tokens, output_tokens=output)
+            bill = candidate.priced_as.cost(used)
             return (True, Decimal(0)) if isinstance(bill, Unpriced) else (False, bill.total)
 
         return sorted(eligible, key=price)

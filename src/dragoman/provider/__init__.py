@@ -1,9 +1,11 @@
 """Providers: objects that call one model each, all with the same methods.
 
 ==============  ==================================================================================
+``model``       ``Model``: what chat, embedding and reranking models have in common
 ``contract``    ``Provider``: what a provider implements, and what callers use
 ``reply``       ``Reply``: the object that a provider returns for a call
 ``stream``      ``EventStream``: a reply as a stream of events, and the calls in flight
+``http_model``  ``HttpModel``: the address, credentials and errors of a model behind HTTP
 ``http``        ``HttpProvider``: call a model over HTTP
 ``connect``     ``connect()``: open a provider by name or address
 ``gather``      ``gather()``: call a model for many prompts at once
@@ -15,7 +17,9 @@ from .auth import AccessKeys, Auth, SignatureAuth, Token, TokenAuth, TokenSource
 from .connect import SCHEMES, bind, connect, open_scheme
 from .contract import Provider, ReplyProvider, plan
 from .gather import Gathered, gather
-from .http import ApiKey, HttpProvider
+from .http import HttpProvider
+from .http_model import ApiKey, HttpModel
+from .model import Model
 from .reply import AssembledReply, EventsReply, Reply, Served, WrappedReply, read_events
 from .stream import EventStream
 
@@ -28,8 +32,10 @@ __all__ = [
     "EventStream",
     "EventsReply",
     "Gathered",
+    "HttpModel",
     "HttpProvider",
     "Messages",
+    "Model",
     "Provider",
     "Reply",
     "ReplyProvider",

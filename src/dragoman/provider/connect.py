@@ -13,7 +13,8 @@ from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
 from ..wire import CODECS
 from .contract import Provider
-from .http import ApiKey, HttpProvider, Observer
+from .http import HttpProvider, Observer
+from .http_model import ApiKey
 
 SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:open_local"}
 """Model names that need no address, mapped to the function that opens the model or to its import
@@ -79,10 +80,10 @@ def connect(
             "keep_raw": None if keep_raw else False,
         }
         given = {key: value for key, value in settings.items() if value is not None}
-        opened: Provider = _load(_REGISTRY)(model, retries, given)
+        opened: Provider = load(_REGISTRY)(model, retries, given)
         return opened
     provider = bind(model, base_url, **settings)
-    retried: Provider = _load(_RETRY)(provider, max_retries=retries) if retries else provider
+    retried: Provider = load(_RETRY)(provider, max_retries=retries) if retries else provider
     return retried
 
 
@@ -96,7 +97,7 @@ def open_scheme(model: str, settings: Mapping[str, Any]) -> Provider:
     }
     opener = SCHEMES[scheme]
     if isinstance(opener, str):
-        opener = SCHEMES[scheme] = _load(opener)
+        opener = SCHEMES[scheme] = load(opener)
     provider: Provider = opener(rest, **known)
     return provider
 
@@ -133,13 +134,7 @@ def bind(
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
     if token_family not in FAMILIES:
         raise ValueError(f"token_family: {token_family!r} is not one of {', '.join(FAMILIES)}")
-    if on_loss not in ("warn", "reject"):
-        raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
-    known = (
-        capabilities
-        if isinstance(capabilities, Capabilities)
-        else Capabilities.of(capabilities or {})
-    )
+    known = read_capabilities(capabilities)
     codec = CODECS[wire].connect(model, base_url, quirks, known, vendor=vendor, keep_raw=keep_raw)
     provider = HttpProvider(
         codec,
@@ -151,7 +146,7 @@ def bind(
         capabilities=known,
         token_family=token_family,
         timeouts=parse_timeouts(timeouts),
-        on_loss=on_loss,
+        on_loss=check_on_loss(on_loss),
         base_url=base_url,
         hint=hint,
         observe=observe,
@@ -161,9 +156,22 @@ def bind(
     return provider
 
 
-def _load(place: str) -> Any:
+def load(place: str) -> Any:
+    """Import an object by its path ``module:name``."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def read_capabilities(given: Capabilities | Mapping[str, Any] | None) -> Capabilities:
+    """Return capabilities that are given as such or as a mapping of their fields."""
+    return given if isinstance(given, Capabilities) else Capabilities.of(given or {})
+
+
+def check_on_loss(on_loss: Literal["warn", "reject"]) -> Literal["warn", "reject"]:
+    """Return the setting ``on_loss``; raise ``ValueError`` if it is neither of its two values."""
+    if on_loss not in ("warn", "reject"):
+        raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
+    return on_loss
 
 
 def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:

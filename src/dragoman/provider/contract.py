@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from functools import cached_property, partial
-from types import TracebackType
-from typing import Any, Self, Unpack
+from functools import partial
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
+from ..calls import Operation
 from ..capabilities import Capabilities
 from ..errors import (
     CallCancelledError,
-    InvalidRequestError,
     ProviderError,
     StreamInterruptedError,
     UnsupportedFeatureError,
-    quote,
     release_frames,
 )
 from ..events import (
@@ -36,11 +34,9 @@ from ..events import (
     make_response,
 )
 from ..messages import Request, RuntimeConfig
-from ..prices import PricedAs, PriceRow
 from ..tokens import estimate_input_tokens
 from ..validate import (
     build_request,
-    check_request,
     find_refusal,
     parse_messages,
     parse_tools,
@@ -55,40 +51,21 @@ from ..validate.arguments import (
     Tools,
 )
 from ..wire import Codec, SwapPlan, make_plan
+from .model import Model
 from .reply import EventsReply, Reply, read_events
-from .stream import CallsInFlight, EventStream, WaitingCall
+from .stream import EventStream, WaitingCall
 
 _NOTHING_KNOWN = Capabilities()
 
 
-class Provider(ABC):
+class Provider(Model):
     """One model that can be called.
 
     A subclass implements only ``events``; callers use the other methods.
     """
 
-    name: str = ""
-    model: str = ""
-    capabilities: Capabilities = Capabilities()
+    operation: Operation = "chat"
     token_family: str = "default"  # noqa: S105 - a tokenizer family, not a secret
-    server: str | None = None
-    """The host and port that calls go to, such as ``api.example.com:443``; ``None`` if they use no
-    network.
-    """
-    _priced_as: PricedAs | None = None
-
-    @property
-    def priced_as(self) -> PricedAs:
-        """The price of calls.
-
-        To set the price, assign a ``"vendor:model"`` that a price table lists, ``"free"``, or a
-        ``PriceRow``.
-        """
-        return self._priced_as or self._find_seller()
-
-    @priced_as.setter
-    def priced_as(self, given: PricedAs | PriceRow | str) -> None:
-        self._priced_as = PricedAs.of(given, self.model)
 
     @abstractmethod
     def events(self, request: Request) -> AsyncIterator[Event]:
@@ -107,12 +84,6 @@ class Provider(ABC):
         reply = EventsReply(request, self.name, self.model, self.events)
         reply.token_family = self.token_family
         return reply
-
-    async def ready(self) -> None:  # noqa: B027
-        """Check whether the next call is likely to succeed; raise the expected error if not."""
-
-    async def close(self) -> None:  # noqa: B027
-        """Close the connections to the server."""
 
     async def complete(
         self,
@@ -224,17 +195,6 @@ class Provider(ABC):
         )  # fmt: skip
         return EventStream(self.open(request), request, self._calls, self.find_sold)
 
-    async def cancel(self, request_id: str) -> bool:
-        """Cancel the call with this request id; return whether it was in flight."""
-        return await self._calls.cancel(request_id)
-
-    def find_sold(self, name: str, model: str) -> PricedAs:
-        """Return the price of a call that was answered by the given provider and model.
-
-        In a group of providers, the price depends on the provider that answered.
-        """
-        return self.priced_as
-
     def check(self, request: Request) -> None:
         """Raise an error if the model is known not to support the request; nothing is sent."""
         if self.capabilities == _NOTHING_KNOWN:
@@ -267,62 +227,16 @@ class Provider(ABC):
             parse_messages(messages), parse_tools(tools), system_prompt, family=family
         )
 
-    @property
-    def lessons(self) -> tuple[str, ...]:
-        """The fields that the endpoint has rejected, and what is sent instead.
-
-        ``describe()`` prints them.
-        """
-        return ()
-
     def plan(self, messages: Messages) -> SwapPlan:
         """Return which blocks of a conversation this model's wire would keep, rewrite or drop."""
         return self._plan(None, messages)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
-
     # --- methods for subclasses and middleware layers
-
-    def _find_seller(self) -> PricedAs:
-        return PricedAs(f"{self.name}:{self.model}")
-
-    @cached_property
-    def _calls(self) -> CallsInFlight:
-        # created on first use, so that subclasses need not call ``__init__``
-        return CallsInFlight()
 
     def _request(self, *arguments: Any, request_id: str | None, **more: Any) -> Request:
         request = build_request(*arguments, model=self.model, request_id=request_id, **more)
         self._check_request(request)
         return request
-
-    def _check_request(self, request: Request) -> None:
-        try:
-            check_request(request)
-            self.check(request)
-            if request.request_id in self._calls:
-                raise InvalidRequestError(
-                    f"request_id {quote(request.request_id)} is already in flight"
-                )
-        except ProviderError as error:
-            error.provider, error.model, error.request_id = (
-                self.name or None,
-                self.model or None,
-                request.request_id,
-            )
-            raise
 
     def _plan(self, codec: Codec | None, messages: Any) -> SwapPlan:
         # Some wires require ``max_tokens``; without a value, making the plan would fail.

@@ -33,8 +33,8 @@ from ..middleware import (
     Retry,
     Thresholds,
 )
-from ..provider import Provider, bind, open_scheme
-from ..retrieval import RetrievalModel, bind_embedder, bind_reranker, open_embed_scheme
+from ..provider import Model, Provider, bind, open_scheme
+from ..retrieval import bind_embedder, bind_reranker, open_embed_scheme
 from ..transport import Timeouts
 from ..wire import CODECS
 from .entries import Adapter, ModelEntry, config_path
@@ -44,7 +44,7 @@ from .names import Names
 from .pools import Lease, Pools
 
 Subscriber = Callable[..., Any]
-StackT = TypeVar("StackT", bound=Provider | RetrievalModel[Any, Any])
+StackT = TypeVar("StackT", bound=Model)
 
 _GROUP_SETTINGS = ("timeouts", "on_loss", "keep_raw", "transport")
 

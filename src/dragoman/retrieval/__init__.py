@@ -21,7 +21,7 @@ from .connect import (
     connect_reranker,
     open_embed_scheme,
 )
-from .contract import Embedder, Reranker, RetrievalModel, find_sale, walk_models
+from .contract import Embedder, Reranker, RetrievalModel, find_sale
 from .http import HttpEmbedder, HttpReranker
 from .split import join_embeddings
 from .values import Embeddings, EmbedRequest, Ranked, Ranking, RerankRequest
@@ -51,5 +51,4 @@ __all__ = [
     "find_sale",
     "join_embeddings",
     "open_embed_scheme",
-    "walk_models",
 ]

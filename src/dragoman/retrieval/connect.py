@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from ..capabilities import Capabilities
 from ..prices import PricedAs, PriceRow, name_host
-from ..provider.connect import parse_timeouts
+from ..provider import ApiKey
+from ..provider.connect import check_on_loss, load, parse_timeouts, read_capabilities
 from ..transport import HttpTransport, Timeouts, Transport
 from .contract import Embedder, Reranker
-from .http import Endpoint, HttpEmbedder, HttpReranker
+from .http import HttpEmbedder, HttpReranker, HttpRetrieval
+from .values import Operation
 from .wire import EMBED_CODECS, RERANK_CODECS
 
 EMBED_SCHEMES: dict[str, str | Callable[..., Embedder]] = {
@@ -22,8 +23,10 @@ path.
 """
 
 # Modules of higher layers, imported on demand: programs that give an address do not need them.
-_EMBEDDER = "dragoman.registry:open_embedder_name"
-_RERANKER = "dragoman.registry:open_reranker_name"
+_OPENERS = {
+    "embed": "dragoman.registry:open_embedder_name",
+    "rerank": "dragoman.registry:open_reranker_name",
+}
 _RETRY = "dragoman.middleware:Retry"
 
 ModelT = TypeVar("ModelT", Embedder, Reranker)
@@ -34,7 +37,7 @@ def connect_embedder(
     *,
     wire: str | None = None,
     base_url: str | None = None,
-    api_key: str | None = None,
+    api_key: ApiKey | None = None,
     batch_size: int | None = None,
     prefixes: Mapping[str, str] | None = None,
     retries: int | None = None,
@@ -60,17 +63,14 @@ def connect_embedder(
     the server's replies are kept; by default, replies up to 16 MiB are. The other settings are the
     same as for ``connect``.
     """
-    settings: dict[str, Any] = {
+    settings = {
         "wire": wire, "api_key": api_key, "batch_size": batch_size, "prefixes": prefixes,
         "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts, "on_loss": on_loss,
         "transport": transport, "name": name, "headers": headers, "keep_raw": keep_raw,
         "priced_as": priced_as,
     }  # fmt: skip
-    given = {key: value for key, value in settings.items() if value is not None}
-    if base_url is None:
-        opened: Embedder = _load(_EMBEDDER)(model, retries, given)
-        return opened
-    return add_retries(bind_embedder(model, base_url, **given), retries)
+    found: Embedder = _connect("embed", model, base_url, retries, settings)
+    return found
 
 
 def connect_reranker(
@@ -78,7 +78,7 @@ def connect_reranker(
     *,
     wire: str | None = None,
     base_url: str | None = None,
-    api_key: str | None = None,
+    api_key: ApiKey | None = None,
     batch_size: int | None = None,
     retries: int | None = None,
     capabilities: Capabilities | Mapping[str, Any] | None = None,
@@ -98,82 +98,89 @@ def connect_reranker(
     ``/v1/rerank`` as vLLM and llama.cpp implement it. ``batch_size`` is how many documents go into
     one request. The other settings are the same as for ``connect``.
     """
-    settings: dict[str, Any] = {
+    settings = {
         "wire": wire, "api_key": api_key, "batch_size": batch_size,
         "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts, "on_loss": on_loss,
         "transport": transport, "name": name, "headers": headers, "keep_raw": keep_raw,
         "priced_as": priced_as,
     }  # fmt: skip
+    found: Reranker = _connect("rerank", model, base_url, retries, settings)
+    return found
+
+
+def _connect(
+    operation: Operation,
+    model: str,
+    base_url: str | None,
+    retries: int | None,
+    settings: Mapping[str, Any],
+) -> Any:
     given = {key: value for key, value in settings.items() if value is not None}
     if base_url is None:
-        opened: Reranker = _load(_RERANKER)(model, retries, given)
-        return opened
-    return add_retries(bind_reranker(model, base_url, **given), retries)
+        return load(_OPENERS[operation])(model, retries, given)
+    return add_retries(_bind(operation, model, base_url, **given), retries)
 
 
-def bind_embedder(
-    model: str,
-    base_url: str,
-    *,
-    wire: str = "openai",
-    quirks: Any = None,
-    batch_size: int | None = None,
-    prefixes: Mapping[str, str] | None = None,
-    capabilities: Capabilities | Mapping[str, Any] | None = None,
-    priced_as: PricedAs | PriceRow | str | None = None,
-    **settings: Any,
-) -> Embedder:
+def bind_embedder(model: str, base_url: str, **settings: Any) -> Embedder:
     """Return an embedding model at an address, with settings as in ``connect_embedder``.
 
     ``hint`` is the advice in the error that is raised if no server answers.
     """
-    if wire not in EMBED_CODECS:
-        raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(EMBED_CODECS))}")
-    codec = EMBED_CODECS[wire].connect(model, base_url, quirks)
-    embedder = HttpEmbedder(
-        _open_endpoint(codec, settings),
-        codec,
-        capabilities=_read_capabilities(capabilities),
-        batch_size=_check_batch_size(batch_size),
-        prefixes=prefixes,
-    )
-    if priced_as is not None:
-        embedder.priced_as = priced_as
+    embedder: Embedder = _bind("embed", model, base_url, **settings)
     return embedder
 
 
-def bind_reranker(
+def bind_reranker(model: str, base_url: str, **settings: Any) -> Reranker:
+    """Return a reranking model at an address, with settings as in ``bind_embedder``."""
+    reranker: Reranker = _bind("rerank", model, base_url, **settings)
+    return reranker
+
+
+def _bind(
+    operation: Operation,
     model: str,
     base_url: str,
     *,
     wire: str = "openai",
     quirks: Any = None,
+    transport: Transport | None = None,
+    name: str | None = None,
     batch_size: int | None = None,
     capabilities: Capabilities | Mapping[str, Any] | None = None,
+    timeouts: Timeouts | Mapping[str, Any] | float | None = None,
+    on_loss: Literal["warn", "reject"] = "warn",
     priced_as: PricedAs | PriceRow | str | None = None,
     **settings: Any,
-) -> Reranker:
-    """Return a reranking model at an address, with settings as in ``connect_reranker``.
-
-    ``hint`` is the advice in the error that is raised if no server answers.
-    """
-    if wire not in RERANK_CODECS:
-        raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(RERANK_CODECS))}")
-    codec = RERANK_CODECS[wire].connect(model, base_url, quirks)
-    reranker = HttpReranker(
-        _open_endpoint(codec, settings),
-        codec,
-        capabilities=_read_capabilities(capabilities),
-        batch_size=_check_batch_size(batch_size),
+) -> Any:
+    kind, codecs = _KINDS[operation]
+    if wire not in codecs:
+        raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(codecs))}")
+    if batch_size is not None and (type(batch_size) is not int or batch_size <= 0):
+        raise ValueError(f"batch_size must be a positive whole number, not {batch_size!r}")
+    found = kind(
+        codecs[wire].connect(model, base_url, quirks),
+        transport or HttpTransport(),
+        name=name or name_host(base_url),
+        capabilities=read_capabilities(capabilities),
+        batch_size=batch_size,
+        timeouts=parse_timeouts(timeouts),
+        on_loss=check_on_loss(on_loss),
+        **settings,
     )
     if priced_as is not None:
-        reranker.priced_as = priced_as
-    return reranker
+        found.priced_as = priced_as
+    return found
+
+
+_KINDS: dict[str, tuple[type[HttpRetrieval], Mapping[str, Any]]] = {
+    "embed": (HttpEmbedder, EMBED_CODECS),
+    "rerank": (HttpReranker, RERANK_CODECS),
+}
 
 
 def add_retries(model: ModelT, retries: int | None) -> ModelT:
     """Wrap a model in a ``Retry``, if retries are requested."""
-    retried: ModelT = _load(_RETRY)(model, max_retries=retries) if retries else model
+    retried: ModelT = load(_RETRY)(model, max_retries=retries) if retries else model
     return retried
 
 
@@ -183,33 +190,8 @@ def open_embed_scheme(model: str, settings: Mapping[str, Any]) -> Embedder:
     known = {key: settings[key] for key in _SCHEME_SETTINGS if key in settings}
     opener = EMBED_SCHEMES[scheme]
     if isinstance(opener, str):
-        opener = EMBED_SCHEMES[scheme] = _load(opener)
+        opener = EMBED_SCHEMES[scheme] = load(opener)
     return opener(rest, **known)
 
 
 _SCHEME_SETTINGS = ("batch_size", "prefixes", "capabilities", "timeouts", "on_loss", "keep_raw")
-
-
-def _open_endpoint(codec: Any, settings: dict[str, Any]) -> Endpoint[Any]:
-    on_loss = settings.get("on_loss", "warn")
-    if on_loss not in ("warn", "reject"):
-        raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
-    transport = settings.pop("transport", None) or HttpTransport()
-    timeouts = parse_timeouts(settings.pop("timeouts", None))
-    name = settings.pop("name", None) or name_host(codec.base_url)
-    return Endpoint(codec, transport, name=name, timeouts=timeouts, **settings)
-
-
-def _read_capabilities(given: Capabilities | Mapping[str, Any] | None) -> Capabilities:
-    return given if isinstance(given, Capabilities) else Capabilities.of(given or {})
-
-
-def _check_batch_size(size: int | None) -> int | None:
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size <= 0):
-        raise ValueError(f"batch_size must be a positive whole number, not {size!r}")
-    return size
-
-
-def _load(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)

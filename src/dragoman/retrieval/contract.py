@@ -9,142 +9,118 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from functools import cached_property
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import islice
-from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
-from ..capabilities import Capabilities
-from ..errors import CallCancelledError, InvalidRequestError, ProviderError, quote
-from ..events import Sale
-from ..prices import PricedAs, PriceRow
-from ..provider.stream import CallsInFlight, WaitingCall
+from ..calls import Operation
+from ..errors import CallCancelledError, InvalidRequestError, ProviderError
+from ..events import Sale, Usage
+from ..provider import AssembledReply, Model, Reply
+from ..provider.stream import WaitingCall
 from .check import build_embed_request, build_rerank_request, check_abilities
-from .split import JoinedEmbeddings, join_rankings, split_documents, split_texts
-from .values import Embeddings, EmbedRequest, Operation, Ranking, RerankRequest
-
-RequestT = TypeVar("RequestT", EmbedRequest, RerankRequest)
-AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
+from .split import Joined, split_request
+from .values import Embeddings, EmbedRequest, Ranking, RerankRequest
 
 
-class RetrievalModel(ABC, Generic[RequestT, AnswerT]):
+class RetrievalModel(Model):
     """The common base of ``Embedder`` and ``Reranker``."""
 
-    operation: ClassVar[Operation]
-    name: str = ""
-    model: str = ""
-    capabilities: Capabilities = Capabilities()
     batch_size: int | None = None
     """How many texts or documents go into one request; ``None`` if there is no limit."""
-    server: str | None = None
-    """The host and port that calls go to; ``None`` if they use no network."""
-    _priced_as: PricedAs | None = None
 
     @abstractmethod
-    async def answer(self, request: RequestT) -> AnswerT:
+    async def answer(self, request: Any) -> Any:
         """Answer one request, or raise an error.
 
         Subclasses implement this method, and layers wrap it.
         """
 
-    async def ready(self) -> None:
-        """Check whether the next call is likely to succeed.
+    def open(self, request: Any) -> Reply:
+        return AnswerReply(self, request)
 
-        If it is not, raise the error that the call would raise.
-        """
+    def check(self, request: Any) -> None:
+        check_abilities(request, self.capabilities)
 
-    async def close(self) -> None:
-        """Release connections."""
-
-    async def cancel(self, request_id: str) -> bool:
-        """Cancel the call with this id; return ``False`` if it is not in flight. Idempotent."""
-        return await self._calls.cancel(request_id)
-
-    @property
-    def priced_as(self) -> PricedAs:
-        """The vendor and model whose price applies to calls, as a ``PricedAs``.
-
-        It can be set to ``"vendor:model"``, to ``"free"`` or to a ``PriceRow``.
-        """
-        return self._priced_as or self._find_seller()
-
-    @priced_as.setter
-    def priced_as(self, given: PricedAs | PriceRow | str) -> None:
-        self._priced_as = PricedAs.of(given, self.model)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
-
-    # --- private methods of embedders and rerankers
-
-    def _find_seller(self) -> PricedAs:
-        return PricedAs(f"{self.name}:{self.model}")
-
-    @cached_property
-    def _calls(self) -> CallsInFlight:
-        return CallsInFlight()  # a cached property, so that subclasses need not call __init__
-
-    async def _call(self, request: RequestT, send: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
-        """Make a call that can be cancelled by its id."""
-        if request.request_id in self._calls:
-            raise InvalidRequestError(
-                f"request_id {quote(request.request_id)} is already in flight"
-            )
+    async def send(self, request: Any) -> Any:
+        """Answer a request of any size; one that is too large is split."""
+        self._check_request(request)
         began, waiting = time.perf_counter(), WaitingCall()
         self._calls.add(request.request_id, waiting)
         try:
-            answer = await send()
+            answer = await self._answer_parts(request)
         except asyncio.CancelledError as error:
             if not waiting.is_interrupted():
                 raise
-            cancelled = CallCancelledError(
-                "the call was cancelled", response=getattr(error, "response", None)
-            )
-            raise self._annotate(cancelled, request) from None
+            raise CallCancelledError(
+                "the call was cancelled",
+                provider=self.name or None,
+                model=self.model or None,
+                request_id=request.request_id,
+                response=getattr(error, "response", None),
+            ) from None
         finally:
             waiting.end()
             self._calls.remove(request.request_id)
         return replace(answer, latency_ms=(time.perf_counter() - began) * 1000)
 
-    def _annotate(self, error: ProviderError, request: RequestT) -> ProviderError:
-        error.provider, error.model = (
-            error.provider or self.name or None,
-            error.model or self.model or None,
-        )
-        error.request_id = error.request_id or request.request_id
-        return error
+    async def _answer_parts(self, request: Any) -> Any:
+        size = self.batch_size
+        if size is None or len(request.inputs) <= size:
+            return await self.answer(request)
+        joined = Joined(request, size)
+        try:
+            for part in split_request(request, size):
+                joined.add(await self.answer(part))
+        except (ProviderError, asyncio.CancelledError) as error:
+            _report_partial(error, request, joined.count, size, joined.result())
+            raise
+        return joined.result()
 
 
-class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
+class AnswerReply(AssembledReply):
+    """The reply of an embedder or a reranker, whose only event is the answer."""
+
+    def __init__(self, owner: RetrievalModel, request: Any) -> None:
+        super().__init__(request, owner.name, owner.model)
+        self._owner: RetrievalModel | None = owner
+        self._usage = Usage()
+
+    @property
+    def usage(self) -> Usage:
+        return self._usage
+
+    async def next(self) -> list[Any]:
+        owner, self._owner = self._owner, None
+        if owner is None:
+            return []
+        try:
+            answer = await owner.answer(self.request)
+        except BaseException as error:
+            # A part of the request may have been answered and billed before the failure.
+            self._usage = getattr(getattr(error, "response", None), "usage", None) or Usage()
+            raise
+        self._usage = answer.usage
+        return [answer]
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Embedder(RetrievalModel):
     """A model that turns texts into vectors.
 
     A subclass implements ``answer``; callers use ``embed``.
     """
 
-    operation: ClassVar[Operation] = "embed"
+    operation: Operation = "embed"
+
+    @abstractmethod
+    async def answer(self, request: EmbedRequest) -> Embeddings:
+        """Answer one request, or raise an error."""
 
     async def embed(
         self,
@@ -171,7 +147,8 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
             texts, input_type=input_type, dimensions=dimensions, extras=extras, model=self.model,
             request_id=request_id, session_id=session_id, metadata=metadata,
         )  # fmt: skip
-        return await self.send(request)
+        answer: Embeddings = await self.send(request)
+        return answer
 
     async def embed_batches(
         self,
@@ -202,37 +179,18 @@ class Embedder(RetrievalModel[EmbedRequest, Embeddings]):
                 metadata=metadata,
             )
 
-    async def send(self, request: EmbedRequest) -> Embeddings:
-        """Answer a request of any size; one that is too large is split."""
-        try:
-            check_abilities(request, self.capabilities)
-        except ProviderError as error:
-            raise self._annotate(error, request) from None
-        return await self._call(request, lambda: self._embed(request))
 
-    async def _embed(self, request: EmbedRequest) -> Embeddings:
-        size = self.batch_size
-        if size is None or len(request.texts) <= size:
-            return await self.answer(request)
-        joined = JoinedEmbeddings()
-        try:
-            for part in split_texts(request, size):
-                joined.add(await self.answer(part))
-        except (ProviderError, asyncio.CancelledError) as error:
-            _report_partial(error, request, joined.count, size, joined.result())
-            raise
-        answer = joined.result()
-        assert answer is not None
-        return answer
-
-
-class Reranker(RetrievalModel[RerankRequest, Ranking]):
+class Reranker(RetrievalModel):
     """A model that orders documents by relevance.
 
     A subclass implements ``answer``; callers use ``rerank``.
     """
 
-    operation: ClassVar[Operation] = "rerank"
+    operation: Operation = "rerank"
+
+    @abstractmethod
+    async def answer(self, request: RerankRequest) -> Ranking:
+        """Answer one request, or raise an error."""
 
     async def rerank(
         self,
@@ -257,37 +215,11 @@ class Reranker(RetrievalModel[RerankRequest, Ranking]):
             model=self.model,
             request_id=request_id, session_id=session_id, metadata=metadata,
         )  # fmt: skip
-        return await self.send(request)
-
-    async def send(self, request: RerankRequest) -> Ranking:
-        """Answer a request of any size; one that is too large is split."""
-        try:
-            check_abilities(request, self.capabilities)
-        except ProviderError as error:
-            raise self._annotate(error, request) from None
-        return await self._call(request, lambda: self._rerank(request))
-
-    async def _rerank(self, request: RerankRequest) -> Ranking:
-        size = self.batch_size
-        if size is None or len(request.documents) <= size:
-            return await self.answer(request)
-        parts: list[Ranking] = []
-        try:
-            for part in split_documents(request, size):
-                parts.append(await self.answer(part))
-        except (ProviderError, asyncio.CancelledError) as error:
-            _report_partial(
-                error,
-                request,
-                len(parts),
-                size,
-                join_rankings(parts, request, size) if parts else None,
-            )
-            raise
-        return join_rankings(parts, request, size)
+        ranking: Ranking = await self.send(request)
+        return ranking
 
 
-def find_sale(model: RetrievalModel[Any, Any]) -> Sale:
+def find_sale(model: RetrievalModel) -> Sale:
     """Return a ``Sale``, which looks up a model's price only when a cost is computed."""
     return Sale(lambda: model.priced_as)
 
@@ -300,7 +232,7 @@ def _report_partial(
     answered: Embeddings | Ranking | None,
 ) -> None:
     """Attach the billed partial answer to an error, and name the texts without a result."""
-    given = request.texts if isinstance(request, EmbedRequest) else request.documents
+    given = request.inputs
     name = "texts" if isinstance(request, EmbedRequest) else "documents"
     start = count * size
     end = min(start + size, len(given))
@@ -314,10 +246,3 @@ def _report_partial(
         error.args = (error.message,)
     else:
         error.response = answered  # type: ignore[attr-defined]
-
-
-def walk_models(model: RetrievalModel[Any, Any]) -> Iterator[RetrievalModel[Any, Any]]:
-    """Yield a model and all models that it wraps, outermost first."""
-    yield model
-    for part in getattr(model, "parts", tuple)():
-        yield from walk_models(part)

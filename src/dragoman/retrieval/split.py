@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from ..errors import InvalidResponseError
 from ..events import Usage
-from .values import Embeddings, EmbedRequest, Ranking, Replies, RerankRequest
+from .values import Embeddings, EmbedRequest, Ranking
 from .vectors import Vectors
+
+AnswerT = TypeVar("AnswerT", Embeddings, Ranking)
 
 KEPT_BYTES = 16 * 1024 * 1024
 """The maximum size of a reply that is kept as ``raw`` by default, in bytes."""
 
 
-def split_texts(request: EmbedRequest, size: int) -> Iterator[EmbedRequest]:
-    """Yield the requests for consecutive slices of the texts."""
-    for start in range(0, len(request.texts), size):
-        yield replace(request, texts=request.texts[start : start + size])
-
-
-def split_documents(request: RerankRequest, size: int) -> Iterator[RerankRequest]:
-    """Yield a request for each slice of the documents; limit ``top_k`` to the slice's length."""
-    for start in range(0, len(request.documents), size):
-        documents = request.documents[start : start + size]
-        top_k = None if request.top_k is None else min(request.top_k, len(documents))
-        yield replace(request, documents=documents, top_k=top_k)
+def split_request(request: Any, size: int) -> Iterator[Any]:
+    """Yield a request for each slice of the texts or documents."""
+    for start in range(0, len(request.inputs), size):
+        part = request.inputs[start : start + size]
+        if isinstance(request, EmbedRequest):
+            yield replace(request, texts=part)
+        else:
+            top_k = None if request.top_k is None else min(request.top_k, len(part))
+            yield replace(request, documents=part, top_k=top_k)
 
 
 def check_length(part: Embeddings, earlier: Sequence[Embeddings]) -> Embeddings:
@@ -45,57 +44,62 @@ def join_embeddings(parts: Sequence[Embeddings]) -> Embeddings:
     first = parts[0]
     if len(parts) == 1:
         return first
-    return replace(
-        first,
-        vectors=Vectors(b"".join([part.vectors.data for part in parts]), first.dimensions),
-        usage=add_usage([part.usage for part in parts]),
-        latency_ms=_add_latency(parts),
-        warnings=tuple(dict.fromkeys([warning for part in parts for warning in part.warnings])),
-        kept=_join_kept(parts),
-    )
+    data = b"".join([part.vectors.data for part in parts])
+    return replace(_join(parts), vectors=Vectors(data, first.dimensions))
 
 
-class JoinedEmbeddings:
+class Joined:
     """Join the answers to consecutive slices as they arrive, so that no vector is kept twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: Any, size: int) -> None:
         self.count = 0
+        self._request = request
+        self._size = size
         self._data = bytearray()
-        self._parts: list[Embeddings] = []  # the answers so far, without their vectors
+        self._parts: list[Any] = []  # the answers so far, without their vectors
 
-    def add(self, part: Embeddings) -> None:
-        """Add the answer for the next slice of the texts."""
-        check_length(part, self._parts)
-        self._data += part.vectors.data.cast("B")
-        # An empty view keeps the length of the vectors without their data.
-        self._parts.append(replace(part, vectors=Vectors(b"", part.dimensions)))
+    def add(self, part: Any) -> None:
+        """Add the answer for the next slice of the texts or documents."""
+        if isinstance(part, Embeddings):
+            check_length(part, self._parts)
+            self._data += part.vectors.data.cast("B")
+            # An empty view keeps the length of the vectors without their data.
+            part = replace(part, vectors=Vectors(b"", part.dimensions))
+        self._parts.append(part)
         self.count += 1
 
-    def result(self) -> Embeddings | None:
+    def result(self) -> Any:
         """Return the joined answer; ``None`` if no answer was added."""
         if not self._parts:
             return None
+        if not isinstance(self._parts[0], Embeddings):
+            return _join_rankings(self._parts, self._request.top_k, self._size)
         joined = join_embeddings(self._parts)
         return replace(joined, vectors=Vectors(self._data, joined.dimensions))
 
 
-def join_rankings(parts: Sequence[Ranking], request: RerankRequest, size: int) -> Ranking:
+def _join_rankings(parts: Sequence[Ranking], top_k: int | None, size: int) -> Ranking:
     """Join the rankings of consecutive slices: renumber, sort, and keep the best ``top_k``."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
     moved = [
         replace(each, index=each.index + number * size)
         for number, part in enumerate(parts)
         for each in part.results
     ]
+    best = tuple(sorted(moved, key=lambda each: -each.relevance_score)[:top_k])
+    return replace(_join(parts), results=best)
+
+
+def _join(parts: Sequence[AnswerT]) -> AnswerT:
+    """Return the first answer with the usage, latency, warnings and replies of all."""
+    if len(parts) == 1:
+        return parts[0]
+    kept = [part.kept for part in parts if part.kept is not None]
     return replace(
-        first,
-        results=tuple(sorted(moved, key=lambda each: -each.relevance_score)[: request.top_k]),
+        parts[0],
         usage=add_usage([part.usage for part in parts]),
-        latency_ms=_add_latency(parts),
+        latency_ms=sum([part.latency_ms or 0.0 for part in parts]),
         warnings=tuple(dict.fromkeys([warning for part in parts for warning in part.warnings])),
-        kept=_join_kept(parts),
+        kept=kept[0].join(kept[1:]) if len(kept) == len(parts) else None,
     )
 
 
@@ -106,12 +110,3 @@ def add_usage(usages: Sequence[Usage]) -> Usage:
         counts = [getattr(usage, name) for usage in usages]
         sums[name] = None if None in counts else sum(counts)
     return Usage(**sums)
-
-
-def _add_latency(parts: Sequence[Embeddings] | Sequence[Ranking]) -> float:
-    return sum([part.latency_ms or 0.0 for part in parts])
-
-
-def _join_kept(parts: Sequence[Embeddings] | Sequence[Ranking]) -> Replies | None:
-    kept = [part.kept for part in parts if part.kept is not None]
-    return kept[0].join(kept[1:]) if len(kept) == len(parts) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -14,35 +14,48 @@ from .vectors import Vectors
 Operation: TypeAlias = Literal["embed", "rerank"]
 
 
-class EmbedRequest(Struct, frozen=True, kw_only=True):
+class RetrievalRequest(Struct, frozen=True, kw_only=True):
+    """What requests to embedders and rerankers have in common."""
+
+    operation: ClassVar[Operation]
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    request_id: str = field(default_factory=lambda: new_ulid())
+    session_id: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class EmbedRequest(RetrievalRequest, frozen=True, kw_only=True):
     """Texts to embed in one request.
 
     ``input_type`` is what they are for: ``query``, ``document``, or a value that only the wire
     defines.
     """
 
+    operation: ClassVar[Operation] = "embed"
     texts: Sequence[str]
     input_type: str | None = None
     dimensions: int | None = None
-    extras: Mapping[str, Any] = field(default_factory=dict)
-    model: str = ""
-    request_id: str = field(default_factory=lambda: new_ulid())
-    session_id: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The texts that a server limits and that may be sent in several requests."""
+        return self.texts
 
 
-class RerankRequest(Struct, frozen=True, kw_only=True):
+class RerankRequest(RetrievalRequest, frozen=True, kw_only=True):
     """Documents to order by their relevance to a query, in one request."""
 
+    operation: ClassVar[Operation] = "rerank"
     query: str
     documents: Sequence[str]
     top_k: int | None = None
     return_documents: bool | None = None
-    extras: Mapping[str, Any] = field(default_factory=dict)
-    model: str = ""
-    request_id: str = field(default_factory=lambda: new_ulid())
-    session_id: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The documents that a server limits and that may be sent in several requests."""
+        return self.documents
 
 
 class Replies:
@@ -82,15 +95,14 @@ class Replies:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Embeddings(Struct, frozen=True, kw_only=True):
-    """One vector for each text, in the order of the texts.
+class Answer(Struct, frozen=True, kw_only=True):
+    """What the answers of embedders and rerankers have in common.
 
     ``model`` is the model name in the answer or, if the answer has none, in the request. A count
     in ``usage`` is ``None`` if the server did not report it. ``warnings`` lists what the caller
     requested but did not get.
     """
 
-    vectors: Vectors
     model: str | None = None
     usage: Usage = Usage()
     response_id: str | None = None
@@ -102,14 +114,20 @@ class Embeddings(Struct, frozen=True, kw_only=True):
     sale: Sale | None = None
 
     @property
-    def dimensions(self) -> int:
-        """The length of each vector."""
-        return self.vectors.dimensions
-
-    @property
     def raw(self) -> Any:
         """The raw reply as JSON, a list if the call was split; ``None`` if it was not kept."""
         return self.kept.value if self.kept is not None else None
+
+
+class Embeddings(Answer, frozen=True, kw_only=True):
+    """One vector for each text, in the order of the texts."""
+
+    vectors: Vectors
+
+    @property
+    def dimensions(self) -> int:
+        """The length of each vector."""
+        return self.vectors.dimensions
 
 
 class Ranked(Struct, frozen=True):
@@ -120,24 +138,10 @@ class Ranked(Struct, frozen=True):
     document: str | None = None
 
 
-class Ranking(Struct, frozen=True, kw_only=True):
+class Ranking(Answer, frozen=True, kw_only=True):
     """The documents by relevance, the best first.
 
     Scores are as the server sends them: some are logits.
     """
 
     results: tuple[Ranked, ...]
-    model: str | None = None
-    usage: Usage = Usage()
-    response_id: str | None = None
-    provider: str | None = None
-    request_id: str | None = None
-    latency_ms: float | None = None
-    warnings: tuple[LossWarning, ...] = ()
-    kept: Replies | None = None
-    sale: Sale | None = None
-
-    @property
-    def raw(self) -> Any:
-        """The raw reply as JSON, a list if the call was split; ``None`` if it was not kept."""
-        return self.kept.value if self.kept is not None else None

@@ -25,31 +25,27 @@ from ..retrieval import (
 )
 from ..retrieval.wire.server import (
     CohereEmbedServer,
+    EmbedServer,
     GeminiEmbedServer,
     OllamaEmbedServer,
-    OpenAIEmbedServer,
     RerankServer,
     RetrievalServer,
-    TeiEmbedServer,
-    TeiRerankServer,
-    VoyageEmbedServer,
-    VoyageRerankServer,
 )
 
 RETRIEVAL_PATHS: dict[str, RetrievalServer] = {
-    "/v1/embeddings": OpenAIEmbedServer(),
+    "/v1/embeddings": EmbedServer(),
     "/v1/rerank": RerankServer(),
     "/v2/embed": CohereEmbedServer(),
     "/v2/rerank": RerankServer(),
     "/api/embed": OllamaEmbedServer(),
     "/v1beta/models/{call}:batchEmbedContents": GeminiEmbedServer(),
     "/v1beta/models/{call}:embedContent": GeminiEmbedServer(),
-    "/voyage/v1/embeddings": VoyageEmbedServer(),
-    "/voyage/v1/rerank": VoyageRerankServer(),
-    "/jina/v1/embeddings": VoyageEmbedServer(),
-    "/jina/v1/rerank": RerankServer(),
-    "/tei/embed": TeiEmbedServer(),
-    "/tei/rerank": TeiRerankServer(),
+    "/voyage/v1/embeddings": EmbedServer("voyage"),
+    "/voyage/v1/rerank": RerankServer("voyage"),
+    "/jina/v1/embeddings": EmbedServer("jina"),
+    "/jina/v1/rerank": RerankServer("jina"),
+    "/tei/embed": EmbedServer("tei"),
+    "/tei/rerank": RerankServer("tei"),
 }
 """The paths that are served; wires whose paths would collide have a prefix."""
 

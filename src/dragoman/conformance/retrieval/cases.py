@@ -22,10 +22,11 @@ from ...retrieval import (
     RERANK_CODECS,
     Embeddings,
     EmbedRequest,
+    HttpEmbedder,
+    HttpReranker,
     Ranking,
     RerankRequest,
 )
-from ...retrieval.http import Endpoint, HttpEmbedder, HttpReranker
 from ...transport import FixtureTransport
 from ..violation import demand, demand_same
 
@@ -52,11 +53,13 @@ class RetrievalCase(Struct, frozen=True):
         made: Any = kind.connect(
             self.data["model"], self.data["base_url"], self.data.get("quirks")
         )
-        endpoint: Endpoint[Any] = Endpoint(made, transport, name="case")
+        opened = HttpEmbedder if self.operation == "embed" else HttpReranker
+        model = opened(made, transport, name="case", prefixes=self.data.get("prefixes"))
+        request = EmbedRequest if self.operation == "embed" else RerankRequest
         error: ProviderError | None = None
         answer: Embeddings | Ranking | None = None
         try:
-            answer = asyncio.run(self._call(endpoint, made))
+            answer = asyncio.run(model.send(msgspec.convert(self.data["request"], request)))
         except ProviderError as raised:
             error = raised
         self._check_sent(transport)
@@ -75,13 +78,6 @@ class RetrievalCase(Struct, frozen=True):
             if "text" in self.data
             else msgspec.json.encode(self.data.get("reply"))
         )
-
-    async def _call(self, endpoint: Endpoint[Any], codec: Any) -> Embeddings | Ranking:
-        if self.operation == "embed":
-            embedder = HttpEmbedder(endpoint, codec, prefixes=self.data.get("prefixes"))
-            return await embedder.send(msgspec.convert(self.data["request"], EmbedRequest))
-        reranker = HttpReranker(endpoint, codec)
-        return await reranker.send(msgspec.convert(self.data["request"], RerankRequest))
 
     def _check_sent(self, transport: FixtureTransport) -> None:
         expects = self.data.get("error", {}).get("sent", True)

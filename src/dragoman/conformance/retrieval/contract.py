@@ -16,7 +16,7 @@ from ...retrieval import Embedder, Embeddings, Ranking, Reranker, RetrievalModel
 from ..provider import leave_out, run_case
 from ..violation import Violation, demand, demand_same
 
-Factory = Callable[[], RetrievalModel[Any, Any] | Awaitable[RetrievalModel[Any, Any]]]
+Factory = Callable[[], RetrievalModel | Awaitable[RetrievalModel]]
 """A function that returns a new embedder or reranker for each case."""
 
 TEXTS = (
@@ -108,7 +108,7 @@ async def _ask(
 ) -> Any:
     """Call ``embed`` of an embedder or ``rerank`` of a reranker, and return the answer."""
     given = list(kit.texts if texts is None else texts)
-    if isinstance(model, Embedder):
+    if model.operation == "embed":
         return await model.embed(given, **settings)
     return await model.rerank(kit.query, given, **settings)
 
@@ -219,7 +219,7 @@ async def _check_splitting(kit: RetrievalKit) -> None:
         inner = model.answer
 
         async def count(request: Any) -> Any:
-            sizes.append(len(request.texts if isinstance(model, Embedder) else request.documents))
+            sizes.append(len(request.inputs))
             return await inner(request)
 
         model.answer, model.batch_size = count, 2
@@ -245,7 +245,7 @@ async def _check_validation(kit: RetrievalKit) -> None:
         model.answer = count
         bad: list[tuple[list[Any], dict[str, Any]]] = [([], {}), ([1], {})]
         bad.append(
-            (list(kit.texts), {"dimensions": 0} if isinstance(model, Embedder) else {"top_k": 0})
+            (list(kit.texts), {"dimensions": 0} if model.operation == "embed" else {"top_k": 0})
         )
         for texts, settings in bad:
             try:

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...wire import ByWire
-from .codec import EmbedCodec, EmbedPart, RankPart, RerankCodec, RetrievalCodec
+from .codec import EmbedCodec, RerankCodec, RetrievalCodec
 
 __all__ = [
     "EMBED_CODECS",
     "RERANK_CODECS",
     "EmbedCodec",
-    "EmbedPart",
-    "RankPart",
     "RerankCodec",
     "RetrievalCodec",
 ]

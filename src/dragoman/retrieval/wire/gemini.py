@@ -5,10 +5,9 @@ It returns vectors in order, without usage, id or model.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
-import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidModelError, ProviderError
@@ -20,44 +19,26 @@ from ...wire.gemini.errors import read_refusal
 from ...wire.json import merge_extras
 from ...wire.readiness import get_json
 from ..values import EmbedRequest
-from .codec import JSON, ROWS, EmbedCodec, EmbedPart, choose_input_type
-from .reading import check_count, pack_vectors, read_any, read_typed, read_usage
-
-TASKS = {
-    "query": "RETRIEVAL_QUERY",
-    "document": "RETRIEVAL_DOCUMENT",
-    "similarity": "SEMANTIC_SIMILARITY",
-    "classification": "CLASSIFICATION",
-    "clustering": "CLUSTERING",
-    "question_answering": "QUESTION_ANSWERING",
-    "fact_verification": "FACT_VERIFICATION",
-    "code_query": "CODE_RETRIEVAL_QUERY",
-}
-"""The names of input types on this wire."""
-
-
-class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings for an embedding server that uses the gemini wire.
-
-    ``batch_limit`` is the maximum number of texts in a request; the default is 100.
-    """
-
-    batch_limit: int | None = None
+from .codec import JSON, ROWS, BatchQuirks, EmbedCodec, EmbedRow
+from .reading import EmbedReply, Vector, read_any
 
 
 class _Vector(Struct, gc=False):
     values: list[float]
 
 
-class _Reply(Struct):
+class _Reply(EmbedReply, kw_only=True, rename={"metadata": "usageMetadata"}):
     embeddings: list[_Vector]
-    usageMetadata: Any = None  # noqa: N815 - the wire's name
+    metadata: Any = None
+
+    def __post_init__(self) -> None:
+        self.usage = self.metadata
+
+    def find_vectors(self, count: int) -> Sequence[Vector]:
+        return [each.values for each in self.embeddings]
 
 
-_decode = msgspec.json.Decoder(_Reply).decode
-
-
-class GeminiEmbed(EmbedCodec[EmbedQuirks]):
+class GeminiEmbed(EmbedCodec[BatchQuirks]):
     """Encode and decode ``:batchEmbedContents`` for one model at one base URL.
 
     The task is sent as a field, which ``gemini-embedding-001`` reads; later models expect it as a
@@ -66,36 +47,43 @@ class GeminiEmbed(EmbedCodec[EmbedQuirks]):
     """
 
     wire: ClassVar[str] = "gemini"
-    quirks_type = EmbedQuirks
+    quirks_type = BatchQuirks
     batch_limit = 100
+    row = EmbedRow(
+        path=":batchEmbedContents",
+        input_type="taskType",
+        types={
+            "query": "RETRIEVAL_QUERY",
+            "document": "RETRIEVAL_DOCUMENT",
+            "similarity": "SEMANTIC_SIMILARITY",
+            "classification": "CLASSIFICATION",
+            "clustering": "CLUSTERING",
+            "question_answering": "QUESTION_ANSWERING",
+            "fact_verification": "FACT_VERIFICATION",
+            "code_query": "CODE_RETRIEVAL_QUERY",
+        },
+        dimensions="outputDimensionality",
+        reply=_Reply,
+        tokens=("promptTokenCount",),
+        hints=("title",),
+    )
 
-    def __init__(self, model: str, base_url: str, quirks: EmbedQuirks | None = None) -> None:
-        super().__init__(model, base_url, quirks)
-        self._chat = GeminiCodec(model, base_url)
+    def locate(self, path: str) -> str:
+        self._chat = GeminiCodec(self.model, self.base_url)
+        return self._chat.address(self.model, path)
 
     def encode(self, request: EmbedRequest) -> Encoded:
-        model = (request.model or self.model).removeprefix("models/")
+        model, notes = (request.model or self.model).removeprefix("models/"), Notes()
         settings: dict[str, Any] = {"model": f"models/{model}"}
-        task = choose_input_type(request, TASKS)
+        task = self.write_type(request, notes)
         if task is not None:
             settings["taskType"] = task
         if request.dimensions is not None:
-            settings["outputDimensionality"] = request.dimensions
+            settings[self.row.dimensions] = request.dimensions
         merge_extras(settings, request.extras, where="extras")
         items = [{**settings, "content": {"parts": [{"text": text}]}} for text in request.texts]
-        return encode_post(
-            self._chat.address(model, ":batchEmbedContents"),
-            {"requests": items},
-            Notes(),
-            None,
-            JSON,
-        )
-
-    def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
-        read = read_typed(reply.body, _decode, self.inband_error)
-        check_count(len(read.embeddings), len(request.texts))
-        data, dimensions = pack_vectors([each.values for each in read.embeddings])
-        return EmbedPart(data, dimensions, read_usage(read.usageMetadata, "promptTokenCount"))
+        url = self._chat.address(model, self.row.path)
+        return encode_post(url, {"requests": items}, notes, None, JSON)
 
     def error(
         self, status: int, headers: Any, body: bytes, now: float | None = None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import array
-import base64
-import binascii
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,9 +12,8 @@ from msgspec import Struct
 
 from ...errors import InvalidResponseError, ProviderError, quote
 from ...events import Usage, read_json
-from ...wire.codec import HttpReply
 from ...wire.json import read_count
-from ..values import Ranked, RerankRequest
+from ..values import Ranked
 from ..vectors import WIDTH, is_finite, little_endian
 
 T = TypeVar("T")
@@ -28,34 +25,41 @@ class _Item(Struct, gc=False):
     index: int | None = None
 
 
-class ListedReply(Struct):
-    """A reply of the openai wire: vectors under ``data`` with an index, as base64 or numbers."""
+class EmbedReply(Struct):
+    """The fields that replies to embedding requests have in common."""
 
-    data: list[_Item]
     usage: Any = None
     model: Any = None
     id: Any = None
 
+    def find_vectors(self, count: int) -> Sequence[Vector]:
+        """Return the vectors in the order of the texts."""
+        raise NotImplementedError
 
-_decode_listed = msgspec.json.Decoder(ListedReply).decode
 
+class ListedReply(EmbedReply, kw_only=True):
+    """A reply of the openai wire: vectors under ``data`` with an index, as base64 or numbers."""
 
-def read_listed(reply: HttpReply, count: int,
-                find_error: Callable[[Any], ProviderError | None]) -> tuple[
-    ListedReply, bytes, int
-]:  # fmt: skip
-    """Read an openai reply; return it, its vectors in the order of the texts, and their length."""
-    read = read_typed(reply.body, _decode_listed, find_error)
-    rows: list[Vector | None] = [None] * count
-    check_count(len(read.data), count)
-    # a server that omits the index answers in order
-    if all(item.index is None for item in read.data):
-        rows = [item.embedding for item in read.data]
-    else:
-        for item in read.data:
+    data: list[_Item]
+
+    def find_vectors(self, count: int) -> Sequence[Vector]:
+        check_count(len(self.data), count)
+        # a server that omits the index answers in order
+        if all(item.index is None for item in self.data):
+            return [item.embedding for item in self.data]
+        rows: list[Vector | None] = [None] * count
+        for item in self.data:
             _place(rows, item.index, item.embedding)
-    data, dimensions = pack_vectors([row for row in rows if row is not None])
-    return read, data, dimensions
+        return [row for row in rows if row is not None]
+
+
+class BareReply(EmbedReply, kw_only=True):
+    """A reply that is a bare list of vectors."""
+
+    vectors: list[list[float]]
+
+    def find_vectors(self, count: int) -> Sequence[Vector]:
+        return self.vectors
 
 
 def _place(rows: list[Any], index: Any, row: Any) -> None:
@@ -66,16 +70,14 @@ def _place(rows: list[Any], index: Any, row: Any) -> None:
     rows[index] = row
 
 
-def read_typed(
-    body: bytes, decode: Callable[[bytes], T], find_error: Callable[[Any], ProviderError | None]
-) -> T:
-    """Decode a body of the expected shape.
+def read_typed(body: bytes, kind: type[T], find_error: Callable[[Any], ProviderError | None]) -> T:
+    """Decode a body of the expected type.
 
     For any other body, raise the error that it reports or, if it reports none,
     ``InvalidResponseError``.
     """
     try:
-        return decode(body)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
     record = read_any(body)
@@ -127,40 +129,30 @@ def _pack_numbers(row: Any) -> bytes:
     return little_endian(array.array("f", row).tobytes())
 
 
-def decode_base64(text: str) -> bytes:
-    """Decode base64 strictly; raise ``InvalidResponseError`` for anything else."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidResponseError("a vector is a text and not base64") from None
-
-
 # --- reading rankings --------------------------------------------------------------------------
 
 
 def read_results(
-    items: Any, request: RerankRequest, score: str = "relevance_score", echo: str = "document"
-) -> tuple[Ranked, ...]:
-    """Read the results of a ranking; reject invalid indices and scores."""
+    items: Any, count: int, limit: int | None, score: str, echo: str
+) -> Sequence[Ranked]:
+    """Read the results of a ranking of ``count`` documents; reject invalid indices and scores."""
     if not isinstance(items, list):
         raise InvalidResponseError("the reply has no list of results")
-    if request.top_k is not None and len(items) > request.top_k:
-        raise InvalidResponseError(
-            f"the reply has {len(items)} results, {request.top_k} were asked for"
-        )
+    if limit is not None and len(items) > limit:
+        raise InvalidResponseError(f"the reply has {len(items)} results, {limit} were asked for")
     seen: set[int] = set()
     results = []
     for item in items:
         index = item.get("index") if isinstance(item, dict) else None
-        if type(index) is not int or not 0 <= index < len(request.documents):
+        if type(index) is not int or not 0 <= index < count:
             raise InvalidResponseError(
-                f"a result has the index {quote(index)}, of {len(request.documents)} documents"
+                f"a result has the index {quote(index)}, of {count} documents"
             )
         if index in seen:
             raise InvalidResponseError(f"two results have the index {index}")
         seen.add(index)
         results.append(Ranked(index, _read_score(item.get(score)), _read_echo(item.get(echo))))
-    return tuple(results)
+    return results
 
 
 def _read_score(value: Any) -> float:

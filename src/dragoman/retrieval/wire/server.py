@@ -1,7 +1,8 @@
 """Retrieval wires, server side: read requests of clients, write answers and errors.
 
-The gateway and the simulator use these. An unknown field is rejected by name; a hint that changes
-neither vectors nor scores is dropped and reported.
+The gateway and the simulator use these. They read and write the fields that the codecs' rows name.
+An unknown field is rejected by name; a hint that changes neither vectors nor scores is dropped and
+reported.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ...wire.server import bearer_token
 from ...wire.server_errors import headers_of, message_of, status_of
 from ..check import build_embed_request, build_rerank_request
 from ..values import Embeddings, EmbedRequest, Operation, Ranking, RerankRequest
-from .gemini import TASKS
+from . import EMBED_CODECS, RERANK_CODECS
+from .codec import EmbedRow, RerankRow
 
 _JSON = {"content-type": "application/json"}
 _encode = msgspec.json.Encoder().encode
@@ -42,8 +44,8 @@ class AskedRetrieval(Struct, frozen=True):
 class RetrievalServer(ABC):
     """The server side of one operation of a wire. Pure: no socket, no clock, no log."""
 
-    wire: ClassVar[str]
-    operation: ClassVar[Operation] = "embed"
+    wire: str
+    operation: ClassVar[Operation]
 
     @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
@@ -55,98 +57,96 @@ class RetrievalServer(ABC):
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return the reply that reports an error."""
-        return SERVER_CODECS[self.wire].error(error)
+        if self.wire in ("openai", "ollama", "gemini"):
+            return SERVER_CODECS[self.wire].error(error)
+        message = message_of(error)
+        record = {"detail": message}  # Voyage and Jina
+        if self.wire == "cohere":
+            record = {"id": error.request_id or "", "message": message}
+        elif self.wire == "tei":
+            record = {"error": message, "error_type": error.category}
+        return HttpReply(status_of(error), headers_of(error), _encode(record))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the API key that the client sent; ``headers`` have lower-case names."""
-        return SERVER_CODECS[self.wire].key(headers)
+        if self.wire in SERVER_CODECS:
+            return SERVER_CODECS[self.wire].key(headers)
+        return bearer_token(headers)
 
 
-class OpenAIEmbedServer(RetrievalServer):
-    """The server side of OpenAI's ``/v1/embeddings``."""
+class EmbedServer(RetrievalServer):
+    """The server side of a wire that embeds."""
 
-    wire: ClassVar[str] = "openai"
+    operation = "embed"
+
+    def __init__(self, wire: str = "openai") -> None:
+        self.wire = wire
+        self.row: EmbedRow = EMBED_CODECS[wire].row
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses = read_body(body), Losses()
-        model = fields.need_text("model")
-        encoding = fields.choice("encoding_format", ("float", "base64"))
-        losses.drop_fields(fields, ("user",), _HINT)
+        fields, losses, row = read_body(body), Losses(), self.row
+        model = fields.need_text("model") if row.has_model else ""
+        _refuse_cut(fields, *row.cuts)
+        losses.drop_fields(fields, row.hints, _HINT)
+        form = self.read_form(fields, losses)
         request = build_embed_request(
-            _read_texts(fields, "input"),
-            input_type=fields.text("input_type"),
-            dimensions=fields.whole("dimensions"),
+            _read_texts(fields, row.texts),
+            input_type=self.read_type(fields),
+            dimensions=fields.whole(row.dimensions),
             model=model,
         )
         fields.done()
-        return AskedRetrieval(request, losses.warnings, {"encoding_format": encoding})
+        return AskedRetrieval(request, losses.warnings, form)
+
+    def read_form(self, fields: Fields, losses: Losses) -> dict[str, Any]:
+        """Read the fields that describe the form of the answer."""
+        named = [name for name in self.row.sends if name in ("encoding_format", "embedding_type")]
+        return {"encoding_format": fields.choice(named[0], ("float", "base64")) if named else None}
+
+    def read_type(self, fields: Fields) -> str | None:
+        """Read the input type.
+
+        A wire without types of its own, such as TEI's with its prompts, accepts any.
+        """
+        types = {word: name for name, word in self.row.types.items()}
+        name = self.row.input_type or "input_type"
+        return types.get(fields.choice(name, tuple(types)) or "") if types else fields.text(name)
 
     def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
         vectors = write_vectors(answer, as_base64=asked.form.get("encoding_format") == "base64")
+        tokens = answer.usage.input_tokens
+        if not self.row.has_model:
+            headers = _JSON if tokens is None else {**_JSON, "x-compute-tokens": str(tokens)}
+            return HttpReply(200, headers, _encode(vectors))
         data = [
             {"object": "embedding", "index": at, "embedding": row}
             for at, row in enumerate(vectors)
         ]
-        tokens = answer.usage.input_tokens
-        usage = (
-            {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
-            if tokens is not None
-            else {}
-        )
-        return HttpReply(
-            200, _JSON, _encode({"object": "list", "data": data, "model": model, **usage})
-        )
+        record: dict[str, Any] = {"object": "list", "data": data, "model": model}
+        if tokens is not None:
+            record["usage"] = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return HttpReply(200, _JSON, _encode(record))
 
 
-class VoyageEmbedServer(OpenAIEmbedServer):
-    """The server side of ``/v1/embeddings`` as Voyage and Jina define it.
-
-    The settings have other names than OpenAI's, and usage has only a total.
-    """
-
-    wire: ClassVar[str] = "voyage"
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses = read_body(body), Losses()
-        model = fields.need_text("model")
-        _refuse_cut(fields, "truncation", "truncate")
-        encoding = fields.choice("encoding_format", ("base64",)) or fields.choice(
-            "embedding_type", ("float", "base64")
-        )
-        task = fields.choice("task", ("retrieval.query", "retrieval.passage"))
-        kind = fields.choice("input_type", ("query", "document"))
-        request = build_embed_request(
-            _read_texts(fields, "input"),
-            input_type=kind
-            or {"retrieval.query": "query", "retrieval.passage": "document"}.get(task or ""),
-            dimensions=fields.whole("output_dimension") or fields.whole("dimensions"),
-            model=model,
-        )
-        fields.done()
-        return AskedRetrieval(request, losses.warnings, {"encoding_format": encoding})
-
-    def error(self, error: ProviderError) -> HttpReply:
-        return _write_error(error, {"detail": message_of(error)})
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        return bearer_token(headers)
-
-
-class OllamaEmbedServer(RetrievalServer):
+class OllamaEmbedServer(EmbedServer):
     """The server side of Ollama's ``/api/embed``, and of the older ``/api/embeddings``."""
 
-    wire: ClassVar[str] = "ollama"
+    def __init__(self) -> None:
+        super().__init__("ollama")
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses = read_body(body), Losses()
-        model, is_old = fields.need_text("model"), path.endswith("/embeddings")
+        if not path.endswith("/embeddings"):
+            return super().decode(body, path)
+        fields = read_body(body)
+        given = {**fields.data, "input": fields.need_text("prompt")}
+        del given["prompt"]
+        return msgspec.structs.replace(super().decode(given), form={"old": True})
+
+    def read_form(self, fields: Fields, losses: Losses) -> dict[str, Any]:
         if fields.flag("truncate"):
             losses.drop("truncate", "truncate_dropped", _NO_CUT)
-        losses.drop_fields(fields, ("options", "keep_alive"), "the model's server decides it")
-        texts = [fields.need_text("prompt")] if is_old else _read_texts(fields, "input")
-        request = build_embed_request(texts, dimensions=fields.whole("dimensions"), model=model)
-        fields.done()
-        return AskedRetrieval(request, losses.warnings, {"old": is_old})
+        losses.drop_fields(fields, self.row.sends, "the model's server decides it")
+        return {}
 
     def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
         if asked.form.get("old"):
@@ -158,34 +158,54 @@ class OllamaEmbedServer(RetrievalServer):
         return HttpReply(200, _JSON, _encode(record))
 
 
-class GeminiEmbedServer(RetrievalServer):
+class GeminiEmbedServer(EmbedServer):
     """The server side of Gemini's ``:embedContent`` and ``:batchEmbedContents``."""
 
-    wire: ClassVar[str] = "gemini"
+    def __init__(self) -> None:
+        super().__init__("gemini")
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields = read_body(body)
+        fields, losses = read_body(body), Losses()
         model, _, verb = path.rpartition("/models/")[2].rpartition(":")
         is_batch = verb == "batchEmbedContents"
         items = fields.items("requests", required=True) or () if is_batch else (fields.data,)
         read = [
-            _GeminiItem(Fields(item, f"requests[{at}]" if is_batch else ""))
+            self._read_item(Fields(item, f"requests[{at}]" if is_batch else ""), losses)
             for at, item in enumerate(items)
         ]
         if not read:
             raise InvalidRequestError("requests is empty")
-        if len({(each.task, each.dimensions) for each in read}) > 1:
+        if len({(kind, dimensions) for _, kind, dimensions in read}) > 1:
             raise InvalidRequestError(
                 "requests must have one taskType and one outputDimensionality"
             )
         request = build_embed_request(
-            [each.text for each in read],
-            input_type=read[0].task,
-            dimensions=read[0].dimensions,
+            [text for text, _, _ in read],
+            input_type=read[0][1],
+            dimensions=read[0][2],
             model=model.removeprefix("models/"),
         )
-        warnings = tuple([warning for each in read for warning in each.warnings])
-        return AskedRetrieval(request, warnings, {"batch": is_batch})
+        return AskedRetrieval(request, losses.warnings, {"batch": is_batch})
+
+    def _read_item(self, fields: Fields, losses: Losses) -> tuple[str, str | None, int | None]:
+        """Return one text of a client's request, its input type and its dimensions."""
+        fields.take("model")
+        is_untyped = fields.take("taskType") == "TASK_TYPE_UNSPECIFIED"
+        kind = None if is_untyped else self.read_type(fields)
+        dimensions = fields.whole(self.row.dimensions)
+        losses.drop_fields(fields, self.row.hints, _HINT)
+        content = Fields(fields.take("content"), fields.at("content"))
+        content.take("role")
+        parts = content.items("parts", required=True) or ()
+        text = "".join(
+            [
+                Fields(part, content.at(f"parts[{at}]")).need_text("text")
+                for at, part in enumerate(parts)
+            ]
+        )
+        content.done()
+        fields.done()
+        return text, kind, dimensions
 
     def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
         rows = [{"values": row} for row in answer.vectors.tolist()]
@@ -197,71 +217,27 @@ class GeminiEmbedServer(RetrievalServer):
         return HttpReply(200, _JSON, _encode(record))
 
 
-class _GeminiItem:
-    """One text of a client's Gemini request, with the settings for this text."""
-
-    def __init__(self, fields: Fields) -> None:
-        losses = Losses()
-        fields.take("model")
-        task = fields.text("taskType")
-        self.task = next((name for name, word in TASKS.items() if word == task), None)
-        if task not in (None, "TASK_TYPE_UNSPECIFIED") and self.task is None:
-            fields.refuse("taskType", f"must be one of {', '.join(TASKS.values())}")
-        self.dimensions = fields.whole("outputDimensionality")
-        losses.drop_fields(fields, ("title",), _HINT)
-        content = Fields(fields.take("content"), fields.at("content"))
-        content.take("role")
-        parts = content.items("parts", required=True) or ()
-        self.text = "".join(
-            [
-                Fields(part, content.at(f"parts[{at}]")).need_text("text")
-                for at, part in enumerate(parts)
-            ]
-        )
-        self.warnings = losses.warnings
-        content.done()
-        fields.done()
-
-
-class CohereEmbedServer(RetrievalServer):
+class CohereEmbedServer(EmbedServer):
     """The server side of Cohere's ``/v2/embed``."""
 
-    wire: ClassVar[str] = "cohere"
-    _TYPES: ClassVar[dict[str, str]] = {
-        "search_document": "document",
-        "search_query": "query",
-        "classification": "classification",
-        "clustering": "clustering",
-    }
+    def __init__(self) -> None:
+        super().__init__("cohere")
 
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses = read_body(body), Losses()
-        model = fields.need_text("model")
+    def read_form(self, fields: Fields, losses: Losses) -> dict[str, Any]:
         kinds = fields.texts("embedding_types") or ("float",)
         if set(kinds) - {"float", "base64"}:
             fields.refuse("embedding_types", "may have float and base64 here")
         if (fields.text("truncate") or "NONE") != "NONE":
             losses.drop("truncate", "truncate_dropped", _NO_CUT)
-        losses.drop_fields(fields, ("priority",), _HINT)
-        request = build_embed_request(
-            _read_texts(fields, "texts"),
-            input_type=self._TYPES.get(fields.choice("input_type", tuple(self._TYPES)) or ""),
-            dimensions=fields.whole("output_dimension"),
-            model=model,
-        )
-        fields.done()
-        return AskedRetrieval(request, losses.warnings, {"types": kinds})
+        return {"types": kinds}
 
     def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
         assert isinstance(asked.request, EmbedRequest)
         found = {
             kind: write_vectors(answer, as_base64=kind == "base64") for kind in asked.form["types"]
         }
-        units = (
-            {"input_tokens": answer.usage.input_tokens}
-            if answer.usage.input_tokens is not None
-            else {}
-        )
+        tokens = answer.usage.input_tokens
+        units = {} if tokens is None else {"input_tokens": tokens}
         record = {
             "id": answer.response_id or asked.request.request_id,
             "embeddings": found,
@@ -271,35 +247,30 @@ class CohereEmbedServer(RetrievalServer):
         }
         return HttpReply(200, _JSON, _encode(record))
 
-    def error(self, error: ProviderError) -> HttpReply:
-        return _write_error(error, {"id": error.request_id or "", "message": message_of(error)})
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        return bearer_token(headers)
-
 
 class RerankServer(RetrievalServer):
-    """The server side of ``/v1/rerank`` and ``/v2/rerank`` (Cohere, Jina and vLLM).
+    """The server side of ``/v1/rerank`` and ``/v2/rerank`` (Cohere, Jina, vLLM, Voyage and TEI).
 
     If a client requests the documents and the model's server omits them, they are copied from the
     request.
     """
 
-    wire: ClassVar[str] = "cohere"
-    operation: ClassVar[Operation] = "rerank"
-    results: ClassVar[str] = "results"
+    operation = "rerank"
+
+    def __init__(self, wire: str = "cohere") -> None:
+        self.wire = wire
+        self.row: RerankRow = RERANK_CODECS[wire].row
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses = read_body(body), Losses()
-        model = fields.need_text("model")
-        _refuse_cut(fields, "truncation")
-        losses.drop_fields(
-            fields, ("max_tokens_per_doc", "max_chunks_per_doc", "priority"), _NO_CUT
-        )
-        returns = fields.flag("return_documents")
+        fields, losses, row = read_body(body), Losses(), self.row
+        model = fields.need_text("model") if row.has_model else ""
+        _refuse_cut(fields, *row.cuts)
+        hints = ("max_tokens_per_doc", "max_chunks_per_doc", "priority")
+        losses.drop_fields(fields, hints, _NO_CUT)
+        returns = fields.flag(row.returns or "return_documents")
         request = build_rerank_request(
             fields.need_text("query"),
-            _read_documents(fields, "documents"),
+            _read_documents(fields, row.documents),
             top_k=fields.whole("top_n") or fields.whole("top_k"),
             return_documents=returns,
             model=model,
@@ -309,94 +280,26 @@ class RerankServer(RetrievalServer):
 
     def encode(self, answer: Ranking, asked: AskedRetrieval, model: str) -> HttpReply:
         assert isinstance(asked.request, RerankRequest)
-        usage, given = answer.usage, asked.request.documents
-        rows: list[dict[str, Any]] = []
+        row, usage, given = self.row, answer.usage, asked.request.documents
+        results: list[dict[str, Any]] = []
         for each in answer.results:
-            row: dict[str, Any] = {"index": each.index, "relevance_score": each.relevance_score}
+            result: dict[str, Any] = {"index": each.index, row.score: each.relevance_score}
             if asked.form.get("returns"):
-                row["document"] = {
-                    "text": given[each.index] if each.document is None else each.document
-                }
-            rows.append(row)
+                text = given[each.index] if each.document is None else each.document
+                result[row.echo] = text if row.echo == "text" else {"text": text}
+            results.append(result)
+        if not row.results:
+            return HttpReply(200, _JSON, _encode(results))
         units = {"search_units": usage.search_units} if usage.search_units is not None else {}
         tokens = {"total_tokens": usage.input_tokens} if usage.input_tokens is not None else {}
         record = {
             "id": answer.response_id or asked.request.request_id,
             "model": model,
-            self.results: rows,
+            row.results: results,
             "meta": {"api_version": {"version": "2"}, "billed_units": units},
             **({"usage": tokens} if tokens else {}),
         }
         return HttpReply(200, _JSON, _encode(record))
-
-    def error(self, error: ProviderError) -> HttpReply:
-        return _write_error(error, {"id": error.request_id or "", "message": message_of(error)})
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        return bearer_token(headers)
-
-
-class VoyageRerankServer(RerankServer):
-    """The server side of ``/v1/rerank`` as Voyage defines it: the results are under ``data``."""
-
-    wire: ClassVar[str] = "voyage"
-    results: ClassVar[str] = "data"
-
-
-class TeiEmbedServer(RetrievalServer):
-    """The server side of TEI's ``/embed``. A TEI server has only one model."""
-
-    wire: ClassVar[str] = "tei"
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields = read_body(body)
-        _refuse_cut(fields, "truncate")
-        request = build_embed_request(
-            _read_texts(fields, "inputs"),
-            input_type=fields.text("prompt_name"),
-            dimensions=fields.whole("dimensions"),
-        )
-        fields.done()
-        return AskedRetrieval(request)
-
-    def encode(self, answer: Embeddings, asked: AskedRetrieval, model: str) -> HttpReply:
-        tokens = answer.usage.input_tokens
-        headers = _JSON if tokens is None else {**_JSON, "x-compute-tokens": str(tokens)}
-        return HttpReply(200, headers, _encode(answer.vectors.tolist()))
-
-    def error(self, error: ProviderError) -> HttpReply:
-        return _write_error(error, {"error": message_of(error), "error_type": error.category})
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        return bearer_token(headers)
-
-
-class TeiRerankServer(TeiEmbedServer):
-    """The server side of TEI's ``/rerank``. A TEI server has only one model."""
-
-    operation: ClassVar[Operation] = "rerank"
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields = read_body(body)
-        _refuse_cut(fields, "truncate")
-        returns = fields.flag("return_text")
-        request = build_rerank_request(
-            fields.need_text("query"), _read_documents(fields, "texts"), return_documents=returns
-        )
-        fields.done()
-        return AskedRetrieval(request, (), {"returns": bool(returns)})
-
-    def encode(self, answer: Any, asked: AskedRetrieval, model: str) -> HttpReply:
-        assert isinstance(asked.request, RerankRequest)
-        rows: list[dict[str, Any]] = []
-        for each in answer.results:
-            row: dict[str, Any] = {"index": each.index, "score": each.relevance_score}
-            if asked.form.get("returns"):
-                row["text"] = (
-                    asked.request.documents[each.index] if each.document is None else each.document
-                )
-            rows.append(row)
-        return HttpReply(200, _JSON, _encode(rows))
 
 
 def write_vectors(answer: Embeddings, *, as_base64: bool) -> list[Any]:
@@ -405,10 +308,6 @@ def write_vectors(answer: Embeddings, *, as_base64: bool) -> list[Any]:
         return answer.vectors.tolist()
     data, size = answer.vectors.tobytes(), answer.dimensions * 4
     return [base64.b64encode(data[at : at + size]).decode() for at in range(0, len(data), size)]
-
-
-def _write_error(error: ProviderError, record: dict[str, Any]) -> HttpReply:
-    return HttpReply(status_of(error), headers_of(error), _encode(record))
 
 
 def _read_texts(fields: Fields, name: str) -> list[str]:

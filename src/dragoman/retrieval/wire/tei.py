@@ -9,25 +9,18 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, ClassVar, Literal
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import field
 
-from ...errors import (
-    InvalidModelError,
-    InvalidResponseError,
-    ModelNotLoadedError,
-    UnavailableError,
-)
+from ...errors import InvalidModelError, ModelNotLoadedError, UnavailableError
 from ...events import Usage
-from ...wire.codec import Encoded, HttpReply, HttpRequest, Notes
+from ...wire.codec import HttpReply, HttpRequest, Notes
 from ...wire.readiness import get_json
-from ...wire.urls import join_url, root_of
-from ..values import EmbedRequest, RerankRequest
-from .codec import EmbedCodec, EmbedPart, RankPart, RerankCodec, drop_input_type
-from .reading import check_count, pack_vectors, read_any, read_results, read_typed
+from ..values import EmbedRequest
+from .codec import BatchQuirks, EmbedCodec, EmbedRow, RerankCodec, RerankRow, RetrievalCodec
+from .reading import read_any
 
 
-class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
+class EmbedQuirks(BatchQuirks, frozen=True, forbid_unknown_fields=True):
     """Settings for a TEI server that embeds.
 
     ``prompt_names`` maps each input type to the name of a prompt that the server has.
@@ -37,111 +30,84 @@ class EmbedQuirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     prompt_names: dict[str, str] = field(default_factory=dict)
     embed_truncate: Literal["false", "omit"] = "false"
-    batch_limit: int | None = None
 
 
-_decode = msgspec.json.Decoder(list[list[float]]).decode
-
-
-class TeiEmbed(EmbedCodec[EmbedQuirks]):
-    """Encode and decode ``/embed`` for the only model of a server."""
+class _Tei(RetrievalCodec[Any]):
+    """What both codecs have in common: one model on the server, 32 texts in a request."""
 
     wire: ClassVar[str] = "tei"
-    quirks_type = EmbedQuirks
     batch_limit = 32
+    kind: ClassVar[str]
 
-    def encode(self, request: EmbedRequest) -> Encoded:
-        notes = Notes()
-        body: dict[str, Any] = {}
-        name = self.quirks.prompt_names.get(request.input_type or "")
-        if name is not None:
-            body["prompt_name"] = name
-        else:
-            drop_input_type(request, notes)
-        if request.dimensions is not None:
-            body["dimensions"] = request.dimensions
-        if self.quirks.embed_truncate == "false":
-            body["truncate"] = False
-        body["inputs"] = list(request.texts)
-        return self.post(join_url(root_of(self.base_url), "/embed"), body, request, notes)
-
-    def decode(self, reply: HttpReply, request: EmbedRequest) -> EmbedPart:
-        rows = read_typed(reply.body, _decode, self.inband_error)
-        check_count(len(rows), len(request.texts))
-        data, dimensions = pack_vectors(rows)
-        return EmbedPart(data, dimensions, _read_tokens(reply.headers))
+    def count(self, record: Any, headers: Mapping[str, str]) -> Usage:
+        text = next(
+            (value for name, value in headers.items() if name.lower() == "x-compute-tokens"), ""
+        )
+        is_count = text.isascii() and text.isdigit() and len(text) < 19
+        return Usage(input_tokens=int(text)) if is_count else Usage()
 
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        yield from _ask_info(self, "embedding")
+        """Check that the server is up, and that its model is of the right kind."""
+        health = yield get_json(self.locate("/health"))
+        if health.status == 503:
+            raise ModelNotLoadedError("the server is still loading the model", status=503)
+        if health.status >= 500:
+            raise UnavailableError(
+                "the server reports that it is not healthy", status=health.status
+            )
+        reply = yield get_json(self.locate("/info"))
+        if reply.status >= 300:
+            raise self.error(reply.status, reply.headers, reply.body)
+        info = read_any(reply.body)
+        kinds = info.get("model_type") if isinstance(info, dict) else None
+        if isinstance(kinds, dict) and kinds and self.kind not in kinds:
+            raise InvalidModelError(
+                f"the server's model is not of the kind {self.kind!r}", status=reply.status
+            )
 
 
-class RerankQuirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings for a TEI server that ranks.
+class TeiEmbed(_Tei, EmbedCodec[EmbedQuirks]):
+    """Encode and decode ``/embed`` for the only model of a server."""
 
-    ``batch_limit`` must be set if the server's ``max_client_batch_size`` is not 32.
-    """
+    quirks_type = EmbedQuirks
+    kind = "embedding"
+    row = EmbedRow(
+        path="/embed",
+        at_root=True,
+        has_model=False,
+        texts="inputs",
+        input_type="prompt_name",
+        reply=list[list[float]],
+        cuts=("truncate",),
+    )
 
-    batch_limit: int | None = None
+    def write_type(self, request: EmbedRequest, notes: Notes) -> str | None:
+        name = self.quirks.prompt_names.get(request.input_type or "")
+        return super().write_type(request, notes) if name is None else name
+
+    def write_quirks(self) -> dict[str, Any]:
+        return {"truncate": False} if self.quirks.embed_truncate == "false" else {}
 
 
-class TeiRerank(RerankCodec[RerankQuirks]):
+class TeiRerank(_Tei, RerankCodec[BatchQuirks]):
     """Encode and decode ``/rerank`` for the only model of a server.
 
     The endpoint has no ``top_n``, so the codec itself truncates the list of results.
     """
 
-    wire: ClassVar[str] = "tei"
-    quirks_type = RerankQuirks
-    batch_limit = 32
-
-    def encode(self, request: RerankRequest) -> Encoded:
-        body: dict[str, Any] = {
-            "truncate": False,
-            "return_text": bool(request.return_documents),
-            "query": request.query,
-            "texts": list(request.documents),
-        }
-        return self.post(join_url(root_of(self.base_url), "/rerank"), body, request, Notes())
-
-    def decode(self, reply: HttpReply, request: RerankRequest) -> RankPart:
-        record = read_any(reply.body)
-        if (error := self.inband_error(record)) is not None:
-            raise error
-        if not isinstance(record, list):
-            raise InvalidResponseError("the reply has no list of results")
-        everything = msgspec.structs.replace(request, top_k=None)
-        results = read_results(record, everything, "score", "text")
-        best = sorted(results, key=lambda each: -each.relevance_score)[: request.top_k]
-        return RankPart(tuple(best), _read_tokens(reply.headers))
-
-    def ready(self) -> Generator[HttpRequest, HttpReply, None]:
-        yield from _ask_info(self, "reranker")
-
-
-def _read_tokens(headers: Mapping[str, str]) -> Usage:
-    text = next(
-        (value for name, value in headers.items() if name.lower() == "x-compute-tokens"), ""
+    quirks_type = BatchQuirks
+    kind = "reranker"
+    row = RerankRow(
+        path="/rerank",
+        at_root=True,
+        has_model=False,
+        documents="texts",
+        top_k=None,
+        returns="return_text",
+        fixed={"truncate": False},
+        results="",
+        is_bare=True,
+        score="score",
+        echo="text",
+        cuts=("truncate",),
     )
-    return (
-        Usage(input_tokens=int(text))
-        if text.isascii() and text.isdigit() and len(text) < 19
-        else Usage()
-    )
-
-
-def _ask_info(codec: TeiEmbed | TeiRerank, kind: str) -> Generator[HttpRequest, HttpReply, None]:
-    """Check that the server is up, and that its model is of the right kind."""
-    health = yield get_json(join_url(root_of(codec.base_url), "/health"))
-    if health.status == 503:
-        raise ModelNotLoadedError("the server is still loading the model", status=503)
-    if health.status >= 500:
-        raise UnavailableError("the server reports that it is not healthy", status=health.status)
-    reply = yield get_json(join_url(root_of(codec.base_url), "/info"))
-    if reply.status >= 300:
-        raise codec.error(reply.status, reply.headers, reply.body)
-    info = read_any(reply.body)
-    kinds = info.get("model_type") if isinstance(info, dict) else None
-    if isinstance(kinds, dict) and kinds and kind not in kinds:
-        raise InvalidModelError(
-            f"the server's model is not of the kind {kind!r}", status=reply.status
-        )

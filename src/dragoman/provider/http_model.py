@@ -1,0 +1,193 @@
+"""``HttpModel``: the address, credentials and errors of a model behind HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+from ..capabilities import Capabilities
+from ..errors import (
+    NetworkError,
+    ProviderError,
+    UnsupportedContentError,
+    UnsupportedFeatureError,
+    without_frames,
+)
+from ..messages import LossWarning
+from ..prices import PricedAs, find_seller, find_server
+from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
+from ..wire import HttpReply, HttpRequest
+from .auth import Auth, TokenAuth, TokenSource
+from .model import Model
+from .tracing import TRACE_HEADERS, add_trace
+
+log = logging.getLogger("dragoman")
+_T = TypeVar("_T")
+
+# How long to wait for the body of an error response, in seconds.
+_ERROR_BODY_SECONDS = 10.0
+
+
+ApiKey: TypeAlias = str | Auth | TokenSource
+"""A key, a function that returns one, or an ``Auth``."""
+
+
+class HttpModel(Model):
+    """A model at one address: its codec, its transport, and the credentials for this address."""
+
+    def __init__(
+        self,
+        codec: Any,
+        transport: Transport,
+        *,
+        name: str,
+        model: str,
+        api_key: ApiKey | None = None,
+        headers: Mapping[str, str] | None = None,
+        capabilities: Capabilities | None = None,
+        timeouts: Timeouts | None = None,
+        on_loss: Literal["warn", "reject"] = "warn",
+        base_url: str = "",
+        hint: str | None = None,
+    ) -> None:
+        self._base_url = base_url
+        self.server = find_server(base_url)
+        self._hint = hint
+        self.name = name
+        self.model = model
+        self.codec = codec
+        self.capabilities = capabilities or Capabilities()
+        self._transport = transport
+        self._timeouts = timeouts or Timeouts()
+        self.on_loss = on_loss
+        key = api_key if isinstance(api_key, str) else None
+        self._key = Secret(key)
+        self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
+        if key:
+            self._credentials |= {
+                name: Secret(value) for name, value in codec.authorise(key).items()
+            }
+        self._auth = _read_auth(api_key)
+
+    async def ready(self) -> None:
+        await self._ask_all(self.codec.ready())
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def _find_seller(self) -> PricedAs:
+        return (
+            find_seller(self._base_url, self.model) if self._base_url else super()._find_seller()
+        )
+
+    async def exchange(
+        self, request: HttpRequest, *, stream: bool = False
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        """Return the exchange of a request, which is sent when the exchange is entered."""
+        credentials: Mapping[str, Secret] = self._credentials
+        if self._auth is not None or TRACE_HEADERS.get() is not None:
+            credentials = await self._authorise(request)
+        return self._transport.send(request, credentials, self._timeouts, stream=stream)
+
+    async def read_failure(self, http: HttpStream, codec: Any) -> ProviderError:
+        """Return the error that a reply with an error status reports."""
+        if http.status == 401 and self._auth is not None:
+            self._auth.reject()
+        body = await _read_error(http)
+        error: ProviderError = codec.error(http.status, http.headers, body, time.time())
+        return error
+
+    def keep_headers(self, http: HttpStream) -> Mapping[str, str]:
+        """Return the headers of a reply that are kept, without keys."""
+        return http.keep_headers(self._reveal_secrets())
+
+    def annotate(
+        self, error: ProviderError, request: Any = None, texts: Sequence[str] = ()
+    ) -> ProviderError:
+        """Add the provider, the model and the request id to an error.
+
+        Remove keys and the caller's texts from the error's message.
+        """
+        error.provider, error.model = error.provider or self.name, error.model or self.model
+        if self._hint and isinstance(error, NetworkError) and error.is_unreached:
+            error.advice = self._hint
+        if request is not None:
+            error.request_id = error.request_id or request.request_id
+        error.hide(self._reveal_secrets(), texts)
+        return error
+
+    async def _authorise(self, request: HttpRequest) -> Mapping[str, Secret]:
+        """Return the headers that authorise a request, including those that ``Auth`` creates."""
+        credentials = add_trace(self._credentials)
+        if self._auth is None:
+            return credentials
+        return {**credentials, **await self._auth.headers(request, self.codec)}
+
+    def _report(self, warnings: Sequence[LossWarning], request: Any) -> None:
+        """Log losses; with ``on_loss="reject"`` raise the first of them."""
+        if warnings and self.on_loss == "reject":
+            raise _rejected(warnings)
+        session = f"{request.session_id} " if request.session_id else ""
+        for warning in warnings:
+            log.warning(
+                "%s/%s %s%s: %s", self.name, self.model, session, request.request_id, warning
+            )
+
+    def _reveal_secrets(self) -> list[str]:
+        """Return the secrets to remove from errors: some servers repeat request headers there."""
+        fixed = [secret.reveal() or "" for secret in [self._key, *self._credentials.values()]]
+        return fixed if self._auth is None else [*fixed, *self._auth.secrets()]
+
+    async def _ask_all(self, questions: Generator[HttpRequest, HttpReply, _T]) -> _T:
+        """Send the requests that a generator yields, pass it each reply, and return its result."""
+        try:
+            question = next(questions)
+            while True:
+                question = questions.send(await self._ask(question))
+        except StopIteration as end:
+            return cast("_T", end.value)
+        except ProviderError as error:
+            cause = error.__cause__ and without_frames(error.__cause__)
+            error = self.annotate(error).with_traceback(None)
+            error.__context__ = None
+            raise error from cause
+
+    async def _ask(self, question: HttpRequest) -> HttpReply:
+        return await self._transport.exchange(
+            question, await self._authorise(question), self._timeouts
+        )
+
+
+def _read_auth(api_key: Any) -> Auth | None:
+    if api_key is None or isinstance(api_key, str):
+        return None
+    if isinstance(api_key, Auth):
+        return api_key
+    if not callable(api_key):
+        raise ValueError(
+            f"api_key must be a text, a function or an Auth, not {type(api_key).__name__}"
+        )
+    return TokenAuth(cast("TokenSource", api_key))
+
+
+async def _read_error(http: HttpStream) -> bytes:
+    """Return the body of an error reply, or the part of it that arrives in time.
+
+    If no body arrives, the status is enough to classify the error.
+    """
+    body = bytearray()
+    with suppress(ProviderError, TimeoutError):
+        async with asyncio.timeout(_ERROR_BODY_SECONDS):
+            while len(body) < MAX_ERROR_BODY and (chunk := await http.receive()):
+                body += chunk
+    return bytes(body[:MAX_ERROR_BODY])
+
+
+def _rejected(warnings: Sequence[LossWarning]) -> ProviderError:
+    kind = UnsupportedContentError if ".content[" in warnings[0].path else UnsupportedFeatureError
+    more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+    return kind(f"on_loss='reject': {warnings[0]}{more}")

@@ -1,0 +1,119 @@
+"""``Model``: what chat, embedding and reranking models have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+from ..calls import Operation
+from ..capabilities import Capabilities
+from ..errors import InvalidRequestError, ProviderError, quote
+from ..messages import Request
+from ..prices import PricedAs, PriceRow
+from ..validate import check_request
+from .reply import Reply
+from .stream import CallsInFlight
+
+
+class Model(ABC):
+    """One model that can be called: its name and price, and the calls in flight."""
+
+    operation: Operation
+    name: str = ""
+    model: str = ""
+    capabilities: Capabilities = Capabilities()
+    server: str | None = None
+    """The host and port that calls go to, such as ``api.example.com:443``; ``None`` if they use no
+    network.
+    """
+    _priced_as: PricedAs | None = None
+
+    @property
+    def priced_as(self) -> PricedAs:
+        """The price of calls.
+
+        To set the price, assign a ``"vendor:model"`` that a price table lists, ``"free"``, or a
+        ``PriceRow``.
+        """
+        return self._priced_as or self._find_seller()
+
+    @priced_as.setter
+    def priced_as(self, given: PricedAs | PriceRow | str) -> None:
+        self._priced_as = PricedAs.of(given, self.model)
+
+    @property
+    def lessons(self) -> tuple[str, ...]:
+        """The fields that the endpoint has rejected, and what is sent instead.
+
+        ``describe()`` prints them.
+        """
+        return ()
+
+    @abstractmethod
+    def open(self, request: Any) -> Reply:
+        """Return the reply to a request; the first call of ``Reply.next`` sends the request."""
+
+    @abstractmethod
+    def check(self, request: Any) -> None:
+        """Raise an error if the model is known not to support the request; nothing is sent."""
+
+    async def ready(self) -> None:  # noqa: B027
+        """Check whether the next call is likely to succeed; raise the expected error if not."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Close the connections to the server."""
+
+    async def cancel(self, request_id: str) -> bool:
+        """Cancel the call with this request id; return whether it was in flight."""
+        return await self._calls.cancel(request_id)
+
+    def find_sold(self, name: str, model: str) -> PricedAs:
+        """Return the price of a call that was answered by the given provider and model.
+
+        In a group of providers, the price depends on the provider that answered.
+        """
+        return self.priced_as
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name or '?'} {self.model or '?'}>"
+
+    # --- methods for subclasses and middleware layers
+
+    def _find_seller(self) -> PricedAs:
+        return PricedAs(f"{self.name}:{self.model}")
+
+    @cached_property
+    def _calls(self) -> CallsInFlight:
+        # created on first use, so that subclasses need not call ``__init__``
+        return CallsInFlight()
+
+    def _check_request(self, request: Any) -> None:
+        """Raise an error if a request is invalid, unsupported, or in flight already."""
+        try:
+            if isinstance(request, Request):
+                check_request(request)
+            self.check(request)
+            if request.request_id in self._calls:
+                raise InvalidRequestError(
+                    f"request_id {quote(request.request_id)} is already in flight"
+                )
+        except ProviderError as error:
+            error.provider, error.model, error.request_id = (
+                self.name or None,
+                self.model or None,
+                request.request_id,
+            )
+            raise
