@@ -26,7 +26,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from .events import Event, Parsed, Response, TextDelta
 from .messages import RuntimeConfig
-from .provider import EventStream, Gathered, Provider
+from .provider import EventStream, Gathered, Model, Provider
 from .provider import connect as connect_async
 from .provider import gather as gather_async
 from .retrieval import Embedder, Embeddings, Ranking, Reranker
@@ -59,6 +59,8 @@ __all__ = [
 _TURN = 0.1
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Model)
+S = TypeVar("S")
 P = ParamSpec("P")
 
 
@@ -217,7 +219,7 @@ class SyncEventStream(Generic[Parsed]):
         self.close()
 
 
-def close_soon(model: Provider | Embedder) -> None:
+def close_soon(model: Model) -> None:
     """Close the model of a ``SyncProvider`` or ``SyncEmbedder`` without waiting.
 
     This is safe in a finalizer.
@@ -225,22 +227,43 @@ def close_soon(model: Provider | Embedder) -> None:
     _portal.start(model.close())
 
 
-class SyncProvider:
-    """A provider whose calls block. May be shared between threads."""
+class _Blocking(Generic[M]):
+    """A model whose calls block. May be shared between threads."""
 
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-        self.name = provider.name
-        self.model = provider.model
+    def __init__(self, model: M) -> None:
+        self._model = model
+        self.name = model.name
+        self.model = model.model
+
+    def ready(self) -> None:
+        """Check that the next call is expected to succeed; see ``Provider.ready``."""
+        _portal.run(self._model.ready())
+
+    def cancel(self, request_id: str) -> bool:
+        """Cancel a call that another thread is waiting for; see ``Provider.cancel``."""
+        return _portal.run(self._model.cancel(request_id))
+
+    def close(self) -> None:
+        """Release the connections; see ``Provider.close``."""
+        _portal.run(self._model.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<sync {self._model!r}>"
+
+
+class SyncProvider(_Blocking[Provider]):
+    """A provider whose calls block. May be shared between threads."""
 
     @property
     def provider(self) -> Provider:
         """The asynchronous provider; its methods must run in the portal's event loop."""
-        return self._provider
-
-    def ready(self) -> None:
-        """Check that the next call is expected to succeed; see ``Provider.ready``."""
-        _portal.run(self._provider.ready())
+        return self._model
 
     def complete(
         self,
@@ -258,7 +281,7 @@ class SyncProvider:
         **settings: Unpack[Settings],
     ) -> Response[Parsed]:
         """Call the model once and return its complete reply; see ``Provider.complete``."""
-        call = self._provider.complete(
+        call = self._model.complete(
             messages, tools, config, response_schema, tool_choice,
             request_id=request_id, session_id=session_id, metadata=metadata,
             check_calls=check_calls,
@@ -284,7 +307,7 @@ class SyncProvider:
         """Call the model and return its reply as a stream of events; see ``Provider.stream``."""
 
         async def open_stream() -> EventStream[Parsed]:
-            return self._provider.stream(
+            return self._model.stream(
                 messages, tools, config, response_schema, tool_choice,
                 request_id=request_id, session_id=session_id, metadata=metadata,
                 check_calls=check_calls,
@@ -293,61 +316,27 @@ class SyncProvider:
 
         return SyncEventStream(_portal.run(open_stream()))
 
-    def cancel(self, request_id: str) -> bool:
-        """Cancel a call that another thread is waiting for; see ``Provider.cancel``."""
-        return _portal.run(self._provider.cancel(request_id))
-
     def estimate_input_tokens(
         self, messages: Messages, tools: Tools | None = None, system_prompt: str | None = None
     ) -> int:
         """Estimate the input tokens of a request; see ``Provider.estimate_input_tokens``."""
-        return self._provider.estimate_input_tokens(messages, tools, system_prompt)
+        return self._model.estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
         """Return which parts of messages the wire keeps, rewrites or drops.
 
         See ``Provider.plan``.
         """
-        return self._provider.plan(messages)
-
-    def close(self) -> None:
-        """Release the connections; see ``Provider.close``."""
-        _portal.run(self._provider.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<sync {self._provider!r}>"
+        return self._model.plan(messages)
 
 
-def _blocking(function: Callable[P, Provider]) -> Callable[P, SyncProvider]:
-    @wraps(function)
-    def connect(*arguments: P.args, **settings: P.kwargs) -> SyncProvider:
-        return SyncProvider(function(*arguments, **settings))
-
-    return connect
-
-
-class SyncEmbedder:
+class SyncEmbedder(_Blocking[Embedder]):
     """An embedder whose calls block. May be shared between threads."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
-        self.name = embedder.name
-        self.model = embedder.model
 
     @property
     def embedder(self) -> Embedder:
         """The asynchronous embedder; its methods must run in the portal's event loop."""
-        return self._embedder
-
-    def ready(self) -> None:
-        """Check that the next call is expected to succeed; see ``Embedder.ready``."""
-        _portal.run(self._embedder.ready())
+        return self._model
 
     def embed(
         self,
@@ -361,46 +350,20 @@ class SyncEmbedder:
         metadata: Mapping[str, str] | None = None,
     ) -> Embeddings:
         """Return the embeddings of texts; see ``Embedder.embed``."""
-        call = self._embedder.embed(
+        call = self._model.embed(
             texts, input_type=input_type, dimensions=dimensions, extras=extras,
             request_id=request_id, session_id=session_id, metadata=metadata,
         )  # fmt: skip
         return _portal.run(call)
 
-    def cancel(self, request_id: str) -> bool:
-        """Cancel a call that another thread is waiting for; see ``Embedder.cancel``."""
-        return _portal.run(self._embedder.cancel(request_id))
 
-    def close(self) -> None:
-        """Release the connections; see ``Embedder.close``."""
-        _portal.run(self._embedder.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<sync {self._embedder!r}>"
-
-
-class SyncReranker:
+class SyncReranker(_Blocking[Reranker]):
     """A reranker whose calls block. May be shared between threads."""
-
-    def __init__(self, reranker: Reranker) -> None:
-        self._reranker = reranker
-        self.name = reranker.name
-        self.model = reranker.model
 
     @property
     def reranker(self) -> Reranker:
         """The asynchronous reranker; its methods must run in the portal's event loop."""
-        return self._reranker
-
-    def ready(self) -> None:
-        """Check that the next call is expected to succeed; see ``Reranker.ready``."""
-        _portal.run(self._reranker.ready())
+        return self._model
 
     def rerank(
         self,
@@ -415,53 +378,28 @@ class SyncReranker:
         metadata: Mapping[str, str] | None = None,
     ) -> Ranking:
         """Rank documents by relevance to a query; see ``Reranker.rerank``."""
-        call = self._reranker.rerank(
+        call = self._model.rerank(
             query, documents, top_k=top_k, return_documents=return_documents, extras=extras,
             request_id=request_id, session_id=session_id, metadata=metadata,
         )  # fmt: skip
         return _portal.run(call)
 
-    def cancel(self, request_id: str) -> bool:
-        """Cancel a call that another thread is waiting for; see ``Reranker.cancel``."""
-        return _portal.run(self._reranker.cancel(request_id))
 
-    def close(self) -> None:
-        """Release the connections; see ``Reranker.close``."""
-        _portal.run(self._reranker.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<sync {self._reranker!r}>"
-
-
-def _blocking_embedder(function: Callable[P, Embedder]) -> Callable[P, SyncEmbedder]:
+def _block(function: Callable[P, M], kind: Callable[[M], S]) -> Callable[P, S]:
     @wraps(function)
-    def connect(*arguments: P.args, **settings: P.kwargs) -> SyncEmbedder:
-        return SyncEmbedder(function(*arguments, **settings))
+    def connect(*arguments: P.args, **settings: P.kwargs) -> S:
+        return kind(function(*arguments, **settings))
 
     return connect
 
 
-def _blocking_reranker(function: Callable[P, Reranker]) -> Callable[P, SyncReranker]:
-    @wraps(function)
-    def connect(*arguments: P.args, **settings: P.kwargs) -> SyncReranker:
-        return SyncReranker(function(*arguments, **settings))
-
-    return connect
-
-
-connect_embedder = _blocking_embedder(connect_embedder_async)
+connect_embedder = _block(connect_embedder_async, SyncEmbedder)
 """Open an embedding model whose calls block; see ``dragoman.connect_embedder``."""
 
-connect_reranker = _blocking_reranker(connect_reranker_async)
+connect_reranker = _block(connect_reranker_async, SyncReranker)
 """Open a reranking model whose calls block; see ``dragoman.connect_reranker``."""
 
-connect = _blocking(connect_async)
+connect = _block(connect_async, SyncProvider)
 """Open a model whose calls block; see ``dragoman.connect``."""
 
 
