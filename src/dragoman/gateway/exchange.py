@@ -28,7 +28,7 @@ from ..events import Event, MessageComplete
 from ..messages import LossWarning, Request, new_ulid
 from ..middleware.attempts import CallEnd
 from ..middleware.redis_limiter import LimiterUnavailableError
-from ..provider import Provider, Reply
+from ..provider import Model, Provider, Reply
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.fields import read_body
@@ -449,7 +449,7 @@ class Exchange:
         provider.check(request)
         return request
 
-    async def _count(self, key: Key, provider: Provider) -> None:
+    async def _count(self, key: Key, provider: Model) -> None:
         """Count the request against its key's limits; raise an error if a limit is reached."""
         # the operator may have added limits that workers without a shared ledger cannot count
         if not self.service.can_count(key):

@@ -8,12 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..errors import (
-    InvalidModelError,
-    InvalidRequestError,
-    OverloadedError,
-    QuotaExceededError,
-)
+from ..errors import InvalidModelError, InvalidRequestError, OverloadedError
 from ..middleware.attempts import Attempt, CallEnd
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
@@ -22,13 +17,9 @@ from .accounts import charge, describe_inbound
 from .evidence import LARGE
 from .exchange import Action, Exchange, GoneError, Scope, Send, too_slow
 from .interruption import Receive
-from .keys import Key
 
 MAX_TEXTS = 10_000
 """The maximum number of texts or documents in one client request."""
-
-# seconds by which a lease outlasts the reply timeout, so that the end of the call can be recorded
-_SPARE = 60.0
 
 
 class RetrievalHandler:
@@ -70,7 +61,7 @@ class RetrievalExchange(Exchange):
         self.held = 0
         model = self._find_model(asked.request.model)
         if self.limited is not None:
-            await self._admit_key(self.limited, model)
+            await self._count(self.limited, model)
         self.asked = replace(asked.request, model=model.model, request_id=self.id)
         self.found = model
         answer = self.answer = await self._ask(model, self.asked)
@@ -94,20 +85,6 @@ class RetrievalExchange(Exchange):
         model = self.models.find_retrieval(name, self.retrieval.operation)
         self.model = name
         return model
-
-    async def _admit_key(self, key: Key, model: RetrievalModel) -> None:
-        if not self.service.can_count(key):
-            raise QuotaExceededError(
-                "this key has limits, and the gateway's workers have no shared ledger to count "
-                "them in"
-            )
-        if key.has_budget and model.priced_as.find_problem() is not None:
-            raise QuotaExceededError(
-                "this model has no known price, so this key's budget cannot be kept"
-            )
-        self.lease = await self.service.ledger.admit(
-            key, self.service.bounds.reply_seconds + _SPARE
-        )
 
     async def _ask(self, model: Any, request: Any) -> Any:
         self.interruption.watch()

@@ -200,7 +200,9 @@ class ChatDragoman(BaseChatModel):
         if name not in self._portals:
             own = self.provider if name == self._name else None
             self._portals[name] = (
-                SyncProvider(own) if own is not None else open_blocking(self._open(name))
+                SyncProvider(own)
+                if own is not None
+                else open_blocking(self._open(name), SyncProvider)
             )
         return self._portals[name]
 

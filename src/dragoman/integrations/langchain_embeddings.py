@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from ..retrieval import Embedder, connect_embedder
 from ..retrieval import Embeddings as Embedded
 from ..sync import SyncEmbedder
-from .loops import PerLoop, open_blocking_embedder
+from .loops import PerLoop, open_blocking
 from .losses import warn_of_losses
 
 
@@ -89,7 +89,7 @@ class DragomanEmbeddings(BaseModel, Embeddings):
         return (
             SyncEmbedder(self.embedder)
             if self.embedder is not None
-            else open_blocking_embedder(self._open())
+            else open_blocking(self._open(), SyncEmbedder)
         )
 
     async def _running(self) -> Embedder:

@@ -46,7 +46,7 @@ from ..provider import Provider, connect
 from ..registry import Registry
 from ..retrieval import Embedder, connect_embedder
 from ..sync import SyncEmbedder, SyncProvider
-from .loops import PerLoop, open_blocking, open_blocking_embedder
+from .loops import PerLoop, open_blocking
 from .losses import warn_of_losses
 
 PREFIX = "dragoman/"
@@ -94,7 +94,7 @@ class DragomanModel(_Described, llm.Model):  # type: ignore[misc]
     ) -> Iterator[StreamEvent]:
         """Call the model, and yield its reply as events."""
         if self._provider is None:
-            self._provider = open_blocking(self._open(self.name))
+            self._provider = open_blocking(self._open(self.name), SyncProvider)
         arguments = make_arguments(prompt)
         if not stream:
             reply = self._provider.complete(**arguments)
@@ -154,7 +154,7 @@ class DragomanEmbeddingModel(EmbeddingModel):
         if not texts:
             return
         if self._embedder is None:
-            self._embedder = open_blocking_embedder(self._open(self.name))
+            self._embedder = open_blocking(self._open(self.name), SyncEmbedder)
         answer = self._embedder.embed(texts)
         warn_of_losses(answer.warnings, stacklevel=2)
         yield from answer.vectors.tolist()

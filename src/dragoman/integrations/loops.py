@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from ..provider import Provider
-from ..retrieval import Embedder
-from ..sync import SyncEmbedder, SyncProvider, close_soon
+from ..provider import Model
+from ..sync import close_soon
 
-ModelT = TypeVar("ModelT", bound=Provider | Embedder)
+ModelT = TypeVar("ModelT", bound=Model)
+BlockingT = TypeVar("BlockingT")
 
 
 class PerLoop(Generic[ModelT]):
@@ -41,22 +41,15 @@ class PerLoop(Generic[ModelT]):
         return self._opened[loop]
 
 
-async def _close_at_the_end(model: Provider | Embedder) -> AsyncGenerator[None]:
+async def _close_at_the_end(model: Model) -> AsyncGenerator[None]:
     try:
         yield
     finally:
         await model.close()
 
 
-def open_blocking(provider: Provider) -> SyncProvider:
-    """Wrap a provider for blocking calls; close it when the wrapper is garbage-collected."""
-    blocking = SyncProvider(provider)
-    weakref.finalize(blocking, close_soon, provider).atexit = False
-    return blocking
-
-
-def open_blocking_embedder(embedder: Embedder) -> SyncEmbedder:
-    """Wrap an embedder for blocking calls; close it when the wrapper is garbage-collected."""
-    blocking = SyncEmbedder(embedder)
-    weakref.finalize(blocking, close_soon, embedder).atexit = False
+def open_blocking(model: ModelT, kind: Callable[[ModelT], BlockingT]) -> BlockingT:
+    """Wrap a model for blocking calls; close it when the wrapper is garbage-collected."""
+    blocking = kind(model)
+    weakref.finalize(blocking, close_soon, model).atexit = False
     return blocking

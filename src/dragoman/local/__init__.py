@@ -9,27 +9,23 @@ opens a model that ``dragoman local pull NAME`` has downloaded, and
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..errors import InvalidModelError, ModelNotLoadedError
-from ..events import Event
 from ..messages import Request, System
-from ..middleware.layer import Wrapper
-from ..provider import Provider, Served, connect
+from ..provider import Provider, connect
 from ..transport import Timeouts
 from ..wire import SwapPlan
 from .catalog import CatalogModel, Defaults
 from .embedder import LocalEmbedder, open_local_embedder
 from .pull import Found, LocalModel, check_model, find_model, list_models, pull_model, remove_model
 from .server import LocalServer, LocalServerError, is_installed
-from .start import CONTEXT, default_threads, open_server
+from .serving import LocalServing
+from .start import CONTEXT, open_server
 from .store import WeightsError
 
 __all__ = [
@@ -53,7 +49,7 @@ __all__ = [
 ]
 
 
-class LocalProvider(Wrapper):
+class LocalProvider(LocalServing):
     """A provider with its own server, which starts with the first call and stops with ``close()``.
 
     ``model`` is a name in the catalogue, the name of a downloaded model, or a path. ``threads`` is
@@ -61,8 +57,6 @@ class LocalProvider(Wrapper):
     value, which is 1. A model of the catalogue has defaults for the system prompt, the temperature
     and ``max_tokens``, which apply if a call sets none.
     """
-
-    name = "local"
 
     def __init__(
         self,
@@ -72,85 +66,20 @@ class LocalProvider(Wrapper):
         threads: int | None = None,
         **settings: Any,
     ) -> None:
-        try:
-            self._found = find_model(model)
-        except WeightsError as error:
-            unknown = InvalidModelError(str(error), provider=self.name, model=str(model))
-            unknown.advice = ""  # no advice is needed, since the message lists the known names
-            raise unknown from error
+        super().__init__(model, threads, settings)
         entry = self._found.entry
-        self.model = entry.model if entry is not None else self._found.name
         self._defaults = entry.defaults if entry is not None else Defaults()
         self._context = context or (entry.context if entry is not None else CONTEXT)
-        self._threads = threads or default_threads(entry)
-        self._settings = settings
-        self._server: LocalServer | None = None
-        self._inner: Provider | None = None
-        self._starting = asyncio.Lock()
-        declared = settings.pop("capabilities", None)
-        known = Capabilities.of(
-            {"max_context_tokens": self._context, "supports_images": False},
-            "catalogue",
-            by="local",
-        )
-        if declared is not None:
-            known = known.merged(
-                declared if isinstance(declared, Capabilities) else Capabilities.of(declared)
-            )
-        self.capabilities = known
-
-    def parts(self) -> tuple[Provider, ...]:
-        return ()
+        self._know({"max_context_tokens": self._context, "supports_images": False})
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings that ``describe`` shows, such as the model and the threads."""
         defaults = {key: getattr(self._defaults, key) for key in Defaults.__struct_fields__}
         sent = {key: value for key, value in defaults.items() if value is not None}
-        return {"model": self.model, "threads": self._threads, "context": self._context, **sent}
-
-    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
-        inner = await self._start()
-        async with aclosing(inner.open(self._with_defaults(request))) as reply:
-            served.reply = reply
-            while batch := await reply.next():
-                yield batch
-
-    async def ready(self) -> None:
-        inner = await self._start()
-        await inner.ready()
-
-    async def close(self) -> None:
-        inner, self._inner = self._inner, None
-        server, self._server = self._server, None
-        if inner is not None:
-            await inner.close()
-        if server is not None:
-            await asyncio.to_thread(server.stop)
+        return {**super().settings(), **sent}
 
     def plan(self, messages: Any) -> SwapPlan:
         # Planning sends nothing, so no server is needed and the address does not matter.
         return self._connect("http://127.0.0.1:1", "").plan(messages)
-
-    async def _start(self) -> Provider:
-        async with self._starting:
-            if self._inner is None or self._server is None or not self._server.is_alive():
-                try:
-                    self._server = await asyncio.to_thread(self._prepare)
-                    url = await asyncio.to_thread(self._server.start)
-                except (LocalServerError, WeightsError) as error:
-                    failed = ModelNotLoadedError(str(error), provider=self.name, model=self.model)
-                    # The message already contains advice. The error is permanent, so do not retry.
-                    failed.advice, failed.transient = "", False
-                    raise failed from error
-                self._inner = self._connect(url, self._server.key)
-            return self._inner
-
-    def _prepare(self) -> LocalServer:
-        """Return a server for the model's file; download the default model if it is missing."""
-        found = self._found
-        if found == find_model(None):
-            pull_model(found.name)
-        return open_server(found, context=self._context, threads=self._threads)
 
     def _connect(self, url: str, key: str) -> Provider:
         # llama.cpp serves its one model under every name. If the chat template does not support

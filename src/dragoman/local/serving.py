@@ -1,0 +1,108 @@
+"""``LocalServing``: a model with its own server, which starts with the first call."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from ..capabilities import Capabilities
+from ..errors import InvalidModelError, ModelNotLoadedError
+from ..events import Event
+from ..middleware.layer import Wrapper
+from ..provider import Model, Served
+from .pull import find_model, pull_model
+from .server import LocalServer, LocalServerError
+from .start import default_threads, open_server
+from .store import WeightsError
+
+
+class LocalServing(Wrapper):
+    """A model with its own server, which starts with the first call and stops with ``close()``."""
+
+    name = "local"
+    _context: int
+
+    def __init__(
+        self, model: str | Path | None, threads: int | None, settings: dict[str, Any]
+    ) -> None:
+        try:
+            self._found = find_model(model)
+        except WeightsError as error:
+            unknown = InvalidModelError(str(error), provider=self.name, model=str(model))
+            unknown.advice = ""  # no advice is needed, since the message lists the known names
+            raise unknown from error
+        entry = self._found.entry
+        self.model = entry.model if entry is not None else self._found.name
+        self._threads = threads or default_threads(entry)
+        self._declared = settings.pop("capabilities", None)
+        self._settings = settings
+        self._server: LocalServer | None = None
+        self._inner: Model | None = None
+        self._starting = asyncio.Lock()
+
+    def parts(self) -> tuple[Model, ...]:
+        return ()
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"model": self.model, "threads": self._threads, "context": self._context}
+
+    async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
+        inner = await self._start()
+        async with aclosing(inner.open(self._with_defaults(request))) as reply:
+            served.reply = reply
+            while batch := await reply.next():
+                yield batch
+
+    async def ready(self) -> None:
+        inner = await self._start()
+        await inner.ready()
+
+    async def close(self) -> None:
+        inner, self._inner = self._inner, None
+        server, self._server = self._server, None
+        if inner is not None:
+            await inner.close()
+        if server is not None:
+            await asyncio.to_thread(server.stop)
+
+    @abstractmethod
+    def _connect(self, url: str, key: str) -> Model:
+        """Return the model at the server's address."""
+
+    def _with_defaults(self, request: Any) -> Any:
+        """Return a request with the model's own defaults."""
+        return request
+
+    def _know(self, facts: Mapping[str, Any]) -> None:
+        """Set the capabilities: the facts of the catalogue, and those that the caller declared."""
+        known, declared = Capabilities.of(facts, "catalogue", by="local"), self._declared
+        if declared is not None:
+            known = known.merged(
+                declared if isinstance(declared, Capabilities) else Capabilities.of(declared)
+            )
+        self.capabilities = known
+
+    async def _start(self) -> Model:
+        async with self._starting:
+            if self._inner is None or self._server is None or not self._server.is_alive():
+                try:
+                    self._server = await asyncio.to_thread(self._prepare)
+                    url = await asyncio.to_thread(self._server.start)
+                except (LocalServerError, WeightsError) as error:
+                    failed = ModelNotLoadedError(str(error), provider=self.name, model=self.model)
+                    # The message already contains advice. The error is permanent, so do not retry.
+                    failed.advice, failed.transient = "", False
+                    raise failed from error
+                self._inner = self._connect(url, self._server.key)
+            return self._inner
+
+    def _prepare(self) -> LocalServer:
+        """Return a server for the model's file; download the default model if it is missing."""
+        found, embeds = self._found, self.operation == "embed"
+        if found == find_model(None):
+            pull_model(found.name)
+        return open_server(found, context=self._context, threads=self._threads, embeds=embeds)
