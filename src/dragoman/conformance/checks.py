@@ -56,7 +56,7 @@ class Check(Struct, frozen=True):
 
     name: str
     title: str
-    run: Callable[[Server], Awaitable[str]]
+    run: Callable[[Any], Awaitable[str]]
     optional: bool = False
 
 

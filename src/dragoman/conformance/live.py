@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from msgspec.structs import replace
+
 from ..capabilities import Capabilities
 from ..errors import (
     InvalidModelError,
@@ -115,11 +117,20 @@ async def _run_all(
 
 
 async def _run(server: Server, check: Check) -> CheckOutcome:
+    outcome = await run_check(check, server)
+    evidence = server.witness.take()
+    return replace(
+        outcome, evidence=evidence[-3:] if outcome.status in ("fail", "unsupported") else ()
+    )
+
+
+async def run_check(check: Check, subject: Any) -> CheckOutcome:
+    """Run a check of a server or a model, and return its outcome without evidence."""
     began = time.perf_counter()
     status: Status = "pass"
     about = True
     try:
-        detail = await check.run(server)
+        detail = await check.run(subject)
     except NotApplicable as found:
         status, detail = "not_applicable", str(found)
     except Unsupported as found:
@@ -142,11 +153,8 @@ async def _run(server: Server, check: Check) -> CheckOutcome:
             f"the check itself failed: {type(error).__name__}: {scrub(str(error))}",
             False,
         )
-    evidence = server.witness.take()
-    kept = evidence[-3:] if status in ("fail", "unsupported") else ()
-    return CheckOutcome(
-        check.name, check.title, status, detail, kept, round(time.perf_counter() - began, 3), about
-    )
+    seconds = round(time.perf_counter() - began, 3)
+    return CheckOutcome(check.name, check.title, status, detail, (), seconds, about)
 
 
 def _classify_rejection(error: ProviderError, check: Check) -> Status:

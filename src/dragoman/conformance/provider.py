@@ -61,16 +61,21 @@ class Kit:
     @contextlib.asynccontextmanager
     async def open(self, factory: Factory | None = None) -> AsyncIterator[Provider]:
         """Return a context manager that opens a new provider and closes it at the end."""
-        made = (factory or self.factory)()
-        provider = await made if inspect.isawaitable(made) else made
-        if not isinstance(provider, Provider):
-            raise Violation(
-                f"the factory made {type(provider).__name__}, which is not a dragoman.Provider"
-            )
-        try:
-            yield provider
-        finally:
-            await provider.close()
+        async with open_made(factory or self.factory, Provider, "a dragoman.Provider") as made:
+            yield made
+
+
+@contextlib.asynccontextmanager
+async def open_made(factory: Callable[[], Any], kind: Any, name: str) -> AsyncIterator[Any]:
+    """Open the model that a factory makes, check its type, and close it at the end."""
+    made = factory()
+    model = await made if inspect.isawaitable(made) else made
+    if not isinstance(model, kind):
+        raise Violation(f"the factory made {type(model).__name__}, which is not {name}")
+    try:
+        yield model
+    finally:
+        await model.close()
 
 
 class Spy:
@@ -119,8 +124,8 @@ class ProviderCase:
     """One case for the provider under test. Run ``await case.run()`` or ``case.run_sync()``."""
 
     name: str
-    check: Callable[[Kit], Awaitable[None]]
-    kit: Kit
+    check: Callable[[Any], Awaitable[None]]
+    kit: Any
 
     def __str__(self) -> str:
         return self.name

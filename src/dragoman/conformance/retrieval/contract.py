@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 from ...errors import InvalidRequestError, ProviderError, UnsupportedFeatureError
 from ...events import Usage
 from ...retrieval import Embedder, Embeddings, Ranking, Reranker, RetrievalModel, Vectors
-from ..provider import leave_out, run_case
+from ..provider import ProviderCase, leave_out, open_made
 from ..violation import Violation, demand, demand_same
 
 Factory = Callable[[], RetrievalModel | Awaitable[RetrievalModel]]
@@ -28,7 +27,7 @@ TEXTS = (
 )
 # Minimum cosine of two vectors of the same text; they differ because computation in batches rounds
 # differently.
-_NEAR = 0.999
+NEAR = 0.999
 
 
 @dataclass(frozen=True)
@@ -45,37 +44,13 @@ class RetrievalKit:
     @contextlib.asynccontextmanager
     async def open(self, factory: Factory | None = None) -> AsyncIterator[Any]:
         """Return a context manager that opens a new model and closes it at the end."""
-        made = (factory or self.factory)()
-        model = await made if inspect.isawaitable(made) else made
-        if not isinstance(model, Embedder | Reranker):
-            raise Violation(
-                f"the factory made {type(model).__name__}, which is neither an Embedder nor a "
-                "Reranker"
-            )
-        try:
-            yield model
-        finally:
-            await model.close()
+        kinds = Embedder | Reranker
+        async with open_made(factory or self.factory, kinds, "an Embedder or a Reranker") as made:
+            yield made
 
 
-@dataclass(frozen=True)
-class RetrievalModelCase:
+class RetrievalModelCase(ProviderCase):
     """One case for the model under test. Run ``await case.run()`` or ``case.run_sync()``."""
-
-    name: str
-    check: Callable[[RetrievalKit], Awaitable[None]]
-    kit: RetrievalKit
-
-    def __str__(self) -> str:
-        return self.name
-
-    async def run(self) -> None:
-        """Test the model with the case; raise ``Violation`` if it breaks the contract."""
-        await run_case(self.name, self.check, self.kit)
-
-    def run_sync(self) -> None:
-        """Run the case in a test that has no event loop."""
-        asyncio.run(self.run())
 
 
 def retrieval_suite(
@@ -158,7 +133,7 @@ def _demand_near(found: Any, wanted: Any, what: str) -> None:
     """Check that two answers are nearly equal: vectors by their angle, rankings by their order."""
     if isinstance(wanted, Embeddings):
         for at, (one, other) in enumerate(zip(found.vectors, wanted.vectors, strict=True)):
-            demand(find_cosine(one, other) >= _NEAR, f"{what}: the vector of text {at} differs")
+            demand(find_cosine(one, other) >= NEAR, f"{what}: the vector of text {at} differs")
         return
     scores = [
         {each.index: round(each.relevance_score, 3) for each in answer.results}
@@ -200,7 +175,7 @@ async def _check_order(kit: RetrievalKit) -> None:
             for row, text in zip(together.vectors, kit.texts, strict=True):
                 alone = (await _ask(model, kit, [text])).vectors[0]
                 demand(
-                    find_cosine(row, alone) >= _NEAR,
+                    find_cosine(row, alone) >= NEAR,
                     f"the vector of {text!r} is another if it is sent alone",
                 )
             return
