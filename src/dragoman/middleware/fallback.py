@@ -200,10 +200,27 @@ class Fallback(Wrapper):
 
         If none is ready, raise the error of the last candidate, with the other errors as notes.
         """
-        await _find_ready(self._candidates)
+        passed: list[tuple[Any, str, ProviderError]] = []
+        for candidate in self._candidates:
+            try:
+                await candidate.ready()
+                return
+            except ProviderError as error:
+                passed.append((candidate, _error_name(error), error))
+        _, _, last = passed.pop()
+        _add_notes(last, passed)
+        raise last
 
     async def close(self) -> None:
-        await _close_all(self._candidates)
+        """Close every candidate, even if closing one fails; then raise the first error."""
+        failures: list[Exception] = []
+        for candidate in self._candidates:
+            try:
+                await candidate.close()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def estimate_input_tokens(
         self, messages: Messages, tools: Any = None, system_prompt: str | None = None
@@ -392,32 +409,3 @@ def _switch(passed: tuple[Any, str, ProviderError], to: Any, request: Any) -> Ro
 def _add_notes(error: ProviderError, passed: Sequence[tuple[Any, str, ProviderError]]) -> None:
     for candidate, reason, earlier in passed:
         error.add_note(f"before that, {_target(candidate)}: {reason}: {earlier}")
-
-
-async def _find_ready(candidates: Sequence[Model]) -> None:
-    """Check that at least one candidate is ready.
-
-    If none is ready, raise the error of the last candidate, with the other errors as notes.
-    """
-    passed: list[tuple[Any, str, ProviderError]] = []
-    for candidate in candidates:
-        try:
-            await candidate.ready()
-            return
-        except ProviderError as error:
-            passed.append((candidate, _error_name(error), error))
-    _, _, last = passed.pop()
-    _add_notes(last, passed)
-    raise last
-
-
-async def _close_all(candidates: Sequence[Model]) -> None:
-    """Close every candidate, even if closing one fails; then raise the first error."""
-    failures: list[Exception] = []
-    for candidate in candidates:
-        try:
-            await candidate.close()
-        except Exception as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]

@@ -210,7 +210,7 @@ def _lines(provider: Model) -> list[str]:
     settings = ", ".join([f"{name}={_show(value)}" for name, value in provider.settings().items()])
     lines = [f"{type(provider).__name__}({settings})"]
     parts = provider.parts()
-    if isinstance(provider, Middleware):
+    if isinstance(provider, Middleware) and len(parts) == 1:
         return lines + _lines(parts[0])
     for number, part in enumerate(parts, 1):
         first, *rest = _lines(part)

@@ -80,6 +80,8 @@ class Retry(Wrapper, Middleware):
             raise ValueError("Retry: reask and per_attempt_override are settings of chats")
         self._classifier = classifier
         self._reask = reask
+        given = classifier is not None or reask is not None
+        self._may_hold = given and self.operation == "chat"
         self._clock = clock
         self._sleep = sleep
 
@@ -95,12 +97,9 @@ class Retry(Wrapper, Middleware):
     async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
         call = _Call(request, self._clock())
         hold = (
-            self.operation == "chat"
+            self._may_hold
             and not request.stream
-            and (
-                self._classifier is not None
-                or (self._reask is not None and request.response_schema is not None)
-            )
+            and (self._classifier is not None or request.response_schema is not None)
         )
         while True:
             visible = False

@@ -8,15 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from ..capabilities import Capabilities
 from ..errors import AuthenticationError, ProviderError, RateLimitError
 from ..events import Event
 from ..messages import Request
-from ..prices import PricedAs
-from ..provider import Messages, Provider, Served
-from ..wire import SwapPlan
+from ..provider import Provider, Served
 from .attempts import Attempt
-from .layer import Wrapper
+from .layer import Middleware, Wrapper
 
 log = logging.getLogger("dragoman")
 
@@ -26,7 +23,7 @@ LIMITED_SECONDS = 30.0
 """Cool-down of a key after a 429 without Retry-After, in seconds."""
 
 
-class KeyRotation(Wrapper):
+class KeyRotation(Wrapper, Middleware):
     """Several providers for the same model that differ only in their keys.
 
     A call uses the key that served the previous call. If the server replies with 401, 402, 403 or
@@ -42,22 +39,11 @@ class KeyRotation(Wrapper):
             raise ValueError("KeyRotation: providers is empty")
         if len({(each.name, each.model) for each in providers}) > 1:
             raise ValueError("KeyRotation: providers must be of one name and model")
+        super().__init__(providers[0])
         self._providers = tuple(providers)
         self._clock = clock
         self._current = 0
         self._until = [0.0] * len(self._providers)
-        self.name = self._providers[0].name
-        self.model = self._providers[0].model
-
-    @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]
-        """The known capabilities of the model."""
-        return self._providers[0].capabilities
-
-    @property
-    def token_family(self) -> str:  # type: ignore[override]
-        """The tokenizer family used to estimate token counts for the model."""
-        return self._providers[0].token_family
 
     def parts(self) -> tuple[Provider, ...]:
         return self._providers
@@ -95,18 +81,7 @@ class KeyRotation(Wrapper):
         for provider in self._providers:
             await provider.close()
 
-    def estimate_input_tokens(
-        self, messages: Messages, tools: Any = None, system_prompt: str | None = None
-    ) -> int:
-        return self._providers[0].estimate_input_tokens(messages, tools, system_prompt)
-
-    def plan(self, messages: Messages) -> SwapPlan:
-        return self._providers[0].plan(messages)
-
     # --- private methods of the key rotation
-
-    def _find_seller(self) -> PricedAs:
-        return self._providers[0].priced_as
 
     def _order(self) -> list[int]:
         """Return the indices of the usable keys, the current key first.
