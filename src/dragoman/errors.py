@@ -63,6 +63,7 @@ __all__ = [
     "cut",
     "keep_headers",
     "quote",
+    "release_frames",
     "scrub",
     "without_frames",
 ]
