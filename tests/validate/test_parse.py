@@ -40,130 +40,59 @@ READ: dict[str, tuple[Any, list[d.Message]]] = {
     "any mapping": ([MappingProxyType({"role": "user", "content": "u"})], [d.User("u")]),
     # messages as records of the message specification
     "seed: a conversation": (
-        [
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": "u"},
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [{"id": "1", "name": "f", "arguments": {"a": 1}}],
-            },
-            {"role": "tool", "content": "r", "tool_call_id": "1"},
-        ],
-        [
-            d.System("s"),
-            d.User("u"),
-            d.Assistant(tool_calls=[d.ToolCall("1", "f", {"a": 1})]),
-            d.ToolResult("1", "r"),
-        ],
-    ),
+        [{"role": "system", "content": "s"}, {"role": "user", "content": "u"},
+         {"role": "assistant", "content": "",
+          "tool_calls": [{"id": "1", "name": "f", "arguments": {"a": 1}}]},
+         {"role": "tool", "content": "r", "tool_call_id": "1"}],
+        [d.System("s"), d.User("u"), d.Assistant(tool_calls=[d.ToolCall("1", "f", {"a": 1})]),
+         d.ToolResult("1", "r")]),
     "seed: arguments that could not be read": (
         [assistant(content="x", tool_calls=[{"id": "1", "name": "f", "arguments": None}])],
         [d.Assistant("x", tool_calls=[d.ToolCall("1", "f", None)])]),
     "seed: images": (
-        [
-            user(
-                {"type": "text", "text": "t"},
-                {"type": "image", "source": {"type": "url", "url": "https://x"}},
-                {
-                    "type": "image",
-                    "source": {"type": "inline", "base64_data": "aGk="},
-                    "media_type": "image/png",
-                    "detail": "low",
-                },
-                {"type": "image", "source": d.Inline("aGk="), "media_type": "image/png"},
-            )
-        ],
-        [
-            d.User(
-                [
-                    d.Text("t"),
-                    d.Image(d.Url("https://x")),
-                    d.Image(d.Inline("aGk="), "image/png", "low"),
-                    d.Image(d.Inline("aGk="), "image/png"),
-                ]
-            )
-        ],
-    ),
+        [user({"type": "text", "text": "t"},
+              {"type": "image", "source": {"type": "url", "url": "https://x"}},
+              {"type": "image", "source": {"type": "inline", "base64_data": "aGk="},
+               "media_type": "image/png", "detail": "low"},
+              {"type": "image", "source": d.Inline("aGk="), "media_type": "image/png"})],
+        [d.User([d.Text("t"), d.Image(d.Url("https://x")),
+                 d.Image(d.Inline("aGk="), "image/png", "low"),
+                 d.Image(d.Inline("aGk="), "image/png")])]),
     "seed: signed blocks": (
-        [
-            assistant(
-                content=[
-                    {"type": "thinking", "text": "hm", "signature": "s1"},
-                    {"type": "thinking", "thinking": "hm too"},
-                    {"type": "redacted_thinking", "data": "xx"},
-                    {"type": "text", "text": "t", "signature": "s2"},
-                ],
-                tool_calls=[{"id": "1", "name": "f", "arguments": {}, "signature": "s3"}],
-            )
-        ],
-        [
-            d.Assistant(
-                [
-                    d.Thinking("hm", d.Continuity("s1")),
-                    d.Thinking("hm too"),
-                    d.RedactedThinking("xx"),
-                    d.Text("t", d.Continuity("s2")),
-                    d.ToolCall("1", "f", {}, d.Continuity("s3")),
-                ]
-            )
-        ],
-    ),
+        [assistant(
+             content=[{"type": "thinking", "text": "hm", "signature": "s1"},
+                      {"type": "thinking", "thinking": "hm too"},
+                      {"type": "redacted_thinking", "data": "xx"},
+                      {"type": "text", "text": "t", "signature": "s2"}],
+             tool_calls=[{"id": "1", "name": "f", "arguments": {}, "signature": "s3"}])],
+        [d.Assistant([d.Thinking("hm", d.Continuity("s1")), d.Thinking("hm too"),
+                      d.RedactedThinking("xx"), d.Text("t", d.Continuity("s2")),
+                      d.ToolCall("1", "f", {}, d.Continuity("s3"))])]),
     # messages as dictionaries of the Chat Completions API
     "chat: developer": ([{"role": "developer", "content": "s"}], [d.System("s")]),
     "chat: parts": (
-        [
-            user(
-                {"type": "text", "text": "t"},
-                {"type": "image_url", "image_url": {"url": "https://x", "detail": "high"}},
-                {"type": "image_url", "image_url": "https://y"},
-                {
-                    "type": "file",
-                    "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="},
-                },
-                {"type": "file", "file": {"file_data": "data:text/plain;base64,a\nGk="}},
-            )
-        ],
-        [
-            d.User(
-                [
-                    d.Text("t"),
-                    d.Image(d.Url("https://x"), detail="high"),
-                    d.Image(d.Url("https://y")),
-                    d.Document(d.Inline("aGk="), "application/pdf", "a.pdf"),
-                    d.Document(d.Inline("a\nGk="), "text/plain"),
-                ]
-            )
-        ],
-    ),
+        [user({"type": "text", "text": "t"},
+              {"type": "image_url", "image_url": {"url": "https://x", "detail": "high"}},
+              {"type": "image_url", "image_url": "https://y"},
+              {"type": "file",
+               "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="}},
+              {"type": "file", "file": {"file_data": "data:text/plain;base64,a\nGk="}})],
+        [d.User([d.Text("t"), d.Image(d.Url("https://x"), detail="high"),
+                 d.Image(d.Url("https://y")),
+                 d.Document(d.Inline("aGk="), "application/pdf", "a.pdf"),
+                 d.Document(d.Inline("a\nGk="), "text/plain")])]),
     "chat: calls": (
-        [
-            assistant(
-                content=None,
-                tool_calls=[
-                    {
-                        "id": "1",
-                        "type": "function",
-                        "function": {"name": "f", "arguments": '{"a": 1}'},
-                        "index": 0,
-                    },
-                    {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}},
-                    {"id": "3", "type": "function", "function": {"name": "h", "arguments": " \n"}},
-                    {"id": "4", "type": "function", "function": {"name": "i"}},
-                ],
-            )
-        ],
-        [
-            d.Assistant(
-                tool_calls=[
-                    d.ToolCall("1", "f", {"a": 1}),
-                    d.ToolCall("2", "g", {}),
-                    d.ToolCall("3", "h", {}),
-                    d.ToolCall("4", "i", None),
-                ]
-            )
-        ],
-    ),
+        [assistant(
+             content=None,
+             tool_calls=[
+                 {"id": "1", "type": "function",
+                  "function": {"name": "f", "arguments": '{"a": 1}'}, "index": 0},
+                 {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}},
+                 {"id": "3", "type": "function", "function": {"name": "h", "arguments": " \n"}},
+                 {"id": "4", "type": "function", "function": {"name": "i"}}])],
+        [d.Assistant(tool_calls=[
+                         d.ToolCall("1", "f", {"a": 1}), d.ToolCall("2", "g", {}),
+                         d.ToolCall("3", "h", {}), d.ToolCall("4", "i", None)])]),
     "chat: a refusal": ([assistant(content=None, refusal="no")], [d.Assistant("no")]),
     "chat: a refusal among parts": ([assistant(content=[{"type": "refusal", "refusal": "no"}])],
                                     [d.Assistant("no")]),
@@ -187,54 +116,21 @@ READ: dict[str, tuple[Any, list[d.Message]]] = {
     "is_error of none": ([{"role": "tool", "tool_call_id": "1", "content": "", "is_error": None}],
                          [d.ToolResult("1", "")]),
     "documents": (
-        [
-            user(
-                {"type": "document", "source": {"type": "url", "url": "https://x"}},
-                {
-                    "type": "document",
-                    "source": d.Url("u"),
-                    "media_type": "text/plain",
-                    "name": "n",
-                },
-            )
-        ],
-        [d.User([d.Document(d.Url("https://x")), d.Document(d.Url("u"), "text/plain", "n")])],
-    ),
+        [user({"type": "document", "source": {"type": "url", "url": "https://x"}},
+              {"type": "document", "source": d.Url("u"), "media_type": "text/plain",
+               "name": "n"})],
+        [d.User([d.Document(d.Url("https://x")), d.Document(d.Url("u"), "text/plain", "n")])]),
     "state with its issuer": (
-        [
-            assistant(
-                content=[
-                    {"type": "opaque", "data": [1], "continuity": d.Continuity(opaque=2)},
-                    {"type": "opaque"},
-                    {
-                        "type": "tool_call",
-                        "id": "1",
-                        "name": "f",
-                        "arguments": {},
-                        "continuity": {
-                            "signature": "s",
-                            "issuer": {"wire": "gemini"},
-                            "replayable": False,
-                        },
-                    },
-                ]
-            )
-        ],
-        [
-            d.Assistant(
-                [
-                    d.Opaque([1], d.Continuity(opaque=2)),
-                    d.Opaque(None),
-                    d.ToolCall(
-                        "1",
-                        "f",
-                        {},
-                        d.Continuity("s", issuer=d.Issuer("gemini"), replayable=False),
-                    ),
-                ]
-            )
-        ],
-    ),
+        [assistant(content=[{"type": "opaque", "data": [1], "continuity": d.Continuity(opaque=2)},
+                            {"type": "opaque"},
+                            {"type": "tool_call", "id": "1", "name": "f", "arguments": {},
+                             "continuity": {
+                                 "signature": "s", "issuer": {"wire": "gemini"},
+                                 "replayable": False}}])],
+        [d.Assistant([d.Opaque([1], d.Continuity(opaque=2)), d.Opaque(None),
+                      d.ToolCall(
+                          "1", "f", {},
+                          d.Continuity("s", issuer=d.Issuer("gemini"), replayable=False))])]),
     "state on a user's text": ([user({"type": "text", "text": "t", "signature": "s"})],
                                [d.User([d.Text("t", d.Continuity("s"))])]),
 }  # fmt: skip

@@ -57,46 +57,22 @@ OWN: dict[str, tuple[str, dict[str, Any], str]] = {
             "modelId": "m",
             "system": [{"text": "Be terse."}, {"cachePoint": {"type": "default", "ttl": "1h"}}],
             "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        {"text": "Hi"},
-                        {"audio": {"format": "wav", "source": {"bytes": "aGk="}}},
-                    ],
-                },
-                {
-                    "role": "assistant",
-                    "content": [
-                        {
-                            "toolUse": {
-                                "toolUseId": "t1",
-                                "name": "f",
-                                "input": {"z": "1"},
-                                "type": "tool_use",
-                            }
-                        }
-                    ],
-                },
-                {
-                    "role": "user",
-                    "content": [
-                        {
-                            "toolResult": {
-                                "toolUseId": "t1",
-                                "content": [{"text": "r"}],
-                                "status": "success",
-                            }
-                        },
-                        {"cachePoint": {"type": "default", "ttl": "1h"}},
-                    ],
-                },
-            ],
-            "toolConfig": {
-                "tools": [
-                    {"toolSpec": {"name": "f", "inputSchema": {"json": CLOSED}, "strict": True}},
-                    {"systemTool": {"name": "nova_grounding"}},
-                ]
-            },
+                {"role": "user",
+                 "content": [
+                     {"text": "Hi"}, {"audio": {"format": "wav", "source": {"bytes": "aGk="}}}]},
+                {"role": "assistant",
+                 "content": [{"toolUse": {
+                                  "toolUseId": "t1", "name": "f", "input": {"z": "1"},
+                                  "type": "tool_use"}}]},
+                {"role": "user",
+                 "content": [
+                     {"toolResult": {
+                          "toolUseId": "t1", "content": [{"text": "r"}], "status": "success"}},
+                     {"cachePoint": {"type": "default", "ttl": "1h"}}]}],
+            "toolConfig": {"tools": [
+                               {"toolSpec": {
+                                    "name": "f", "inputSchema": {"json": CLOSED}, "strict": True}},
+                               {"systemTool": {"name": "nova_grounding"}}]},
             "inferenceConfig": {},
             "requestMetadata": {"a": "b"},
         },
