@@ -438,14 +438,6 @@ def test_portable_server_tool_names_are_translated() -> None:
         sent(d.Request([d.User("x")], server_tools=(d.ServerTool("url_context"),)))
 
 
-def test_audio_in_a_tool_result_is_omitted() -> None:
-    call = d.Assistant([d.ToolCall("c", "f", {})])
-    result = d.ToolResult("c", [d.Audio(d.Inline("aGk="), "audio/wav")])
-    body, codes = sent(d.Request([d.User("x"), call, result], (d.Tool("f"),)))
-    assert codes == ["audio_omitted"]
-    assert "aGk=" not in json.dumps(body)
-
-
 def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
     request = plain_request(stream=stream)
     encoder = SERVER.encoder(Asked(request))

@@ -425,19 +425,6 @@ def test_emulated_tool_calls_are_sent_as_text_separate_from_thinking() -> None:
     assert json.loads(sent["content"]) == {"tool": "a_b", "arguments": {"x": '"'}}
 
 
-def test_quirks_are_read_from_a_mapping_and_misspelled_ones_are_rejected() -> None:
-    known = d.Capabilities()
-    codec = OpenAICodec.connect(
-        "m", BASE_URL, {"tools": "schema", "id_rule": {"max_length": 9}}, known, vendor="v"
-    )
-    assert codec.quirks == Quirks(tools="schema", id_rule=IdRule(9))
-    assert codec.issuer_vendor == "v"
-    assert OpenAICodec.connect("m", BASE_URL, codec.quirks, known).quirks == codec.quirks
-    for wrong in ({"tool": "schema"}, {"tools": "native?"}, 7, [1]):
-        with pytest.raises(ValueError, match="quirks"):
-            OpenAICodec.connect("m", BASE_URL, wrong, known)
-
-
 DETAILS = [{"type": "reasoning.encrypted", "data": "x", "index": 0}]
 
 
