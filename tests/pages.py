@@ -73,24 +73,15 @@ def names() -> dict[str, Any]:
         "__name__": "page",
         "dragoman": dragoman,
         "model": model,
-        "messages": [
-            System("Be terse."),
-            User("Name a river."),
-            Assistant("The Rhine."),
-            User("And another?"),
-        ],
-        "tools": [
-            Tool(
-                "look",
-                "Looks at a place.",
-                {"type": "object", "properties": {"place": {"type": "string"}}},
-            )
-        ],
+        "messages": [System("Be terse."), User("Name a river."), Assistant("The Rhine."),
+                     User("And another?")],
+        "tools": [Tool("look", "Looks at a place.",
+                       {"type": "object", "properties": {"place": {"type": "string"}}})],
         "reply": Response(Assistant(ANSWER), "stop", USAGE, model="llama3", provider="openai"),
         "usage": USAGE,
         "when": datetime(2026, 11, 1, 12, tzinfo=UTC),
         "old_cost": Decimal("0.01"),
-    }
+    }  # fmt: skip
 
 
 # --- servers that the examples connect to ------------------------------------------------------

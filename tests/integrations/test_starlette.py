@@ -366,12 +366,8 @@ def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
     chunks.convert(d.TextDelta("m", "r", 0, "A."))
     assert chunks.convert(d.MessageComplete("m", "r", "stop", content)) == [
         {"type": "text-end", "id": "text-0"},
-        {
-            "type": "source-url",
-            "sourceId": "https://a.example",
-            "url": "https://a.example",
-            "title": "A",
-        },
+        {"type": "source-url", "sourceId": "https://a.example", "url": "https://a.example",
+         "title": "A"},
         {"type": "source-document", "sourceId": "f1", "mediaType": "text/plain", "title": "b.txt"},
         {"type": "file", "url": "data:image/webp;base64,aGk=", "mediaType": "image/webp"},
         {"type": "file", "url": "https://a.example/x", "mediaType": "audio/wav"},
@@ -379,14 +375,12 @@ def test_images_audio_and_sources_are_sent_at_the_end_of_the_reply() -> None:
             {
                 "type": "data-dragoman-continuity",
                 "id": f"continuity-{index}",
-                "data": {
-                    "index": index,
-                    "continuity": msgspec.to_builtins(content[index].continuity),
-                },
+                "data": {"index": index,
+                         "continuity": msgspec.to_builtins(content[index].continuity)},
             }
             for index in range(3)
         ],
-    ]
+    ]  # fmt: skip
 
 
 def test_a_ui_message_keeps_opaque_provider_state() -> None:

@@ -255,22 +255,14 @@ async def test_spans_contain_message_content_only_if_it_is_enabled(sdk: Sdk) -> 
         {"type": "text", "content": "be private"}
     ]
     assert json.loads(str(said["gen_ai.input.messages"])) == [
-        {
-            "role": "user",
-            "parts": [{"type": "text", "content": "a private question"}, {"type": "image"}],
-        },
-        {
-            "role": "assistant",
-            "parts": [
-                {"type": "reasoning", "content": "private thought"},
-                {"type": "tool_call", "id": "c", "name": "add", "arguments": {"private": 1}},
-            ],
-        },
-        {
-            "role": "tool",
-            "parts": [{"type": "tool_call_response", "id": "c", "response": "private result"}],
-        },
-    ]
+        {"role": "user",
+         "parts": [{"type": "text", "content": "a private question"}, {"type": "image"}]},
+        {"role": "assistant", "parts": [{"type": "reasoning", "content": "private thought"},
+                                        {"type": "tool_call", "id": "c", "name": "add",
+                                         "arguments": {"private": 1}}]},
+        {"role": "tool",
+         "parts": [{"type": "tool_call_response", "id": "c", "response": "private result"}]},
+    ]  # fmt: skip
     assert json.loads(str(said["gen_ai.output.messages"])) == [
         {
             "role": "assistant",

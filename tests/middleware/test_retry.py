@@ -341,14 +341,9 @@ async def test_reask_sends_the_rejected_answer_and_the_callers_correction() -> N
     assert [tuple(each.messages) for each in provider.requests] == [
         messages,
         (*messages, d.Assistant("not json"), d.User("wrong, number 1")),
-        (
-            *messages,
-            d.Assistant("not json"),
-            d.User("wrong, number 1"),
-            d.Assistant('{"n": "x"}'),
-            d.User("wrong, number 2"),
-        ),
-    ]
+        (*messages, d.Assistant("not json"), d.User("wrong, number 1"), d.Assistant('{"n": "x"}'),
+         d.User("wrong, number 2")),
+    ]  # fmt: skip
     assert [each.metadata.get(RETRY_REASON) for each in provider.requests] == [
         None,
         "reask",

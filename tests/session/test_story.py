@@ -77,14 +77,10 @@ async def test_agent_fixes_a_failing_test(log: SqliteLog, workspace: Path) -> No
     policy = Policy(
         [
             Rule("allow", side_effect=["none", "read"], name="reading"),
-            Rule(
-                "allow",
-                tool="bash",
-                arguments={"command": f"{sys.executable} -m unittest*"},
-                name="tests",
-            ),
+            Rule("allow", tool="bash", arguments={"command": f"{sys.executable} -m unittest*"},
+                 name="tests"),
         ]
-    )
+    )  # fmt: skip
     asked: list[Proposal] = []
 
     async def approve(proposal: Proposal, verdict: Verdict) -> Decision:

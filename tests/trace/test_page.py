@@ -256,20 +256,13 @@ def poison() -> list[Any]:
         SessionStarted(EVIL, EVIL, EVIL, (EVIL,), {EVIL: EVIL}),
         TurnStarted(1, EVIL, EVIL),
         MessageRecorded(Assistant([Thinking(EVIL), Text(EVIL)]), EVIL, EVIL, EVIL),
-        ToolIntent(
-            "tu_1",
-            EVIL,
-            EVIL,
-            {EVIL: EVIL, "__proto__": {"x": EVIL}},
-            EVIL,
-            source,
-            AssembledFrom(1, 0, 0),
-        ),
+        ToolIntent("tu_1", EVIL, EVIL, {EVIL: EVIL, "__proto__": {"x": EVIL}}, EVIL, source,
+                   AssembledFrom(1, 0, 0)),
         PermissionGranted("tu_1", EVIL, EVIL, EVIL, EVIL),
         ToolObserved("tu_1", EVIL, EVIL * 2000, details={EVIL: EVIL}),
         ToolObserved("tu_1", "bash", "x" * 1_000_000),
         SessionFinished("failed", EVIL),
-    ]
+    ]  # fmt: skip
 
 
 def test_log_contents_are_shown_and_never_executed(
