@@ -50,22 +50,21 @@ class Install:
 
     def __init__(self, folder: Path, *, borrow: bool) -> None:
         self.folder = folder
-        wheels = folder / "wheels"
-        build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
-        self.call([*build, "-w", str(wheels), str(ROOT)])
+        wheels, python = folder / "wheels", [sys.executable, "-m"]
+        build = [*python, "uv", "build", "-q", "--wheel", "--no-build-isolation"]
+        self.call([*build, "--python", sys.executable, "-o", str(wheels), str(ROOT)])
         [wheel] = wheels.glob("*.whl")
-        self.call(
-            [sys.executable, "-m", "venv", *["--without-pip"] * borrow, str(folder / "venv")]
-        )
+        self.call([*python, "venv", *["--without-pip"] * borrow, str(folder / "venv")])
         self.bin = folder / "venv" / "bin"
         [self.packages] = (folder / "venv" / "lib").glob("*/site-packages")
-        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "-q"]
+        into = ["--python", str(self.bin / "python")]
         if borrow:
-            self.call([*pip, "--no-deps", "--no-compile", str(wheel)])
+            self.call([*python, "uv", "pip", "install", "-q", *into, "--no-deps", str(wheel)])
             own = [path for path in sys.path if path.endswith("site-packages")]
             borrowed = "\n".join([*own, sysconfig.get_path("platlib")])
             (self.packages / "borrowed.pth").write_text(borrowed)
         else:
+            pip = [*python, "pip", *into, "install", "-q"]
             self.call([*pip, f"{wheel}[cli,local]", "pydantic"])
 
     def call(self, command: list[str], **variables: str) -> str:
