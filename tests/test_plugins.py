@@ -44,21 +44,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the example into a folder, without a network."""
     folder = tmp_path_factory.mktemp("plugin")
     source = shutil.copytree(ROOT / "examples" / "plugin", folder / "source")
-    words = [
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-index",
-        "--no-build-isolation",
-        "--target",
-        str(folder / "site"),
-    ]
-    subprocess.run(
-        [sys.executable, "-m", "pip", *words, str(source)],
-        check=True,
-        capture_output=True,
-        timeout=PATIENCE,
-    )
+    install = [sys.executable, "-m", "uv", "pip", "install", "-q", "--python", sys.executable]
+    offline = ["--no-deps", "--no-index", "--no-build-isolation"]
+    words = [*install, *offline, "--target", str(folder / "site"), str(source)]
+    subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE)
     return folder / "site"
 
 
