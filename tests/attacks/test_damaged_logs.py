@@ -104,7 +104,7 @@ def nest(depth: int) -> Any:
 
 
 def mutate(payload: Any, draw: random.Random) -> Any:
-    """Return a changed payload: JSON, and seldom anything but an object."""
+    """Return a changed payload: JSON, and rarely anything but an object."""
     changed = mutate_value(payload, draw)
     try:
         json.dumps(changed, ensure_ascii=False, allow_nan=False).encode()
