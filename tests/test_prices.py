@@ -395,12 +395,8 @@ def test_model_name_is_split_at_the_first_colon_ignoring_case() -> None:
 
 # --- price tiers, and prices that depend on the date or hour -----------------------------------
 
-TIERED = row(
-    input="1",
-    output="10",
-    cache_read="0.1",
-    tiers=(Tier(100, D(2), D(20)), Tier(200, D(4), cache_read=D("0.4"))),
-)
+TIERED = row(input="1", output="10", cache_read="0.1",
+             tiers=(Tier(100, D(2), D(20)), Tier(200, D(4), cache_read=D("0.4"))))  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -33,49 +33,19 @@ _REPLY = d.Assistant(
         d.ToolCall("call_1", "bash", {"command": "make test"}),
     ]
 )
-_RECORDED = logs.MessageRecorded(
-    _REPLY,
-    "large",
-    "acme",
-    "r1",
-    "tool_calls",
-    (LOSS,),
-    "msg_01",
-    logs.Routing("manual", "acme:large", "the user asked"),
-    d.Usage(1200, 45, 1000),
-    Decimal("0.00475"),
-    "2026-11",
-    None,
-    812.5,
-    {"call_1": "tu_01"},
-)
-_STARTED = logs.CallStarted(
-    model="large",
-    provider="acme",
-    request_id="r1",
-    estimated_input_tokens=1200,
-    config=d.RuntimeConfig(temperature=0.5, stop_sequences=["\n"]),
-)
-_FAILED = logs.CallFailed(
-    model="large",
-    provider="acme",
-    error_class="rate_limit",
-    latency_ms=80.0,
-    error_message_redacted="slow down",
-    retry_count=1,
-    request_id="r1",
-    status=429,
-)
-_PROJECTED = logs.ContextProjected(
-    "window",
-    "share",
-    (logs.LeftOut(3, 900), logs.LeftOut(5, 80, "gone")),
-    15000,
-    9000,
-    16000,
-    "Note",
-    "01",
-)
+_RECORDED = logs.MessageRecorded(_REPLY, "large", "acme", "r1", "tool_calls", (LOSS,), "msg_01",
+                                 logs.Routing("manual", "acme:large", "the user asked"),
+                                 d.Usage(1200, 45, 1000), Decimal("0.00475"), "2026-11", None,
+                                 812.5, {"call_1": "tu_01"})  # fmt: skip
+_STARTED = logs.CallStarted(model="large", provider="acme", request_id="r1",
+                            estimated_input_tokens=1200,
+                            config=d.RuntimeConfig(temperature=0.5, stop_sequences=["\n"]))  # fmt: skip
+_FAILED = logs.CallFailed(model="large", provider="acme", error_class="rate_limit",
+                          latency_ms=80.0, error_message_redacted="slow down", retry_count=1,
+                          request_id="r1", status=429)  # fmt: skip
+_PROJECTED = logs.ContextProjected("window", "share",
+                                   (logs.LeftOut(3, 900), logs.LeftOut(5, 80, "gone")), 15000,
+                                   9000, 16000, "Note", "01")  # fmt: skip
 # The payloads of each type, by their actor and sensitivity, which follow the adapter contract where
 # it defines them.
 _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
