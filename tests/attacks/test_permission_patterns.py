@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.permission import Policy, Proposal, Rule, _compile_path, _compile_text
 
-from .patterns import grows
+from ..patterns import grows
 
 SEPARATORS = r";&|<>$`\\(){}\r\n"
 

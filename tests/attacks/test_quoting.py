@@ -17,9 +17,9 @@ from dragoman.wire import CODECS
 from dragoman.wire.server_errors import message_of
 
 from .. import cpu
+from ..patterns import grows
 from .fuzzers import APP
 from .gateway_app import post
-from .patterns import grows
 
 # A text that resembles keys; a badly written pattern for keys takes quadratic time on it.
 LONG = "-eyJaaaaaaaaaa" * 20_000
