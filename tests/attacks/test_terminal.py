@@ -14,12 +14,12 @@ import pytest
 
 from dragoman.cli import console
 from dragoman.cli.approval import _show_proposal
-from dragoman.cli.check import _finish
+from dragoman.cli.check import command as check_command
 from dragoman.cli.console import echo_json, legible, show_json, show_pages, show_table
 from dragoman.conformance.report import CheckOutcome, RecordedExchange, Report
 from dragoman.permission import Proposal
 
-from .patterns import grows
+from ..patterns import grows
 
 HOSTILE = "A\x1b]0;t\x07B\x9b31mC\u202eD\u2066E\x08F\rG\u200fH"
 
@@ -74,7 +74,12 @@ def test_report_of_the_check_command_is_escaped(
     outcome = CheckOutcome(
         "text", "Text", "pass", HOSTILE, (RecordedExchange("POST", "/x", "a", 200, HOSTILE),)
     )
-    _finish(Report("http://x", "openai", HOSTILE, "me", "now", (outcome,)), {}, as_json)
+
+    async def check(*_: object, **__: object) -> Report:
+        return Report("http://x", "openai", HOSTILE, "me", "now", (outcome,))
+
+    monkeypatch.setattr("dragoman.cli.check.check_server", check)
+    check_command.main(["http://x", *["--json"] * as_json], standalone_mode=False)
     shown = capsys.readouterr().out
     assert "9b31m" in shown
     assert is_safe(shown)
