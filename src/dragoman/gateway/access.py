@@ -20,7 +20,7 @@ from ..messages import Document, Image, Message, Request, Url
 from ..wire import ServerCodec
 from ..wire.urls import is_loopback
 from .background import Background
-from .evidence import CallLog
+from .call_log import CallLog
 from .gathering import MetricsFolder
 from .keys import Key, KeyRing
 from .ledger import Ledger, LedgerWriter

@@ -1,32 +1,40 @@
-"""Record a finished request in the metrics, the ledger, the access log and the event log."""
+"""Record a finished request in the metrics, the ledger, the access log and the event log.
+
+Each failed attempt of a call before the last has one ``CallFailed``; the last attempt has one
+``CallCompleted`` or ``CallFailed``. Each record has ``inbound``, which describes the client's
+request. The tokens and the cost in the ledger are the sums of these records.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from ..calls import Inbound
-from ..errors import ProviderError
+from ..calls import CallFailed, Inbound
+from ..errors import CallCancelledError, ProviderError
 from ..events import MessageComplete, Usage
 from ..messages import LossWarning, Request
-from ..middleware.attempts import CallEnd
+from ..middleware.attempts import Attempt, CallEnd
 from ..prices.results import EXACT
 from ..provider import Provider, Reply
 from ..wire import ServerCodec
 from .access import Service
-from .evidence import GatewayCall, add_up, hide_messages
+from .call_log import hide_messages
 from .keys import Key
 from .ledger import Lease
 from .routing import find_switches
 
 access = logging.getLogger("dragoman.access")
 
+# A body with more bytes than this is parsed in a thread, and its tokens are estimated only
+# roughly.
+LARGE = 256 * 1024
 _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for one request
 
 
@@ -83,7 +91,7 @@ async def charge(exchange: Ended) -> None:
     key = exchange.limited
     if key is None or not key.has_budget or exchange.charged is not None:
         return
-    records, _ = _describe_call(exchange, time.perf_counter() - exchange.began)
+    records = _make_records(exchange, time.perf_counter() - exchange.began)
     exchange.charged = Charged(records, exchange.error)
     usage, money = add_up(records)
     lease, exchange.lease = exchange.lease, None
@@ -104,7 +112,7 @@ def account(exchange: Ended) -> None:
     if exchange.record is not None or _needs_records(exchange):
         usage = _record(exchange, seconds)
     else:
-        usage = _find_usage(exchange, seconds)
+        usage = _count_usage(exchange)
     if _count_tokens(usage):
         metrics.use(exchange.model, usage)
 
@@ -128,11 +136,9 @@ def _needs_records(exchange: Ended) -> bool:
 def _record(exchange: Ended, seconds: float) -> Usage:
     """Write the records of a request to all logs and ledgers; return its token usage."""
     service = exchange.service
-    records, call = _describe_call(exchange, seconds)
-    if service.calls is not None and call is not None:
-        service.calls.put(call, records)
-    elif service.calls is not None and records:
-        service.calls.put_records(records, exchange.id)
+    records = _make_records(exchange, seconds)
+    if service.calls is not None and records:
+        service.calls.put(records, exchange.request, exchange.reply, exchange.complete)
     usage, money = add_up(records)
     tokens = _count_tokens(usage)
     if exchange.limited is not None and (exchange.lease or tokens):
@@ -173,52 +179,74 @@ def _settle(exchange: Ended, key: Key, tokens: int, money: Decimal) -> None:
     exchange.service.ledger.settle(exchange.lease, key, tokens, money)
 
 
-def _describe_call(exchange: Ended, seconds: float) -> tuple[list[CallEnd], GatewayCall | None]:
-    """Return the records of the request's model call, and the call itself.
-
-    For a retrieval request, the call is ``None``. If no model was called, the list of records is
-    empty and the call is ``None``.
-    """
+def _make_records(exchange: Ended, seconds: float) -> list[CallEnd]:
+    """Return one record for each attempt of the call; an empty list if no model was called."""
     if exchange.record is not None:
-        return exchange.record(seconds), None
-    call, charged = _make_call(exchange, seconds), exchange.charged
-    if call is None:
-        return [], None
-    if charged is None or charged.error is not exchange.error:
-        return call.record(), call
-    # Reuse the records that were charged: computing the prices again would be slow.
-    records = [replace(each, inbound=call.inbound) for each in charged.records]
-    return [*records[:-1], replace(records[-1], latency_ms=round(seconds * 1000, 3))], call
+        return exchange.record(seconds)
+    provider, request, reply = exchange.provider, exchange.request, exchange.reply
+    if provider is None or request is None or reply is None:
+        return []
+    inbound, charged = describe_inbound(exchange), exchange.charged
+    if charged is not None and charged.error is exchange.error:
+        # Reuse the records that were charged: computing the prices again would be slow.
+        *earlier, last = [replace(each, inbound=inbound) for each in charged.records]
+        return [*earlier, replace(last, latency_ms=round(seconds * 1000, 3))]
+    attempt = Attempt(provider, request, at=round(time.time() - seconds, 6))
+    attempt.reply, attempt.answer = reply, exchange.complete
+    attempt.began, attempt.first, attempt.ended = 0.0, exchange.first, seconds
+    attempt.usage, attempt.error = _find_usage(exchange, reply), exchange.error
+    if exchange.error is None and exchange.complete is None:
+        attempt.error = CallCancelledError("the client hung up", advice="")
+    failed = [replace(each, inbound=inbound) for each in _find_failed(reply)]
+    return [*failed, attempt.end(inbound=inbound)]
 
 
-def _find_usage(exchange: Ended, seconds: float) -> Usage:
-    """Return the tokens of all attempts of a call, with estimates of those not reported."""
+def _find_failed(reply: Reply) -> list[CallFailed]:
+    """Return the records of the attempts that failed before the last one."""
+    return [each for each in reply.history if isinstance(each, CallFailed)]
+
+
+def _find_usage(exchange: Ended, reply: Reply) -> Usage:
+    """Return the reply's token usage, or an estimate if the provider did not report it."""
+    usage, provider, request = reply.usage, exchange.provider, exchange.request
+    is_known = usage.input_tokens is not None and usage.output_tokens is not None
+    if is_known or exchange.first is None or provider is None or request is None:
+        return usage
+    asked = usage.input_tokens
+    # for long requests assume four bytes per token, since a better estimate takes seconds
+    if asked is None and exchange.size > LARGE:
+        asked = exchange.size // 4
+    elif asked is None:
+        asked = provider.estimate_input_tokens(request.messages, request.tools)
+    written = max(usage.output_tokens or 0, exchange.length // 100)
+    return replace(
+        usage, input_tokens=asked, output_tokens=written, total_tokens=None, estimated=True
+    )
+
+
+def _count_usage(exchange: Ended) -> Usage:
+    """Return the tokens of all attempts of a call, without computing their price."""
     reply = exchange.reply
     if reply is None:
         return Usage(0, 0)
-    usage = reply.usage
-    if usage.input_tokens is not None and usage.output_tokens is not None and not reply.history:
+    usage = _find_usage(exchange, reply)
+    if not reply.history:
         return usage
-    call = _make_call(exchange, seconds)
-    return usage if call is None else call.count_tokens()
-
-
-def _make_call(exchange: Ended, seconds: float) -> GatewayCall | None:
-    """Return the call to the model; ``None`` if the request ended before a model was called."""
-    if exchange.reply is None or exchange.provider is None or exchange.request is None:
-        return None
-    return GatewayCall(
-        provider=exchange.provider,
-        request=exchange.request,
-        reply=exchange.reply,
-        inbound=describe_inbound(exchange),
-        at=time.time() - seconds,
-        seconds=seconds,
-        first=exchange.first,
-        complete=exchange.complete,
-        error=exchange.error,
-        body_bytes=exchange.size,
+    used: list[Usage | CallFailed] = [usage, *_find_failed(reply)]
+    return Usage(
+        sum([each.input_tokens or 0 for each in used]),
+        sum([each.output_tokens or 0 for each in used]),
     )
+
+
+def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
+    """Return the total token usage and the total cost of some call records."""
+    asked = sum([record.input_tokens or 0 for record in records])
+    written = sum([record.output_tokens or 0 for record in records])
+    money = Decimal(0)
+    for record in records:
+        money = EXACT.add(money, record.cost_usd or Decimal(0))
+    return Usage(asked, written), money
 
 
 def describe_inbound(exchange: Ended) -> Inbound:

@@ -47,7 +47,7 @@ from ..wire.ollama.generate import OllamaGenerateServer, to_chat
 from .access import Bounds, Service
 from .admin import AdminPage
 from .background import Background
-from .evidence import CallLog
+from .call_log import CallLog
 from .exchange import RouteHandler, read_headers
 from .gathering import MetricsFolder
 from .kept_pages import kept_routes

@@ -35,10 +35,9 @@ from ..wire.fields import read_body
 from ..wire.ollama.generate import find_load, write_load
 from ..wire.seal import holds_sealed
 from .access import Bounds, Service
-from .accounts import Charged, account, charge
+from .accounts import LARGE, Charged, account, charge
 from .arrays import ArrayEncoder, is_sse
 from .counting import count_input, write_count
-from .evidence import LARGE
 from .interruption import Interruption, Receive
 from .kept import KeepingEncoder, Memory, keep
 from .keys import Key

@@ -13,8 +13,7 @@ from ..middleware.attempts import Attempt, CallEnd
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from .access import Service
-from .accounts import charge, describe_inbound
-from .evidence import LARGE
+from .accounts import LARGE, charge, describe_inbound
 from .exchange import Action, Exchange, GoneError, Scope, Send, too_slow
 from .interruption import Receive
 
