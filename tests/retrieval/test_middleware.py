@@ -95,21 +95,6 @@ async def test_error_after_exhausted_retries_carries_the_earlier_results() -> No
     assert "gave up after 3 attempts" in caught.value.__notes__
 
 
-async def test_retry_does_not_repeat_permanent_errors() -> None:
-    inner = Ranks(d.InvalidRequestError("no"))
-    reranker: Any = d.Retry(inner, sleep=_no_sleep)
-    assert isinstance(reranker, d.Reranker)
-    with pytest.raises(d.InvalidRequestError):
-        await reranker.rerank("q", ["a"])
-    assert len(inner.requests) == 1
-
-
-def test_nested_retries_are_rejected() -> None:
-    once: Any = d.Retry(Plain())
-    with pytest.raises(ValueError, match="Retry inside already"):
-        d.Retry(once)
-
-
 # --- the fallback middleware around embedders --------------------------------------------------
 
 
@@ -147,14 +132,6 @@ def test_fallback_rejects_servers_of_different_embedding_models() -> None:
         listed: Any = candidates
         with pytest.raises(ValueError, match=message):
             d.Fallback(listed)
-
-
-async def test_fallback_raises_errors_that_affect_all_candidates() -> None:
-    first, second = Plain(d.InvalidRequestError("no"), name="a"), Plain(name="b")
-    embedder: Any = d.Fallback([first, second])
-    with pytest.raises(d.InvalidRequestError):
-        await embedder.embed(["a"])
-    assert second.requests == []
 
 
 # --- the rate limit middleware around embedders ------------------------------------------------

@@ -4,6 +4,9 @@ A hub responds to ``HEAD /owner/repo/resolve/revision/file`` with the sha256 of 
 ``X-Linked-Etag`` and its size in ``X-Linked-Size``, and redirects to a storage server. The token
 is sent only to the hub's own origin, never to the target of a redirect; a redirect from https to
 http is rejected.
+
+``huggingface_hub`` is not used: it follows a redirect from https to http, and compares the size of
+a file with the announced size only after all of its bytes are on the disk.
 """
 
 from __future__ import annotations

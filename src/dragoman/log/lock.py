@@ -1,4 +1,8 @@
-"""Allow one writer per file, by a lock that the system releases when the process ends."""
+"""Allow one writer per file, by a lock that the system releases when the process ends.
+
+``filelock`` is not used: its lock does not name the process that holds it, and does not notice that
+the lock file was deleted while it is held.
+"""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,10 +19,12 @@ from ..provider import EventsReply, Model, Served
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, join_embeddings
 from ..retrieval.split import check_length
 from .cassette import read_answer, readdress, request_key, write_answer
-from .layer import Middleware, Wrapper
+from .layer import Middleware, Wrapper, read_whole
 from .stores import Store, open_store
 
 log = logging.getLogger("dragoman")
+
+T = TypeVar("T")
 
 CACHE = "dragoman.cache"
 """The key in ``metadata`` that changes how a call uses the cache: ``"off"`` disables the cache for
@@ -85,7 +87,7 @@ class Cache(Wrapper, Middleware):
         while True:
             waiting = self._in_flight.get(key)
             if waiting is None:
-                found = await self._read(key)
+                found = await self._read(key, _decode_events)
                 if found is not None or key not in self._in_flight:
                     return found
                 continue  # an identical call began while the store was read: wait for it
@@ -139,7 +141,7 @@ class Cache(Wrapper, Middleware):
             ):
                 result = [*events[:-1], replace(last, kept=None)]
                 if not last.usage.from_cache:
-                    await self._write(key, result)
+                    await self._write(key, _encode_events(result))
         except ProviderError as error:
             failure = error
         finally:
@@ -152,28 +154,17 @@ class Cache(Wrapper, Middleware):
         if failure is not None:
             raise failure
 
-    async def _read(self, key: str) -> Sequence[Event] | None:
+    async def _read(self, key: str, decode: Callable[[bytes], T | None]) -> T | None:
         try:
             data = await self.store.get(key)
-            if data is None:
-                return None
-            events = [
-                decode_event(bytes(each))
-                for each in msgspec.json.decode(data, type=list[msgspec.Raw])
-            ]
+            return None if data is None else decode(data)
         except Exception as error:
             log.warning("the cache cannot be read, so the call is sent: %s", type(error).__name__)
             return None
-        known = [event for event in events if not isinstance(event, UnknownEvent)]
-        # A later version of the library has written an event of an unknown type, so ignore the
-        # entry.
-        return known if len(known) == len(events) and known else None
 
-    async def _write(self, key: str, events: Sequence[Event]) -> None:
+    async def _write(self, key: str, data: bytes) -> None:
         try:
-            await self.store.put(
-                key, b"[" + b",".join([encode_event(event) for event in events]) + b"]"
-            )
+            await self.store.put(key, data)
         except Exception as error:
             log.warning(
                 "the cache cannot be written, so the reply is not stored: %s", type(error).__name__
@@ -190,11 +181,8 @@ class Cache(Wrapper, Middleware):
         return await self._rank(request, served, reads=mode == "on")
 
     async def _ask(self, request: Any, served: Served) -> Any:
-        async with aclosing(self.inner.open(request)) as reply:
-            served.reply = reply
-            answer = (await reply.next())[-1]
-            await reply.next()  # read to the end, where layers report the call
-        return answer
+        served.reply = self.inner.open(request)
+        return await read_whole(served.reply)
 
     async def _embed(self, request: EmbedRequest, served: Served, *, reads: bool) -> Embeddings:
         """Return the vectors of texts; each is stored, and only those not stored are sent.
@@ -205,7 +193,7 @@ class Cache(Wrapper, Middleware):
         keys = [
             f"{self.name}:{request_key(replace(request, texts=(text,)))}" for text in request.texts
         ]
-        found = [await self._get(key) if reads else None for key in keys]
+        found = [await self._read(key, read_answer) if reads else None for key in keys]
         lacking = [at for at, each in enumerate(found) if each is None]
         if not lacking:
             return self._join(
@@ -217,7 +205,7 @@ class Cache(Wrapper, Middleware):
             found[at] = one = replace(
                 answer, vectors=answer.vectors[place : place + 1], kept=None, sale=None
             )
-            await self._put(keys[at], one)
+            await self._write(keys[at], write_answer(one))
         if len(lacking) == len(keys):
             return answer
         joined = self._join(request, [each for each in found if each is not None], answer.usage)
@@ -234,7 +222,7 @@ class Cache(Wrapper, Middleware):
 
     async def _rank(self, request: RerankRequest, served: Served, *, reads: bool) -> Ranking:
         key = f"{self.name}:{request_key(request)}"
-        found = await self._get(key) if reads else None
+        found = await self._read(key, read_answer) if reads else None
         if isinstance(found, Ranking):
             return replace(
                 found,
@@ -242,19 +230,18 @@ class Cache(Wrapper, Middleware):
                 request_id=request.request_id,
             )
         answer: Ranking = await self._ask(request, served)
-        await self._put(key, answer)
+        await self._write(key, write_answer(answer))
         return answer
 
-    async def _get(self, key: str) -> Any:
-        try:
-            stored = await self.store.get(key)
-            return None if stored is None else read_answer(stored)
-        except Exception as error:  # an error of the cache must not end the call
-            log.warning("the cache could not be read: %s", error)
-            return None
 
-    async def _put(self, key: str, answer: Embeddings | Ranking) -> None:
-        try:
-            await self.store.put(key, write_answer(answer))
-        except Exception as error:
-            log.warning("the cache could not be written: %s", error)
+def _encode_events(events: Sequence[Event]) -> bytes:
+    return b"[" + b",".join([encode_event(event) for event in events]) + b"]"
+
+
+def _decode_events(data: bytes) -> Sequence[Event] | None:
+    events = [
+        decode_event(bytes(each)) for each in msgspec.json.decode(data, type=list[msgspec.Raw])
+    ]
+    known = [event for event in events if not isinstance(event, UnknownEvent)]
+    # A later version of the library has written an event of an unknown type, so ignore the entry.
+    return known if len(known) == len(events) and known else None

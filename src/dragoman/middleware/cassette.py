@@ -126,7 +126,7 @@ class _StoredAnswer(Struct):
     results: tuple[Ranked, ...] = ()
 
 
-def read_answer(data: bytes) -> Embeddings | Ranking:
+def read_answer(data: bytes) -> Any:
     """Return embeddings or a ranking from what ``write_answer`` wrote."""
     found = msgspec.json.decode(data, type=_StoredAnswer)
     common: dict[str, Any] = {

@@ -56,12 +56,7 @@ class Layer(Provider, Embedder, Reranker):
 
     async def answer(self, request: Any) -> Any:
         """Answer one request to an embedder or a reranker."""
-        async with aclosing(self.open(request)) as reply:
-            batch = await reply.next()
-            if not batch:
-                raise StreamInterruptedError("the reply ended without an answer")
-            await reply.next()  # read to the end, where layers report the call
-        return batch[-1]
+        return await read_whole(self.open(request))
 
     def find_sold(self, name: str, model: str) -> PricedAs:
         return find_served(self, name, model).priced_as
@@ -173,6 +168,16 @@ class reading:  # noqa: N801 - used as a statement: ``async with reading(source)
         close = getattr(self._source, "aclose", None)
         if close is not None:
             await close()
+
+
+async def read_whole(reply: Reply) -> Any:
+    """Read the reply of an embedder or a reranker to its end, and return the answer."""
+    async with aclosing(reply):
+        batch = await reply.next()
+        if not batch:
+            raise StreamInterruptedError("the reply ended without an answer")
+        await reply.next()  # layers report and store a call at the end of its reply
+    return batch[-1]
 
 
 def walk(provider: Model) -> Iterator[Model]:
