@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import time
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from ..batches import batch as run_batch
 from ..messages import NO_CONFIG, RuntimeConfig
 from .ask import ConfigOptions, read_config, read_tools
 from .completion import ModelName
-from .console import console, legible, show_json
+from .console import Bar, legible, show_json
 from .errors import EXIT_CODES, WrongFile, report_errors
 from .options import ModelOptions, load_registry, read_json
 from .parameters import ExistingFile, Json, add_options, option
@@ -150,7 +151,7 @@ def command(source: str, out: Path, options: BatchOptions) -> None:
         fetch_default_model(options.model)
     with (
         report_errors(as_json=options.as_json),
-        _Progress(out.name, quiet=options.as_json) as progress,
+        _show_progress(out.name, quiet=options.as_json) as progress,
     ):
         try:
             report = asyncio.run(
@@ -216,56 +217,19 @@ def _settings(config: RuntimeConfig) -> dict[str, Any]:
 # --- showing progress --------------------------------------------------------------------------
 
 
-class _Progress:
-    """Show a batch's progress on standard error: a bar at a terminal, plain lines elsewhere."""
+@contextlib.contextmanager
+def _show_progress(name: str, *, quiet: bool) -> Iterator[Callable[[BatchProgress], None] | None]:
+    columns = ("{task.description}", "BarColumn", "MofNCompleteColumn", "{task.fields[facts]}")
+    with Bar(*columns, interval=_INTERVAL) as bar:
 
-    def __init__(self, name: str, *, quiet: bool) -> None:
-        self._name = name
-        self._screen = None if quiet else console(err=True)
-        self._quiet = quiet
-        self._bar: Any = None
-        self._task: Any = None
-        self._next = time.monotonic() + _INTERVAL
+        def show(progress: BatchProgress) -> None:
+            facts, share = _describe(progress), f"{progress.rows:,}"
+            if progress.total:
+                share += f" of {progress.total:,}"
+            line = f"{name}: {share} rows, {facts}"
+            bar(name, progress.rows, progress.total, line, facts=facts)
 
-    def __call__(self, progress: BatchProgress) -> None:
-        if self._quiet:
-            return
-        facts = _describe(progress)
-        if self._screen is None:
-            if time.monotonic() >= self._next:
-                self._next = time.monotonic() + _INTERVAL
-                share = (
-                    f"{progress.rows:,} of {progress.total:,}"
-                    if progress.total
-                    else f"{progress.rows:,}"
-                )
-                click.echo(f"{self._name}: {share} rows, {facts}", err=True)
-            return
-        if self._bar is None:
-            self._bar = _make_bar(self._screen)
-            self._bar.start()
-            self._task = self._bar.add_task(self._name, total=progress.total, facts="")
-        self._bar.update(self._task, completed=progress.rows, facts=facts)
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def _make_bar(screen: Any) -> Any:
-    # lazy import: rich is slow to import
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}"),
-    )
-    return Progress(*columns, console=screen, transient=True)
+        yield None if quiet else show
 
 
 def _describe(progress: BatchProgress) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -17,7 +16,7 @@ from ..conformance import Report, check_server, write_html, write_junit, write_m
 from ..conformance.retrieval import check_retrieval_server
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..wire import CODECS
-from .console import echo_json, legible
+from .console import Bar, echo_json, legible
 from .errors import EXIT_CODES, report_errors
 from .options import ApiKeyVariable
 from .parameters import Json, add_options, option
@@ -75,7 +74,7 @@ def command(url: str, options: CheckOptions) -> None:
     failed.
     """
     key = os.environ.get(options.api_key_env)
-    with report_errors(), _progress(quiet=options.as_json) as progress:
+    with report_errors(), Bar() as bar:
         try:
             if options.operation != "chat":
                 report = asyncio.run(_check_retrieval(url, key, options))
@@ -83,7 +82,8 @@ def command(url: str, options: CheckOptions) -> None:
                 run = check_server(
                     url, options.model, options.wire, key,
                     seconds=options.timeout, budget=options.budget, context=options.context,
-                    max_tokens=options.max_tokens, skip=options.skip, progress=progress,
+                    max_tokens=options.max_tokens, skip=options.skip,
+                    progress=None if options.as_json else partial(_show_progress, bar),
                 )  # fmt: skip
                 report = asyncio.run(run)
         except ValueError as error:
@@ -101,6 +101,10 @@ async def _check_retrieval(url: str, key: str | None, options: CheckOptions) -> 
     return await check_retrieval_server(
         url, options.model, side, options.wire or "openai", key, seconds=options.timeout
     )
+
+
+def _show_progress(bar: Bar, done: int, total: int, name: str) -> None:
+    bar(f"checking {name:<22}", done, total)
 
 
 def _facts(report: Report) -> str:
@@ -136,20 +140,3 @@ def _show(report: Report) -> str:
 
 def _wants_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-
-@contextlib.contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[int, int, str], None] | None]:
-    """Show a progress bar on a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    bar: Any
-    with click.progressbar(length=1, label="checking", file=sys.stderr, show_eta=False) as bar:
-
-        def show(done: int, total: int, name: str) -> None:
-            bar.length = total
-            bar.label = f"checking {name:<22}"
-            bar.update(done - bar.pos)
-
-        yield show

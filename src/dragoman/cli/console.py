@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -179,32 +180,47 @@ def working(what: str) -> Iterator[Callable[[], None]]:
 
 
 class Bar:
-    """A progress bar on standard error, which appears after a second."""
+    """Show progress on standard error: a bar at a terminal with ``rich``, plain lines elsewhere.
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
+    A column is the name of a column class of ``rich`` or a format; a ``slow`` bar appears after a
+    second. A line is printed every ``interval`` seconds.
+    """
+
+    def __init__(self, *columns: str, slow: bool = False, interval: float = math.inf) -> None:
+        now = time.monotonic()
+        self._columns = columns
+        self._screen = console(err=True)
         self._bar: Any = None
-        self._task: Any = None
+        self._start = now + _DELAY if slow else now
+        self._interval = interval
+        self._next = now + interval
         self._doing = ""
-        self._is_shown = sys.stderr.isatty()
 
-    def __call__(self, doing: str, done: int, total: int) -> None:
-        """Show the current step, and how much of it is done."""
-        if not self._is_shown or time.monotonic() - self._began < _DELAY:
+    def __call__(
+        self, doing: str, done: int, total: int | None, line: str | None = None,
+        *, each_step: bool = False, **fields: str,
+    ) -> None:  # fmt: skip
+        """Show the current step, and how much of it is done.
+
+        ``line`` is the line to print without a bar, with ``each_step`` also at the start and the
+        end of a step; by default, a terminal without ``rich`` shows a percentage.
+        """
+        now, is_new, is_over = time.monotonic(), doing != self._doing, 0 < (total or 0) <= done
+        if now < self._start:
             return
-        screen = console(err=True)
-        if screen is None:
-            click.echo(f"\r{doing}: {done * 100 // max(total, 1)} %", nl=done >= total, err=True)
+        if self._screen is None:
+            if line is None and sys.stderr.isatty():
+                share = done * 100 // max(total or 0, 1)
+                click.echo(f"\r{doing}: {share} %", nl=is_over, err=True)
+            elif line is not None and (now >= self._next or (each_step and (is_new or is_over))):
+                self._doing, self._next = doing, now + self._interval
+                click.echo(line, err=True)
             return
         if self._bar is None:
-            # lazy import: an optional dependency that is slow to import
-            from rich.progress import Progress
-
-            self._bar = Progress(console=screen, transient=True)
+            self._bar = _make_bar(self._screen, self._columns)
             self._bar.start()
-        if doing != self._doing:
-            self._doing, self._task = doing, self._bar.add_task(doing, total=total)
-        self._bar.update(self._task, completed=done)
+            self._bar.add_task(doing, **fields)
+        self._bar.update(0, description=doing, completed=done, total=total or None, **fields)
 
     def __enter__(self) -> Bar:
         return self
@@ -212,3 +228,12 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def _make_bar(screen: Any, columns: Sequence[str]) -> Any:
+    from rich import progress  # lazy import: an optional dependency that is slow to import
+
+    made = [
+        progress.TextColumn(each) if "{" in each else getattr(progress, each)() for each in columns
+    ]
+    return progress.Progress(*made, console=screen, transient=True)

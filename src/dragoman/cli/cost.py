@@ -161,7 +161,7 @@ def _read_documents(path: str) -> Iterator[tuple[int, Any]]:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path} cannot be read: {error}") from error
-    with Bar() as bar:
+    with Bar(slow=True) as bar:
         yield from _split(text, path, lambda done: bar("reading", done, len(text)))
 
 

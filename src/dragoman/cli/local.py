@@ -24,7 +24,7 @@ from ..local import (
 from .console import show_json, show_table
 from .errors import EXIT_CODES, report_errors
 from .parameters import Json, add_options, option
-from .progress import DownloadProgress
+from .progress import show_download
 
 _POLL = 0.5  # seconds between two checks of the server's process
 
@@ -59,7 +59,7 @@ def pull(
         if as_json:
             show_json(_facts(pull_model(model, name=name, sha256=sha256)))
             return
-        with DownloadProgress(model.rpartition("/")[2] or find_model(None).name) as progress:
+        with show_download(model.rpartition("/")[2] or find_model(None).name) as progress:
             pulled = pull_model(model, name=name, sha256=sha256, progress=progress)
         click.echo(pulled.path)
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import msgspec
 
-from ..log import ADMINISTRATION, EventLog, Progress
+from ..log import ADMINISTRATION, EventLog
 from ..replay import shorten
 from ..trace import export_html
 from .console import Bar, show_json
@@ -44,8 +43,8 @@ def verify(
     with open_log_at(where) as log:
         if session is not None and session not in heads:
             session = find_session(log, session)
-        with _progress("verifying") as progress:
-            report = log.verify(session, known=heads, progress=progress)
+        with Bar(slow=True) as bar:
+            report = log.verify(session, known=heads, progress=partial(bar, "verifying"))
         if as_json:
             show_json({"ok": report.ok, **msgspec.structs.asdict(report)})
         else:
@@ -102,9 +101,9 @@ def export(
         if output == "-":
             log.export(sys.stdout.buffer, session)
             return
-        with _progress("exporting") as progress:
+        with Bar(slow=True) as bar:
             try:
-                count = log.export(output, session, progress=progress)
+                count = log.export(output, session, progress=partial(bar, "exporting"))
             except OSError as error:
                 raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
         click.echo(f"{output}: {count} record{'s' * (count != 1)}", err=True)
@@ -141,19 +140,12 @@ def take_over(
     with open_log_at(source) as other:
         if session is not None:
             session = find_session(other, session)
-        with open_log_at(where, readonly=False) as log, _progress("importing") as progress:
-            count = log.restore(other, session, progress=progress)
+        with open_log_at(where, readonly=False) as log, Bar(slow=True) as bar:
+            count = log.restore(other, session, progress=partial(bar, "importing"))
     if as_json:
         show_json({"records": count})
     else:
         click.echo(f"imported {count} record{'s' * (count != 1)}", err=True)
-
-
-@contextlib.contextmanager
-def _progress(doing: str) -> Iterator[Progress]:
-    """Show a progress bar at a terminal for a slow operation."""
-    with Bar() as bar:
-        yield lambda done, total: bar(doing, done, total)
 
 
 # --- removing old sessions ---------------------------------------------------------------------
