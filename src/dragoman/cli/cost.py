@@ -22,6 +22,8 @@ from ..events import Usage
 from ..prices import Cost, PriceTable, Unpriced, cost
 from ..prices.results import EXACT
 from ..registry import Registry
+from ..wire.anthropic.reply import read_usage as messages_usage
+from ..wire.openai.usage import read_usage as chat_usage
 from .completion import ModelName
 from .console import Bar, legible, show_json, show_table
 from .errors import report_errors
@@ -207,36 +209,14 @@ def _name(item: dict[str, Any]) -> str:
 
 
 def _read_usage(usage: dict[str, Any]) -> Usage:
-    """Read token counts in Dragoman's format or in a provider's format.
-
-    If the provider does not count cached tokens as input, add them to the input tokens.
-    """
-    if "prompt_tokens" in usage:
-        details = usage.get("prompt_tokens_details") or {}
-        made = usage.get("completion_tokens_details") or {}
-        counts = {
-            "input_tokens": usage["prompt_tokens"],
-            "output_tokens": usage.get("completion_tokens"),
-            "cached_input_tokens": details.get("cached_tokens"),
-            "reasoning_tokens": made.get("reasoning_tokens"),
-        }
-    elif "cache_read_input_tokens" in usage:
-        read, written = (
-            usage.get(f"cache_{what}_input_tokens") or 0 for what in ("read", "creation")
-        )
-        counts = {
-            "input_tokens": usage.get("input_tokens", 0) + read + written,
-            "output_tokens": usage.get("output_tokens"),
-            "cached_input_tokens": read,
-            "cache_creation_input_tokens": written,
-        }
-    else:
-        counts = {
-            name: usage.get(name)
-            for name in Usage.__struct_fields__
-            if usage.get(name) is not None
-        }
-    return msgspec.convert(counts, Usage)
+    """Read token counts in Dragoman's format or in the format of a wire."""
+    counts = {name: value for name, value in usage.items() if value is not None}
+    if "prompt_tokens" in counts:
+        return chat_usage(counts) or Usage()
+    if "cache_read_input_tokens" in counts:
+        return messages_usage(counts)
+    known = {name: counts[name] for name in Usage.__struct_fields__ if name in counts}
+    return msgspec.convert(known, Usage)
 
 
 def _read_time(when: Any, name: str) -> datetime:

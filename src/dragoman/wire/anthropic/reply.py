@@ -247,7 +247,7 @@ class AnthropicDecoder(Decoder):
             self._usage.update(
                 {name: value for name, value in record.items() if value is not None}
             )
-            self.out.usage(_read_usage(self._usage))
+            self.out.usage(read_usage(self._usage))
 
     def _finish(self) -> None:
         if not self.out.started:
@@ -449,7 +449,7 @@ def _as_input(value: Any) -> str:
     return msgspec.json.encode(value).decode() if value else ""
 
 
-def _read_usage(record: dict[str, Any]) -> Usage:
+def read_usage(record: dict[str, Any]) -> Usage:
     """Return the token counts.
 
     The input count is the sum of uncached, cache-read and cache-write tokens; a missing cache
