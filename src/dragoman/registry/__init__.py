@@ -1,8 +1,9 @@
 """Resolve model names to providers: ``models.yaml`` first, then the bundled catalogue."""
 
 from ..config import ConfigError
+from .adapters import Adapter
 from .choose import NEEDS, Choice, Wanted, choose_among, read_wanted
-from .entries import Adapter, File, ModelEntry, config_path, read_file
+from .entries import File, ModelEntry, config_path, read_file
 from .groups import Candidate, Group
 from .keys import keys_path, remove_key, store_key, stored_keys
 from .limits import RateLimits

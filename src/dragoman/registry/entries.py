@@ -1,258 +1,26 @@
-"""Parse ``models.yaml``: adapters (how to reach a group of models), and models by name."""
+"""Parse ``models.yaml``: adapters, models by name, groups and settings."""
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import urlsplit
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..config import ConfigError, Section, read_yaml
-from ..errors import InvalidModelError
 from ..middleware import Thresholds
-from ..plugins import load_wires
 from ..prices import PricedAs, PriceTable
 from ..provider import SCHEMES
-from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..tokens import FAMILIES
-from ..transport import Timeouts
-from ..wire import CODECS
-from ..wire.urls import is_loopback
-from .auth import AuthSettings, read_auth
+from .adapters import Adapter, find_nearest, read_adapter
 from .folders import user_folder
 from .groups import Group, check_names, read_group
-from .keys import read_key
 from .limits import (
-    RateLimits,
-    read_connection,
-    read_rate_limit,
-    read_retries,
     read_thresholds,
-    read_timeouts,
 )
-from .pools import Connection
-from .vendors import Side, Vendor, load_vendor, vendor_names
-
-# The adapter contract allows arbitrary "options" for an adapter. The options below are sent as
-# HTTP headers.
-_ORGANISATION = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
-_HEADER_OPTIONS = {
-    "openai": _ORGANISATION,
-    "responses": _ORGANISATION,
-    "anthropic": {"anthropic_beta": "anthropic-beta", "beta": "anthropic-beta"},
-}
-_OWN_OPTIONS: dict[str, type] = {"on_loss": str, "keep_raw": bool}
-
-
-# Values of ``type:`` that are neither a vendor nor the name of a wire.
-_WIRES = {"openai-compatible": "openai"}
-
-
-class Adapter(Struct, frozen=True):
-    """How to reach a group of models: address, wire, credentials, limits and timeouts."""
-
-    name: str
-    type: str
-    api_key_env: str | None = None
-    api_key: str | None = None
-    base_url: str | None = None
-    timeout_seconds: float = 600.0
-    max_retries: int = 2
-    extra_headers: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    quirks: dict[str, Any] = field(default_factory=dict)
-    spare_key_envs: tuple[str, ...] = ()
-    rate_limit: RateLimits | None = None
-    timeouts: Timeouts | None = None
-    connection: Connection = Connection()
-    own_wire: str | None = None
-    auth: AuthSettings | None = None
-    embed: Side = Side("")
-    rerank: Side = Side("")
-
-    def __repr__(self) -> str:
-        return f"Adapter({self.name!r}, type={self.type!r}, base_url={self.base_url!r})"
-
-    def key(self) -> str | None:
-        """Return the API key from ``models.yaml``, the environment or the key store, if any."""
-        return next(iter(self.keys()), None)
-
-    def keys(self) -> list[str]:
-        """Return every API key that is set, in the order of the environment variables."""
-        if self.api_key:
-            return [self.api_key]
-        found = [self._find_key(variable) for variable in self.key_envs]
-        return [key for key in dict.fromkeys(found) if key]
-
-    def has_key(self, variable: str) -> bool:
-        """Return whether the environment or the key store has an API key for ``variable``."""
-        return bool(self._find_key(variable))
-
-    def _find_key(self, variable: str) -> str | None:
-        return os.environ.get(variable) or self._stored_key(variable)
-
-    @property
-    def key_envs(self) -> tuple[str, ...]:
-        """The environment variables that hold the adapter's API keys."""
-        return (self.api_key_env, *self.spare_key_envs) if self.api_key_env else ()
-
-    def _stored_key(self, variable: str) -> str | None:
-        """Return the stored key for an environment variable.
-
-        A vendor's key is returned only if the adapter uses the vendor's address.
-        """
-        key = read_key(variable)
-        if key is None:
-            return None
-        owners = [
-            vendor for vendor in map(load_vendor, vendor_names()) if vendor.api_key_env == variable
-        ]
-        is_home = not owners or any(
-            _same_origin(self.base_url, owner.base_url) for owner in owners
-        )
-        return key if is_home else None
-
-    @property
-    def vendor(self) -> Vendor | None:
-        """The catalogue entry of the vendor that ``type`` names; ``None`` for other types."""
-        return load_vendor(self.type) if self.type in vendor_names() else None
-
-    @property
-    def wire(self) -> str:
-        """The name of the wire the adapter uses."""
-        return self.own_wire or (
-            self.vendor.wire if self.vendor else _WIRES.get(self.type, self.type)
-        )
-
-    def with_wire(self, wire: str) -> Adapter:
-        """Return a copy of the adapter that uses another wire.
-
-        If the adapter uses the vendor's address, the copy uses the vendor's address for that wire.
-        """
-        vendor = self.vendor
-        base_url = self.base_url
-        if vendor is not None and base_url == vendor.address(self.wire):
-            base_url = vendor.address(wire)
-        return replace(self, own_wire=wire, base_url=base_url)
-
-    def for_model(self, model: str) -> Adapter:
-        """Return the adapter for a model, on another wire if only that wire serves the model."""
-        vendor = self.vendor
-        if self.own_wire is not None or vendor is None or vendor.wire_of(model) == self.wire:
-            return self
-        is_home = vendor.base_url is None or _same_origin(self.base_url, vendor.address(self.wire))
-        return self.with_wire(vendor.wire_of(model)) if is_home else self
-
-    @property
-    def all_quirks(self) -> dict[str, Any]:
-        """How the servers differ from the wire: the vendor's and the adapter's own quirks."""
-        return {**(self.vendor.quirks_of(self.wire) if self.vendor else {}), **self.quirks}
-
-    @property
-    def is_configured(self) -> bool:
-        """Whether the adapter is usable without further settings.
-
-        A local server needs no key.
-        """
-        has_auth = self.auth is not None or self._default_auth is not None
-        return bool(self.base_url) and (
-            has_auth or self.key() is not None or self.api_key_env is None
-        )
-
-    @property
-    def _default_auth(self) -> AuthSettings | None:
-        """The credentials other than an API key that the environment provides, or ``None``.
-
-        They are sent only to the vendor's own address.
-        """
-        vendor = self.vendor
-        if (
-            vendor is None
-            or vendor.default_auth is None
-            or not _same_origin(self.base_url, vendor.address(self.wire))
-        ):
-            return None
-        return AuthSettings(vendor.default_auth)
-
-    def _credentials(self) -> Any:
-        if self.auth is not None:
-            return self.auth.build()
-        key = self.key()
-        auth = self._default_auth if key is None else None
-        return key if auth is None else auth.build()
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the server is local.
-
-        It is if its address is loopback, or if it runs local software such as Ollama.
-        """
-        try:
-            host = urlsplit(self.base_url or "").hostname or ""
-        except ValueError:
-            return False
-        return is_loopback(host) or bool(self.vendor and self.vendor.local)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the adapter's arguments for ``connect``, except the model."""
-        vendor = self.vendor
-        headers = dict(self.extra_headers)
-        settings: dict[str, Any] = {}
-        for option, value in self.options.items():
-            if option in _OWN_OPTIONS:
-                settings[option] = value
-            elif header := _header_of(option, self.wire):
-                headers.setdefault(header, value)
-        return settings | {
-            "wire": self.wire,
-            "base_url": self.base_url or "https://not-configured.invalid",
-            "api_key": self._credentials(),
-            "quirks": self.all_quirks or None,
-            "timeouts": self.deadlines(),
-            "name": self.name,
-            "vendor": vendor.id if vendor else None,
-            "headers": headers,
-            "hint": vendor.hint if vendor else None,
-        }
-
-    def deadlines(self, own: Mapping[str, float | None] | None = None) -> Timeouts:
-        """Return the timeouts for calls: the adapter's, overridden by those in ``own``.
-
-        ``own`` has the timeouts of a group's candidate.
-        """
-        return replace(self.timeouts or Timeouts(total=self.timeout_seconds), **(own or {}))
-
-    def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
-        """Return the adapter's arguments for ``connect_embedder`` or ``connect_reranker``."""
-        vendor = self.vendor
-        own: Side = getattr(self, side)
-        theirs: Side | None = getattr(vendor, side, None)
-        known = EMBED_CODECS if side == "embed" else RERANK_CODECS
-        wire = own.wire or (theirs.wire if theirs is not None else self.wire)
-        if wire not in known:
-            what = "embeds" if side == "embed" else "ranks"
-            raise InvalidModelError(
-                f"no model of {self.name} {what}: its wire, {wire}, does not support it"
-            )
-        at_home = vendor is not None and _same_origin(self.base_url, vendor.base_url)
-        elsewhere = theirs.base_url if theirs is not None and at_home else None
-        chat = self.settings()
-        quirks = {
-            **(theirs.quirks if theirs is not None and theirs.wire == wire else {}),
-            **own.quirks,
-        }
-        keys = ("api_key", "timeouts", "name", "headers", "hint", "on_loss", "keep_raw")
-        return {key: chat[key] for key in keys if chat.get(key) is not None} | {
-            "wire": wire,
-            "base_url": own.base_url or elsewhere or chat["base_url"],
-            "quirks": quirks or None,
-        }
+from .vendors import vendor_names
 
 
 class ModelEntry(Struct, frozen=True):
@@ -323,7 +91,7 @@ def read_file(path: Path) -> File:
     prices = _read_prices(root)
     remarks: list[ConfigError] = []
     sections = root.section("adapters")
-    adapters = tuple([_read_adapter(name, each, remarks) for name, each in sections.sections()])
+    adapters = tuple([read_adapter(name, each, remarks) for name, each in sections.sections()])
     advice = [
         each.fail("the key is in the file as plain text; api_key_env is safer", "api_key")
         for _, each in sections.sections()
@@ -361,7 +129,9 @@ def _read_groups(root: Section, taken: dict[str, str], adapters: set[str]) -> tu
             or (colon and rest and (prefix in adapters or prefix in vendor_names()))
         ):
             return None
-        return f"no model is named {name!r}{_nearest(name, {*taken, *adapters, *vendor_names()})}"
+        return (
+            f"no model is named {name!r}{find_nearest(name, {*taken, *adapters, *vendor_names()})}"
+        )
 
     read = [
         (read_group(name, each, find_problem), each)
@@ -399,184 +169,6 @@ def _read_prices(root: Section) -> PriceTable | None:
         root.complain(str(error), "prices")
         return None
     return PriceTable.bundled().with_overrides(table.rows)
-
-
-def _read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:
-    section.allow(
-        "type", "wire", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries",
-        "rate_limit",
-        "timeouts", "auth", "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
-        "embed", "rerank",
-    )  # fmt: skip
-    kind = section.get("type", str, name)
-    load_wires()
-    kinds = {*CODECS, *_WIRES, *vendor_names()}
-    if kind not in kinds:
-        wrong = _nearest(kind, kinds) or f"; one of {', '.join(sorted(kinds))}"
-        section.complain(f"no such type {kind!r}{wrong}", "type")
-        kind = "openai"
-    vendor = load_vendor(kind) if kind in vendor_names() else None
-    key = section.get("api_key", str)
-    wire = _read_wire(section, vendor)
-    base_url = section.get("base_url", str, vendor.address(wire) if vendor else None)
-    # The vendor's key goes to the vendor's own address only; an adapter with another base_url must
-    # name its own key.
-    inherits = (
-        vendor is not None
-        and key is None
-        and "auth" not in section.data
-        and any(_same_origin(base_url, own) for own in (vendor.base_url, vendor.address(wire)))
-    )
-    variables = _read_variables(section) or ((vendor.api_key_env,) if vendor and inherits else ())
-    retries = read_retries(section)
-    adapter = Adapter(
-        name,
-        kind,
-        next(iter(variables), None),
-        key,
-        base_url,
-        _read_timeout(section),
-        2 if retries is None else retries,
-        _read_headers(section.section("extra_headers")),
-        section.section("options").plain(),
-        section.section("quirks").plain(),
-        tuple([variable for variable in variables[1:] if variable is not None]),
-        read_rate_limit(section),
-        None if (timeouts := read_timeouts(section)) is None else Timeouts(**timeouts),
-        read_connection(section),
-        wire,
-        read_auth(section),
-        _read_side(section, "embed", EMBED_CODECS, base_url),
-        _read_side(section, "rerank", RERANK_CODECS, base_url),
-    )
-    _check_options(adapter, section.section("options"), remarks)
-    _check_dialect(adapter, section)
-    return adapter
-
-
-def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
-    """Read ``wire``: one that the vendor offers, or any wire if ``base_url`` is set too."""
-    wire: str | None = section.get("wire", str)
-    if wire is None:
-        return None
-    offered = (
-        list(vendor.wires)
-        if vendor is not None and "base_url" not in section.data
-        else list(CODECS)
-    )
-    if wire not in offered:
-        who = (
-            f"{vendor.name} offers"
-            if vendor is not None and len(offered) < len(CODECS)
-            else "one of"
-        )
-        near = _nearest(wire, offered) or f"; {who} {', '.join(offered)}"
-        section.complain(f"no such wire {wire!r}{near}", "wire")
-        return None
-    return wire
-
-
-def _read_side(
-    section: Section, key: str, codecs: Mapping[str, Any], base_url: str | None
-) -> Side:
-    """Read the ``embed`` or ``rerank`` section of an adapter.
-
-    Report an address or quirk that the wire rejects.
-    """
-    own = section.section(key)
-    own.allow("wire", "base_url", "quirks")
-    side = Side(
-        own.choice("wire", tuple(codecs)) or "",
-        own.get("base_url", str),
-        own.section("quirks").plain(),
-    )
-    if side.wire:
-        try:
-            codecs[side.wire].connect(
-                "m", side.base_url or base_url or "https://not-configured.invalid", side.quirks
-            )
-        except ValueError as error:
-            own.complain(str(error))
-    return side
-
-
-def _same_origin(url: str | None, other: str | None) -> bool:
-    """Return whether two URLs have the same scheme, host and port; ``None`` matches any URL."""
-    if url is None or other is None:
-        return True
-    try:
-        parts, others = urlsplit(url), urlsplit(other)
-    except ValueError:  # an invalid address is reported elsewhere, by _check_dialect
-        return False
-    return (parts.scheme, parts.netloc.lower()) == (others.scheme, others.netloc.lower())
-
-
-def _nearest(word: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, sorted(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _read_variables(section: Section) -> tuple[str | None, ...]:
-    """Read ``api_key_env``: the name of an environment variable, or a list of them."""
-    if not isinstance(section.data.get("api_key_env"), list):
-        name = section.get("api_key_env", str)
-        return () if name is None else (name,)
-    names = section.texts("api_key_env") or ()
-    if not names:
-        section.complain("must be the name of a variable, or a list of them", "api_key_env")
-    return names
-
-
-def _read_timeout(section: Section) -> float:
-    if "timeout_seconds" in section.data and "timeouts" in section.data:
-        section.complain("is the total of timeouts; give one of them", "timeout_seconds")
-    timeout = float(section.get("timeout_seconds", (int, float), 600))
-    if not (timeout > 0 and timeout != float("inf")):
-        section.complain("must be positive", "timeout_seconds")
-        return 600.0
-    return timeout
-
-
-def _read_headers(section: Section) -> dict[str, str]:
-    headers = section.plain()
-    for header, value in headers.items():
-        if not isinstance(value, str):
-            section.complain("must be a string", header)
-        elif not value.isprintable():
-            section.complain("must be one line of printable text", header)
-    return headers
-
-
-def _header_of(option: str, wire: str) -> str | None:
-    return _HEADER_OPTIONS.get(wire, {}).get(option.replace("-", "_"))
-
-
-def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError]) -> None:
-    for option, value in adapter.options.items():
-        kind = _OWN_OPTIONS.get(option, str if _header_of(option, adapter.wire) else None)
-        # The adapter contract allows any option, so an unknown one is a remark, not an error.
-        if kind is None:
-            remarks.append(section.fail("no adapter of this type reads this option", option))
-        elif type(value) is not kind:
-            section.complain(f"must be {'true or false' if kind is bool else 'a string'}", option)
-        elif option == "on_loss":
-            section.choice(option, ("warn", "reject"))
-
-
-def _check_dialect(adapter: Adapter, section: Section) -> None:
-    """Report an address or quirk that the wire would otherwise reject at the first call."""
-    try:
-        CODECS[adapter.wire].connect(
-            "m",
-            adapter.base_url or "https://not-configured.invalid",
-            adapter.all_quirks or None,
-            Capabilities(),
-        )
-    except ValueError as error:
-        said = str(error)
-        section.complain(
-            said, "base_url" if "base_url" in said and "base_url" in section.data else "quirks"
-        )
 
 
 def _read_declared(section: Section) -> Capabilities:
@@ -620,7 +212,8 @@ def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
     adapter = section.get("adapter", str, prefix)
     if adapter not in adapters and adapter not in vendor_names():
         section.complain(
-            f"no adapter {adapter!r}{_nearest(adapter, {*adapters, *vendor_names()})}", "adapter"
+            f"no adapter {adapter!r}{find_nearest(adapter, {*adapters, *vendor_names()})}",
+            "adapter",
         )
     capabilities = _read_probed(section).merged(_read_declared(section.section("capabilities")))
     return ModelEntry(

@@ -17,7 +17,8 @@ from ..middleware import Thresholds
 from ..prices import PricedAs, PriceTable, find_seller
 from ..provider import SCHEMES
 from ..retrieval import EMBED_SCHEMES
-from .entries import Adapter, File, ModelEntry
+from .adapters import Adapter
+from .entries import File, ModelEntry
 from .groups import Group, join_facts
 from .observed import ObservedFacts, observed_path
 from .updates import CatalogUpdate, read_update, update_prices

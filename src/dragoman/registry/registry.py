@@ -21,8 +21,9 @@ from ..errors import InvalidModelError
 from ..prices import PriceTable
 from ..provider import Provider
 from ..retrieval import Embedder, Reranker
+from .adapters import Adapter
 from .choose import Choice, Needs, choose_among, read_wanted
-from .entries import Adapter, File, ModelEntry, config_path, read_file
+from .entries import File, ModelEntry, config_path, read_file
 from .groups import Group
 from .names import Names
 from .stacks import NOT_CHAT, Order, Stacks, Subscriber

@@ -14,7 +14,7 @@ from ..events import read_json
 from ..transport import HttpTransport, Secret, Timeouts
 from ..wire import CODECS, HttpRequest
 from ..wire.urls import join_url, root_of
-from .entries import Adapter
+from .adapters import Adapter
 
 _MAX_NAME = 200
 

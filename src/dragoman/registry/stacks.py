@@ -37,7 +37,8 @@ from ..provider import Model, Provider, bind, open_scheme
 from ..retrieval import bind_embedder, bind_reranker, open_embed_scheme
 from ..transport import Timeouts
 from ..wire import CODECS
-from .entries import Adapter, ModelEntry, config_path
+from .adapters import Adapter
+from .entries import ModelEntry, config_path
 from .groups import Candidate, Group
 from .limits import RateLimits
 from .names import Names
