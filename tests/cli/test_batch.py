@@ -116,7 +116,8 @@ def test_output_of_another_program_is_rejected(server: Background) -> None:
     done = run(server)
     assert done.exit_code == 2
     assert "is not the output of a batch" in done.stderr
-    assert run(server, "--fresh").exit_code == 0
+    assert run(server, "--fresh").exit_code == 2
+    assert Path("out.jsonl").read_text() == "precious\n"
 
 
 def test_embedding_options_apply_to_embedded_rows(tmp_path: Path) -> None:
