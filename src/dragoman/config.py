@@ -7,10 +7,13 @@ tabs and oversized files are rejected. A file is loaded completely or not at all
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
+
+from msgspec import Meta, Struct
+from msgspec.structs import fields
 
 from .validate.fields import KINDS, Fields, kind_of
 
@@ -117,6 +120,39 @@ class Section(Fields):
         return Section(
             self.path, {}, {}, self.problems, where=self.at(name), line=self._line_of(name)
         )
+
+    def values(
+        self, struct: type[Struct], *, without: Sequence[str] = (), more: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Read the fields of a struct by their types, and return those that are set.
+
+        Reject keys that are neither fields, except those of ``without``, nor in ``more``. Fields
+        that are not strings, numbers, booleans, choices or lists of strings are left to the
+        caller. A number out of its bounds is an error in the words of the field's description.
+        """
+        known = [each for each in fields(struct) if each.name not in without]
+        self.allow(*[each.name for each in known], *more)
+        found = {each.name: self._read_value(each.name, each.type) for each in known}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _read_value(self, name: str, kind: Any) -> Any:
+        """Return the value of a key if it is set and of this type, otherwise ``None``."""
+        bounds = next(iter(getattr(kind, "__metadata__", ())), Meta())
+        kind = kind.__origin__ if hasattr(kind, "__metadata__") else kind
+        members = [each for each in get_args(kind) if each is not type(None)]
+        if get_origin(kind) is Literal or (members and get_origin(members[0]) is Literal):
+            return self.choice(name, get_args(members[0]) or members)
+        if members == [str, ...] or (members == [str] and get_origin(kind) is Sequence):
+            return self.texts(name)
+        kind = members[0] if len(members) == 1 else kind
+        if kind not in (str, bool, int, float):
+            return None
+        value = self.get(name, (int, float) if kind is float else kind)
+        is_low = value is not None and bounds.ge is not None and value < bounds.ge
+        if is_low or (value is not None and bounds.le is not None and value > bounds.le):
+            self.complain(f"must be {bounds.description}", name)
+            return None
+        return value
 
     def plain(self) -> dict[str, Any]:
         """Convert the section, and all sections in it, to plain dictionaries."""

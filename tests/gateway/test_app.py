@@ -391,6 +391,7 @@ async def test_the_last_key_can_be_revoked(
         ("keys: {}", "has no keys"),
         ("keys:\n  a:\n    hash: abc", "must be sha256"),
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    modles: []", "unknown key"),
+        ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    id: b", "unknown key"),
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    budget_usd: much",
          "an amount of money"),
         ("keys:\n  a:\n    hash: sha256:" + "0" * 64 + "\n    requests_per_minute: 0",

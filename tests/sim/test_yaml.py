@@ -114,6 +114,7 @@ WRONG = [
      "rules[1].reply.txt: unknown key; did you mean text?"),
     ("rules:\n  - reply: a\n    match:\n      pattern: '('", 4,
      "rules[0].match.pattern: is not a regular expression"),
+    ("rules:\n  - reply: a\n    match: {where: b}", 3, "rules[0].match.where: unknown key"),
     ("rules:\n  - reply: a\n    times: 0", 3, "rules[0].times: must be a positive integer"),
     ("rules:\n  - reply: {finish: done}", 2, "rules[0].reply.finish: must be one of"),
     ("rules:\n  - fault:\n      status: 200", 3, "rules[0].fault.status: must be an error status"),

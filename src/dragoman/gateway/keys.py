@@ -45,20 +45,7 @@ TEAM = "team:"
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _NOT_HASH = "must be sha256: and 64 hexadecimal digits"
-_FIELDS = [
-    "hash",
-    "old_hash",
-    "old_until",
-    "team",
-    "models",
-    "budget_usd",
-    "budget_usd_month",
-    "requests_per_minute",
-    "tokens_per_minute",
-    "max_concurrency",
-    "expires",
-    "on_loss",
-]
+_COUNTS = ("requests_per_minute", "tokens_per_minute", "max_concurrency")
 
 
 class Key(Struct, frozen=True):
@@ -288,39 +275,30 @@ def _read_team(section: Section) -> Decimal | None:
 
 
 def _read_key(name: str, section: Section, teams: Mapping[str, Decimal | None]) -> Key:
-    section.allow(*_FIELDS)
+    found = section.values(Key, without=["id", "team_budget_usd_month"])
     if name.startswith(TEAM):
         raise section.fail(f"the name of a key does not begin with {TEAM}")
-    team = section.get("team", str)
-    old_hash, old_until = _read_hash(section, "old_hash"), _read_time(section, "old_until")
-    if (old_hash is None) != (old_until is None):
+    for field in ("hash", "old_hash"):
+        if field in found and not is_hash(found[field]):
+            raise section.fail(_NOT_HASH, field)
+    for field in _COUNTS:
+        if found.get(field, 1) < 1:
+            raise section.fail("must be 1 or more", field)
+    old_until = _read_time(section, "old_until")
+    if ("old_hash" in found) != (old_until is not None):
         raise section.fail("old_hash and old_until go together")
-    digest = _read_hash(section, "hash")
-    if digest is None:
+    if "hash" not in found:
         raise section.fail(_NOT_HASH, "hash")
+    found["models"] = found.get("models") or ("*",)
     return Key(
         name,
-        digest,
-        section.texts("models") or ("*",),
-        _read_money(section, "budget_usd"),
-        _read_count(section, "requests_per_minute"),
-        _read_count(section, "tokens_per_minute"),
-        _read_count(section, "max_concurrency"),
-        _read_date(section),
-        _read_on_loss(section),
-        team,
-        _read_money(section, "budget_usd_month"),
-        None if team is None else teams.get(team),
-        old_hash,
-        old_until,
+        budget_usd=_read_money(section, "budget_usd"),
+        budget_usd_month=_read_money(section, "budget_usd_month"),
+        team_budget_usd_month=teams.get(found.get("team", "")),
+        expires=_read_date(section),
+        old_until=old_until,
+        **found,
     )
-
-
-def _read_hash(section: Section, name: str) -> str | None:
-    digest: str | None = section.get(name, str)
-    if digest is not None and not is_hash(digest):
-        raise section.fail(_NOT_HASH, name)
-    return digest
 
 
 def _read_time(section: Section, name: str) -> datetime | None:
@@ -330,13 +308,6 @@ def _read_time(section: Section, name: str) -> datetime | None:
     except ValueError:
         raise section.fail("must be a time such as 2030-01-31T12:00:00Z", name) from None
     return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
-
-
-def _read_count(section: Section, name: str) -> int | None:
-    value: int | None = section.get(name, int)
-    if value is not None and value < 1:
-        raise section.fail("must be 1 or more", name)
-    return value
 
 
 def _read_money(section: Section, name: str) -> Decimal | None:
@@ -356,13 +327,6 @@ def read_money(text: str) -> Decimal:
     if not (money.is_finite() and money >= 0):
         raise ValueError("must be an amount of money")
     return money
-
-
-def _read_on_loss(section: Section) -> Literal["warn", "reject"]:
-    value = section.get("on_loss", str)
-    if value not in (None, "warn", "reject"):
-        raise section.fail("must be warn or reject", "on_loss")
-    return "reject" if value == "reject" else "warn"
 
 
 def _read_date(section: Section) -> date | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ..capabilities import Capabilities, Fact
 from ..config import Section
@@ -18,8 +18,8 @@ class Candidate(Struct, frozen=True):
     """One model of a group, with its own settings. ``timeouts`` replace the adapter's timeouts."""
 
     model: str
-    weight: float = 1.0
-    max_retries: int = 0
+    weight: Annotated[float, Meta(ge=0.001, le=1e6, description="a positive number")] = 1.0
+    max_retries: Annotated[int, Meta(ge=0, le=100, description="between 0 and 100")] = 0
     rate_limit: RateLimits | None = None
     timeouts: dict[str, float | None] | None = None
 
@@ -75,21 +75,15 @@ def _read_candidate(section: Section, place: str, given: Any, retries: int) -> C
         section.complain("must be the name of a model, or a mapping with model", place)
         return None
     inner = section.enter(place, given)
-    inner.allow("model", "weight", "max_retries", "rate_limit", "timeouts")
-    model = inner.get("model", str)
-    if model is None:
+    found = inner.values(Candidate)
+    if "model" not in found:
         if "model" not in inner.data:
             inner.complain("needs model")
         return None
-    weight = inner.get("weight", (int, float), 1)
-    if not 0.001 <= weight <= 1e6:
-        inner.complain("must be a positive number", "weight")
-        weight = 1
-    own = read_retries(inner)
     return Candidate(
-        model,
-        float(weight),
-        retries if own is None else own,
+        found["model"],
+        float(found.get("weight", 1)),
+        found.get("max_retries", retries),
         read_rate_limit(inner),
         read_timeouts(inner),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from ..config import Section
 from ..middleware import Thresholds
@@ -17,13 +17,19 @@ from .pools import Connection
 
 _TIMEOUTS = Timeouts.__struct_fields__
 
+_Rate: TypeAlias = Annotated[
+    float | None, Meta(ge=0.001, le=1e12, description="a positive number")
+]
+
 
 class RateLimits(Struct, frozen=True):
     """Rate limits per minute and the limit of concurrent calls; ``None`` means unlimited."""
 
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    max_concurrency: int | None = None
+    requests_per_minute: _Rate = None
+    tokens_per_minute: _Rate = None
+    max_concurrency: Annotated[
+        int | None, Meta(ge=1, le=1e12, description="a positive number")
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """Return the limits that are set, by name."""
@@ -39,18 +45,7 @@ def read_rate_limit(section: Section) -> RateLimits | None:
     inner = section.inner("rate_limit")
     if inner is None:
         return None
-    inner.allow("requests_per_minute", "tokens_per_minute", "max_concurrency")
-    found: dict[str, Any] = {}
-    for name, kind in (
-        ("requests_per_minute", (int, float)),
-        ("tokens_per_minute", (int, float)),
-        ("max_concurrency", int),
-    ):
-        value = inner.get(name, kind)
-        if value is not None and not (1 if kind is int else 0.001) <= value <= 1e12:
-            inner.complain("must be a positive number", name)
-        elif value is not None:
-            found[name] = value
+    found = inner.values(RateLimits)
     if not inner.data:
         section.complain(
             "needs one of requests_per_minute, tokens_per_minute, max_concurrency", "rate_limit"
@@ -97,19 +92,13 @@ def read_retries(section: Section) -> int | None:
 def read_thresholds(root: Section) -> Thresholds:
     """Read the ``availability:`` section: the thresholds of the circuit breaker."""
     section = root.section("availability")
-    section.allow(*Thresholds.__struct_fields__)
-    found: dict[str, Any] = {}
-    for each in msgspec.structs.fields(Thresholds):
-        value = section.get(each.name, (int, float) if each.type is float else int)
-        if value is None:
-            continue
+    found = Thresholds()
+    for name, value in section.values(Thresholds).items():
         try:
-            Thresholds(**{each.name: value})
+            found = replace(found, **{name: value})
         except ValueError as error:
-            section.complain(str(error).partition(f"{each.name} ")[2], each.name)
-        else:
-            found[each.name] = value
-    return Thresholds(**found)
+            section.complain(str(error).partition(f"{name} ")[2], name)
+    return found
 
 
 def read_connection(section: Section) -> Connection:

@@ -14,7 +14,6 @@ from ..events import Usage
 from ..messages import Continuity, Text, Thinking
 from .script import Answer, Call, Fault, RequestMatch, Said, Script, ScriptRule
 
-_NUMBER = (int, float)
 T = TypeVar("T")
 
 
@@ -42,10 +41,10 @@ def read_script(path: str | Path) -> Script:
 
 
 def _read_rule(section: Section) -> ScriptRule:
-    section.allow("name", "match", "reply", "fault", "times", "chance")
+    values = {"name": section.where, **section.values(ScriptRule)}
     if "reply" not in section.data and "fault" not in section.data:
         raise section.fail("a rule needs a reply or a fault")
-    match = _read_match(section.section("match"))
+    match = section.section("match")
     fault = (
         _read_fault(section.section("fault")) if section.data.get("fault") is not None else None
     )
@@ -53,45 +52,20 @@ def _read_rule(section: Section) -> ScriptRule:
         section,
         ScriptRule,
         reply=_read_reply(section),
-        match=match,
+        match=_build(match, RequestMatch, **match.values(RequestMatch, without=["where"])),
         fault=fault,
-        times=section.get("times", int),
-        chance=section.get("chance", _NUMBER, 1.0),
-        name=section.get("name", str, section.where),
+        **values,
     )
 
 
-def _read_match(section: Section) -> RequestMatch:
-    kinds: dict[str, Any] = {
-        "text": str, "pattern": str, "system": str, "tool_result": str, "tools": list,
-        "model": str, "turn": int, "schema": bool, "stream": bool,
-    }  # fmt: skip
-    section.allow(*kinds)
-    values = {name: section.get(name, kind) for name, kind in kinds.items()}
-    return _build(section, RequestMatch, **{**values, "tools": section.texts("tools") or ()})
-
-
 def _read_fault(section: Section) -> Fault:
-    kinds: dict[str, Any] = {
-        "status": int, "message": str, "code": str, "retry_after": _NUMBER, "error": str,
-        "after": int,
-        "stall": (int, float, str), "cut_at": int, "end_at": int, "garbage_at": int,
-        "garbage": int,
-        "duplicate": int, "interleave": bool, "drip": int, "pace": _NUMBER, "content_type": str,
-        "body": str,
-    }  # fmt: skip
-    section.allow(*kinds)
-    values = {
-        name: section.get(name, kind)
-        for name, kind in kinds.items()
-        if section.data.get(name) is not None
-    }
+    if isinstance(stall := section.data.get("stall"), str):
+        if stall != "forever":
+            raise section.fail("must be a number of seconds or forever", "stall")
+        section.put("stall", math.inf)
+    values = section.values(Fault)
     if not values:
         raise section.fail("a fault needs at least one field")
-    if isinstance(values.get("stall"), str):
-        if values["stall"] != "forever":
-            raise section.fail("must be a number of seconds or forever", "stall")
-        values["stall"] = math.inf
     return _build(section, Fault, **values)
 
 
@@ -103,29 +77,17 @@ def _read_reply(section: Section) -> Answer:
 
 
 def _read_answer(section: Section) -> Answer:
-    section.allow(
-        "text", "json", "thinking", "tool_calls", "content", "usage", "finish", "stop_sequence",
-        "delay", "pace", "piece",
-    )  # fmt: skip
-    text = section.get("text", str, "")
+    values = section.values(Answer, more=["json"])
     if "json" in section.data:
-        if text:
+        if values.get("text"):
             raise section.fail("replaces text; give only one of them", "json")
-        text = msgspec.json.encode(plain(section.data["json"])).decode()
-    return _build(
-        section,
-        Answer,
-        text=text,
-        thinking=section.get("thinking", str, ""),
-        tool_calls=[_read_call(each) for each in section.inners("tool_calls")],
-        content=[_read_said(each) for each in section.inners("content")],
-        usage=_read_usage(section),
-        finish=section.get("finish", str),
-        stop_sequence=section.get("stop_sequence", str),
-        delay=section.get("delay", _NUMBER, 0),
-        pace=section.get("pace", _NUMBER, 0),
-        piece=section.get("piece", int),
-    )
+        values["text"] = msgspec.json.encode(plain(section.data["json"])).decode()
+    values |= {
+        "tool_calls": [_read_call(each) for each in section.inners("tool_calls")],
+        "content": [_read_said(each) for each in section.inners("content")],
+        "usage": _read_usage(section),
+    }
+    return _build(section, Answer, **values)
 
 
 def _read_said(section: Section) -> Said:
