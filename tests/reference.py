@@ -15,9 +15,10 @@ import dragoman
 from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
-from dragoman.gateway.policy import NEVER, TABLES
+from dragoman.gateway.policy import NEVER
 from dragoman.gateway.policy.concepts import CONCEPTS
 
+from .gateway.upstream import TABLES
 from .test_layers import FLOORS
 
 PACKAGE = Path(dragoman.__file__).parent

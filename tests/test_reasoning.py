@@ -268,7 +268,7 @@ def test_unknown_model_has_no_reasoning_style() -> None:
         ({"reasoning_effort": "low"}, "low", {}),
         ({"reasoning": {"effort": "high"}}, "high", {}),
         ({"reasoning": {"max_tokens": 2000}}, 2000, {}),
-        ({"reasoning": {"enabled": False}}, "off", {}),
+        ({"reasoning": {"enabled": False}}, "none", {}),
         ({"reasoning": {"enabled": True}}, None, {"reasoning": {"enabled": True}}),
         ({"reasoning": {"effort": "high", "exclude": True}}, None,
          {"reasoning": {"effort": "high", "exclude": True}}),
@@ -280,5 +280,5 @@ def test_gateway_accepts_the_reasoning_object_of_routers(
 ) -> None:
     server: ServerCodec = SERVER_CODECS["openai"]
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **asked}
-    config = server.decode(json.dumps(body).encode()).request.config
+    config = server.decode(json.dumps(body).encode()).with_extras().config
     assert (config.reasoning, config.extras) == (amount, left)

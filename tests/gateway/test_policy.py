@@ -12,18 +12,20 @@ import aiohttp
 import pytest
 
 import dragoman.gateway.policy as policy
+import dragoman.wire as wire
 from dragoman.errors import ContextOverflowError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
-from dragoman.gateway.policy import NEVER, TABLES, rename_settings
+from dragoman.gateway.policy import NEVER, rename_settings
 from dragoman.gateway.policy.hosted import Hosted, fit_hosted, read_hosted
 from dragoman.messages import ServerTool
 from dragoman.sim import ScriptedProvider
+from dragoman.wire import SERVER_CODECS
 from tests.listed import Listed
 
 from .serving import serving
 from .translations import ROWS, SEARCHING, TOOLS, Rejected, Row, expand, limited
-from .upstream import BODIES, PATHS, WIRES, Bench, bench, models_for
+from .upstream import BODIES, PATHS, TABLES, WIRES, Bench, bench, models_for
 
 
 def holds(sent: Any, wanted: Any) -> bool:
@@ -71,9 +73,10 @@ async def test_request_is_translated_reported_or_rejected_as_the_table_says() ->
 
 
 def find_codes() -> set[str]:
-    """Return the warning codes in the source code of the policy."""
+    """Return the warning codes in the source code of the policy and of the readers."""
     found: set[str] = set()
-    for file in Path(str(policy.__file__)).parent.glob("*.py"):
+    readers = [Path(str(wire.__file__)).parent / name / "server_request.py" for name in WIRES]
+    for file in [*Path(str(policy.__file__)).parent.glob("*.py"), *readers]:
         for node in ast.walk(ast.parse(file.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
@@ -309,7 +312,8 @@ async def test_errors_name_fields_as_the_client_sent_them() -> None:
             status, _, said = await gateway.ask(client, "openai", expand({field: value}))
             name = field.removeprefix("options.")
             assert (status, name in str(said), "config." in str(said)) == (400, True, False), said
-    assert rename_settings("gemini", "config.seed: no") == "generationConfig.seed: no"
+    gemini = SERVER_CODECS["gemini"]
+    assert rename_settings(gemini, "config.seed: no") == "generationConfig.seed: no"
 
 
 async def test_context_overflow_is_reported_in_the_vendors_format() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from dragoman.events import MessageComplete, TextDelta
 from dragoman.gateway.app import create_app
-from dragoman.gateway.policy import prepare
 from dragoman.gateway.stops import StopCutter
 from dragoman.messages import Text
 from dragoman.sim import Answer, Call, ScriptedProvider
+from dragoman.wire import SERVER_CODECS
 
 from .serving import serving
 from .translations import MOVED, NO_FIELDS
@@ -58,10 +58,10 @@ async def test_tools_of_a_namespace_are_called_by_their_own_names() -> None:
 
 def test_namespace_tool_that_is_not_a_function_is_reported() -> None:
     inner = {"type": "web_search"}
-    body = {"input": "Hi", "tools": [{"type": "namespace", "name": "n", "tools": [inner]}]}
-    prepared = prepare("responses", body)
-    assert prepared.body["tools"] == []
-    assert [(each.code, each.path) for each in prepared.left] == [
+    tools = [{"type": "namespace", "name": "n", "tools": [inner]}]
+    asked = SERVER_CODECS["responses"].decode({"model": "m", "input": "Hi", "tools": tools})
+    assert asked.request.tools == ()
+    assert [(each.code, each.path) for each in asked.left] == [
         ("namespace_joined", "tools[0]"),
         ("hosted_tool_dropped", "tools[0].tools[0]"),
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dragoman.gateway.policy.translate import merge
+from dragoman.wire.losses import merge
 
 from .upstream import BODIES, WIRES
 

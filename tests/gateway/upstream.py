@@ -14,6 +14,7 @@ import aiohttp
 
 from dragoman.gateway.app import create_app
 from dragoman.provider import Provider, connect
+from dragoman.wire import SERVER_CODECS
 from tests.server import Connection, serve
 
 from .serving import serving
@@ -33,6 +34,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
     "ollama": {"messages": [{"role": "user", "content": "Hi"}], "stream": False},
 }
+TABLES = {wire: SERVER_CODECS[wire].table.list_rules() for wire in WIRES}
+"""The rule for each request field of each wire."""
 EXHAUSTIVE = bool(os.environ.get("DRAGOMAN_EXHAUSTIVE"))
 
 

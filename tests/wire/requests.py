@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import ProviderError
-from dragoman.gateway.policy import TABLES, Target, prepare, translate
 from dragoman.messages import Request
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS
@@ -66,25 +65,13 @@ def compare(wire: str, asked: Body, path: str = "") -> Outcome:
 def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
     """Decode a body; return the request, or an outcome that lists what our classes cannot
     represent.
-
-    The strict decoder of the wire is tried first. The gateway's decoder, which accepts more
-    spellings, reads what the strict one rejects.
     """
     codec = SERVER_CODECS[wire]
-    try:
-        read = codec.decode(json.dumps(asked).encode(), path)
-        request, lost = read.request, {warning.code for warning in read.warnings}
+    read = codec.decode(json.dumps(asked).encode(), path)
+    lost = {warning.code for warning in read.warnings}
+    request = read.with_extras()
+    if not lost:
         check_request(request, history=False)
-    except ProviderError:
-        if wire not in TABLES:
-            raise
-        prepared = prepare(wire, asked)
-        read = codec.decode(prepared.body, path)
-        lost = {left.code for left in prepared.left} | {warning.code for warning in read.warnings}
-        target = Target(read.request.model, frozenset({wire}), has_limit=True)
-        request = translate(read.request, prepared, wire, target, {}).request
-        if not lost:
-            check_request(request, history=False)
     return Outcome("reported", tuple(sorted(lost))) if lost else request
 
 

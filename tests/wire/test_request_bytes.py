@@ -104,7 +104,7 @@ def test_comparison_finds_a_changed_request() -> None:
         "metadata": {"user_id": "u"},
         "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
     }
-    assert compare(wire, changed, path) == ("reported", ("parallel_limit_dropped",))
+    assert compare(wire, changed, path) == ("reported", ("parallel_tool_calls_dropped",))
     assert compare("openai", {**OWN["chat"][1], "response_format": UNNAMED}).places == (
         "response_format.json_schema.name",
     )

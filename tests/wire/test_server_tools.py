@@ -190,7 +190,8 @@ def test_unknown_settings_of_gemini_clients_keep_their_path() -> None:
     config = (
         SERVER_CODECS["gemini"]
         .decode(json.dumps(body).encode(), "/v1beta/models/m:generateContent")
-        .request.config
+        .with_extras()
+        .config
     )
     assert config.extras == {"topK": 5, "generationConfig.other": 1}
 

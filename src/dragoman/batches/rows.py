@@ -202,7 +202,7 @@ class RowParser(Parser):
             body["model"] = self._model or "model"
         codec: Any = SERVER_CODECS[shape]
         asked: Asked = codec.decode(body, "/v1beta/models/model:generateContent")
-        request = asked.request
+        request = asked.with_extras()
         messages = request.messages
         if given.system is not None and not any(isinstance(each, System) for each in messages):
             messages = (System(given.system), *messages)

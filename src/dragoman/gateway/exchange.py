@@ -32,6 +32,7 @@ from ..provider import Model, Provider, Reply
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.fields import read_body
+from ..wire.gemini.server_request import unwrap_count
 from ..wire.ollama.generate import find_load, write_load
 from ..wire.seal import holds_sealed
 from .access import Bounds, Service
@@ -44,18 +45,7 @@ from .keys import Key
 from .ledger import Lease
 from .listings import show_ollama_model
 from .models import find_losses, fit_reasoning
-from .policy import (
-    NAMES,
-    Prepared,
-    Target,
-    prepare,
-    refuse_losses,
-    rename_settings,
-    settle_shape,
-    translate,
-    unwrap_count,
-    write_echo,
-)
+from .policy import Target, read, refuse_losses, rename_settings, translate
 from .routing import show_route
 from .signals import release_models
 from .stops import StopCutter
@@ -152,7 +142,6 @@ class Exchange:
         "memory",
         "model",
         "models",
-        "prepared",
         "provider",
         "receive",
         "record",
@@ -199,7 +188,6 @@ class Exchange:
         self.request: Request | None = None
         self.encoder: ReplyEncoder | None = None
         self.warnings: tuple[LossWarning, ...] = ()
-        self.prepared: Prepared | None = None
         # Whether the client's native fields are sent to a model that uses the same wire.
         self.is_native = True
         # stop sequences that the gateway must apply, because the model's wire cannot
@@ -289,9 +277,9 @@ class Exchange:
         self.held = 0
         provider = self.provider = self._find(asked.request.model)
         if is_large:
-            self.request = await to_thread(self._translate, asked.request, provider)
+            self.request = await to_thread(self._translate, asked, provider)
         else:
-            self.request = self._translate(asked.request, provider)
+            self.request = self._translate(asked, provider)
         if self.limited is not None:
             await self._count(self.limited, provider)
         if action == "count":
@@ -372,21 +360,19 @@ class Exchange:
                 return b"".join(pieces)
 
     def _read(self, body: bytes, fields: Mapping[str, Any]) -> Asked:
-        wire = self.codec.wire
-        prepared = prepare(wire, dict(fields if self.rewrite is None else self.rewrite(fields)))
         path = self.scope["path"].replace(_COUNT_TOKENS, ":generateContent")
-        asked = self.codec.decode(prepared.body, path)
+        asked = read(
+            self.codec, dict(fields if self.rewrite is None else self.rewrite(fields)), path
+        )
         request = asked.request
-        messages, self.prepared = settle_shape(wire, request.messages, prepared)
         if self._id is None:
             self._id = request.request_id
-        if messages is not request.messages or self._id != request.request_id:
-            request = replace(request, messages=messages, request_id=self._id)
+        elif self._id != request.request_id:
+            request = replace(request, request_id=self._id)
             asked = replace(asked, request=request)
         self.is_native = not holds_sealed(body)
         self.service.bounds.check_request(request)
         self.request = request
-        self.warnings = asked.warnings
         return asked
 
     async def _start_background(self, fields: Mapping[str, Any]) -> None:
@@ -423,20 +409,17 @@ class Exchange:
         self.model = name
         return provider
 
-    def _translate(self, request: Request, provider: Provider) -> Request:
+    def _translate(self, asked: Asked, provider: Provider) -> Request:
         """Check a request, then translate it to the provider's wire and its name for the model.
 
         Raise ``UnsupportedFeatureError`` if a part of the request would be lost and the
         configuration forbids losses.
         """
-        assert self.prepared is not None
-        check_request(request, history=False)
-        wire, upstream = self.codec.wire, self.models.find_upstream(self.model)
+        check_request(asked.request, history=False)
+        upstream = self.models.find_upstream(self.model)
         has_limit = provider.capabilities.known("max_output_tokens") is not None
         target = Target(self.model, upstream.wires, has_limit)
-        made = translate(
-            request, self.prepared, wire, target, NAMES[wire], is_native=self.is_native
-        )
+        made = translate(asked, self.codec, target, is_native=self.is_native)
         self.warnings += made.warnings
         self.stops = made.stops
         request, approximated = fit_reasoning(
@@ -468,14 +451,8 @@ class Exchange:
 
     async def _answer(self, provider: Provider, asked: Asked) -> None:
         assert self.request is not None
-        assert self.prepared is not None
-        asked = replace(
-            asked,
-            issuer=self.models.find_upstream(self.model).issuer,
-            custom=self.prepared.custom,
-            grouped=self.prepared.grouped,
-            echo=_echo(self.codec.wire, self.memory, self.prepared),
-        )
+        issuer = self.models.find_upstream(self.model).issuer
+        asked = replace(asked, issuer=issuer, echo=_echo(self.memory, asked))
         encoder = self.codec.encoder(asked, created=int(time.time()))
         if self.codec.wire == "gemini" and asked.request.stream and not is_sse(self.scope):
             encoder = ArrayEncoder(encoder)
@@ -572,7 +549,7 @@ class Exchange:
     async def _refuse(self, error: ProviderError) -> None:
         self.error = error
         error.request_id = error.request_id or self.id
-        error.message = rename_settings(self.codec.wire, error.message)
+        error.message = rename_settings(self.codec, error.message)
         if self.started:  # the status has been sent already, so an error response is impossible
             return
         await charge(self)  # charge failed attempts too, since some providers bill them
@@ -635,11 +612,9 @@ def _is_json(headers: Mapping[str, str], wire: str) -> bool:
     return kind in ("", "application/x-www-form-urlencoded") and not is_page
 
 
-def _echo(wire: str, memory: Memory | None, prepared: Prepared) -> dict[str, Any]:
+def _echo(memory: Memory | None, asked: Asked) -> dict[str, Any]:
     """Return the request fields that the reply repeats."""
-    if memory is None:
-        return write_echo(wire, prepared.client)
-    return {**write_echo(wire, memory.fields), **memory.echo()}
+    return asked.echo if memory is None else memory.echo()
 
 
 def _forget_frames(error: BaseException | None) -> None:

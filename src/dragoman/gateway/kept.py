@@ -18,8 +18,8 @@ from ..errors import InvalidModelError, InvalidRequestError, ProviderError, cut
 from ..events import Event, MessageComplete
 from ..messages import new_ulid
 from ..wire import ReplyEncoder
-from ..wire.responses.echo import show_tools
-from .policy.responses import as_items
+from ..wire.responses.echo import show_tools, write_echo
+from ..wire.responses.server_request import as_items
 from .store import ResponseStore
 
 log = logging.getLogger("dragoman")
@@ -104,8 +104,8 @@ class Memory:
         return found[name]
 
     def echo(self) -> dict[str, Any]:
-        """Return the response fields that concern storage, such as ``store``."""
-        shown: dict[str, Any] = {"store": self.is_stored}
+        """Return the request fields that the response repeats, such as ``store``."""
+        shown: dict[str, Any] = {**write_echo(self.fields), "store": self.is_stored}
         if self.response_id is not None:
             shown |= {"id": self.response_id, "background": True}
         if self._conversation is not None:

@@ -311,8 +311,9 @@ class _Route:
             models = self._server.models
             if models and asked.request.model not in models:
                 raise InvalidModelError(f"the script has no model {asked.request.model!r}")
-            check_request(asked.request, history=False)
-            scene = self._server.provider.begin(asked.request)
+            made = asked.with_extras()
+            check_request(made, history=False)
+            scene = self._server.provider.begin(made)
         except ProviderError as error:
             return codec.error(error)
         return _Performance(request, codec, asked, scene)

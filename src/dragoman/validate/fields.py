@@ -68,6 +68,13 @@ class Fields:
         """
         raise self.fail(problem, name)
 
+    def mend(self, name: str, value: Any, error: Exception) -> Any:
+        """Return what to read in place of an invalid value, or raise the error.
+
+        A subclass that reads leniently may return a substitute.
+        """
+        raise error
+
     def refuse(self, name: str, problem: str) -> NoReturn:
         """Raise the error for a problem with a field."""
         raise self.fail(problem, name)
@@ -165,16 +172,11 @@ class Fields:
 
     def need_text(self, name: str) -> str:
         """Return the value of a string field; reject a missing one."""
-        return self._need(name, self.text(name))
+        return _need(self, name, self.text(name))
 
     def need_inner(self, name: str) -> Self:
         """Return a reader for a nested object; reject a missing one."""
-        return self._need(name, self.inner(name))
-
-    def _need(self, name: str, value: T | None) -> T:
-        if value is None:
-            self.refuse(name, "is required")
-        return value
+        return _need(self, name, self.inner(name))
 
     # --- reporting fields that were not read
 
@@ -205,3 +207,9 @@ class Fields:
                 near = difflib.get_close_matches(str(name), self._known, 1)
                 hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(self._known)}"
                 self.complain(f"{self.UNKNOWN}; {hint}", str(name))
+
+
+def _need(fields: Fields, name: str, value: T | None) -> T:
+    if value is None:
+        fields.refuse(name, "is required")
+    return value

@@ -154,10 +154,15 @@ def parse_messages(messages: Any) -> Sequence[Message]:
         [
             message
             if type(message) in _MESSAGES
-            else _read_message(Fields(message, f"messages[{at}]"))
+            else _read_message(_open(message, f"messages[{at}]"))
             for at, message in enumerate(messages)
         ]
     )
+
+
+def _open(record: Any, path: str) -> Fields:
+    """Return a reader for a record, which may be a reader already."""
+    return record if isinstance(record, Fields) else Fields(record, path)
 
 
 def parse_tools(tools: Any) -> tuple[Tool, ...]:
@@ -180,7 +185,7 @@ def _parse_tool(tool: Any, path: str) -> Tool:
             return Tool.from_model(tool) if isinstance(tool, type) else Tool.from_function(tool)
         except (TypeError, NameError) as error:
             raise InvalidRequestError(f"{path} cannot be described as a tool: {error}") from error
-    record = Fields(tool, path)
+    record = _open(tool, path)
     kind = record.take("type")
     if (kind == "function" or not isinstance(kind, str)) and "function" in record:
         record.allow("type", "function")
@@ -343,13 +348,13 @@ def _read_user_block(record: Fields) -> UserBlock:
         return Document(_read_source(record), media_type, record.text("name"), read_mark(record))
     if kind == "file":
         record.allow("type", "file", *_MARKS)
-        return _read_file(record.need_inner("file"), read_mark(record))
+        return _read_file(record, record.need_inner("file"), read_mark(record))
     if kind == "audio":
         return _read_audio(record)
     if kind == "input_audio":
         record.allow("type", "input_audio", *_MARKS)
         return _read_input_audio(record.need_inner("input_audio"), read_mark(record))
-    raise _misplaced(record, kind, _OF_ASSISTANTS, "a user or a tool")
+    return _replace(record, kind, _misplaced(record, kind, _OF_ASSISTANTS, "a user or a tool"))
 
 
 def _read_assistant_block(record: Fields) -> AssistantBlock:
@@ -377,7 +382,12 @@ def _read_assistant_block(record: Fields) -> AssistantBlock:
     # an image that a model generated has opaque state; a user's image has none
     if kind == "image" and "continuity" in record:
         return _read_image(record)
-    raise _misplaced(record, kind, _OF_USERS, "the assistant")
+    return _replace(record, kind, _misplaced(record, kind, _OF_USERS, "the assistant"))
+
+
+def _replace(record: Fields, kind: Any, error: Exception) -> Text:
+    """Return the text that a lenient reader reads in place of content that cannot be read."""
+    return Text(record.mend("type", kind, error))
 
 
 _OF_USERS = frozenset({"image", "image_url", "document", "file", "input_audio"})
@@ -452,13 +462,25 @@ def _read_tool_call(record: Fields) -> ToolCall:
 def _read_arguments(record: Fields) -> dict[str, Any] | None:
     value = record.take("arguments")
     if isinstance(value, str):
-        try:
-            value = read_json(value) if value.strip() else {}
-        except ValueError as error:
-            raise record.fail("is not JSON", "arguments") from error
+        return _parse_arguments(record, value)
     if value is not None and not isinstance(value, Mapping):
         record.refuse("arguments", "must be an object")
     return None if value is None else dict(value)
+
+
+def _parse_arguments(record: Fields, text: str) -> dict[str, Any] | None:
+    if not text.strip():
+        return {}
+    try:
+        value = read_json(text)
+    except ValueError:
+        problem = "is not JSON"
+    else:
+        if isinstance(value, dict):
+            return value
+        problem = "must be an object"
+    made: dict[str, Any] = record.mend("arguments", text, record.fail(problem, "arguments"))
+    return made
 
 
 def _read_signed(record: Fields) -> Continuity | None:
@@ -503,7 +525,9 @@ def _read_image_url(record: Fields) -> Image:
     return Image(Url(inner.need_text("url")), detail=inner.choice("detail", DETAILS), cache=mark)
 
 
-def _read_file(record: Fields, mark: bool) -> Document:
+def _read_file(part: Fields, record: Fields, mark: bool) -> Document | Text:
+    if "file_id" in record:
+        return _replace(part, "file", record.fail(f"{Fields.UNKNOWN}; send file_data", "file_id"))
     record.allow("filename", "file_data")
     found = read_data_url(record.need_text("file_data"))
     if found is None or found[0] is None:

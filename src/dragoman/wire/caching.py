@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -70,3 +71,21 @@ def write_key(
             loss=True,
         )
     return fields
+
+
+def drop_marks(request: Request) -> Request:
+    """Return a request without its marks for the prompt cache, and without a cache setting."""
+    return replace(
+        request,
+        messages=[_unmark(message) for message in request.messages],
+        config=replace(request.config, cache=None),
+    )
+
+
+def _unmark(value: Any) -> Any:
+    """Return a message or a block without its mark for the prompt cache."""
+    content = getattr(value, "content", None)
+    changes: dict[str, Any] = {"cache": False} if getattr(value, "cache", False) else {}
+    if isinstance(content, tuple):
+        changes["content"] = tuple([_unmark(block) for block in content])
+    return replace(value, **changes) if changes else value

@@ -1,40 +1,21 @@
-"""Read the body of a client's request, and collect warnings about dropped fields."""
+"""Read the body of a client's request, and fields that several wires write alike."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import InvalidRequestError
-from ..messages import Inline, LossWarning, PromptCache, Url
+from ..messages import Inline, PromptCache, Url
 from ..validate.content import MAX_DEPTH, check_depth
 from ..validate.data_url import read_data_url
 from ..validate.fields import Fields
+from .losses import FieldTable, Losses, Record
 from .schema import schema_name
 
-
-class Losses:
-    """Collect warnings for the fields in a client's request that ``Request`` does not have."""
-
-    def __init__(self) -> None:
-        self._found: list[LossWarning] = []
-
-    def drop(self, path: str, code: str, detail: str) -> None:
-        """Add a warning for a dropped field."""
-        self._found.append(LossWarning(code, path, detail))
-
-    def drop_fields(self, fields: Fields, names: Iterable[str], detail: str) -> None:
-        """Drop the named fields, and add a warning for each one that is present."""
-        for name in names:
-            if fields.take(name) is not None:
-                self.drop(fields.at(name), f"{name}_dropped", detail)
-
-    @property
-    def warnings(self) -> tuple[LossWarning, ...]:
-        """A warning for each dropped field."""
-        return tuple(self._found)
+R = TypeVar("R", bound=Record)
 
 
 def read_body(body: bytes | dict[str, Any]) -> Fields:
@@ -59,6 +40,16 @@ def _reason(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
 
 
+def open_body(data: Any, table: FieldTable, kind: type[R], skip: Collection[str] = ()) -> R:
+    """Return a lenient reader for a body, whose fields are sorted by the rules of a wire.
+
+    The fields to ``skip`` are read by the caller.
+    """
+    fields = kind(data, "", Losses(data, table))
+    fields.sort(table.rules, skip)
+    return fields
+
+
 def read_media_url(url: str) -> tuple[Url | Inline, str | None]:
     """Return the source of a medium from its URL, and the media type in a ``data:`` URL."""
     found = read_data_url(url)
@@ -71,13 +62,16 @@ def read_stops(fields: Fields, name: str) -> tuple[str, ...] | None:
     return (value,) if isinstance(value, str) else fields.texts(name)
 
 
-def read_key(fields: Fields) -> PromptCache | None:
-    """Return the cache settings of a wire with automatic caching: cache key and retention time."""
-    key, kept = fields.text("prompt_cache_key"), fields.take("prompt_cache_retention")
-    if kept not in (None, "24h"):
-        fields.put("prompt_cache_retention", kept)
+def take_cache(fields: dict[str, Any]) -> PromptCache | None:
+    """Remove the cache key and the retention time from a body's fields; return the setting."""
+    key, kept = fields.get("prompt_cache_key"), fields.get("prompt_cache_retention")
+    key = key if isinstance(key, str) else None
     if key is None and kept != "24h":
         return None
+    for name in (
+        ("prompt_cache_key",) if kept != "24h" else ("prompt_cache_key", "prompt_cache_retention")
+    ):
+        fields.pop(name, None)
     return PromptCache(auto=False, key=key, ttl="24h" if kept == "24h" else None)
 
 

@@ -8,12 +8,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import (
     CallCancelledError,
     MalformedToolCallError,
     ProviderError,
     StructuredOutputError,
+    UnsupportedFeatureError,
 )
 from ..events import (
     Event,
@@ -29,13 +31,26 @@ from ..events import (
 )
 from ..messages import AssistantBlock, Issuer, LossWarning, Request, ToolCall
 from .codec import HttpReply
+from .fields import take_cache
+from .losses import NO_TABLE, FieldTable, Leftover, Losses, Wish, describe_left, merge
 
 
 class Asked(Struct, frozen=True):
-    """A decoded request, and warnings for the fields that ``Request`` does not have."""
+    """A decoded request, and what the client's body contains beyond the fields of ``Request``."""
 
     request: Request
-    warnings: tuple[LossWarning, ...] = ()
+    left: tuple[Leftover, ...] = ()
+    """The parts of the body that ``request`` does not represent."""
+    wishes: Mapping[str, Wish] = {}
+    """Settings for which ``Request`` has no field, by the name of the concept."""
+    own: Mapping[str, Any] = {}
+    """Fields to send if the model uses the client's wire."""
+    directives: tuple[str, ...] = ()
+    """Instructions to add to the prompt if the model uses another wire."""
+    client: Mapping[str, Any] = {}
+    """The body as the client wrote it."""
+    table: FieldTable = NO_TABLE
+    """The fields of the client's wire."""
     stream_usage: bool = True
     """Whether the client requests usage at the end of a stream."""
     issuer: Issuer | None = None
@@ -51,18 +66,89 @@ class Asked(Struct, frozen=True):
     tool. This mapping leads from the function's name to the namespace and the tool's name.
     """
 
+    @property
+    def warnings(self) -> tuple[LossWarning, ...]:
+        """A warning for each part of the body that is lost even on the client's own wire."""
+        lost = [concept for concept, wish in self.wishes.items() if wish.extra is None]
+        return (
+            *describe_left(self.left),
+            *[
+                LossWarning(
+                    f"{each}_dropped",
+                    self.table.names.get(each, each),
+                    "a request has no such setting",
+                )
+                for each in lost
+            ],
+        )
+
+    @property
+    def has_more(self) -> bool:
+        """Whether anything in the client's body is missing in ``request``."""
+        return bool(self.left or self.wishes or self.own or self.directives)
+
+    def with_extras(self) -> Request:
+        """Return the request with the client's further settings, for a provider of its wire.
+
+        A setting for which ``Request`` has no field becomes an extra.
+        """
+        if not self.has_more:
+            return self.request
+        config, extras = self.request.config, dict[str, Any]()
+        for left in self.left:
+            if left.rule.always and left.rule.effect == "refused":
+                raise UnsupportedFeatureError(f"{left.path}: {left.rule.what}")
+            if left.rule.always or left.rule.held:
+                continue
+            if left.tool is not None and left.roots == ("tools",):
+                extras["tools"] = [*extras.get("tools", ()), left.tool.record]
+            elif left.roots == (left.path,):
+                extras[left.path] = self.client[left.path]
+            elif not left.roots:
+                path, _, name = left.path.partition(".")
+                extras = merge(extras, {path: {name: self.own[path].get(name)}})
+        for concept, wish in self.wishes.items():
+            if concept == "reasoning" and wish.extra is not wish.own:
+                config = replace(config, reasoning=wish.value)
+            extras = merge(extras, wish.extra or {})
+        for path in self.table.inner:
+            inner = extras.pop(path, {})
+            extras |= {self.table.extra_name(path, name): each for name, each in inner.items()}
+        if (cache := take_cache(extras)) is not None:
+            config = replace(config, cache=cache)
+        return replace(self.request, config=replace(config, extras=extras))
+
+
+def gather(request: Request, losses: Losses, **facts: Any) -> Asked:
+    """Return a decoded request with what its reader has recorded."""
+    if not (losses.left or losses.wishes or losses.own):
+        return Asked(request, client=losses.client, table=losses.table, **facts)
+    return Asked(
+        request,
+        tuple(losses.left),
+        losses.wishes,
+        losses.own,
+        tuple(losses.directives),
+        losses.client,
+        losses.table,
+        custom=frozenset(losses.custom),
+        grouped=losses.grouped,
+        **facts,
+    )
+
 
 class ServerCodec(Protocol):
     """The server side of one wire. A codec opens no socket, reads no clock and does not log."""
 
     wire: ClassVar[str]
+    table: ClassVar[FieldTable]
+    """The fields of a request, and what happens to those that ``Request`` does not have."""
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode a request body. On some wires the URL ``path`` contains the model and the mode.
 
-        A field that ``Request`` does not have is rejected, stored in ``config.extras``, or, if it
-        is only a hint, dropped with a warning. An invalid request raises ``InvalidRequestError``
-        or ``UnsupportedContentError``.
+        A field that ``Request`` does not have is recorded in the result. An invalid request raises
+        ``InvalidRequestError`` or ``UnsupportedContentError``.
         """
         ...
 

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from ...errors import UnsupportedFeatureError
 from ...messages import NO_CONFIG, LossWarning, Request, RuntimeConfig, System
+from ...wire import Asked, ServerCodec
+from ...wire.caching import drop_marks
+from ...wire.losses import Leftover, Rule, merge
 from .concepts import write_concept
-from .hosted import fit_hosted
-from .rules import Leftover, Prepared, Rule
+from .hosted import fit_hosted, read_hosted
 
 DEFAULT_MAX_TOKENS = 4096
 """The token limit for a wire that requires one, if neither client nor catalogue sets one."""
@@ -49,25 +51,18 @@ class Target(Struct, frozen=True):
 
 
 def translate(
-    request: Request,
-    prepared: Prepared,
-    wire: str,
-    target: Target,
-    names: Mapping[str, str],
-    *,
-    is_native: bool = True,
+    asked: Asked, codec: ServerCodec, target: Target, *, is_native: bool = True
 ) -> Translated:
     """Translate a client's request into the request for a model.
 
-    ``names`` maps Dragoman's setting names to the client's field names, for warnings. If
-    ``is_native`` is false, no field of the client's body is sent unchanged, even if the model uses
-    the client's wire.
+    ``codec`` is that of the client's wire. If ``is_native`` is false, no field of the client's
+    body is sent unchanged, even if the model uses the client's wire.
 
     Raises ``UnsupportedFeatureError`` for a field that cannot be dropped because the answer would
     have another meaning.
     """
-    work = _Translation(request, prepared, wire if is_native else "", target, names)
-    if prepared.has_more:
+    work = _Translation(asked, codec, target, is_native=is_native)
+    if asked.has_more:
         work.carry_own()
         if work.others:
             work.report_left()
@@ -79,18 +74,14 @@ def translate(
 
 class _Translation:
     def __init__(
-        self,
-        request: Request,
-        prepared: Prepared,
-        wire: str,
-        target: Target,
-        names: Mapping[str, str],
+        self, asked: Asked, codec: ServerCodec, target: Target, *, is_native: bool
     ) -> None:
-        self.request = request
-        self.prepared = prepared
-        self.wire = wire
+        self.asked = asked
+        self.request = asked.request
+        self.client = codec.wire
+        self.wire = codec.wire if is_native else ""
         self.target = target
-        self.names = names
+        self.names = codec.table.names
         self.native: dict[str, dict[str, Any]] = {}
         self.warnings: list[LossWarning] = []
         self.stops: tuple[str, ...] = ()
@@ -102,29 +93,34 @@ class _Translation:
 
     def carry_own(self) -> None:
         """Pass the client's native fields on unchanged if the model uses the client's wire."""
-        for left in self.prepared.left:
+        for left in self.asked.left:
             if left.rule.always:
                 self._apply(left.rule, left.code, left.path)
+        if any(left.rule.held for left in self.asked.left):
+            self.request = drop_marks(self.request)
         if self.wire not in self.target.wires:
             return
         fields: dict[str, Any] = {}
-        for left in self.prepared.left:
+        for left in self.asked.left:
             if not left.rule.always:
                 roots = [root for root in left.roots if root not in _OURS]
-                fields.update({root: self.prepared.client.get(root) for root in roots})
-        self.native[self.wire] = merge(fields, self.prepared.own)
+                fields.update({root: self.asked.client.get(root) for root in roots})
+        self.native[self.wire] = merge(fields, self.asked.own)
 
     def report_left(self) -> None:
         """Report the fields that the model's wire cannot express, or reject the request."""
-        for left in self.prepared.left:
+        for left in self.asked.left:
             if not left.rule.always and not self._serve(left):
                 self._apply(left.rule, left.code, left.path)
 
     def _serve(self, left: Leftover) -> bool:
         """Offer a server tool to the model if the model's wire has it; return whether it does."""
-        if left.hosted is None:
+        if left.tool is None:
             return False
-        fitted = fit_hosted(left.hosted, self.others, beside_functions=bool(self.request.tools))
+        hosted = read_hosted(self.client, left.tool.kind, left.tool.options)
+        if hosted is None:
+            return False
+        fitted = fit_hosted(hosted, self.others, beside_functions=bool(self.request.tools))
         if fitted is None:
             return False
         tool, lost = fitted
@@ -138,23 +134,25 @@ class _Translation:
 
     def give_directives(self) -> None:
         """Add instructions to the prompt for settings that the model's wire has no field for."""
-        if self.others and self.prepared.directives:
-            told = [System(text) for text in self.prepared.directives]
+        if self.others and self.asked.directives:
+            told = [System(text) for text in self.asked.directives]
             self.request = replace(self.request, messages=(*told, *self.request.messages))
 
     def express_wishes(self) -> None:
         """Write each setting to its field on the model's wire; report settings without a field."""
-        for concept, value in self.prepared.wishes.items():
+        for concept, wish in self.asked.wishes.items():
             if concept == "reasoning":
+                if self.wire in self.target.wires:
+                    self._over(self.wire, wish.own)
                 if self.others:
-                    self._set(reasoning=value)
+                    self._set(reasoning=wish.value)
                 continue
             if concept == "json_mode":
                 self._ask_for_json()
             if concept == "parallel_tool_calls" and not self.request.tools:
                 continue
             for wire in sorted({self.wire} & self.target.wires | self.others):
-                self._express(concept, value, wire)
+                self._express(concept, wish.value, wire)
 
     def fit_settings(self) -> None:
         """Drop settings that the model's wire lacks; add a token limit if the wire needs one."""
@@ -241,7 +239,7 @@ class _Translation:
                 self.request, messages=(System(_JSON_DIRECTIVE), *self.request.messages)
             )
 
-    def _over(self, wire: str, fields: dict[str, Any]) -> None:
+    def _over(self, wire: str, fields: Mapping[str, Any]) -> None:
         self.native[wire] = merge(self.native.get(wire, {}), fields)
 
     def _set(self, **settings: Any) -> None:
@@ -249,20 +247,6 @@ class _Translation:
 
     def _warn(self, code: str, path: str, why: str) -> None:
         self.warnings.append(LossWarning(code, path, why))
-
-
-def merge(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``fields`` with the values of ``over``; nested objects are merged.
-
-    A value of ``None`` is kept, since the codec then removes the field from the body.
-    """
-    made = dict(fields)
-    for name, value in over.items():
-        ours = made.get(name)
-        made[name] = (
-            merge(ours, value) if isinstance(ours, dict) and isinstance(value, dict) else value
-        )
-    return made
 
 
 def refuse_losses(warnings: Collection[LossWarning], model: str) -> None:

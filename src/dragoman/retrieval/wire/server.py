@@ -19,7 +19,8 @@ from ...errors import InvalidRequestError, ProviderError
 from ...messages import LossWarning
 from ...validate.fields import Fields
 from ...wire import SERVER_CODECS, HttpReply
-from ...wire.fields import Losses, read_body
+from ...wire.fields import read_body
+from ...wire.losses import Losses
 from ...wire.server import bearer_token
 from ...wire.server_errors import headers_of, message_of, status_of
 from ..check import build_embed_request, build_rerank_request

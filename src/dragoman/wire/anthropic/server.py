@@ -41,6 +41,7 @@ from ...messages import (
     ToolCall,
 )
 from ..codec import HttpReply
+from ..losses import FieldTable
 from ..media import transcript_of
 from ..seal import is_from, seal, write_opaque
 from ..server import (
@@ -56,13 +57,14 @@ from ..server import (
 )
 from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
-from .server_request import read_request
+from .server_request import TABLE, read_request
 
 
 class AnthropicServer:
     """The server side of the Messages wire."""
 
     wire: ClassVar[str] = "anthropic"
+    table: ClassVar[FieldTable] = TABLE
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body of a request.

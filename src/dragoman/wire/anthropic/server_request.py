@@ -7,10 +7,11 @@ blocks are kept unchanged, for an endpoint of this wire.
 from __future__ import annotations
 
 import base64
-from typing import Any, Literal
+from typing import Any, ClassVar
 
-from ...errors import UnsupportedContentError, quote
+from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
 from ...messages import (
+    EFFORTS,
     Assistant,
     AssistantBlock,
     Continuity,
@@ -36,15 +37,106 @@ from ...messages import (
     User,
     UserBlock,
 )
-from ...validate.fields import Fields
-from ..fields import Losses, read_body, read_stops
+from ..fields import open_body, read_body, read_stops
+from ..losses import CACHE, HELD_CACHE, FieldTable, Losses, OfferedTool, Record, Rule
 from ..seal import read_opaque, unseal
-from ..server import Asked
-from .request import EFFORTS
+from ..server import Asked, gather
 
 _ISSUER = Issuer("anthropic")
-_WHY = "a mark for the prompt cache is kept for texts, media, results and the system prompt"
 _CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
+_HINT = Rule("hint", "it does not change what the answer means")
+TABLE = FieldTable(
+    {
+        **dict.fromkeys(
+            [
+                "model",
+                "messages",
+                "system",
+                "max_tokens",
+                "stream",
+                "temperature",
+                "top_p",
+                "stop_sequences",
+                "tools",
+                "tool_choice",
+                "thinking",
+                "output_config",
+                "metadata",
+            ],
+            Rule("read"),
+        ),
+        "top_k": Rule("mapped", concept="top_k"),
+        "service_tier": Rule(
+            "hint", "which capacity serves a request is the endpoint's setting", default=("auto",)
+        ),
+        "cache_control": HELD_CACHE,
+        "context_management": Rule(
+            "hint", "nothing is removed from the conversation", default=({"edits": []},)
+        ),
+        "inference_geo": _HINT,
+        "speed": Rule(
+            "hint", "how fast a model answers is the endpoint's setting", default=("standard",)
+        ),
+        "diagnostics": _HINT,
+        "fallbacks": Rule("hint", "which model answers is decided here"),
+        "container": Rule(
+            "refused", "run code with a tool of your own, or ask a model of the same wire"
+        ),
+        "mcp_servers": Rule(
+            "refused", "connect to the servers in your program, or ask a model of the same wire"
+        ),
+        "output_format": Rule("refused", "use output_config.format, its newer name"),
+    },
+    ("messages", "system"),
+    {"reasoning": "thinking", "json_mode": "output_config.format", "user": "metadata.user_id"},
+)
+_TOOL = {
+    "eager_input_streaming": Rule("hint", "arguments are sent as they arrive", default=(False,)),
+    "defer_loading": Rule("hint", "every tool is offered at once", default=(False,)),
+    "input_examples": Rule("hint", "the model's wire has no examples of a tool's input"),
+    "allowed_callers": Rule("hint", "the model calls every tool directly", default=(["direct"],)),
+}
+_SERVER_TOOL = Rule("refused", "offer tools of your own, or ask a model of the same wire")
+_BLOCK = Rule("refused", "send text, images, documents and results of tools")
+_ADAPTIVE = Rule("hint", "the model thinks as much as it does by default")
+
+
+class _Record(Record):
+    """Read a message, a block or a tool."""
+
+    rules: ClassVar = {
+        "cache_control": CACHE,
+        "citations": Rule(
+            "hint", "the answer comes without citations", default=({"enabled": False},)
+        ),
+        "context": _HINT,
+    }
+
+    def mark(self) -> bool:
+        """Return whether a block is marked for the prompt cache."""
+        given = self.take("cache_control")
+        if not given:
+            return False
+        is_mark = isinstance(given, dict) and given.get("type") == "ephemeral"
+        self.leave("cache_control", HELD_CACHE if is_mark else CACHE)
+        if is_mark and given.get("ttl") == "1h":
+            self.losses.ttl = "1h"
+        return is_mark
+
+    def drop_mark(self) -> None:
+        """Record that a mark for the prompt cache is dropped: the block has no field for it."""
+        if self.take("cache_control"):
+            self.leave("cache_control", CACHE)
+
+
+def _thread_error() -> UnsupportedFeatureError:
+    """Return the error for a request that refers to a conversation stored on the server.
+
+    The error has the code that the vendor's SDKs expect.
+    """
+    error = UnsupportedFeatureError("thread: conversations are not kept here; send all messages")
+    error.provider_code = "thread_unsupported_request"
+    return error
 
 
 def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Asked:
@@ -52,70 +144,49 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
 
     ``max_tokens`` is optional if the client asks only for a token count.
     """
-    fields, losses = read_body(body), _Losses()
+    fields = open_body(read_body(body).data, TABLE, _Record)
+    if "thread" in fields:
+        raise _thread_error()
     model = fields.need_text("model")
     limit = fields.whole("max_tokens")
     if limit is None and not counting:
         fields.refuse("max_tokens", "is required")
     stream = fields.flag("stream") or False
-    messages = [
-        *_read_system(fields, losses),
-        *_read_turns(fields.inners("messages", required=True), losses),
-    ]
-    tools = _read_tools(fields, losses)
-    choice = _read_choice(fields, losses)
-    schema, reasoning = _read_output(fields)
+    system, talk = _read_system(fields), _read_turns(fields.inners("messages", required=True))
+    # Messages with instructions are moved before the conversation.
+    moved = [message for message in talk if isinstance(message, System)]
+    messages = [*system, *moved, *[each for each in talk if not isinstance(each, System)]]
+    tools, choice = _read_tools(fields), _read_choice(fields)
+    schema = _read_output(fields)
+    _read_metadata(fields)
     config = RuntimeConfig(
         fields.number("temperature"),
         limit,
         fields.number("top_p"),
         stop_sequences=read_stops(fields, "stop_sequences"),
-        reasoning=reasoning,  # type: ignore[arg-type]
-        cache=_read_cache(fields, losses),
-        extras=fields.rest(),
+        cache=_read_cache(fields),
     )
-    return Asked(
-        Request(messages, tools, config, schema, choice, model, stream=stream), losses.warnings
-    )
-
-
-class _Losses(Losses):
-    """Collect warnings for dropped fields, and the retention time that cache marks request."""
-
-    ttl: Literal["1h"] | None = None
-
-    def mark(self, record: Fields) -> bool:
-        """Return whether a block is marked for the prompt cache."""
-        given = record.inner("cache_control")
-        if given is None:
-            return False
-        if given.need_text("type") != "ephemeral":
-            given.refuse("type", "must be ephemeral")
-        self.ttl = "1h" if given.text("ttl") == "1h" else self.ttl
-        given.done()
-        return True
-
-    def drop_mark(self, record: Fields) -> None:
-        """Record that a prompt-cache mark was dropped, because the message has no field for it."""
-        self.drop_fields(record, ("cache_control",), _WHY)
+    request = Request(messages, tools, config, schema, choice, model, stream=stream)
+    return gather(request, fields.losses)
 
 
 # --- reading settings of clients ---------------------------------------------------------------
 
 
-def _read_cache(fields: Fields, losses: _Losses) -> PromptCache | None:
+def _read_cache(fields: _Record) -> PromptCache | None:
     """Return the cache setting.
 
     A cache mark at the root of the body means ``auto``; marks on blocks are read with the blocks.
     """
-    auto = losses.mark(fields)
-    return PromptCache(auto, losses.ttl) if auto or losses.ttl else None
+    auto, ttl = fields.data.get("cache_control"), fields.losses.ttl
+    if isinstance(auto, dict) and auto.get("type") == "ephemeral":
+        return PromptCache(True, "1h" if auto.get("ttl") == "1h" else ttl)
+    return PromptCache(False, ttl) if ttl else None
 
 
-def _read_output(fields: Fields) -> tuple[dict[str, Any] | None, str | int | None]:
-    """Return the response schema and the reasoning setting; other settings become extras."""
-    record = fields.take("output_config")
-    output = Fields(record or {}, "output_config")
+def _read_output(fields: _Record) -> dict[str, Any] | None:
+    """Return the response schema, and read the fields for reasoning."""
+    output = fields.inner("output_config") or fields.enter("output_config", {})
     schema = None
     if (form := output.inner("format")) is not None:
         if form.need_text("type") != "json_schema":
@@ -124,44 +195,59 @@ def _read_output(fields: Fields) -> tuple[dict[str, Any] | None, str | int | Non
         if not isinstance(schema, dict):
             form.refuse("schema", "must be a JSON Schema")
         form.done()
-    effort = output.text("effort")
-    if effort is not None and effort not in EFFORTS:
-        output.put("effort", effort)
-        effort = None
-    if output.rest():
-        fields.put("output_config", output.rest())
-    return schema, _read_thinking(fields, effort)
+    _read_reasoning(fields.inner("thinking"), output.take("effort"), fields.losses)
+    output.done()
+    return schema
 
 
-def _read_thinking(fields: Fields, effort: str | None) -> str | int | None:
-    record = fields.take("thinking")
-    if record is None:
-        return effort
-    thinking = Fields(record, "thinking")
-    kind, budget = thinking.need_text("type"), thinking.whole("budget_tokens")
-    if not thinking.rest():
-        if kind == "adaptive" and effort is not None:
-            return effort
-        if effort is None and kind == "disabled":
-            return "none"
-        if effort is None and kind == "enabled" and budget:
-            return budget
-    fields.put("thinking", record)
-    return effort
+def _read_reasoning(thinking: _Record | None, effort: Any, losses: Losses) -> None:
+    """Record the reasoning setting: a token budget, an effort level, or adaptive thinking."""
+    own: dict[str, Any] = {}
+    kind = budget = None
+    if thinking is not None:
+        own["thinking"] = thinking.data
+        kind, budget = thinking.need_text("type"), thinking.whole("budget_tokens")
+    if effort is not None:
+        own["output_config"] = {"effort": effort}
+        wanted = "xhigh" if effort == "max" else effort
+        if wanted in EFFORTS:
+            is_exact = wanted == effort and kind in (None, "adaptive")
+            wanted = "none" if kind == "disabled" else wanted
+            losses.wish("reasoning", wanted, own, extra={} if is_exact else own)
+            return
+        losses.leave("output_config.effort")
+    elif kind == "adaptive":
+        losses.leave("thinking", _ADAPTIVE, "thinking_adaptive")
+    elif kind == "disabled":
+        losses.wish("reasoning", "none", own, extra={})
+        return
+    elif thinking is not None:
+        if kind == "enabled" and budget is not None:
+            losses.wish("reasoning", budget, own, extra=own if thinking.rest() else {})
+            return
+        losses.leave("thinking")
+    losses.own |= own
 
 
-def _read_tools(fields: Fields, losses: _Losses) -> list[Tool]:
-    """Return the client's tools; server-side tools become extras."""
+def _read_metadata(fields: _Record) -> None:
+    metadata = fields.take("metadata")
+    if not isinstance(metadata, dict):
+        return
+    inner = fields.enter("metadata", metadata)
+    if (user := inner.take("user_id")) is not None:
+        fields.losses.wish("user", user, {"metadata": {"user_id": user}})
+    inner.done()
+
+
+def _read_tools(fields: _Record) -> list[Tool]:
+    """Return the client's tools, and record the server's tools."""
     tools: list[Tool] = []
-    theirs: list[Any] = []
     for record in fields.inners("tools"):
-        if (record.text("type") or "custom") != "custom":
-            theirs.append(record.data)
+        kind = record.take("type") or "custom"
+        if kind != "custom":
+            tool = OfferedTool(str(kind), record.data, dict(record.data))
+            fields.losses.leave(record.where, _SERVER_TOOL, "server_tool_dropped", tool)
             continue
-        losses.drop_mark(record)
-        losses.drop_fields(
-            record, ("eager_input_streaming",), "not passed on; arguments are checked instead"
-        )
         strict = record.flag("strict")
         name, described, schema = (
             record.need_text("name"),
@@ -170,21 +256,20 @@ def _read_tools(fields: Fields, losses: _Losses) -> list[Tool]:
         )
         if not isinstance(schema, dict):
             record.refuse("input_schema", "must be a JSON Schema")
-        record.done()
+        record.drop_mark()
+        record.done(_TOOL)
         tools.append(Tool(name, described or "", schema, strict))
-    if theirs:
-        fields.put("tools", theirs)
     return tools
 
 
-def _read_choice(fields: Fields, losses: _Losses) -> ToolChoice | None:
+def _read_choice(fields: _Record) -> ToolChoice | None:
     record = fields.inner("tool_choice")
     if record is None:
         return None
-    if record.flag("disable_parallel_tool_use"):
-        why = "a limit of one call cannot be asked for here"
-        losses.drop("tool_choice.disable_parallel_tool_use", "parallel_limit_dropped", why)
     kind = record.need_text("type")
+    if record.take("disable_parallel_tool_use") is True and kind != "none":
+        own = {"tool_choice": {"disable_parallel_tool_use": True}}
+        fields.losses.wish("parallel_tool_calls", False, own, extra=None)
     choice = ForceTool(record.need_text("name")) if kind == "tool" else _CHOICES.get(kind)
     record.done()
     if choice is None:
@@ -195,25 +280,27 @@ def _read_choice(fields: Fields, losses: _Losses) -> ToolChoice | None:
 # --- reading the conversation of clients -------------------------------------------------------
 
 
-def _read_system(fields: Fields, losses: _Losses) -> list[System]:
+def _read_system(fields: _Record) -> list[System]:
     system = fields.take("system")
-    if isinstance(system, str):
-        return [System(system)] if system else []
-    if system is None:
-        return []
-    if not isinstance(system, list):
+    if system is not None and not isinstance(system, str | list):
         fields.refuse("system", "must be a string or a list of text blocks")
-    said = []
-    for record in fields.inners("system"):
+    return _read_instructions(fields, "system", system)
+
+
+def _read_instructions(holder: _Record, name: str, content: Any) -> list[System]:
+    if not isinstance(content, list):
+        return [System(content)] if content else []
+    messages = []
+    for record in holder.inners(name):
         if record.need_text("type") != "text":
             record.refuse("type", "must be text")
-        mark = losses.mark(record)
-        said.append(System(record.need_text("text"), mark))
+        mark = record.mark()
+        messages.append(System(record.need_text("text"), mark))
         record.done()
-    return [message for message in said if message.content]
+    return [message for message in messages if message.content]
 
 
-def _read_turns(turns: list[Fields], losses: _Losses) -> list[Message]:
+def _read_turns(turns: list[_Record]) -> list[Message]:
     messages: list[Message] = []
     for turn in turns:
         role, content = turn.need_text("role"), turn.take("content")
@@ -222,27 +309,31 @@ def _read_turns(turns: list[Fields], losses: _Losses) -> list[Message]:
             turn.refuse("content", "must be a string or a list of blocks")
         blocks = content if isinstance(content, str) else turn.inners("content")
         if role == "user":
-            messages += _read_user(blocks, losses)
+            messages += _read_user(blocks)
         elif role == "assistant":
-            messages.append(_read_assistant(blocks, losses))
+            messages.append(_read_assistant(blocks))
+        elif role == "system":
+            moved = Rule("mapped", "instructions go before the conversation")
+            turn.losses.leave(turn.where, moved, "system_moved")
+            messages += _read_instructions(turn, "content", content)
         else:
             turn.refuse("role", "must be user or assistant")
     return messages
 
 
-def _read_user(content: str | list[Fields], losses: _Losses) -> list[Message]:
+def _read_user(content: str | list[_Record]) -> list[Message]:
     if isinstance(content, str):
         return [User(content)]
     messages: list[Message] = []
     words: list[UserBlock] = []
     for record in content:
-        if record.rest().get("type") != "tool_result":
-            words.append(_read_block(record, losses))
+        if record.data.get("type") != "tool_result":
+            words.append(_read_block(record))
             continue
         if words:
             messages.append(_user(words))
             words = []
-        messages.append(_read_result(record, losses))
+        messages.append(_read_result(record))
     return [*messages, _user(words)] if words or not messages else messages
 
 
@@ -260,43 +351,75 @@ def _plain(blocks: list[UserBlock]) -> str | list[UserBlock]:
     return only.text if isinstance(only, Text) else blocks
 
 
-def _read_result(record: Fields, losses: _Losses) -> ToolResult:
+def _read_result(record: _Record) -> ToolResult:
     record.take("type")
     call_id, content = record.need_text("tool_use_id"), record.take("content")
-    failed, mark = record.flag("is_error") or False, losses.mark(record)
+    failed, mark = record.flag("is_error") or False, record.mark()
     record.done()
     if content is None or isinstance(content, str):
         return ToolResult(call_id, () if content is None else content, failed, mark)
     if not isinstance(content, list):
         record.refuse("content", "must be a string or a list of blocks")
-    blocks = [_read_block(inner, losses) for inner in record.inners("content")]
+    blocks = [_read_block(inner) for inner in record.inners("content")]
     content = _plain(blocks)
     return ToolResult(
         call_id, content, failed, mark or (isinstance(content, str) and blocks[0].cache)
     )
 
 
-def _read_block(record: Fields, losses: _Losses) -> UserBlock:
-    kind, mark = record.need_text("type"), losses.mark(record)
-    block: UserBlock
+def _read_block(record: _Record) -> UserBlock:
+    kind, mark = record.need_text("type"), record.mark()
     if kind == "text":
-        block = Text(record.need_text("text"), cache=mark)
+        block: UserBlock = Text(record.need_text("text"), cache=mark)
     elif kind == "image":
-        source, media_type = _read_source(record)
+        source, media_type = _read_source(record.need_inner("source"))
         block = Image(source, media_type, cache=mark)
     elif kind == "document":
-        source, media_type = _read_source(record)
-        block = Document(source, media_type or "application/pdf", record.text("title"), mark)
+        block = _read_document(record, mark)
+    elif kind == "search_result":
+        return Text(_read_search_result(record), cache=mark)
     else:
-        raise UnsupportedContentError(
-            f"{record.at('type')}: content of type {quote(kind)} is not supported"
-        )
+        record.losses.leave(record.where, _BLOCK, "content_dropped")
+        return Text("[content of another kind]", cache=mark)
     record.done()
     return block
 
 
-def _read_source(record: Fields) -> tuple[Url | Inline, str | None]:
-    source = record.need_inner("source")
+def _read_document(record: _Record, mark: bool) -> Document | Text:
+    """Return a document; one that consists of text blocks becomes a single text."""
+    source, title = record.need_inner("source"), record.text("title")
+    kind = source.data.get("type")
+    if kind == "content":
+        joined = Rule("mapped", "its blocks are sent as one text")
+        source.losses.leave(source.where, joined, "document_joined")
+        data = "\n\n".join(_read_texts(source)).encode("utf-8")
+        return Document(Inline(base64.b64encode(data).decode()), "text/plain", title, mark)
+    if kind == "file":
+        rule = Rule("refused", "send the file's content")
+        record.losses.leave(record.where, rule, "content_dropped")
+        return Text("[a file]", cache=mark)
+    found, media_type = _read_source(source)
+    return Document(found, media_type or "application/pdf", title, mark)
+
+
+def _read_search_result(record: _Record) -> str:
+    rule = Rule("mapped", "it is sent as text")
+    record.losses.leave(record.where, rule, "search_result_rewritten")
+    head = f"{record.data.get('title')} ({record.data.get('source')})"
+    return "\n".join([head, *_read_texts(record)])
+
+
+def _read_texts(record: _Record) -> list[str]:
+    """Return the texts of a field ``content``, which is a string or a list of blocks."""
+    content = record.data.get("content")
+    if isinstance(content, str):
+        return [content]
+    blocks = content if isinstance(content, list) else ()
+    texts = [block.get("text") for block in blocks if isinstance(block, dict)]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _read_source(source: _Record) -> tuple[Url | Inline, str | None]:
     kind = source.need_text("type")
     found: tuple[Url | Inline, str | None]
     if kind == "base64":
@@ -314,18 +437,18 @@ def _read_source(record: Fields) -> tuple[Url | Inline, str | None]:
     return found
 
 
-def _read_assistant(content: str | list[Fields], losses: _Losses) -> Assistant:
+def _read_assistant(content: str | list[_Record]) -> Assistant:
     if isinstance(content, str):
         return Assistant(content)
-    return Assistant([_read_said(record, losses) for record in content])
+    return Assistant([_read_said(record) for record in content])
 
 
-def _read_said(record: Fields, losses: _Losses) -> AssistantBlock:
+def _read_said(record: _Record) -> AssistantBlock:
     kind = record.need_text("type")
     if kind == "text":
-        mark = losses.mark(record)
+        mark = record.mark()
         return Text(record.need_text("text"), _read_state(record), mark)
-    losses.drop_mark(record)
+    record.drop_mark()
     if kind == "thinking":
         text, signature = record.need_text("thinking"), record.text("signature")
         return Thinking(text, _read_state(record, signature))
@@ -347,7 +470,7 @@ def _read_said(record: Fields, losses: _Losses) -> AssistantBlock:
     return Opaque({"type": kind, **record.rest()}, Continuity(issuer=_ISSUER))
 
 
-def _read_state(record: Fields, signature: str | None = None) -> Continuity | None:
+def _read_state(record: _Record, signature: str | None = None) -> Continuity | None:
     """Return the opaque state of a block, such as its signature and citations."""
     extras = {name: value for name, value in record.rest().items() if value not in ([], "")}
     if extras.get("caller") == {"type": "direct"}:

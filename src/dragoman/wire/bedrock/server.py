@@ -34,6 +34,7 @@ from ...events import (
 from ...eventstream import encode_message
 from ...messages import AssistantBlock, Audio, Image, RedactedThinking, Text, Thinking, ToolCall
 from ..codec import HttpReply
+from ..losses import FieldTable
 from ..media import describe_medium
 from ..seal import seal
 from ..server import (
@@ -48,13 +49,14 @@ from ..server import (
 )
 from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
-from .server_request import read_request
+from .server_request import TABLE, read_request
 
 
 class BedrockServer:
     """The server side of the Converse wire."""
 
     wire: ClassVar[str] = "bedrock"
+    table: ClassVar[FieldTable] = TABLE
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body of a request; the model and the mode are in the path."""

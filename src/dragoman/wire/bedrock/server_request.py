@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from ...errors import InvalidRequestError, UnsupportedContentError, quote
@@ -41,14 +41,25 @@ from ...messages import (
     User,
     UserBlock,
 )
-from ...validate.fields import Fields
-from ..fields import Losses, read_body, read_stops
+from ..fields import open_body, read_body, read_stops
+from ..losses import CACHE, HELD_CACHE, FieldTable, Record, Rule
 from ..seal import unseal
-from ..server import Asked, encode_json
+from ..server import Asked, encode_json, gather
 from .request import AUDIO, DOCUMENTS, IMAGES, SERVER_TOOLS
 
 _ISSUER = Issuer("bedrock")
-_WHY = "a mark for the prompt cache is kept for texts, media, results and the system prompt"
+TABLE = FieldTable(
+    dict.fromkeys(
+        ("modelId", "messages", "system", "toolConfig", "inferenceConfig"), Rule("read")
+    ),
+    ("messages", "system"),
+    {
+        "max_tokens": "inferenceConfig.maxTokens",
+        "temperature": "inferenceConfig.temperature",
+        "top_p": "inferenceConfig.topP",
+        "stop_sequences": "inferenceConfig.stopSequences",
+    },
+)
 
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
@@ -59,62 +70,54 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
         raise InvalidRequestError(
             "the path must be /model/MODEL/converse or /model/MODEL/converse-stream"
         )
-    fields, losses = read_body(body), _Losses()
+    fields = open_body(read_body(body).data, TABLE, Record)
     # SDKs also send the model id in the body, but the model in the path is used.
     fields.take("modelId")
-    system = [
-        System(each.need_text("text"), mark) for each, mark in losses.split(fields, "system")
-    ]
+    system = [System(each.need_text("text"), mark) for each, mark in _split(fields, "system")]
     messages = [
-        each
-        for turn in fields.inners("messages", required=True)
-        for each in _read_turn(turn, losses)
+        each for turn in fields.inners("messages", required=True) for each in _read_turn(turn)
     ]
-    tools, theirs, choice = _read_tools(fields, losses)
-    inner = fields.inner("inferenceConfig") or Fields({}, "inferenceConfig")
+    tools, offered, choice = _read_tools(fields)
+    inner = fields.inner("inferenceConfig") or fields.enter("inferenceConfig", {})
+    ttl = fields.losses.ttl
     config = RuntimeConfig(
         inner.number("temperature"),
         inner.whole("maxTokens"),
         inner.number("topP"),
         stop_sequences=read_stops(inner, "stopSequences"),
-        cache=PromptCache(auto=False, ttl=losses.ttl) if losses.ttl else None,
-        extras=fields.rest(),
+        cache=PromptCache(auto=False, ttl=ttl) if ttl else None,
     )
     inner.done()
-    asked = Request(
+    request = Request(
         [*system, *messages], tools, config, None, choice, unquote(model), stream=bool(mode),
-        server_tools=theirs
+        server_tools=offered
     )  # fmt: skip
-    return Asked(asked, losses.warnings)
+    return gather(request, fields.losses)
 
 
-class _Losses(Losses):
-    """Collect warnings for dropped fields, and the retention time that cache marks request."""
+def _split(holder: Record, name: str, *, required: bool = False) -> list[tuple[Record, bool]]:
+    """Return each block, paired with whether a cache point follows it."""
+    found: list[tuple[Record, bool]] = []
+    for record in holder.inners(name, required=required):
+        if "cachePoint" not in record:
+            found.append((record, False))
+            continue
+        point = record.need_inner("cachePoint")
+        point.take("type")
+        if point.text("ttl") == "1h":
+            holder.losses.ttl = "1h"
+        point.done()
+        if found:
+            found[-1] = (found[-1][0], True)
+            holder.losses.leave(record.where, HELD_CACHE, "cache_point_dropped")
+        else:
+            _drop_mark(record)
+    return found
 
-    ttl: Literal["1h"] | None = None
 
-    def split(
-        self, holder: Fields, name: str, *, required: bool = False
-    ) -> list[tuple[Fields, bool]]:
-        """Return each block, paired with whether a cache point follows it."""
-        found: list[tuple[Fields, bool]] = []
-        for record in holder.inners(name, required=required):
-            if "cachePoint" not in record:
-                found.append((record, False))
-                continue
-            point = record.need_inner("cachePoint")
-            point.take("type")
-            self.ttl = "1h" if point.text("ttl") == "1h" else self.ttl
-            point.done()
-            if found:
-                found[-1] = (found[-1][0], True)
-            else:
-                self.drop_mark(record)
-        return found
-
-    def drop_mark(self, record: Fields) -> None:
-        """Record that a prompt-cache mark was dropped, because the message has no field for it."""
-        self.drop(record.where, "cache_point_dropped", _WHY)
+def _drop_mark(record: Record) -> None:
+    """Record that a prompt-cache mark was dropped, because the message has no field for it."""
+    record.losses.leave(record.where, CACHE, "cache_point_dropped")
 
 
 # --- reading tools of clients ------------------------------------------------------------------
@@ -123,15 +126,15 @@ class _Losses(Losses):
 _Tools: TypeAlias = tuple[tuple[Tool, ...], tuple[ServerTool, ...], ToolChoice | None]
 
 
-def _read_tools(fields: Fields, losses: _Losses) -> _Tools:
+def _read_tools(fields: Record) -> _Tools:
     """Return the client's tools, the service's tools, and the tool choice."""
     inner = fields.inner("toolConfig")
     if inner is None:
         return (), (), None
     found, theirs = [], []
-    for record, mark in losses.split(inner, "tools"):
+    for record, mark in _split(inner, "tools"):
         if mark:
-            losses.drop_mark(record)
+            _drop_mark(record)
         if "systemTool" in record:
             theirs.append(_read_server_tool(record.need_inner("systemTool")))
             continue
@@ -148,7 +151,7 @@ def _read_tools(fields: Fields, losses: _Losses) -> _Tools:
     return tuple(found), tuple(theirs), _read_choice(choice)
 
 
-def _read_server_tool(record: Fields) -> ServerTool:
+def _read_server_tool(record: Record) -> ServerTool:
     name = record.need_text("name")
     portable = next(
         (known for known, fields in SERVER_TOOLS.items() if fields["name"] == name), name
@@ -156,7 +159,7 @@ def _read_server_tool(record: Fields) -> ServerTool:
     return ServerTool(portable, record.rest())
 
 
-def _read_choice(choice: Fields | None) -> ToolChoice | None:
+def _read_choice(choice: Record | None) -> ToolChoice | None:
     if choice is None:
         return None
     if "tool" in choice:
@@ -167,26 +170,26 @@ def _read_choice(choice: Fields | None) -> ToolChoice | None:
 # --- reading the conversation of clients -------------------------------------------------------
 
 
-def _read_turn(fields: Fields, losses: _Losses) -> list[Message]:
+def _read_turn(fields: Record) -> list[Message]:
     role = fields.choice("role", ("user", "assistant"))
-    blocks = losses.split(fields, "content", required=True)
+    blocks = _split(fields, "content", required=True)
     fields.done()
     if role == "assistant":
-        return [Assistant([_read_spoken(block, losses, mark=mark) for block, mark in blocks])]
+        return [Assistant([_read_spoken(block, mark=mark) for block, mark in blocks])]
     messages: list[Message] = []
     said: list[UserBlock] = []
     for block, mark in blocks:
         if "toolResult" not in block:
-            said.append(_read_block(block, losses, mark=mark))
+            said.append(_read_block(block, mark=mark))
             continue
         messages += [User(said)] if said else []
         said = []
-        messages.append(_read_result(block.need_inner("toolResult"), losses, mark=mark))
+        messages.append(_read_result(block.need_inner("toolResult"), mark=mark))
     return [*messages, User(said)] if said else messages
 
 
-def _read_result(fields: Fields, losses: _Losses, *, mark: bool) -> ToolResult:
-    content = [_read_block(block, losses) for block in fields.inners("content")]
+def _read_result(fields: Record, *, mark: bool) -> ToolResult:
+    content = [_read_block(block) for block in fields.inners("content")]
     failed = fields.choice("status", ("success", "error")) == "error"
     call_id = fields.need_text("toolUseId")
     fields.take("type")
@@ -194,7 +197,7 @@ def _read_result(fields: Fields, losses: _Losses, *, mark: bool) -> ToolResult:
     return ToolResult(call_id, content, failed, mark)
 
 
-def _read_block(fields: Fields, losses: _Losses, *, mark: bool = False) -> UserBlock:
+def _read_block(fields: Record, *, mark: bool = False) -> UserBlock:
     if "text" in fields:
         return Text(fields.need_text("text"), cache=mark)
     if "json" in fields:
@@ -207,16 +210,17 @@ def _read_block(fields: Fields, losses: _Losses, *, mark: bool = False) -> UserB
     inner = fields.need_inner(kind)
     if kind == "audio":
         if mark:
-            losses.drop_mark(fields)
+            _drop_mark(fields)
         return Audio(_read_source(inner), _kind_of(inner, AUDIO))
     if kind == "image":
         return Image(_read_source(inner), _kind_of(inner, IMAGES), cache=mark)
-    if "citations" in inner or "context" in inner:
-        losses.drop_fields(inner, ("citations", "context"), "our documents have no field for it")
+    for name in ("citations", "context"):
+        if name in inner:
+            inner.leave(name, Rule("hint", "our documents have no field for it"))
     return Document(_read_source(inner), _kind_of(inner, DOCUMENTS), inner.text("name"), mark)
 
 
-def _read_source(fields: Fields) -> Inline | Url:
+def _read_source(fields: Record) -> Inline | Url:
     source = fields.need_inner("source")
     if "s3Location" in source:
         return Url(source.need_inner("s3Location").need_text("uri"))
@@ -229,7 +233,7 @@ def _read_source(fields: Fields) -> Inline | Url:
     return Inline(source.need_text("bytes"))
 
 
-def _kind_of(fields: Fields, kinds: Mapping[str, str]) -> str:
+def _kind_of(fields: Record, kinds: Mapping[str, str]) -> str:
     word = fields.choice("format", tuple(dict.fromkeys(kinds.values())))
     if word is None and "text" in (fields.inner("source") or ()):
         word = "txt"
@@ -238,9 +242,9 @@ def _kind_of(fields: Fields, kinds: Mapping[str, str]) -> str:
     )
 
 
-def _read_spoken(fields: Fields, losses: _Losses, *, mark: bool) -> AssistantBlock:
+def _read_spoken(fields: Record, *, mark: bool) -> AssistantBlock:
     if mark and not ("text" in fields or "citationsContent" in fields):
-        losses.drop_mark(fields)
+        _drop_mark(fields)
     if "text" in fields:
         return Text(fields.need_text("text"), cache=mark)
     if "reasoningContent" in fields:
@@ -259,7 +263,7 @@ def _read_spoken(fields: Fields, losses: _Losses, *, mark: bool) -> AssistantBlo
     return Opaque({"type": kind, kind: fields.take(kind)}, Continuity(issuer=_ISSUER))
 
 
-def _read_thinking(inner: Fields) -> Thinking | RedactedThinking:
+def _read_thinking(inner: Record) -> Thinking | RedactedThinking:
     if "redactedContent" in inner:
         return RedactedThinking(inner.need_text("redactedContent"), Continuity(issuer=_ISSUER))
     text = inner.need_inner("reasoningText")

@@ -26,31 +26,16 @@ from ...events import (
     ToolUseInputDelta,
     ToolUseStart,
     Usage,
-    read_object,
 )
 from ...messages import (
-    Assistant,
-    AssistantBlock,
     Audio,
-    Continuity,
     Image,
-    Issuer,
-    Message,
-    Request,
-    RuntimeConfig,
-    System,
     Text,
     Thinking,
     ToolCall,
-    ToolChoice,
-    ToolResult,
-    User,
-    UserBlock,
 )
-from ...validate import parse_tools
-from ...validate.fields import Fields
 from ..codec import HttpReply
-from ..fields import Losses, read_body, read_media_url, read_stops
+from ..losses import FieldTable
 from ..media import describe_medium
 from ..server import (
     Asked,
@@ -64,38 +49,18 @@ from ..server import (
 )
 from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH
-from .request import PLAN
+from .server_request import TABLE, read_request
 
 
 class CohereServer:
     """The server side of the v2 chat wire."""
 
     wire: ClassVar[str] = "cohere"
+    table: ClassVar[FieldTable] = TABLE
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body of a request."""
-        fields, losses = read_body(body), Losses()
-        model, stream = fields.need_text("model"), fields.flag("stream") or False
-        messages = [_read_message(record) for record in fields.inners("messages", required=True)]
-        tools = parse_tools(fields.items("tools"))
-        choice = _read_choice(fields)
-        schema = _read_format(fields)
-        losses.drop_fields(
-            fields, ("strict_tools",), "which tools are strict is a setting of each tool here"
-        )
-        config = RuntimeConfig(
-            fields.number("temperature"),
-            fields.whole("max_tokens"),
-            fields.number("p"),
-            fields.whole("seed"),
-            fields.number("frequency_penalty"),
-            fields.number("presence_penalty"),
-            read_stops(fields, "stop_sequences"),
-            _read_thinking(fields),
-            fields.rest(),
-        )
-        request = Request(messages, tools, config, schema, choice, model, stream=stream)
-        return Asked(request, losses.warnings)
+        return read_request(body)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, which is one body or a stream."""
@@ -110,133 +75,6 @@ class CohereServer:
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's bearer token."""
         return bearer_token(headers)
-
-
-# --- reading requests of clients ---------------------------------------------------------------
-
-
-def _read_choice(fields: Fields) -> ToolChoice | None:
-    choice = fields.choice("tool_choice", ("REQUIRED", "NONE"))
-    if choice is None:
-        return None
-    return "required" if choice == "REQUIRED" else "none"
-
-
-def _read_format(fields: Fields) -> dict[str, Any] | None:
-    inner = fields.inner("response_format")
-    if inner is None:
-        return None
-    kind, schema = inner.need_text("type"), inner.take("json_schema")
-    inner.done()
-    if kind == "text":
-        return None
-    if schema is not None and not isinstance(schema, dict):
-        inner.refuse("json_schema", "must be a JSON Schema")
-    return schema or {"type": "object"}
-
-
-def _read_thinking(fields: Fields) -> Any:
-    """Return the reasoning setting: a token budget, or whether reasoning is enabled."""
-    inner = fields.inner("thinking")
-    if inner is None:
-        return None
-    kind, budget = inner.choice("type", ("enabled", "disabled")), inner.whole("token_budget")
-    inner.done()
-    if kind == "disabled":
-        return "off"
-    return "medium" if budget is None else budget
-
-
-def _read_message(fields: Fields) -> Message:
-    role = fields.need_text("role")
-    message: Message
-    if role == "system":
-        message = System("\n\n".join([part.text for part in _read_texts(fields)]))
-    elif role == "user":
-        message = User(_read_content(fields))
-    elif role == "assistant":
-        message = Assistant(_read_blocks(fields))
-    elif role == "tool":
-        message = ToolResult(fields.need_text("tool_call_id"), _read_content(fields))
-    else:
-        fields.refuse("role", "must be system, user, assistant or tool")
-    fields.done()
-    return message
-
-
-def _read_texts(fields: Fields) -> list[Text]:
-    if isinstance(content := fields.take("content"), str):
-        return [Text(content)]
-    return [Text(part.need_text("text")) for part in fields.inners("content")]
-
-
-def _read_content(fields: Fields) -> str | tuple[UserBlock, ...]:
-    if isinstance(content := fields.take("content"), str):
-        return content
-    return tuple([_read_part(part) for part in fields.inners("content", required=True)])
-
-
-def _read_part(part: Fields) -> UserBlock:
-    kind = part.need_text("type")
-    block: UserBlock
-    if kind == "text":
-        block = Text(part.need_text("text"))
-    elif kind == "image_url":
-        inner = part.need_inner("image_url")
-        source, media_type = read_media_url(inner.need_text("url"))
-        block = Image(source, media_type, inner.choice("detail", ("auto", "low", "high")))
-        inner.done()
-    elif kind == "document":
-        inner = part.need_inner("document")
-        data, _ = inner.take("data"), inner.take("id")
-        block = Text(data if isinstance(data, str) else encode_json(data).decode())
-        inner.done()
-    else:
-        part.refuse("type", "must be text, image_url or document")
-    part.done()
-    return block
-
-
-def _read_blocks(fields: Fields) -> list[AssistantBlock]:
-    plan, citations = fields.text("tool_plan"), fields.items("citations")
-    blocks: list[AssistantBlock] = (
-        [Thinking(plan, Continuity(None, PLAN, Issuer("cohere")))] if plan else []
-    )
-    content = fields.take("content")
-    if isinstance(content, str):
-        blocks += [Text(content)] if content else []
-    elif content is not None:
-        blocks += [_read_spoken(part) for part in fields.inners("content")]
-    if citations and any(isinstance(block, Text) for block in blocks):
-        last = max(at for at, block in enumerate(blocks) if isinstance(block, Text))
-        state = Continuity(None, {"citations": list(citations)}, Issuer("cohere"))
-        text = blocks[last]
-        assert isinstance(text, Text)
-        blocks[last] = Text(text.text, state)
-    return [*blocks, *[_read_call(call) for call in fields.inners("tool_calls")]]
-
-
-def _read_spoken(part: Fields) -> AssistantBlock:
-    kind = part.choice("type", ("text", "thinking"))
-    block = (
-        Thinking(part.need_text("thinking"))
-        if kind == "thinking"
-        else Text(part.need_text("text"))
-    )
-    part.done()
-    return block
-
-
-def _read_call(fields: Fields) -> ToolCall:
-    call_id, inner = fields.need_text("id"), fields.need_inner("function")
-    fields.take("type")
-    name, text = inner.need_text("name"), inner.text("arguments")
-    arguments = read_object(text or "{}")
-    if arguments is None:
-        inner.refuse("arguments", "must be the JSON of an object")
-    inner.done()
-    fields.done()
-    return ToolCall(call_id, name, arguments)
 
 
 # --- writing replies for clients ---------------------------------------------------------------

@@ -42,6 +42,7 @@ from ...messages import (
     Url,
 )
 from ..codec import HttpReply
+from ..losses import FieldTable
 from ..media import describe_picture
 from ..seal import is_from, seal
 from ..server import (
@@ -57,13 +58,14 @@ from ..server import (
 )
 from ..server_errors import find_class, headers_of, message_with, status_of
 from .reply import FINISH, write_picture
-from .server_request import read_request
+from .server_request import TABLE, read_request
 
 
 class GeminiServer:
     """The server side of the Gemini wire."""
 
     wire: ClassVar[str] = "gemini"
+    table: ClassVar[FieldTable] = TABLE
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body and the path of a request."""

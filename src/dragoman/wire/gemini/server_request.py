@@ -6,10 +6,13 @@ the same name that has no result yet. Both get an id that is derived from the po
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
-from ...errors import InvalidRequestError, UnsupportedContentError
+from ...errors import InvalidRequestError
 from ...messages import (
+    EFFORTS,
     Assistant,
     AssistantBlock,
     Audio,
@@ -35,26 +38,128 @@ from ...messages import (
     User,
     UserBlock,
 )
-from ...validate.fields import Fields
-from ..fields import Losses, read_body, read_stops
+from ..fields import open_body, read_body, read_stops
 from ..json import json_text
+from ..losses import NOTHING, FieldTable, OfferedTool, Record, Rule, is_among, merge
+from ..schema import schema_directive
 from ..seal import unseal
-from ..server import Asked
+from ..server import Asked, gather
 from .names import to_camel, to_standard_base64
 from .reply import read_medium
-from .request import LEVELS, SETTINGS
+from .request import SETTINGS
 
 _ISSUER = Issuer("gemini")
 # The verb in the path decides whether the reply is streamed.
 _VERBS = {"generateContent": False, "streamGenerateContent": True}
-# Root fields that ``Request`` does not have. They become extras with unchanged values.
-_ROOT = ("safetySettings", "labels", "serviceTier", "store")
-_MODES: dict[str, ToolChoice] = {
-    "AUTO": "auto",
-    "ANY": "required",
-    "NONE": "none",
-    "VALIDATED": "auto",
+_MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
+# Other wires have no mode for validated calls and need none: calls are always validated.
+_USUAL_MODES = ("VALIDATED", "MODE_UNSPECIFIED")
+_READ = Rule("read")
+_HINT = Rule("hint", "it does not change what the answer means")
+_CONFIG = "generationConfig"
+TABLE = FieldTable(
+    {
+        **dict.fromkeys(
+            ("contents", "systemInstruction", "generationConfig", "tools", "toolConfig"), _READ
+        ),
+        "safetySettings": Rule("hint", "the model's wire has no filters to set"),
+        "labels": _HINT,
+        "serviceTier": _HINT,
+        "store": Rule("hint", "nothing is kept here between calls", default=(False,)),
+        "model": Rule("hint", "the model is named by the path", always=True),
+        "cachedContent": Rule(
+            "refused", "send the content itself, or ask a model of the same wire", held=True
+        ),
+    },
+    ("contents", "systemInstruction"),
+    {
+        "max_tokens": "generationConfig.maxOutputTokens",
+        "stop_sequences": "generationConfig.stopSequences",
+        "seed": "generationConfig.seed",
+        "frequency_penalty": "generationConfig.frequencyPenalty",
+        "presence_penalty": "generationConfig.presencePenalty",
+        "top_k": "generationConfig.topK",
+        "reasoning": "generationConfig.thinkingConfig",
+        "json_mode": "generationConfig.responseMimeType",
+        "parallel_tool_calls": "toolConfig",
+    },
+    {
+        _CONFIG: {
+            **dict.fromkeys(
+                [
+                    "temperature",
+                    "topP",
+                    "maxOutputTokens",
+                    "stopSequences",
+                    "seed",
+                    "frequencyPenalty",
+                    "presencePenalty",
+                    "responseJsonSchema",
+                    "responseMimeType",
+                ],
+                _READ,
+            ),
+            "topK": Rule("mapped", concept="top_k"),
+            "candidateCount": Rule(
+                "hint", "one candidate is returned for each call", default=(1,), always=True
+            ),
+            "responseModalities": Rule(
+                "refused", "ask for TEXT only", default=(["TEXT"], ["text"])
+            ),
+            "responseSchema": Rule("mapped", "it is sent as JSON Schema"),
+            "thinkingConfig": Rule("mapped", "the budget or level is translated"),
+            "responseLogprobs": Rule(
+                "refused", "ask a model of the same wire, or leave it out", default=(False,)
+            ),
+            "logprobs": Rule(
+                "refused", "ask a model of the same wire, or leave it out", default=(0,)
+            ),
+            "speechConfig": Rule("refused", "ask for TEXT only"),
+            "imageConfig": Rule("refused", "ask for TEXT only"),
+            "mediaResolution": Rule(
+                "hint",
+                "the model decides how closely it looks",
+                default=("MEDIA_RESOLUTION_UNSPECIFIED",),
+            ),
+            "audioTimestamp": _HINT,
+            "enableAffectiveDialog": _HINT,
+            "enableEnhancedCivicAnswers": _HINT,
+            "routingConfig": Rule("hint", "which model answers is decided here"),
+            "modelSelectionConfig": Rule("hint", "which model answers is decided here"),
+        }
+    },
+    lambda path, name: name if name in SETTINGS else f"{path}.{name}",
+)
+_PART = Rule("refused", "send text, images, files, calls and their responses")
+_SERVER_TOOL = Rule("refused", "offer functions of your own, or ask a model of the same wire")
+_RESULT = Rule("hint", "the model's wire has no schema of a result")
+_TOOL = {
+    "response": _RESULT,
+    "responseJsonSchema": _RESULT,
+    "behavior": Rule("hint", default=("BLOCKING", "UNSPECIFIED")),
 }
+_IN_WORDS = Rule("mapped", "it is asked for in words")
+
+
+class _Record(Record):
+    """Read an object; where the wire has a list, a client may send its only element."""
+
+    rules: ClassVar = {"displayName": _HINT}
+
+    def inners(self, name: str, *, required: bool = False) -> list[Self]:
+        if isinstance(self.data.get(name), dict):
+            self.data = {**self.data, name: [self.data[name]]}
+        return super().inners(name, required=required)
+
+    def elements(self, name: str, *, required: bool = False) -> list[Self]:
+        """Return a reader for each object in a list, whose texts may be plain strings."""
+        if isinstance(self.data.get(name), dict | str):
+            self.data = {**self.data, name: [self.data[name]]}
+        values = self.items(name, required=required) or ()
+        return [
+            self.enter(f"{name}[{at}]", {"text": value} if isinstance(value, str) else value)
+            for at, value in enumerate(values)
+        ]
 
 
 def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
@@ -65,33 +170,32 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
         raise InvalidRequestError(
             "the path must end with models/NAME:generateContent or :streamGenerateContent"
         )
-    # If the gateway has decoded the body, its field names are already in camel case.
-    fields, losses = (
-        read_body(to_camel(read_body(body).data) if isinstance(body, bytes) else body),
-        Losses(),
-    )
-    messages = [*_read_system(fields), *_Reader().read(fields.inners("contents", required=True))]
-    choice, allowed = _read_choice(fields)
-    tools = [tool for tool in _read_tools(fields) if not allowed or tool.name in allowed]
+    fields = open_body(to_camel(read_body(body).data), TABLE, _Record)
+    messages = [*_read_system(fields), *_Reader().read(fields)]
+    tools, choice = _read_tools(fields)
     config, schema = _read_config(fields)
-    fields.done()
-    return Asked(
-        Request(messages, tools, config, schema, choice, model, stream=_VERBS[verb]),
-        losses.warnings,
-    )
+    request = Request(messages, tools, config, schema, choice, model, stream=_VERBS[verb])
+    return gather(request, fields.losses)
+
+
+def unwrap_count(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the request whose tokens are counted.
+
+    The body contains the request either directly or in the field ``generateContentRequest``.
+    """
+    camel = to_camel(body)
+    inner = camel.get("generateContentRequest")
+    return inner if isinstance(inner, dict) else camel
 
 
 # --- reading settings of clients ---------------------------------------------------------------
 
 
-def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
-    inner = fields.inner("generationConfig") or Fields({}, "generationConfig")
-    schema = inner.take("responseJsonSchema")
-    if schema is not None:
-        if not isinstance(schema, dict):
-            inner.refuse("responseJsonSchema", "must be a JSON Schema")
-        if inner.text("responseMimeType") != "application/json":
-            inner.refuse("responseMimeType", "must be application/json with a schema")
+def _read_config(fields: _Record) -> tuple[RuntimeConfig, dict[str, Any] | None]:
+    inner = fields.inner(_CONFIG) or fields.enter(_CONFIG, {})
+    inner.sort(TABLE.inner[_CONFIG], ("thinkingConfig", "responseSchema"))
+    _read_thinking(inner)
+    handle = fields.data.get("cachedContent")
     config = RuntimeConfig(
         inner.number("temperature"),
         inner.whole("maxOutputTokens"),
@@ -100,115 +204,179 @@ def _read_config(fields: Fields) -> tuple[RuntimeConfig, dict[str, Any] | None]:
         inner.number("frequencyPenalty"),
         inner.number("presencePenalty"),
         read_stops(inner, "stopSequences"),
-        _read_thinking(inner),  # type: ignore[arg-type]
-        _read_extras(fields, inner),
-        _read_cache(fields),
+        cache=PromptCache(auto=False, handle=handle) if isinstance(handle, str) else None,
     )
-    return config, schema
+    return config, _read_format(inner)
 
 
-def _read_extras(fields: Fields, inner: Fields) -> dict[str, Any]:
-    """Return the request fields that become extras; their values stay unchanged.
+def _read_thinking(inner: _Record) -> None:
+    """Record the reasoning setting: a budget or a level."""
+    name = "thinkingConfig"
+    thinking, losses = inner.take(name), inner.losses
+    if is_among(thinking, NOTHING):
+        return
+    if not isinstance(thinking, dict):
+        _leave(inner, name)
+        return
+    rest = dict(thinking)
+    budget, level = rest.pop("thinkingBudget", None), rest.pop("thinkingLevel", None)
+    own = {_CONFIG: {name: thinking}}
+    extra = {_CONFIG: {name: rest}} if rest else {}
+    if type(budget) is int and budget >= 0:
+        losses.wish("reasoning", budget or "none", own, extra=extra)
+    elif isinstance(level, str) and level.lower() in EFFORTS:
+        losses.wish("reasoning", level.lower(), own, extra=extra)
+    else:
+        losses.wish("reasoning", None, own)
 
-    Call this function after all known settings have been read.
+
+def _leave(inner: _Record, name: str) -> None:
+    inner.leave(name, TABLE.inner[_CONFIG][name])
+    inner.losses.keep_own(inner.at(name), inner.data[name])
+
+
+def _read_format(inner: _Record) -> dict[str, Any] | None:
+    """Return the schema of the answer; record another format.
+
+    A schema that does not describe an object is written into the prompt on other wires.
     """
-    settings = {
-        name if name in SETTINGS else f"generationConfig.{name}": value
-        for name, value in inner.rest().items()
-    }
-    fields.take("model")  # a few clients repeat the model's name from the path in the body
-    return settings | {
-        name: value for name in _ROOT if (value := fields.take(name)) not in Fields.EMPTY
-    }
-
-
-def _read_cache(fields: Fields) -> PromptCache | None:
-    handle = fields.text("cachedContent")
-    return None if handle is None else PromptCache(auto=False, handle=handle)
-
-
-def _read_thinking(inner: Fields) -> str | int | None:
-    """Return the reasoning setting: a budget or a level.
-
-    Other thinking fields become extras.
-    """
-    thinking = inner.inner("thinkingConfig")
-    if thinking is None:
+    losses = inner.losses
+    dialect, schema, kind = map(
+        inner.take, ("responseSchema", "responseJsonSchema", "responseMimeType")
+    )
+    if isinstance(dialect, dict) and dialect:
+        schema = to_json_schema(dialect)
+        losses.keep_own(_CONFIG, {"responseSchema": dialect, "responseJsonSchema": None})
+    elif not is_among(dialect, NOTHING):
+        _leave(inner, "responseSchema")
+    if schema is None:
+        if kind == "application/json":
+            losses.wish("json_mode", True, {_CONFIG: {"responseMimeType": kind}})
+        elif kind not in (None, "", "text/plain"):
+            rule = Rule("refused", "ask for application/json or text/plain")
+            inner.leave("responseMimeType", rule)
+            losses.keep_own(inner.at("responseMimeType"), kind)
         return None
-    budget, level = thinking.whole("thinkingBudget"), thinking.text("thinkingLevel")
-    if level is not None and level.lower() not in LEVELS:
-        thinking.refuse("thinkingLevel", f"must be one of {', '.join(LEVELS)}")
-    if thinking.rest():
-        inner.put("thinkingConfig", thinking.rest())
-    if budget is not None:
-        return "none" if budget == 0 else budget
-    return None if level is None else level.lower()
+    if not isinstance(schema, dict):
+        inner.refuse("responseJsonSchema", "must be a JSON Schema")
+    if schema.get("type") != "object" and not _is_object(schema):
+        own = {"responseMimeType": kind or "application/json", "responseJsonSchema": schema}
+        losses.own = merge({_CONFIG: own}, losses.own)
+        inner.leave("responseSchema", _IN_WORDS, "schema_in_words")
+        losses.directives.append(schema_directive(schema))
+        return None
+    if kind not in (None, "", "application/json"):
+        inner.refuse("responseMimeType", "must be application/json with a schema")
+    return schema
 
 
-def _read_tools(fields: Fields) -> list[Tool]:
+def _is_object(schema: Mapping[str, Any]) -> bool:
+    return "type" not in schema and isinstance(schema.get("properties"), dict)
+
+
+# --- reading tools of clients ------------------------------------------------------------------
+
+
+def _read_tools(fields: _Record) -> tuple[list[Tool], ToolChoice | None]:
     tools: list[Tool] = []
+    offered: list[tuple[str, OfferedTool]] = []
     for record in fields.inners("tools"):
         tools += [_read_tool(declared) for declared in record.inners("functionDeclarations")]
-        # Server-side tools are rejected here; the gateway removes them from the body before it is
-        # decoded.
-        record.done()
-    return tools
+        offered += [
+            (record.at(name), OfferedTool(name, value, {name: value}))
+            for name, value in record.rest().items()
+        ]
+    for path, tool in offered:
+        fields.losses.leave(path, _SERVER_TOOL, "server_tool_dropped", tool)
+    return _read_choice(fields, tools)
 
 
-def _read_tool(record: Fields) -> Tool:
+def _read_tool(record: _Record) -> Tool:
     name, described = record.need_text("name"), record.text("description") or ""
     schema = record.take("parametersJsonSchema") or record.take("parameters")
-    record.done()
+    record.take("parameters")
+    record.done(_TOOL)
     if schema is None:
         return Tool(name, described)
     if not isinstance(schema, dict):
         record.refuse("parameters", "must be a JSON Schema")
-    return Tool(name, described, _lower_types(schema))
+    return Tool(name, described, to_json_schema(schema))
 
 
-def _lower_types(schema: Any) -> Any:
-    """Return a schema with lower-case type names; this wire writes upper case, such as STRING."""
+def to_json_schema(schema: Any) -> Any:
+    """Convert a schema of this wire's dialect (upper-case types, ``nullable``) to JSON Schema."""
     if isinstance(schema, list):
-        return [_lower_types(item) for item in schema]
+        return [to_json_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        name: value.lower() if name == "type" and isinstance(value, str) else _lower_types(value)
-        for name, value in schema.items()
-    }
+    made: dict[str, Any] = {}
+    for given, value in schema.items():
+        name = _DIALECT.get(str(given), str(given))
+        if name == "properties" and isinstance(value, dict):
+            made[name] = {key: to_json_schema(each) for key, each in value.items()}
+        elif name in ("enum", "default", "example", "required", "const"):
+            made[name] = value
+        elif name == "type" and isinstance(value, str):
+            made[name] = value.lower()
+        elif name in _NUMBERS and isinstance(value, str) and value.isdecimal():
+            made[name] = int(value)
+        elif name not in ("nullable", "propertyOrdering"):
+            made[name] = to_json_schema(value)
+    if schema.get("nullable") is True and isinstance(made.get("type"), str):
+        made["type"] = [made["type"], "null"]
+    return made
 
 
-def _read_choice(fields: Fields) -> tuple[ToolChoice | None, tuple[str, ...]]:
-    """Return the tool choice, and the allowed tool names if they are limited."""
+_NUMBERS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_DIALECT: dict[str, str] = {
+    **{re.sub("[A-Z]", lambda found: "_" + found[0].lower(), name): name for name in _NUMBERS},
+    "any_of": "anyOf",
+    "property_ordering": "propertyOrdering",
+}
+
+
+def _read_choice(fields: _Record, tools: list[Tool]) -> tuple[list[Tool], ToolChoice | None]:
+    """Return the tools that the client allows, and the tool choice."""
     record = fields.inner("toolConfig")
     inner = record.inner("functionCallingConfig") if record is not None else None
-    if record is None or inner is None:
-        return None, ()
-    mode, names = inner.text("mode") or "AUTO", inner.texts("allowedFunctionNames") or ()
+    if record is not None:
+        record.done()
+    if inner is None:
+        return tools, None
+    mode, names = (inner.text("mode") or "AUTO").upper(), inner.texts("allowedFunctionNames")
     inner.done()
-    record.done()
+    own = {"toolConfig": fields.data["toolConfig"]}
+    if mode in _USUAL_MODES:
+        fields.losses.own |= own
+        mode = "AUTO"
     if mode not in _MODES:
         inner.refuse("mode", "must be AUTO, ANY, VALIDATED or NONE")
+    if not names:
+        return tools, _MODES[mode]
     if mode == "ANY" and len(names) == 1:
-        return ForceTool(names[0]), ()
-    return _MODES[mode], names
+        return tools, ForceTool(names[0])
+    fields.losses.own |= {**own, "tools": fields.data.get("tools")}
+    return [tool for tool in tools if tool.name in names], _MODES[mode]
 
 
 # --- reading the conversation of clients -------------------------------------------------------
 
 
-def _read_system(fields: Fields) -> list[System]:
+def _read_system(fields: _Record) -> list[System]:
+    given = fields.take("systemInstruction")
+    if isinstance(given, str):
+        return [System(given)] if given else []
     record = fields.inner("systemInstruction")
     if record is None:
         return []
     record.take("role")
     texts = []
-    for inner in record.inners("parts"):
+    for inner in record.elements("parts"):
         texts.append(inner.need_text("text"))
         _finish_part(inner)
     record.done()
-    said = "".join(texts)
-    return [System(said)] if said else []
+    text = "".join(texts)
+    return [System(text)] if text else []
 
 
 class _Reader:
@@ -218,10 +386,13 @@ class _Reader:
         self._waiting: list[tuple[str, str]] = []  # the id and name of each call without a result
         self._count = 0
 
-    def read(self, contents: list[Fields]) -> list[Message]:
+    def read(self, fields: _Record) -> list[Message]:
         messages: list[Message] = []
-        for record in contents:
-            role, parts = record.text("role") or "user", record.inners("parts", required=True)
+        for record in fields.elements("contents", required=True):
+            if record.data.keys() == {"text"}:
+                messages.append(User(record.need_text("text")))
+                continue
+            role, parts = record.text("role") or "user", record.elements("parts", required=True)
             record.done()
             if role == "model":
                 messages.append(Assistant([self._said(part) for part in parts]))
@@ -231,7 +402,7 @@ class _Reader:
                 record.refuse("role", "must be user or model")
         return messages
 
-    def _user(self, parts: list[Fields]) -> list[Message]:
+    def _user(self, parts: list[_Record]) -> list[Message]:
         messages: list[Message] = []
         words: list[UserBlock] = []
         for record in parts:
@@ -244,7 +415,7 @@ class _Reader:
                 words.append(_read_block(record))
         return [*messages, _user(words)] if words or not messages else messages
 
-    def _said(self, record: Fields) -> AssistantBlock:
+    def _said(self, record: _Record) -> AssistantBlock:
         signature = record.text("thoughtSignature")
         state = None
         if signature:
@@ -265,7 +436,7 @@ class _Reader:
         medium = read_medium(dict(record.data), found.signature or None, found.issuer)
         return medium or Opaque(record.data, Continuity(issuer=_ISSUER))
 
-    def _call(self, call: Fields, state: Continuity | None) -> ToolCall:
+    def _call(self, call: _Record, state: Continuity | None) -> ToolCall:
         name, arguments, call_id = call.need_text("name"), call.take("args"), call.text("id")
         call.done()
         if not isinstance(arguments, dict | None):
@@ -277,11 +448,11 @@ class _Reader:
         self._waiting.append((made, name))
         return ToolCall(made, name, arguments or {}, state)
 
-    def _result(self, record: Fields) -> ToolResult:
+    def _result(self, record: _Record) -> ToolResult:
         inner = record.need_inner("functionResponse")
         _finish_part(record)
         name, given, response = inner.need_text("name"), inner.text("id"), inner.take("response")
-        media = inner.inners("parts")
+        media = inner.elements("parts")
         inner.done()
         match = next(
             (
@@ -320,14 +491,14 @@ def _user(blocks: list[UserBlock]) -> User:
     return User(only.text if isinstance(only, Text) else blocks)
 
 
-def _finish_part(record: Fields) -> None:
-    """Reject unknown fields, except ``thought: false``, which some SDKs write on every part."""
+def _finish_part(record: _Record) -> None:
+    """Record unknown fields; some SDKs write ``thought: false`` on every part."""
     if record.flag("thought"):
         record.refuse("thought", "can be true in a part of the model only")
     record.done()
 
 
-def _read_block(record: Fields) -> UserBlock:
+def _read_block(record: _Record) -> UserBlock:
     block: UserBlock
     if "text" in record:
         block = Text(record.need_text("text"))
@@ -343,7 +514,8 @@ def _read_block(record: Fields) -> UserBlock:
         file.done()
         block = _read_medium(place, kind)
     else:
-        raise UnsupportedContentError(f"{record.where}: a part of this kind is not supported")
+        record.losses.leave(record.where, _PART, "content_dropped")
+        return Text("[content of another kind]")
     _finish_part(record)
     return block
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from msgspec.structs import replace
-
 from ...errors import (
     AuthenticationError,
     BillingError,
@@ -32,25 +30,9 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import (
-    EFFORTS,
-    NO_CONFIG,
-    AssistantBlock,
-    Effort,
-    Image,
-    Message,
-    Request,
-    RuntimeConfig,
-    Text,
-    Thinking,
-    ToolCall,
-    Url,
-    User,
-)
-from ...validate import parse_messages, parse_tool_choice, parse_tools
-from ...validate.fields import Fields
+from ...messages import AssistantBlock, Text, Thinking, ToolCall
 from ..codec import HttpReply
-from ..fields import Losses, read_body, read_key, read_media_url, read_schema, read_stops
+from ..losses import FieldTable
 from ..server import (
     Asked,
     BodyEncoder,
@@ -65,37 +47,18 @@ from ..server import (
 from ..server_errors import find_class, headers_of, message_with, status_of
 from .finish import FINISH
 from .other_parts import write_other_parts
+from .server_request import TABLE, read_request
 
 
 class OpenAIServer:
     """The server side of the Chat Completions wire."""
 
     wire: ClassVar[str] = "openai"
+    table: ClassVar[FieldTable] = TABLE
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body of a request."""
-        fields, losses = read_body(body), Losses()
-        model, stream = fields.need_text("model"), fields.flag("stream") or False
-        records = fields.items("messages", required=True) or ()
-        joined = [
-            _drop_name(_join_system_parts(record, at), at, losses)
-            for at, record in enumerate(records)
-        ]
-        messages = tuple([_inline_media(message) for message in parse_messages(joined)])
-        if not fields.rest():  # as in many requests
-            request = Request(messages, model=model, stream=stream)
-            return Asked(request, losses.warnings, stream_usage=False)
-        if (fields.take("n") or 1) != 1:
-            fields.refuse("n", "must be 1: a reply has one choice here")
-        usage = _read_stream_options(fields, stream)
-        schema = _read_format(fields, losses)
-        tools = fields.items("tools")
-        choice = parse_tool_choice(fields.take("tool_choice"))
-        config = _read_config(fields) if fields.rest() else NO_CONFIG
-        request = Request(
-            messages, parse_tools(tools), config, schema, choice, model, stream=stream
-        )
-        return Asked(request, losses.warnings, usage)
+        return read_request(body)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, which is one body or a stream."""
@@ -112,125 +75,6 @@ class OpenAIServer:
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's bearer token."""
         return bearer_token(headers)
-
-
-# --- reading requests of clients ---------------------------------------------------------------
-
-
-def _join_system_parts(record: Any, at: int) -> Any:
-    """Return a system message with its text parts joined: many clients send a list."""
-    if not isinstance(record, dict) or record.get("role") not in ("system", "developer"):
-        return record
-    if not isinstance(record.get("content"), list):
-        return record
-    parts = []
-    for part in Fields(record, f"messages[{at}]").inners("content"):
-        part.allow("type", "text")
-        parts.append(part.need_text("text"))
-    return {**record, "content": "".join(parts)}
-
-
-def _drop_name(record: Any, at: int, losses: Losses) -> Any:
-    """Return a message without ``name``, a field that Dragoman's messages do not have."""
-    if not isinstance(record, dict) or not isinstance(record.get("name"), str):
-        return record
-    losses.drop(f"messages[{at}].name", "name_dropped", "a participant has no name here")
-    return {name: value for name, value in record.items() if name != "name"}
-
-
-def _inline_media(message: Message) -> Message:
-    """Return a message with its ``data:`` URLs decoded.
-
-    Other wires need the data and the media type separately.
-    """
-    if not isinstance(message, User) or isinstance(message.content, str):
-        return message
-    return User(
-        [_inline_image(block) if isinstance(block, Image) else block for block in message.content]
-    )
-
-
-def _inline_image(image: Image) -> Image:
-    if not isinstance(image.source, Url):
-        return image
-    source, media_type = read_media_url(image.source.url)
-    return image if media_type is None else replace(image, source=source, media_type=media_type)
-
-
-def _read_stream_options(fields: Fields, stream: bool) -> bool:
-    options = fields.inner("stream_options")
-    if options is None:
-        return False
-    if not stream:
-        fields.refuse("stream_options", "is for streams only")
-    wanted = options.flag("include_usage") or False
-    # This option pads chunks against side-channel attacks; our server never sends such padding.
-    options.flag("include_obfuscation")
-    options.done()
-    return wanted
-
-
-def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
-    inner = fields.inner("response_format")
-    if inner is None:
-        return None
-    kind = inner.need_text("type")
-    if kind == "text":
-        inner.done()
-        return None
-    if kind != "json_schema":  # JSON mode has no schema, so the field becomes an extra
-        fields.put("response_format", inner.data)
-        return None
-    asked = inner.need_inner("json_schema")
-    inner.done()
-    # ignored, because the client codecs set ``strict`` if the schema allows it
-    asked.flag("strict")
-    losses.drop_fields(
-        asked, ["description"], "the description inside the schema is sent, this one is not"
-    )
-    name = asked.need_text("name")
-    schema = read_schema(asked.take("schema") or {}, name, asked.at("schema"), losses)
-    asked.done()
-    return schema
-
-
-def _read_config(fields: Fields) -> RuntimeConfig:
-    limit, newer = fields.whole("max_tokens"), fields.whole("max_completion_tokens")
-    if limit is not None and newer is not None and limit != newer:
-        fields.refuse("max_tokens", "contradicts max_completion_tokens, its newer name")
-    return RuntimeConfig(
-        fields.number("temperature"),
-        newer if limit is None else limit,
-        fields.number("top_p"),
-        fields.whole("seed"),
-        fields.number("frequency_penalty"),
-        fields.number("presence_penalty"),
-        read_stops(fields, "stop"),
-        _read_reasoning(fields),
-        cache=read_key(fields),
-        extras=fields.rest(),
-    )
-
-
-def _read_reasoning(fields: Fields) -> Effort | int | None:
-    """Return the reasoning setting from ``reasoning_effort`` or ``reasoning``.
-
-    Routers use ``reasoning``, an object with one field: an effort, a token budget or ``enabled:
-    false``. Any other object becomes an extra, for an endpoint that understands it.
-    """
-    effort, record = fields.choice("reasoning_effort", EFFORTS), fields.take("reasoning")
-    if record is None:
-        return effort
-    if effort is None and isinstance(record, dict) and len(record) == 1:
-        inner = Fields(record, "reasoning")
-        if "effort" in inner:
-            return inner.choice("effort", EFFORTS)
-        if "max_tokens" in inner:
-            return inner.whole("max_tokens")
-        if inner.take("enabled") is False:
-            return "off"
-    fields.put("reasoning", record)
-    return effort
 
 
 # --- writing replies for clients ---------------------------------------------------------------

@@ -23,6 +23,7 @@ from ...events import (
 from ...messages import AssistantBlock, Audio, Image, Inline, Opaque, Text, Thinking, ToolCall
 from ..codec import HttpReply
 from ..json import json_text
+from ..losses import FieldTable
 from ..media import describe_medium, write_annotations
 from ..openai.server import OpenAIServer, error_record
 from ..seal import is_from, write_opaque
@@ -37,13 +38,14 @@ from ..server import (
     total_tokens,
 )
 from .reply import FINISH
-from .server_request import read_request
+from .server_request import TABLE, read_request
 
 
 class ResponsesServer:
     """The server side of the Responses wire."""
 
     wire: ClassVar[str] = "responses"
+    table: ClassVar[FieldTable] = TABLE
     _refuser = OpenAIServer()
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:

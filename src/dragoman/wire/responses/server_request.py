@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...errors import InvalidRequestError, UnsupportedContentError, quote
+from ...errors import UnsupportedContentError
 from ...events import read_object
 from ...messages import (
     DETAILS,
@@ -19,6 +19,8 @@ from ...messages import (
     AssistantBlock,
     Continuity,
     Document,
+    Effort,
+    ForceTool,
     Image,
     Issuer,
     Message,
@@ -30,157 +32,311 @@ from ...messages import (
     Thinking,
     Tool,
     ToolCall,
+    ToolChoice,
     ToolResult,
     Url,
     User,
     UserBlock,
 )
 from ...validate import parse_tool_choice
-from ...validate.fields import Fields
-from ..fields import Losses, read_body, read_key, read_media_url, read_schema
+from ..fields import open_body, read_body, read_media_url, read_schema
+from ..losses import FieldTable, OfferedTool, Record, Rule
+from ..openai.server_request import read_allowed, wish_effort, wrap_arguments
 from ..seal import read_opaque, read_sealed
-from ..server import Asked
+from ..server import Asked, gather
 from .echo import write_echo
 from .output import read_picture
 
 _ISSUER = Issuer("responses")
-_STATE = ("previous_response_id", "conversation", "background", "prompt")
-_ENCRYPTED = "reasoning.encrypted_content"
+_HINT = Rule("hint", "it does not change what the answer means")
+_STATE = Rule(
+    "refused",
+    "send the whole conversation as input, or start the gateway with --store",
+    always=True,
+)
+TABLE = FieldTable(
+    {
+        **dict.fromkeys(
+            [
+                "model",
+                "input",
+                "instructions",
+                "stream",
+                "tools",
+                "tool_choice",
+                "text",
+                "max_output_tokens",
+                "temperature",
+                "top_p",
+                "reasoning",
+            ],
+            Rule("read"),
+        ),
+        "parallel_tool_calls": Rule("mapped", concept="parallel_tool_calls"),
+        "user": Rule("mapped", concept="user"),
+        "prompt_cache_key": Rule("mapped", concept="prompt_cache_key"),
+        "prompt_cache_retention": Rule("mapped", concept="prompt_cache_retention"),
+        "safety_identifier": Rule("mapped", concept="safety_identifier"),
+        "service_tier": Rule("mapped", default=("auto", "default"), concept="service_tier"),
+        "top_logprobs": Rule(
+            "refused", "ask a model of the same wire, or leave it out", default=(0,)
+        ),
+        "truncation": Rule(
+            "hint", "a conversation that is too long is refused", default=("disabled",)
+        ),
+        "include": Rule(
+            "hint",
+            "the model's wire has nothing of the kind",
+            default=(["reasoning.encrypted_content"],),
+        ),
+        "max_tool_calls": Rule("hint", "it limits the tools that a server runs by itself"),
+        "metadata": _HINT,
+        "client_metadata": _HINT,
+        "stream_options": Rule(
+            "hint", "no padding is sent", default=({"include_obfuscation": False},), always=True
+        ),
+        "store": Rule(
+            "hint",
+            "nothing is kept here between calls; see --store",
+            default=(False, True),
+            always=True,
+        ),
+        "background": Rule(
+            "refused", "start the gateway with --store", default=(False,), always=True
+        ),
+        "previous_response_id": _STATE,
+        "conversation": _STATE,
+        "prompt": Rule(
+            "refused", "prompts are not kept here; send the text of the prompt", always=True
+        ),
+    },
+    ("input", "instructions"),
+    {
+        "max_tokens": "max_output_tokens",
+        "reasoning": "reasoning.effort",
+        "json_mode": "text.format",
+    },
+)
+_REFERENCE = Rule(
+    "refused",
+    "send the item itself (store: false), or start the gateway with --store",
+    always=True,
+)
+_HOSTED = Rule("refused", "offer tools of type function, or ask a model of the same wire")
+_OFFERED = Rule("hint", "the model's server does not run it; the other functions are offered")
+_FUNCTION = {
+    "defer_loading": Rule("hint", "every tool is offered at once", default=(False,)),
+    "allowed_callers": Rule("hint", "the model calls every tool directly", default=(["direct"],)),
+}
+_JOINED = Rule("mapped", "the namespace is a part of the function's name")
+_PART = Rule("refused", "send text, images or files")
+_CUSTOM_CALL = Rule("mapped", "it is sent as a call of a function")
+_CUSTOM_OUTPUT = Rule("mapped", "it is sent as the output of a function")
+_CUSTOM_TOOL = Rule("mapped", "it is offered as a function with one text")
+_SUMMARY = Rule(
+    "hint", "the thoughts that the model's server sends are passed on", default=("auto",)
+)
+_CALLS = ("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 def read_request(body: bytes | dict[str, Any]) -> Asked:
     """Decode the body of a request."""
-    fields, losses = read_body(body), Losses()
+    fields = open_body(read_body(body).data, TABLE, Record)
     model, stream = fields.need_text("model"), fields.flag("stream") or False
-    for name in _STATE:
-        if fields.rest().get(name):
-            fields.refuse(name, "cannot be used: nothing is kept here between calls")
-    if fields.flag("store"):
-        losses.drop("store", "store_dropped", "nothing is kept here between calls")
-    messages = [*_read_instructions(fields), *_read_input(fields)]
-    tools = _read_tools(fields, losses)
-    choice = _read_choice(fields)
-    schema = _read_format(fields, losses)
-    config = _read_config(fields, losses)
-    request = Request(messages, tools, config, schema, choice, model, stream=stream)
-    # If the body is decoded already, the gateway may have changed it. Then the gateway itself
-    # repeats the original fields in the reply.
-    return Asked(
-        request, losses.warnings, echo=write_echo(fields.data) if isinstance(body, bytes) else {}
+    messages = _read_conversation(fields)
+    tools, choice = _read_tools(fields)
+    schema = _read_text(fields)
+    config = RuntimeConfig(
+        fields.number("temperature"),
+        fields.whole("max_output_tokens"),
+        fields.number("top_p"),
+        reasoning=_read_effort(fields),
     )
+    request = Request(messages, tools, config, schema, choice, model, stream=stream)
+    return gather(request, fields.losses, echo=write_echo(fields.data))
 
 
 # --- reading settings of clients ---------------------------------------------------------------
 
 
-def _read_config(fields: Fields, losses: Losses) -> RuntimeConfig:
-    _ignore_defaults(fields)
-    reasoning = fields.inner("reasoning") or Fields({}, "reasoning")
-    effort = reasoning.choice("effort", EFFORTS)
-    losses.drop_fields(
-        reasoning,
-        ("summary", "generate_summary"),
-        "which thoughts are shown is a setting of the endpoint",
-    )
-    reasoning.done()
-    return RuntimeConfig(
-        fields.number("temperature"),
-        fields.whole("max_output_tokens"),
-        fields.number("top_p"),
-        reasoning=effort,
-        cache=read_key(fields),
-        extras=fields.rest(),
-    )
+def _read_effort(fields: Record) -> Effort | None:
+    reasoning = fields.inner("reasoning")
+    if reasoning is None:
+        return None
+    effort = reasoning.text("effort")
+    reasoning.done({"summary": _SUMMARY, "generate_summary": _SUMMARY})
+    if effort is not None and effort not in EFFORTS:
+        wish_effort(fields.losses, effort, {"reasoning": reasoning.data})
+    return next((each for each in EFFORTS if each == effort), None)
 
 
-def _ignore_defaults(fields: Fields) -> None:
-    """Ignore fields whose values request the default behaviour."""
-    include = [wanted for wanted in fields.items("include") or () if wanted != _ENCRYPTED]
-    if include:
-        fields.put("include", include)
-    if fields.rest().get("truncation") == "disabled":
-        fields.take("truncation")
-    options = fields.inner("stream_options")
-    if options is not None:
-        options.flag("include_obfuscation")
-        options.done()
-
-
-def _read_tools(fields: Fields, losses: Losses) -> list[Tool]:
-    tools: list[Tool] = []
-    theirs: list[Any] = []
-    for record in fields.inners("tools"):
-        if record.text("type") != "function":
-            theirs.append(record.data)
-            continue
-        strict = record.flag("strict")
-        name, described, schema = (
-            record.need_text("name"),
-            record.text("description"),
-            record.take("parameters"),
-        )
-        if schema is not None and not isinstance(schema, dict):
-            record.refuse("parameters", "must be a JSON Schema")
-        record.done()
-        made = {} if schema is None else {"parameters": schema}
-        tools.append(Tool(name, described or "", strict=strict, **made))
-    if theirs:
-        fields.put("tools", theirs)
-    return tools
-
-
-def _read_choice(fields: Fields) -> Any:
-    choice = fields.take("tool_choice")
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        record = Fields(choice, "tool_choice")
-        record.take("type")
-        name = record.need_text("name")
-        record.done()
-        choice = {"type": "tool", "name": name}
-    return parse_tool_choice(choice)
-
-
-def _read_format(fields: Fields, losses: Losses) -> dict[str, Any] | None:
+def _read_text(fields: Record) -> dict[str, Any] | None:
+    """Return the schema of the answer; record another format, and the verbosity."""
     text = fields.inner("text")
     if text is None:
         return None
-    form = text.take("format")
-    schema = None
-    inner = Fields(form or {}, "text.format")
-    kind = inner.text("type")
+    losses, verbosity = fields.losses, text.take("verbosity")
+    if verbosity not in (None, "medium"):
+        losses.wish("verbosity", verbosity, {"text": {"verbosity": verbosity}})
+    form = text.inner("format")
+    text.done()
+    if form is None:
+        return None
+    kind = form.text("type")
     if kind == "json_schema":
-        inner.flag("strict")
-        losses.drop_fields(
-            inner, ["description"], "the description inside the schema is sent, this one is not"
-        )
-        name = inner.need_text("name")
-        schema = read_schema(inner.take("schema"), name, "text.format.schema", losses)
-        inner.done()
+        form.flag("strict")
+        name = form.need_text("name")
+        schema = read_schema(form.take("schema"), name, "text.format.schema", losses)
+        form.done()
+        return schema
+    if kind == "json_object":
+        losses.wish("json_mode", True, {"text": {"format": form.data}})
     elif kind not in (None, "text"):
-        text.put("format", form)
-    if text.rest():
-        fields.put("text", text.rest())
-    return schema
+        text.leave("format")
+    return None
+
+
+# --- reading tools of clients ------------------------------------------------------------------
+
+
+def _read_tools(fields: Record) -> tuple[tuple[Tool, ...], ToolChoice | None]:
+    tools: list[Tool] = []
+    others: list[Record] = []
+    for record in fields.inners("tools"):
+        kind = record.text("type")
+        if kind in ("function", "custom"):
+            tools.append(_read_tool(record))
+        elif kind == "namespace" and isinstance(record.data.get("tools"), list):
+            tools += _read_namespace(record)
+        else:
+            others.append(record)
+    for record in others:
+        tool = OfferedTool(str(record.data.get("type")), record.data, dict(record.data))
+        rule = _OFFERED if tools else _HOSTED
+        fields.losses.leave(record.where, rule, "hosted_tool_dropped", tool)
+    return _read_choice(fields, tuple(tools))
+
+
+def _read_tool(record: Record) -> Tool:
+    name, described = record.need_text("name"), record.text("description") or ""
+    if record.take("type") == "custom":
+        return _read_custom(record, name, described)
+    strict, schema = record.flag("strict"), record.take("parameters")
+    if schema is not None and not isinstance(schema, dict):
+        record.refuse("parameters", "must be a JSON Schema")
+    record.done(_FUNCTION)
+    made = {} if schema is None else {"parameters": schema}
+    return Tool(name, described, strict=strict, **made)
+
+
+def _read_custom(record: Record, name: str, described: str) -> Tool:
+    """Convert a custom tool, whose input is free text, to a function with one parameter."""
+    record.losses.leave(record.where, _CUSTOM_TOOL, "custom_tool_rewritten")
+    record.losses.custom.add(name)
+    form = record.take("format")
+    if isinstance(form, dict) and form.get("type") == "grammar":
+        described += (
+            f"\n\nThe input must match this {form.get('syntax')} "
+            f"grammar:\n{form.get('definition')}"
+        )
+    text = {"type": "string", "description": "The whole input of the tool."}
+    schema = {
+        "type": "object",
+        "properties": {"input": text},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
+    return Tool(name, described.strip(), schema)
+
+
+def _read_namespace(record: Record) -> list[Tool]:
+    """Return the tools of a namespace as functions whose names contain the namespace.
+
+    The description of the first function begins with the description of the namespace.
+    """
+    losses = record.losses
+    losses.leave(record.where, _JOINED, "namespace_joined")
+    namespace, about = record.take("name"), record.take("description")
+    tools = []
+    for each in record.inners("tools"):
+        if each.data.get("type") not in ("function", "custom"):
+            losses.leave(each.where, _OFFERED, "hosted_tool_dropped")
+            continue
+        joined = _join_name(namespace, each.data.get("name"))
+        losses.grouped[str(joined)] = (str(namespace), str(each.data.get("name")))
+        texts = [text for text in (about, each.data.get("description")) if isinstance(text, str)]
+        about = None
+        each.data = {**each.data, "name": joined, "description": "\n\n".join(texts)}
+        tools.append(_read_tool(each))
+    return tools
+
+
+def _join_name(namespace: Any, name: Any) -> Any:
+    """Return the name of the function that replaces a namespaced tool.
+
+    Some clients send the namespace with a trailing ``_``, others without; both give the same name.
+    """
+    if not isinstance(namespace, str) or not isinstance(name, str) or not namespace:
+        return name
+    return f"{namespace.rstrip('_')}__{name}"
+
+
+def _read_choice(
+    fields: Record, tools: tuple[Tool, ...]
+) -> tuple[tuple[Tool, ...], ToolChoice | None]:
+    choice = fields.take("tool_choice")
+    if not isinstance(choice, dict):
+        return tools, parse_tool_choice(choice)
+    kind = choice.get("type")
+    if kind == "allowed_tools":
+        return read_allowed(fields, tools, choice)
+    if kind in ("function", "custom"):
+        if kind == "custom":
+            fields.losses.own |= {"tool_choice": choice}
+        record = fields.enter("tool_choice", choice)
+        record.take("type")
+        name = record.need_text("name")
+        record.done()
+        return tools, ForceTool(name)
+    if kind in (None, "tool"):
+        return tools, parse_tool_choice(choice)
+    fields.leave("tool_choice", _HOSTED)
+    return tools, None
 
 
 # --- reading input items of clients ------------------------------------------------------------
 
 
-def _read_instructions(fields: Fields) -> list[System]:
-    said = fields.text("instructions")
-    return [System(said)] if said else []
+def as_items(given: Any) -> list[Any]:
+    """Return the input as a list of items; a string becomes one item."""
+    if isinstance(given, list):
+        return given
+    return [] if given is None else [{"role": "user", "content": given}]
 
 
-def _read_input(fields: Fields) -> list[Message]:
-    given = fields.take("input")
+def _read_conversation(fields: Record) -> list[Message]:
+    """Read the instructions and the input; instructions may be a text or a list of items."""
+    instructions, given = fields.take("instructions"), fields.take("input")
+    if isinstance(instructions, list):
+        items = [*fields.inners("instructions")]
+        if isinstance(given, str):
+            return [*_read_items(items), User(given)]
+        return _read_items([*items, *fields.inners("input")])
+    text = fields.text("instructions")
+    system: list[Message] = [System(text)] if text else []
     if isinstance(given, str):
-        return [User(given)]
+        return [*system, User(given)]
     if not isinstance(given, list):
         fields.refuse("input", "must be text or a list of items")
+    return [*system, *_read_items(fields.inners("input"))]
+
+
+def _read_items(items: list[Record]) -> list[Message]:
     messages: list[Message] = []
     turn: list[AssistantBlock] = []
-    for at, item in enumerate(given):
-        read = _read_item(Fields(item, f"input[{at}]"), item)
+    for item in items:
+        read = _read_item(item)
         if isinstance(read, list):
             turn += read
             continue
@@ -191,14 +347,18 @@ def _read_input(fields: Fields) -> list[Message]:
     return [*messages, Assistant(turn)] if turn else messages
 
 
-def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[AssistantBlock]:
+def _read_item(record: Record) -> Message | list[AssistantBlock]:
     """Return an input item as a message, or as blocks of the current assistant turn."""
-    kind = record.text("type") or "message"
+    kind, item = record.text("type") or "message", dict(record.data)
     if kind == "message":
         return _read_message(record)
     if kind == "function_call":
         return [_read_call(record)]
-    if kind == "function_call_output":
+    if kind in _CALLS:
+        return [_read_custom_call(record, kind)]
+    if kind in _OUTPUTS:
+        if kind != "function_call_output":
+            record.losses.leave(record.where, _CUSTOM_OUTPUT, "custom_output_rewritten")
         return _read_result(record)
     if kind == "reasoning":
         channels = [item.get("summary"), item.get("content")]
@@ -210,9 +370,8 @@ def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[Assistant
         ]
         return [Thinking("\n\n".join(texts), Continuity(opaque=item, issuer=_ISSUER))]
     if kind == "item_reference":
-        raise InvalidRequestError(
-            f"{record.at('type')}: an item cannot be referred to, nothing is kept here"
-        )
+        record.losses.leave(record.where, _REFERENCE)
+        return []
     if kind == "opaque" and isinstance(item.get("issuer"), dict):
         return [read_opaque(record)]
     if (picture := read_picture(item, _ISSUER)) is None:
@@ -223,110 +382,133 @@ def _read_item(record: Fields, item: dict[str, Any]) -> Message | list[Assistant
     return [picture]
 
 
-def _read_message(record: Fields) -> Message | list[AssistantBlock]:
+def _read_message(record: Record) -> Message | list[AssistantBlock]:
     role, content = record.need_text("role"), record.take("content")
     if not isinstance(content, str | list):
         record.refuse("content", "must be text or a list of parts")
-    record.take("id")
-    record.take("status")
-    if role == "assistant":
-        phase = record.take("phase")
-        record.done()
-        return _read_said(content, record.at("content"), phase)
+    phase = _take_facts(record, "phase")
     record.done()
+    if role == "assistant":
+        if isinstance(content, str):
+            return [_with_state(content, None, phase)]
+        return [_read_said(part, phase) for part in record.inners("content")]
     if role in ("system", "developer"):
-        return System(
-            content if isinstance(content, str) else "".join(_texts(content, record.at("content")))
-        )
+        return System(content if isinstance(content, str) else "".join(_read_texts(record)))
     if role != "user":
         record.refuse("role", "must be user, assistant, system or developer")
     return User(
-        content if isinstance(content, str) else _read_parts(content, record.at("content"))
+        content
+        if isinstance(content, str)
+        else [_read_part(part) for part in record.inners("content")]
     )
 
 
-def _texts(content: list[Any], path: str) -> list[str]:
-    blocks = _read_parts(content, path)
+def _take_facts(record: Record, name: str = "") -> Any:
+    """Mark an item's id and status as read; return the value of another field."""
+    record.take("id")
+    record.take("status")
+    return record.take(name)
+
+
+def _read_texts(record: Record) -> list[str]:
+    blocks = [_read_part(part) for part in record.inners("content")]
     if not all(isinstance(block, Text) for block in blocks):
-        raise UnsupportedContentError(f"{path}: instructions are text only")
+        raise UnsupportedContentError(f"{record.at('content')}: instructions are text only")
     return [block.text for block in blocks if isinstance(block, Text)]
 
 
-def _read_said(content: str | list[Any], path: str, phase: Any) -> list[AssistantBlock]:
-    parts = [{"type": "output_text", "text": content}] if isinstance(content, str) else content
-    blocks: list[AssistantBlock] = []
-    for at, part in enumerate(parts):
-        record = Fields(part, f"{path}[{at}]")
-        kind = record.need_text("type")
-        if kind == "refusal":
-            blocks.append(Text(record.need_text("refusal")))
-            record.done()
-            continue
-        if kind != "output_text":
-            raise UnsupportedContentError(
-                f"{record.at('type')}: content of type {quote(kind)} is not supported"
-            )
-        text = record.need_text("text")
-        own = {"annotations": record.take("annotations"), "phase": phase}
+def _read_said(record: Record, phase: Any) -> Text:
+    kind = record.need_text("type")
+    if kind == "refusal":
+        text = Text(record.need_text("refusal"))
+    elif kind == "output_text":
+        text = _with_state(record.need_text("text"), record.take("annotations"), phase)
         record.take("logprobs")
-        record.done()
-        state = {name: value for name, value in own.items() if value}
-        blocks.append(Text(text, Continuity(opaque=state, issuer=_ISSUER) if state else None))
-    return blocks
+    else:
+        return _leave_part(record)
+    record.done()
+    return text
 
 
-def _read_call(record: Fields) -> ToolCall:
+def _with_state(text: str, annotations: Any, phase: Any) -> Text:
+    own = {"annotations": annotations, "phase": phase}
+    state = {name: value for name, value in own.items() if value}
+    return Text(text, Continuity(opaque=state, issuer=_ISSUER) if state else None)
+
+
+def _read_call(record: Record) -> ToolCall:
     call_id, name, text = (
         record.need_text("call_id"),
         record.need_text("name"),
         record.need_text("arguments"),
     )
+    namespace = record.data.get("namespace")
+    if namespace:
+        record.take("namespace")
+        record.losses.leave(record.where, _JOINED, "namespace_joined")
+        name = _join_name(namespace, name)
     arguments = read_object(text) if text.strip() else {}
     if arguments is None:
-        record.refuse("arguments", "is not a JSON object")
-    record.take("id")
-    record.take("status")
+        arguments = wrap_arguments(text, record.at("arguments"), record.losses)
+    _take_facts(record)
     own = record.rest()
     return ToolCall(
         call_id, name, arguments, Continuity(opaque=own, issuer=_ISSUER) if own else None
     )
 
 
-def _read_result(record: Fields) -> ToolResult:
+def _read_custom_call(record: Record, kind: str) -> ToolCall:
+    """Read a call of a custom tool as a call of the function that replaces the tool."""
+    record.losses.leave(record.where, _CUSTOM_CALL, "custom_call_rewritten")
+    item = record.data
+    name = _join_name(item.get("namespace"), record.text("name")) or kind.removesuffix("_call")
+    wanted = item["input"] if "input" in item else item.get("action") or item.get("operation")
+    return ToolCall(record.need_text("call_id"), name, {"input": wanted})
+
+
+def _read_result(record: Record) -> ToolResult:
     call_id, output = record.need_text("call_id"), record.take("output")
-    record.take("id")
-    record.take("status")
+    _take_facts(record)
     record.done()
     if isinstance(output, str):
         return ToolResult(call_id, output)
     if not isinstance(output, list):
         record.refuse("output", "must be text or a list of parts")
-    return ToolResult(call_id, _read_parts(output, record.at("output")))
+    return ToolResult(call_id, [_read_part(part) for part in record.inners("output")])
 
 
-def _read_parts(content: list[Any], path: str) -> list[UserBlock]:
-    return [_read_part(Fields(part, f"{path}[{at}]")) for at, part in enumerate(content)]
-
-
-def _read_part(record: Fields) -> UserBlock:
+def _read_part(record: Record) -> UserBlock:
     kind = record.need_text("type")
     block: UserBlock
     if kind in ("input_text", "output_text", "text"):
         block = Text(record.need_text("text"))
+        record.take("annotations")
+        record.take("logprobs")
+    elif kind not in ("input_image", "input_file") or "file_id" in record:
+        return _leave_part(record)
     elif kind == "input_image":
         source, media_type = read_media_url(record.need_text("image_url"))
-        block = Image(source, media_type, record.choice("detail", DETAILS))
-    elif kind == "input_file":
-        block = _read_file(record)
+        block = Image(source, media_type, _read_detail(record))
     else:
-        raise UnsupportedContentError(
-            f"{record.at('type')}: content of type {quote(kind)} is not supported"
-        )
+        block = _read_file(record)
     record.done()
     return block
 
 
-def _read_file(record: Fields) -> Document:
+def _leave_part(record: Record) -> Text:
+    record.losses.leave(record.where, _PART, "content_dropped")
+    return Text("[content of another kind]")
+
+
+def _read_detail(record: Record) -> Any:
+    detail = record.take("detail")
+    if detail in (None, *DETAILS):
+        return detail
+    record.leave("detail")
+    return None
+
+
+def _read_file(record: Record) -> Document:
     name, url = record.text("filename"), record.text("file_url")
     if url is not None:
         return Document(Url(url), name=name)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ...messages import Assistant, Message, System, Text, ToolResult, User
-from .rules import Rule, Sorter
+from ...wire.losses import Losses, Rule
 
 _OPENING = "[The conversation begins with a message of the assistant.]"
 _CONTINUE = "Continue your last message exactly where it ends. Do not repeat any of it."
@@ -26,12 +26,12 @@ _ASKED = Rule("mapped", "the instructions are sent as a message of the user")
 _FILLED = Rule("mapped", "a text says that there is none")
 
 
-def settle(messages: Sequence[Message], root: str, sorter: Sorter) -> Sequence[Message]:
+def settle(messages: Sequence[Message], root: str, losses: Losses) -> Sequence[Message]:
     """Return the conversation in the form that every wire accepts; record each change."""
-    messages = _lead_with_system(messages, root, sorter)
+    messages = _lead_with_system(messages, root, losses)
     first = sum([type(message) is System for message in messages])
     talk = [
-        _fill(message, f"{root}[{at}]", sorter)
+        _fill(message, f"{root}[{at}]", losses)
         for at, message in enumerate(messages[first:], first)
     ]
     talk = [
@@ -39,18 +39,18 @@ def settle(messages: Sequence[Message], root: str, sorter: Sorter) -> Sequence[M
     ]
     system = [message for message in messages[:first] if isinstance(message, System)]
     if not talk and system:
-        sorter.leave(f"{root}[{first - 1}]", _ASKED, "system_sent_as_user")
+        losses.leave(f"{root}[{first - 1}]", _ASKED, "system_sent_as_user")
         return [*system[:-1], User(system[-1].content)]
     if talk and type(talk[0]) is not User:
-        sorter.leave(f"{root}[{first}]", _OPENED, "opening_added")
+        losses.leave(f"{root}[{first}]", _OPENED, "opening_added")
         talk.insert(0, User(_OPENING))
     if talk and type(talk[-1]) is Assistant:
-        sorter.leave(f"{root}[{len(messages) - 1}]", _CONTINUED, "prefill_rewritten")
+        losses.leave(f"{root}[{len(messages) - 1}]", _CONTINUED, "prefill_rewritten")
         talk.append(User(_CONTINUE))
     return [*system, *talk]
 
 
-def _lead_with_system(messages: Sequence[Message], root: str, sorter: Sorter) -> Sequence[Message]:
+def _lead_with_system(messages: Sequence[Message], root: str, losses: Losses) -> Sequence[Message]:
     leading: list[Message] = []
     talk: list[Message] = []
     for at, message in enumerate(messages):
@@ -58,12 +58,12 @@ def _lead_with_system(messages: Sequence[Message], root: str, sorter: Sorter) ->
             talk.append(message)
         elif message.content:
             if talk:
-                sorter.leave(f"{root}[{at}]", _MOVED, "system_moved")
+                losses.leave(f"{root}[{at}]", _MOVED, "system_moved")
             leading.append(message)
     return [*leading, *talk]
 
 
-def _fill(message: Message, path: str, sorter: Sorter) -> Message:
+def _fill(message: Message, path: str, losses: Losses) -> Message:
     """Return a message without its empty texts; an empty user message gets a placeholder text."""
     content = message.content
     if isinstance(content, str) or all(map(_has_content, content)):
@@ -73,7 +73,7 @@ def _fill(message: Message, path: str, sorter: Sorter) -> Message:
         blocks = tuple([block for block in content if _has_content(block)])
         if blocks or type(message) is not User:
             return _with_content(message, blocks)
-    sorter.leave(path, _FILLED, "empty_text_filled")
+    losses.leave(path, _FILLED, "empty_text_filled")
     return User(_EMPTY)
 
 

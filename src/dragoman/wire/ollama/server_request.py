@@ -1,0 +1,241 @@
+"""Decode requests of Ollama's native wire.
+
+Calls have no ids on this wire. A result belongs to the first call of the same name that has no
+result yet. Both get an id that is derived from the position of the call.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from ...errors import InvalidRequestError
+from ...messages import (
+    EFFORTS,
+    Assistant,
+    AssistantBlock,
+    Effort,
+    Image,
+    Inline,
+    Message,
+    Request,
+    RuntimeConfig,
+    System,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    User,
+    UserBlock,
+)
+from ...validate import parse_tools
+from ..fields import open_body, read_body, read_stops
+from ..losses import FieldTable, Record, Rule
+from ..server import Asked, gather
+
+_READ = Rule("read")
+_LOGPROBS = "ask a model of the same wire, or leave it out"
+_TOO_LONG = Rule("hint", "a conversation that is too long is refused", default=(True,))
+TABLE = FieldTable(
+    {
+        **dict.fromkeys(
+            ("model", "messages", "stream", "tools", "format", "options", "think"), _READ
+        ),
+        "keep_alive": Rule(
+            "hint", "how long a model stays in memory is the endpoint's setting", always=True
+        ),
+        "logprobs": Rule("refused", _LOGPROBS, default=(False,)),
+        "top_logprobs": Rule("refused", _LOGPROBS, default=(0,)),
+        "truncate": _TOO_LONG,
+        "shift": _TOO_LONG,
+        # fields of /api/generate that /api/chat does not have
+        "suffix": Rule(
+            "refused", "ask for the text in between with a prompt of your own", always=True
+        ),
+        "context": Rule("refused", "send the conversation to /api/chat", always=True),
+        "template": Rule("hint", "the model's server has its own template", always=True),
+        "raw": Rule(
+            "hint", "the model's server has its own template", default=(False,), always=True
+        ),
+    },
+    ("messages",),
+    {
+        "max_tokens": "options.num_predict",
+        "stop_sequences": "options.stop",
+        "seed": "options.seed",
+        "frequency_penalty": "options.frequency_penalty",
+        "presence_penalty": "options.presence_penalty",
+        "top_k": "options.top_k",
+        "min_p": "options.min_p",
+        "repeat_penalty": "options.repeat_penalty",
+        "reasoning": "think",
+        "json_mode": "format",
+    },
+    {
+        "options": {
+            **dict.fromkeys(
+                (
+                    "temperature",
+                    "num_predict",
+                    "top_p",
+                    "seed",
+                    "frequency_penalty",
+                    "presence_penalty",
+                    "stop",
+                ),
+                _READ,
+            ),
+            "top_k": Rule("mapped", concept="top_k"),
+            "min_p": Rule("mapped", default=(0,), concept="min_p"),
+            "repeat_penalty": Rule("mapped", concept="repeat_penalty"),
+        }
+    },
+    lambda path, name: name,
+)
+
+
+def read_request(body: bytes | dict[str, Any]) -> Asked:
+    """Decode the body of a request. ``stream`` defaults to true on this wire."""
+    fields = open_body(read_body(body).data, TABLE, Record)
+    model, stream = fields.need_text("model"), fields.flag("stream")
+    messages = _Reader().read(fields.inners("messages", required=True))
+    tools = parse_tools(fields.inners("tools"))
+    schema = _read_format(fields)
+    config = _read_config(fields)
+    request = Request(messages, tools, config, schema, None, model, stream=stream is not False)
+    return gather(request, fields.losses)
+
+
+def _read_config(fields: Record) -> RuntimeConfig:
+    inner = fields.inner("options") or fields.enter("options", {})
+    inner.sort(TABLE.inner["options"])
+    limit = inner.whole("num_predict")
+    return RuntimeConfig(
+        inner.number("temperature"),
+        None if limit in (-1, -2) else limit,  # -1 and -2 mean "no limit", which is the default
+        inner.number("top_p"),
+        inner.whole("seed"),
+        inner.number("frequency_penalty"),
+        inner.number("presence_penalty"),
+        read_stops(inner, "stop"),
+        _read_think(fields),
+    )
+
+
+def _read_think(fields: Record) -> Effort | None:
+    """Return the reasoning setting from ``think``, which is an effort or a boolean."""
+    think = fields.take("think")
+    if isinstance(think, bool):
+        return "medium" if think else "none"
+    return fields.choice("think", EFFORTS)
+
+
+def _read_format(fields: Record) -> dict[str, Any] | None:
+    wanted = fields.take("format")
+    if wanted is None or wanted == "":
+        return None
+    if wanted == "json":
+        fields.losses.wish("json_mode", True, {"format": wanted})
+        return None
+    if not isinstance(wanted, dict):
+        fields.refuse("format", "must be json or a JSON Schema")
+    return wanted
+
+
+class _Reader:
+    """Read a conversation, and assign ids to its calls."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._waiting: list[tuple[str, str]] = []  # the names and ids of calls without a result
+        self._ids: list[Any] = []  # the ids of all calls
+
+    def read(self, items: list[Record]) -> list[Message]:
+        calls = [call for item in items for call in item.inners("tool_calls")]
+        self._ids = [call.data.get("id") for call in calls]
+        return [self._message(item) for item in items]
+
+    def _message(self, fields: Record) -> Message:
+        role = fields.need_text("role")
+        message: Message
+        if role == "system":
+            message = System(fields.text("content") or "")
+        elif role == "user":
+            message = User(_read_content(fields))
+        elif role == "assistant":
+            message = Assistant(self._blocks(fields))
+        elif role == "tool":
+            message = ToolResult(self._answered(fields), _read_content(fields))
+        else:
+            fields.refuse("role", "must be system, user, assistant or tool")
+        fields.done()
+        return message
+
+    def _blocks(self, fields: Record) -> list[AssistantBlock]:
+        thinking, text = fields.text("thinking"), fields.text("content")
+        blocks: list[AssistantBlock] = [Thinking(thinking)] if thinking else []
+        blocks += [Text(text)] if text else []
+        return [*blocks, *[self._call(call) for call in fields.inners("tool_calls")]]
+
+    def _call(self, fields: Record) -> ToolCall:
+        own = fields.text("id")
+        inner = fields.need_inner("function")
+        name, arguments = inner.need_text("name"), inner.take("arguments")
+        if arguments is not None and not isinstance(arguments, dict):
+            inner.refuse("arguments", "must be an object")
+        inner.take("index")
+        self._count += 1
+        call_id = own or f"call_{self._count}"
+        self._waiting.append((name, call_id))
+        return ToolCall(call_id, name, arguments or {})
+
+    def _answered(self, fields: Record) -> str:
+        name, own = fields.text("tool_name"), fields.text("tool_call_id")
+        # litellm sends ids with results but not with calls. Such results are matched to calls by
+        # their order.
+        own = own if own in self._ids else None
+        fitting = [
+            each
+            for each in self._waiting
+            if own == each[1] or (own is None and name in (None, each[0]))
+        ]
+        if not fitting:
+            fields.refuse(
+                "tool_name" if own is None else "tool_call_id",
+                "names no call that waits for a result",
+            )
+        self._waiting.remove(fitting[0])
+        return fitting[0][1]
+
+
+def _read_content(fields: Record) -> str | tuple[UserBlock, ...]:
+    text, images = fields.text("content") or "", fields.items("images")
+    if not images:
+        return text
+    blocks: list[UserBlock] = [Text(text)] if text else []
+    return (
+        *blocks,
+        *[_read_image(data, f"{fields.at('images')}[{at}]") for at, data in enumerate(images)],
+    )
+
+
+# Requests contain no media types, so the type of an image is recognised by its first bytes.
+_KINDS = (
+    (b"\x89PNG", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"RIFF", "image/webp"),
+)
+
+
+def _read_image(data: Any, path: str) -> Image:
+    if not isinstance(data, str):
+        raise InvalidRequestError(f"{path} must be base64 text")
+    try:
+        head = base64.b64decode(data[:16], validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequestError(f"{path} is not base64") from None
+    return Image(
+        Inline(data), next((kind for first, kind in _KINDS if head.startswith(first)), "image/png")
+    )

@@ -1,0 +1,365 @@
+"""Decode requests of the Chat Completions wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
+
+from ...errors import UnsupportedContentError
+from ...messages import (
+    DETAILS,
+    EFFORTS,
+    NO_CONFIG,
+    Effort,
+    Image,
+    Message,
+    Request,
+    RuntimeConfig,
+    Tool,
+    ToolChoice,
+    Url,
+    User,
+)
+from ...validate import parse_messages, parse_tool_choice, parse_tools
+from ..fields import open_body, read_body, read_media_url, read_schema, read_stops
+from ..losses import (
+    CACHE,
+    HELD_CACHE,
+    NOTHING,
+    FieldTable,
+    Losses,
+    OfferedTool,
+    Record,
+    Rule,
+    is_among,
+)
+from ..server import Asked, gather
+
+_READ = Rule("read")
+_HINT = Rule("hint", "it does not change what the answer means")
+_LOGPROBS = Rule("refused", "ask a model of the same wire, or leave it out", default=(False, 0))
+_SEARCH = Rule("refused", "search with a tool of your own, or ask a model of the same wire")
+_SPELLINGS = ("reasoning", "thinking", "enable_thinking", "chat_template_kwargs")
+TABLE = FieldTable(
+    {
+        **dict.fromkeys(
+            [
+                "model",
+                "messages",
+                "stream",
+                "stream_options",
+                "tools",
+                "tool_choice",
+                "response_format",
+                "max_tokens",
+                "max_completion_tokens",
+                "temperature",
+                "top_p",
+                "seed",
+                "frequency_penalty",
+                "presence_penalty",
+                "stop",
+                "reasoning_effort",
+            ],
+            _READ,
+        ),
+        "n": Rule("hint", "one choice is returned for each call", default=(1,), always=True),
+        "parallel_tool_calls": Rule("mapped", concept="parallel_tool_calls"),
+        "verbosity": Rule("mapped", default=("medium",), concept="verbosity"),
+        "user": Rule("mapped", concept="user"),
+        "prompt_cache_key": Rule("mapped", concept="prompt_cache_key"),
+        "prompt_cache_retention": Rule("mapped", concept="prompt_cache_retention"),
+        "safety_identifier": Rule("mapped", concept="safety_identifier"),
+        "service_tier": Rule("mapped", default=("auto", "default"), concept="service_tier"),
+        "top_k": Rule("mapped", concept="top_k"),
+        "min_p": Rule("mapped", default=(0,), concept="min_p"),
+        "repetition_penalty": Rule("mapped", default=(1,), concept="repeat_penalty"),
+        "repeat_penalty": Rule("mapped", default=(1,), concept="repeat_penalty"),
+        "store": Rule("hint", "nothing is kept of a chat completion", default=(False,)),
+        "metadata": _HINT,
+        "logit_bias": Rule("hint", "the model's wire cannot weigh single tokens"),
+        "prediction": Rule("hint", "it only makes the answer faster"),
+        "logprobs": _LOGPROBS,
+        "top_logprobs": _LOGPROBS,
+        "modalities": Rule("refused", "ask for text only", default=(["text"],)),
+        "audio": Rule("refused", "ask for text only"),
+        "web_search_options": _SEARCH,
+        "functions": Rule("refused", "use tools, its newer name"),
+        "function_call": Rule("refused", "use tool_choice, its newer name"),
+        "reasoning": Rule("mapped", "the effort or budget is translated"),
+        "thinking": Rule("mapped", "the switch is translated"),
+        "enable_thinking": Rule("mapped", "the switch is translated"),
+        "chat_template_kwargs": Rule("mapped", "enable_thinking is translated"),
+    },
+    ("messages",),
+    {"stop_sequences": "stop", "reasoning": "reasoning_effort", "json_mode": "response_format"},
+)
+# the marks that Dragoman's messages represent
+_MARKS = ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "5m"})
+_PART = Rule("refused", "send text, images or files")
+_WRAPPED = Rule("hint", "the text is not a JSON object, and is sent inside one")
+_REWRITTEN = Rule("hint", "it is sent as a call of a function")
+
+
+class _Record(Record):
+    """Read a message, a part of one, or a tool."""
+
+    rules: ClassVar = {"name": Rule("hint", "the model's wire has no names of participants")}
+
+    def allow(self, *names: str) -> None:
+        if (mark := self.data.get("cache_control")) is not None:
+            is_held = mark in _MARKS and "cache_control" in names
+            if not is_held:
+                self.data = {**self.data, "cache_control": None}
+            if mark:
+                self.leave("cache_control", HELD_CACHE if is_held else CACHE)
+        super().allow(*names)
+
+    def choice(self, name: str, choices: Any) -> Any:
+        if name == "detail" and self.data.get(name) not in (None, *DETAILS):
+            self.leave(name)
+            return None
+        return super().choice(name, choices)
+
+    def mend(self, name: str, value: Any, error: Exception) -> Any:
+        if name == "arguments":
+            return wrap_arguments(value, self.at(name), self.losses)
+        if isinstance(error, UnsupportedContentError) or value == "file":
+            self.losses.leave(self.where, _PART, "content_dropped")
+            return "[content of another kind]"
+        raise error
+
+
+def wrap_arguments(text: str, path: str, losses: Losses) -> dict[str, Any]:
+    """Return an object with the text of a tool call's arguments, which is not a JSON object."""
+    losses.leave(path, _WRAPPED, "arguments_rewritten")
+    return {"arguments": text}
+
+
+def read_request(body: bytes | dict[str, Any]) -> Asked:
+    """Decode the body of a request."""
+    fields = open_body(read_body(body).data, TABLE, _Record, (*_SPELLINGS, "web_search_options"))
+    losses = fields.losses
+    model, stream = fields.need_text("model"), fields.flag("stream") or False
+    records = [_rewrite(record) for record in fields.inners("messages", required=True)]
+    messages = tuple([_inline_media(message) for message in parse_messages(records)])
+    if not fields.rest():  # as in many requests
+        return gather(Request(messages, model=model, stream=stream), losses, stream_usage=False)
+    usage = _read_stream_options(fields, stream)
+    schema = _read_format(fields)
+    tools, choice = _read_tools(fields)
+    config = _read_config(fields) if fields.rest() else NO_CONFIG
+    request = Request(messages, tools, config, schema, choice, model, stream=stream)
+    return gather(request, losses, stream_usage=usage)
+
+
+# --- reading messages of clients ---------------------------------------------------------------
+
+
+def _rewrite(record: _Record) -> _Record:
+    """Convert the forms of a message that ``parse_messages`` does not read.
+
+    Many clients send a system message as a list of texts. A call of a custom tool becomes a call
+    of a function.
+    """
+    role, content = record.data.get("role"), record.data.get("content")
+    if role in ("system", "developer") and isinstance(content, list):
+        record.data = {**record.data, "content": _join_texts(record)}
+    calls = record.data.get("tool_calls")
+    if isinstance(calls, list) and any(map(_is_custom, calls)):
+        made = [
+            _rewrite_call(call, f"{record.at('tool_calls')}[{at}]", record.losses)
+            for at, call in enumerate(calls)
+        ]
+        record.data = {**record.data, "tool_calls": made}
+    return record
+
+
+def _join_texts(record: _Record) -> str:
+    texts = []
+    for part in record.inners("content"):
+        kind = part.take("type")
+        part.allow("type", "text", "cache_control")
+        if kind in (None, "text"):
+            texts.append(part.need_text("text"))
+        else:
+            error = UnsupportedContentError(f"{part.where}: a system message has texts only")
+            texts.append(part.mend("type", kind, error))
+    return "".join(texts)
+
+
+def _is_custom(call: Any) -> bool:
+    return (
+        isinstance(call, dict)
+        and call.get("type") == "custom"
+        and isinstance(call.get("custom"), dict)
+    )
+
+
+def _rewrite_call(call: Any, path: str, losses: Losses) -> Any:
+    if not _is_custom(call):
+        return call
+    losses.leave(path, _REWRITTEN, "custom_call_rewritten")
+    custom = call["custom"]
+    function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
+    return {"id": call.get("id"), "type": "function", "function": function}
+
+
+def _inline_media(message: Message) -> Message:
+    """Return a message with its ``data:`` URLs decoded.
+
+    Other wires need the data and the media type separately.
+    """
+    if not isinstance(message, User) or isinstance(message.content, str):
+        return message
+    return User(
+        [_inline_image(block) if isinstance(block, Image) else block for block in message.content]
+    )
+
+
+def _inline_image(image: Image) -> Image:
+    if not isinstance(image.source, Url):
+        return image
+    source, media_type = read_media_url(image.source.url)
+    return image if media_type is None else replace(image, source=source, media_type=media_type)
+
+
+# --- reading tools and settings of clients -----------------------------------------------------
+
+
+def _read_tools(fields: _Record) -> tuple[tuple[Tool, ...], ToolChoice | None]:
+    losses = fields.losses
+    search = fields.take("web_search_options")
+    if search is not None:
+        tool = OfferedTool("web_search_options", search, {})
+        losses.leave("web_search_options", _SEARCH, tool=tool)
+    records = []
+    for record in fields.inners("tools"):
+        if record.data.get("type", "function") == "function":
+            records.append(record)
+        else:
+            rule = Rule("refused", "give the tool as a function")
+            losses.leave(record.where, rule, "tool_dropped")
+    tools, choice = parse_tools(records), fields.take("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        inner = choice.get("allowed_tools")
+        return read_allowed(fields, tools, inner if isinstance(inner, dict) else choice)
+    return tools, parse_tool_choice(choice)
+
+
+def read_allowed(
+    fields: Record, tools: tuple[Tool, ...], choice: Mapping[str, Any]
+) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """Return the tools that a tool choice of type ``allowed_tools`` allows, and its mode.
+
+    Other wires cannot restrict the choice to some of the offered tools.
+    """
+    listed = choice.get("tools") if isinstance(choice.get("tools"), list) else []
+    names = [name_of(tool) for tool in listed or ()]
+    losses = fields.losses
+    losses.own |= {"tool_choice": fields.data["tool_choice"]}
+    if "tools" in fields:
+        losses.own["tools"] = fields.data["tools"]
+    allowed = tuple([tool for tool in tools if tool.name in names])
+    return allowed, "required" if choice.get("mode") == "required" else "auto"
+
+
+def name_of(tool: Any) -> Any:
+    """Return the name of a tool, which may be nested in the field ``function``."""
+    if not isinstance(tool, dict):
+        return None
+    inner = tool.get("function")
+    return inner.get("name") if isinstance(inner, dict) else tool.get("name")
+
+
+def _read_stream_options(fields: _Record, stream: bool) -> bool:
+    options = fields.inner("stream_options")
+    if options is None or not stream:
+        return False
+    wanted = options.flag("include_usage") or False
+    # This option pads chunks against side-channel attacks; our server never sends such padding.
+    options.flag("include_obfuscation")
+    options.done()
+    return wanted
+
+
+def _read_format(fields: _Record) -> dict[str, Any] | None:
+    inner = fields.inner("response_format")
+    if inner is None:
+        return None
+    kind, asked = inner.take("type"), inner.data.get("json_schema")
+    if kind == "json_object":
+        own = {"response_format": fields.data["response_format"]}
+        fields.losses.wish("json_mode", True, own)
+    elif kind == "json_schema" and isinstance(asked, dict):
+        asked = inner.need_inner("json_schema")
+        # ignored, because the client codecs set ``strict`` if the schema allows it
+        asked.flag("strict")
+        name = asked.need_text("name")
+        schema = read_schema(asked.take("schema") or {}, name, asked.at("schema"), fields.losses)
+        asked.done()
+        return schema
+    elif kind != "text":
+        fields.leave("response_format", Rule("refused", "use json_schema or json_object"))
+    return None
+
+
+def _read_config(fields: _Record) -> RuntimeConfig:
+    limit, newer = fields.whole("max_tokens"), fields.whole("max_completion_tokens")
+    if limit is not None and newer is not None and limit != newer:
+        fields.refuse("max_tokens", "contradicts max_completion_tokens, its newer name")
+    return RuntimeConfig(
+        fields.number("temperature"),
+        newer if limit is None else limit,
+        fields.number("top_p"),
+        fields.whole("seed"),
+        fields.number("frequency_penalty"),
+        fields.number("presence_penalty"),
+        read_stops(fields, "stop"),
+        _read_reasoning(fields),
+    )
+
+
+def _read_reasoning(fields: _Record) -> Effort | None:
+    """Return the effort; record the other fields for reasoning, which differ between servers."""
+    effort, losses = fields.text("reasoning_effort"), fields.losses
+    if effort is not None and effort not in EFFORTS:
+        wish_effort(losses, effort, {"reasoning_effort": effort})
+    given = {
+        name: value for name in _SPELLINGS if not is_among(value := fields.take(name), NOTHING)
+    }
+    wanted = _read_amount(given) if given else None
+    if wanted is None:
+        for name in given:
+            fields.leave(name, TABLE.rules[name])
+    elif effort is None:
+        is_exact = list(given) == ["reasoning"] and len(given["reasoning"]) == 1
+        extra = {} if is_exact and wanted != "medium" else given
+        losses.wish("reasoning", wanted, given, extra=extra)
+    else:
+        losses.own |= given
+    return next((each for each in EFFORTS if each == effort), None)
+
+
+def wish_effort(losses: Losses, effort: str, own: Mapping[str, Any]) -> None:
+    """Record an effort that Dragoman has no name for; ``max`` becomes the highest known one."""
+    losses.wish("reasoning", "xhigh" if effort == "max" else None, own)
+
+
+def _read_amount(given: Mapping[str, Any]) -> str | int | None:
+    """Return the effort or the budget that the fields of a server or a router request."""
+    reasoning, thinking, switch, options = map(given.get, _SPELLINGS)
+    if isinstance(reasoning, dict):
+        effort, budget = reasoning.get("effort"), reasoning.get("max_tokens")
+        if effort in EFFORTS or (type(budget) is int and budget > 0):
+            return effort or budget
+        switch = reasoning.get("enabled", switch)
+    if isinstance(thinking, dict) and thinking.get("type") in ("enabled", "disabled"):
+        switch = thinking["type"] == "enabled"
+    if isinstance(options, dict) and set(options) == {"enable_thinking"}:
+        switch = options["enable_thinking"]
+    if not isinstance(switch, bool):
+        return None
+    return "medium" if switch else "none"

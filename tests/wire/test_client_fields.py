@@ -1,0 +1,176 @@
+"""Test that the reader of each wire records what ``Request`` does not represent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.messages import Assistant, System, Text, ToolCall, User
+from dragoman.validate.fields import Fields
+from dragoman.wire import SERVER_CODECS, Asked
+from dragoman.wire.caching import drop_marks
+from dragoman.wire.gemini.server_request import unwrap_count
+from dragoman.wire.losses import Losses
+from dragoman.wire.responses.server_request import as_items
+from tests.gateway.translations import CONVERSATIONS, ROWS, Row, limited
+from tests.gateway.upstream import BODIES, PATHS, TABLES
+
+
+def decode(wire: str, fields: dict[str, Any]) -> Asked:
+    body = {"model": "m", **BODIES[wire], **fields}
+    if wire == "gemini":
+        del body["model"]
+    return SERVER_CODECS[wire].decode(body, PATHS[wire].format(model="m"))
+
+
+def list_recorded(asked: Asked) -> set[str]:
+    """Return the codes of the losses that another wire would report."""
+    return {left.code for left in asked.left} | {f"{name}_dropped" for name in asked.wishes}
+
+
+# Warnings about settings that every wire reads, but not every wire has.
+OF_MODELS = (
+    "frequency_penalty_dropped", "max_tokens_added", "strict_dropped", "tool_option_dropped",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row not in CONVERSATIONS])
+def test_request_with_more_than_our_fields_is_read_and_recorded(row: Row) -> None:
+    wire, fields, outcome = row
+    asked = decode(wire, limited(wire, fields))
+    outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]
+    reported = {each.split()[0] for each in outcomes if isinstance(each, str)}
+    assert reported - set(OF_MODELS) <= list_recorded(asked)
+
+
+MARK = {"type": "ephemeral", "ttl": "1h"}
+TEXT = {"type": "text", "text": "T"}
+TOOL = {"type": "function", "function": {"name": "f"}}
+CALLED = {"role": "assistant", "tool_calls": [
+    {"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}},
+    {"id": "b", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+]}  # fmt: skip
+SCHEMA = {
+    "type": "ARRAY",
+    "items": {"type": "STRING", "nullable": True, "max_items": "3", "any_of": [{}]},
+}
+
+
+def config(**fields: Any) -> dict[str, Any]:
+    return {"generationConfig": fields}
+
+
+# A wire, fields of a request, and the codes that are recorded.
+RECORDED: list[tuple[str, dict[str, Any], set[str]]] = [
+    ("openai", {"messages": [{"role": "user", "content": "x", "cache_control": {}}]}, set()),
+    ("openai", {"messages": [{"role": "user", "content": "x", "cache_control": MARK}]},
+     {"cache_control_dropped"}),
+    ("openai", {"messages": [{"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": "https://a.test/b.png", "detail": "huge"}},
+    ]}]}, {"field_dropped"}),
+    ("openai", {"messages": [{"role": "user", "content": "x"}, CALLED]},
+     {"custom_call_rewritten"}),
+    ("openai", {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "tools": [TOOL, 5]}},
+     set()),
+    ("openai", {"tool_choice": {"type": "allowed_tools", "tools": 5}}, set()),
+    ("openai", {"reasoning_effort": "huge"}, {"reasoning_dropped"}),
+    ("openai", {"reasoning_effort": "low", "enable_thinking": True}, set()),
+    ("openai", {"reasoning": {"effort": "huge"}}, {"reasoning_dropped"}),
+    ("openai", {"thinking": {"type": "disabled"}}, {"reasoning_dropped"}),
+    ("openai", {"chat_template_kwargs": {"enable_thinking": True}}, {"reasoning_dropped"}),
+    ("openai", {"response_format": {"type": "grammar"}}, {"response_format_dropped"}),
+    ("anthropic", {"output_config": {"effort": "huge"}}, {"field_dropped"}),
+    ("anthropic", {"thinking": {"type": "new"}}, {"field_dropped"}),
+    ("anthropic", {"metadata": {"x": 1}}, {"field_dropped"}),
+    ("anthropic", {"messages": [{"role": "system", "content": "S"}]}, {"system_moved"}),
+    ("anthropic", {"metadata": 5}, set()),
+    ("anthropic", {"messages": [{"role": "user", "content": [{
+        "type": "document", "source": {"type": "content", "content": "T"},
+    }]}]}, {"document_joined"}),
+    ("anthropic", {"messages": [{"role": "user", "content": [
+        {**TEXT, "cache_control": {"type": "new"}},
+    ]}]}, {"cache_control_dropped"}),
+    ("gemini", {"contents": "Hi", "systemInstruction": "S"}, set()),
+    ("gemini", {"contents": ["Hi"], "systemInstruction": ""}, set()),
+    ("gemini", {"systemInstruction": {"parts": "S"}, "tools": {"googleSearch": {}}},
+     {"server_tool_dropped"}),
+    ("gemini", {"toolConfig": {}}, set()),
+    ("gemini", config(thinkingConfig=5), {"thinkingConfig_dropped"}),
+    ("gemini", config(thinkingConfig={"includeThoughts": True}), {"reasoning_dropped"}),
+    ("gemini", config(responseSchema=5), {"responseSchema_dropped"}),
+    ("gemini", config(responseMimeType="text/x.enum"), {"responseMimeType_dropped"}),
+    ("gemini", config(responseJsonSchema=SCHEMA), {"schema_in_words"}),
+    ("gemini", config(responseSchema=SCHEMA), {"schema_in_words"}),
+    ("responses", {"reasoning": {"effort": "max"}}, {"reasoning_dropped"}),
+    ("responses", {"text": {"format": {"type": "text"}}}, set()),
+    ("responses", {"text": {"format": {"type": "grammar"}}}, {"field_dropped"}),
+    ("responses", {"tools": [{"type": "custom", "name": "p", "format": {
+        "type": "grammar", "syntax": "lark", "definition": "x",
+    }}]}, {"custom_tool_rewritten"}),
+    ("responses", {"tools": [{"type": "namespace", "name": "", "tools": [
+        {"type": "web_search"}, {"type": "function", "name": "f"},
+    ]}]}, {"namespace_joined", "hosted_tool_dropped"}),
+    ("responses", {"tools": [{"type": "custom", "name": "p"}]}, {"custom_tool_rewritten"}),
+    ("responses", {"tool_choice": {"type": "custom", "name": "p"}}, set()),
+    ("responses", {"tool_choice": {"type": "tool", "name": "p"}}, set()),
+    ("responses", {"tool_choice": {"type": "web_search"}}, {"tool_choice_dropped"}),
+    ("responses", {"tool_choice": {"type": "allowed_tools", "tools": []}}, set()),
+    ("responses", {"input": "Hi", "instructions": [{"role": "user", "content": "I"}]}, set()),
+    ("responses", {"input": [], "instructions": [{"role": "user", "content": "I"}]}, set()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wire", "fields", "codes"), RECORDED)
+def test_further_fields_are_recorded(wire: str, fields: dict[str, Any], codes: set[str]) -> None:
+    assert list_recorded(decode(wire, fields)) == codes
+
+
+def test_thread_is_rejected_with_the_code_that_clients_expect() -> None:
+    with pytest.raises(Exception, match="send all messages") as caught:
+        decode("anthropic", {"thread": "t"})
+    assert caught.value.provider_code == "thread_unsupported_request"  # type: ignore[attr-defined]
+
+
+def test_custom_call_and_wrapped_arguments_become_calls_of_functions() -> None:
+    function = {"name": "f", "arguments": "no JSON"}
+    call = {"id": "c", "type": "function", "function": function}
+    talk = [{"role": "user", "content": "x"}, CALLED, {"role": "assistant", "tool_calls": [call]}]
+    _, first, second = decode("openai", {"messages": talk}).request.messages
+    assert first == Assistant([ToolCall("a", "f", {"input": "x"}), ToolCall("b", "f", {})])
+    assert second == Assistant([ToolCall("c", "f", {"arguments": "no JSON"})])
+
+
+def test_marks_for_the_prompt_cache_can_be_dropped() -> None:
+    blocks = [{**TEXT, "cache_control": MARK}, TEXT]
+    talk = [{"role": "user", "content": blocks}]
+    fields = {"system": [{**TEXT, "cache_control": MARK}], "messages": talk}
+    request = decode("anthropic", fields).request
+    assert request.messages[0] == System("T", True)
+    assert request.config.cache is not None
+    plain = drop_marks(request)
+    assert plain.messages == (System("T"), User([Text("T"), Text("T")]))
+    assert plain.config.cache is None
+
+
+def test_fields_that_retrieval_drops_are_reported() -> None:
+    losses = Losses()
+    losses.drop_fields(Fields({"a": 1}), ("a", "b"), "why")
+    assert [(each.code, each.path, each.detail) for each in losses.warnings] == [
+        ("a_dropped", "a", "why")
+    ]
+
+
+def test_request_to_count_may_be_inside_another_object() -> None:
+    inner = {"contents": []}
+    assert unwrap_count({"generate_content_request": inner}) == inner
+    assert unwrap_count(inner) == inner
+
+
+def test_text_input_is_one_item() -> None:
+    item = {"role": "user", "content": "x"}
+    assert (as_items("x"), as_items(None), as_items([item])) == ([item], [], [item])
+
+
+def test_table_lists_the_rules_of_nested_fields() -> None:
+    assert TABLES["ollama"]["options.top_k"].concept == "top_k"
