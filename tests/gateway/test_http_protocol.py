@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import socket
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, ClassVar
 
@@ -19,6 +21,7 @@ from dragoman.gateway.app import create_app
 from dragoman.gateway.http_protocol import BoundedHttpProtocol, _network_of
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from tests.listed import Listed, reply
+from tests.waiting import arrival, settle
 
 from .hostile_requests import NEXT, PIPELINED, REQUESTS, Echo, Row, ask
 from .serving import raw, serving
@@ -485,6 +488,56 @@ async def test_http_1_0_client_gets_no_chunked_encoding() -> None:
                 assert body.endswith(b"data: [DONE]\n\n")
             else:
                 assert json.loads(body)["choices"][0]["message"]["content"] == "Hello"
+
+
+async def test_head_of_a_reply_is_written_together_with_its_body() -> None:
+    written: list[bytes] = []
+
+    class Recorded(BoundedHttpProtocol):
+        def connection_made(self, transport: Any) -> None:
+            write = transport.write
+            transport.write = lambda data: (written.append(bytes(data)), write(data))
+            super().connection_made(transport)
+
+    async with serving(app(), http=Recorded) as url:
+        answer = await raw(url, call() + LAST)
+    assert statuses(answer) == [200, 200]
+    assert [each.partition(b"\r\n\r\n")[2][-1:] for each in written] == [b"}", b"}"]
+
+
+async def test_head_of_a_reply_does_not_wait_for_a_late_body() -> None:
+    released = asyncio.Event()
+
+    async def answer_late(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            return
+        await send({**START, "headers": []})
+        await released.wait()
+        await send({"type": "http.response.body", "body": b"late"})
+
+    async with serving(answer_late) as url, connected(url) as (reader, writer):
+        writer.write(LAST)
+        await arrival(reader.readuntil(b"\r\n\r\n"), "the head")
+        released.set()
+        assert b"late" in await arrival(reader.read(), "the body")
+
+
+async def test_closed_connection_is_freed_without_the_garbage_collector() -> None:
+    alive: weakref.WeakSet[BoundedHttpProtocol] = weakref.WeakSet()
+
+    class Recorded(BoundedHttpProtocol):
+        def connection_made(self, transport: Any) -> None:
+            alive.add(self)
+            super().connection_made(transport)
+
+    gc.disable()
+    try:
+        async with serving(app(), http=Recorded) as url:
+            assert statuses(await raw(url, call() + LAST)) == [200, 200]
+            await settle()
+            assert not list(alive)
+    finally:
+        gc.enable()
 
 
 async def test_extra_slash_in_the_path_causes_no_redirect() -> None:

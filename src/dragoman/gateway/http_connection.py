@@ -40,7 +40,6 @@ class HttpConnection(HttpToolsProtocol):
     bounds: Bounds
     in_head = False  # whether a part of a head has arrived, but not all of it
     is_deaf = False  # whether further data of this connection is ignored
-    is_closing = False  # whether the connection is closed, or will be after a delay
     running: RequestResponseCycle | None = None  # the request that is being answered
     inner: asyncio.Transport
     writer: _ReplyTransport
@@ -61,7 +60,7 @@ class HttpConnection(HttpToolsProtocol):
             link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_closing = True
+        self.writer.detach()
         for timer in (self._read_timer, self._write_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
@@ -80,6 +79,17 @@ class HttpConnection(HttpToolsProtocol):
         self.running = cycle
         self.writer.expects_head = True
         super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        if self.running is not None:
+            # break a reference cycle: with it, only the garbage collector frees the connection
+            self.running.scope["extensions"] = {}
+        super().on_response_complete()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection is closed, or will be after a delay."""
+        return self.writer.is_closed
 
     @property
     def is_replying(self) -> bool:
@@ -175,7 +185,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.is_closing:
             return
         self.writer.flush()
-        self.is_closing = True
+        self.writer.is_closed = True
         self.stop_waiting()
         is_body_incomplete = self.cycle is not None and self.cycle.more_body
         is_sending = expects_data or self.in_head or is_body_incomplete or self.is_deaf
@@ -226,16 +236,17 @@ class _ReplyTransport:
     def __init__(self, inner: asyncio.Transport, connection: HttpConnection) -> None:
         self.close = connection.close
         self.get_extra_info = inner.get_extra_info
+        self.is_closed = False  # whether the connection is closed, or will be after a delay
         self.expects_head = False  # whether the next bytes are the head of a reply
         self._head = b""
         self._inner = inner
-        self._connection = connection
+        self._loop = connection.loop
 
     def write(self, data: bytes) -> None:
         if self.expects_head:
             self.expects_head = False
             self._head = data
-            self._connection.loop.call_soon(self.flush)
+            self._loop.call_soon(self.flush)
         elif self._head:
             self._head += data
             self.flush()
@@ -249,7 +260,12 @@ class _ReplyTransport:
             self._inner.write(head)
 
     def is_closing(self) -> bool:
-        return self._connection.is_closing or self._inner.is_closing()
+        return self.is_closed or self._inner.is_closing()
+
+    def detach(self) -> None:
+        """Drop the reference to a connection that is lost."""
+        self.is_closed = True
+        self.close = self._inner.close  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
