@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument(
         "--docs",
         action="store_true",
-        help="renew the table and the picture of docs/performance.md",
+        help="renew the figures in the documentation and the README",
     )
     parser.add_argument(
         "--uvloop", action="store_true", help="with the event loop of uvloop; not for --docs"
@@ -310,6 +310,7 @@ def main() -> None:
     print(report.table(results))
     if options.docs:
         report.renew(ROOT / "docs" / "performance.md", report.table(results))
+        report.renew_claims(ROOT, results)
         report.plot(results, ROOT / "docs" / "assets" / "performance.svg")
 
 
