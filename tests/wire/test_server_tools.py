@@ -9,7 +9,7 @@ import pytest
 
 import dragoman as d
 from dragoman.events import Assembler
-from dragoman.middleware.cassette import request_key
+from dragoman.middleware import request_key
 from dragoman.validate import build_request, check_request
 from dragoman.wire import CODECS, SERVER_CODECS
 

@@ -19,7 +19,7 @@ from ..calls import (
 )
 from .availability import Admission, Availability, Thresholds
 from .cache import CACHE, Cache
-from .cassette import CassetteError, CassetteMiss, Record, request_key
+from .cassette import CassetteError, CassetteMiss, Record
 from .fallback import Fallback, NotConfigured, RoutingEvent
 from .layer import ATTEMPT, RETRY_REASON, Layer, Middleware, Wrapper, describe, reading, walk
 from .observe import CallEvent, EventsDropped, Observe, Subscriber
@@ -27,6 +27,7 @@ from .otel import OpenTelemetry
 from .ratelimit import Lease, Limiter, RateLimit
 from .redis_availability import RedisAvailability
 from .redis_limiter import LimiterUnavailableError, RedisLimiter
+from .request_keys import request_key
 from .retry import Retry
 from .rotation import KeyRotation
 from .stores import RedisStore, SqliteStore, Store

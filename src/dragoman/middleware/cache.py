@@ -18,8 +18,10 @@ from ..messages import Request
 from ..provider import EventsReply, Model, Served
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, join_embeddings
 from ..retrieval.split import check_length
-from .cassette import read_answer, readdress, request_key, write_answer
+from .cassette import readdress
 from .layer import Middleware, Wrapper, read_whole
+from .request_keys import request_key
+from .stored_answers import read_answer, write_answer
 from .stores import Store, open_store
 
 log = logging.getLogger("dragoman")

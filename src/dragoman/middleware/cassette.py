@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import hashlib
 import logging
 import os
 import sys
@@ -34,24 +33,22 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .. import errors
-from ..errors import ProviderError, scrub
+from ..errors import ProviderError
 from ..events import (
     Event,
     MessageComplete,
     MessageStart,
     ToolUseEnd,
     UnknownEvent,
-    Usage,
     decode_event,
     encode_event,
 )
 from ..events import fold as fold_events
-from ..messages import LossWarning, Request, new_ulid
+from ..messages import new_ulid
 from ..provider import EventsReply, Model, Reply, Served
-from ..retrieval import Embeddings, EmbedRequest, Ranked, Ranking, RerankRequest
-from ..retrieval.vectors import from_little_endian
 from .layer import Middleware, Wrapper
+from .request_keys import canonical, hide, request_key
+from .stored_answers import read_answer, read_error, write_answer, write_error
 
 log = logging.getLogger("dragoman")
 
@@ -75,187 +72,6 @@ class CassetteMiss(LookupError):  # noqa: N818 - a miss is not a failure
         self.path = path
         self.key = key
         self.diff = diff
-
-
-# --- keys that identify recorded requests ------------------------------------------------------
-
-
-def request_key(request: Request | EmbedRequest | RerankRequest) -> str:
-    """Return the key of a request: a hash of all fields that can change the reply."""
-    return hashlib.sha256(msgspec.json.encode(_canonical(request), order="sorted")).hexdigest()
-
-
-def _canonical(request: Request | EmbedRequest | RerankRequest) -> dict[str, Any]:
-    """Return a request as plain data, without fields that differ between runs."""
-    if isinstance(request, Request):
-        plain = msgspec.to_builtins(replace(request, response_type=None), str_keys=True)
-        holder = plain["config"]
-    else:
-        plain = msgspec.to_builtins(request, str_keys=True)
-        plain = holder = {name: value for name, value in plain.items() if value is not None}
-    # Mask API keys: they do not change the reply, and a short key could be guessed from the hash.
-    if holder.get("extras"):
-        holder["extras"] = hide_named(holder["extras"])
-    return {
-        name: same_numbers(value)
-        for name, value in plain.items()
-        if name not in ("request_id", "metadata", "session_id", "response_type", "check_calls")
-        and (value or name not in ("native", "continues", "server_tools"))
-    }
-
-
-def write_answer(answer: Any) -> bytes:
-    """Return embeddings or a ranking as JSON; vectors are written as float32 bytes."""
-    facts = {"model": answer.model, "response_id": answer.response_id, "provider": answer.provider}
-    common: dict[str, Any] = {**facts, "usage": answer.usage, "warnings": answer.warnings}
-    if isinstance(answer, Embeddings):
-        common |= {"dimensions": answer.dimensions, "vectors": answer.vectors.tobytes()}
-    else:
-        common |= {"results": answer.results}
-    return msgspec.json.encode(common)
-
-
-class _StoredAnswer(Struct):
-    model: str | None = None
-    response_id: str | None = None
-    provider: str | None = None
-    usage: Usage = Usage()
-    warnings: tuple[LossWarning, ...] = ()
-    dimensions: int = 0
-    vectors: bytes | None = None
-    results: tuple[Ranked, ...] = ()
-
-
-def read_answer(data: bytes) -> Any:
-    """Return embeddings or a ranking from what ``write_answer`` wrote."""
-    found = msgspec.json.decode(data, type=_StoredAnswer)
-    common: dict[str, Any] = {
-        "model": found.model,
-        "response_id": found.response_id,
-        "provider": found.provider,
-        "usage": found.usage,
-        "warnings": found.warnings,
-    }
-    if found.vectors is not None:
-        return Embeddings(vectors=from_little_endian(found.vectors, found.dimensions), **common)
-    return Ranking(results=found.results, **common)
-
-
-def same_numbers(value: Any) -> Any:
-    """Replace floats such as 1.0 by integers such as 1, so that equal settings have equal keys."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {name: same_numbers(item) for name, item in value.items()}
-    return [same_numbers(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def hide(value: Any) -> Any:
-    """Mask strings that look like API keys, and fields whose names suggest a secret."""
-    return _scrub_all(hide_named(value))
-
-
-def _scrub_all(value: Any) -> Any:
-    if isinstance(value, str):
-        return scrub(value, limit=None)
-    if isinstance(value, dict):
-        return {name: _scrub_all(item) for name, item in value.items()}
-    return [_scrub_all(item) for item in value] if isinstance(value, list) else value
-
-
-# Endings of field names that suggest a secret, without separators. "token" is not listed, since
-# fields such as "end_of_text_token" are not secret.
-_SECRET_NAMES = ("apikey", "accesskey", "privatekey", "secretkey", "secret", "password", "passwd",
-                 "authorization",
-                 "credential", "accesstoken", "apitoken", "authtoken", "bearertoken", "idtoken",
-                 "refreshtoken",
-                 "securitytoken", "sessiontoken")  # fmt: skip
-
-
-def hide_named(value: Any) -> Any:
-    """Mask the values of fields whose names suggest a secret, such as ``password``."""
-    if isinstance(value, dict):
-        return {
-            name: _mask(item) if _is_secret(name) else hide_named(item)
-            for name, item in value.items()
-        }
-    return [hide_named(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _is_secret(name: str) -> bool:
-    word = "".join([letter for letter in name.lower() if letter.isalnum()]).removesuffix("s")
-    return word == "token" or word.endswith(_SECRET_NAMES)
-
-
-def _mask(value: Any) -> Any:
-    """Mask every string in the value of a secret field.
-
-    Objects and lists keep their structure, so that a JSON Schema stays valid.
-    """
-    if isinstance(value, dict):
-        return hide_named(value)
-    if isinstance(value, list | tuple):
-        return [_mask(item) for item in value]
-    return value if value is None or isinstance(value, bool) or value == "" else "[hidden]"
-
-
-# --- writing and reading errors as JSON --------------------------------------------------------
-
-_KINDS: dict[str, type[ProviderError]] = {
-    name: kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
-}
-_FACTS = (
-    "status",
-    "provider",
-    "model",
-    "provider_code",
-    "provider_message",
-    "headers",
-    "retry_after",
-)
-_MORE_FACTS = (
-    "which",
-    "response_schema",
-    "output_content",
-    "error_message",
-    "finish_reason",
-    "usage",
-)
-
-
-def write_error(error: ProviderError) -> dict[str, Any]:
-    """Return an error as JSON values."""
-    kind = next(name for each in type(error).__mro__ if (name := each.__name__) in _KINDS)
-    facts = {
-        name: value
-        for name in (*_FACTS, *_MORE_FACTS)
-        if (value := getattr(error, name, None)) not in (None, {})
-    }
-    # The model's output and the caller's schema are stored unchanged, because callers need them;
-    # all other fields are masked.
-    kept = {name: msgspec.to_builtins(facts[name]) for name in _MORE_FACTS if name in facts}
-    said = hide(
-        msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept})
-    )
-    return {
-        "class": kind,
-        "message": scrub(error.message),
-        "quotable": error.quotable,
-        **said,
-        **kept,
-    }
-
-
-def read_error(data: Mapping[str, Any]) -> ProviderError:
-    """Rebuild an error from the JSON values that ``write_error`` returned."""
-    facts = dict(data)
-    kind = _KINDS.get(facts.pop("class", ""), ProviderError)
-    message, quotable = facts.pop("message", ""), facts.pop("quotable", True)
-    if "usage" in facts:
-        facts["usage"] = msgspec.convert(facts["usage"], Usage)
-    error: ProviderError = kind(message, **facts)
-    error.quotable = quotable
-    return error
 
 
 # --- the cassette file -------------------------------------------------------------------------
@@ -437,7 +253,7 @@ class Record(Wrapper, Middleware):
 
     async def _play(self, request: Any) -> AsyncIterator[Event]:
         began, heard = self._clock(), list[Event]()
-        take = self._shelf.find(request_key(request), _canonical(request))
+        take = self._shelf.find(request_key(request), canonical(request))
         for at, said in take.play(
             self.path, decode_event if self.operation == "chat" else read_answer
         ):
@@ -462,7 +278,7 @@ class Record(Wrapper, Middleware):
                 yield [event]
             return
         began, key = self._clock(), request_key(request)
-        shown = hide(_canonical(request))
+        shown = hide(canonical(request))
         lines = [msgspec.json.encode({"key": key, "request": shown}, order="sorted")]
 
         def note(word: str, value: Any) -> None:

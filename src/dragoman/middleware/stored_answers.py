@@ -1,0 +1,111 @@
+"""Errors, embeddings and rankings as JSON, for cassettes and caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .. import errors
+from ..errors import ProviderError, scrub
+from ..events import Usage
+from ..messages import LossWarning
+from ..retrieval import Embeddings, Ranked, Ranking
+from ..retrieval.vectors import from_little_endian
+from .request_keys import hide
+
+
+def write_answer(answer: Any) -> bytes:
+    """Return embeddings or a ranking as JSON; vectors are written as float32 bytes."""
+    facts = {"model": answer.model, "response_id": answer.response_id, "provider": answer.provider}
+    common: dict[str, Any] = {**facts, "usage": answer.usage, "warnings": answer.warnings}
+    if isinstance(answer, Embeddings):
+        common |= {"dimensions": answer.dimensions, "vectors": answer.vectors.tobytes()}
+    else:
+        common |= {"results": answer.results}
+    return msgspec.json.encode(common)
+
+
+class _StoredAnswer(Struct):
+    model: str | None = None
+    response_id: str | None = None
+    provider: str | None = None
+    usage: Usage = Usage()
+    warnings: tuple[LossWarning, ...] = ()
+    dimensions: int = 0
+    vectors: bytes | None = None
+    results: tuple[Ranked, ...] = ()
+
+
+def read_answer(data: bytes) -> Any:
+    """Return embeddings or a ranking from what ``write_answer`` wrote."""
+    found = msgspec.json.decode(data, type=_StoredAnswer)
+    common: dict[str, Any] = {
+        "model": found.model,
+        "response_id": found.response_id,
+        "provider": found.provider,
+        "usage": found.usage,
+        "warnings": found.warnings,
+    }
+    if found.vectors is not None:
+        return Embeddings(vectors=from_little_endian(found.vectors, found.dimensions), **common)
+    return Ranking(results=found.results, **common)
+
+
+_KINDS: dict[str, type[ProviderError]] = {
+    name: kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
+}
+_FACTS = (
+    "status",
+    "provider",
+    "model",
+    "provider_code",
+    "provider_message",
+    "headers",
+    "retry_after",
+)
+_MORE_FACTS = (
+    "which",
+    "response_schema",
+    "output_content",
+    "error_message",
+    "finish_reason",
+    "usage",
+)
+
+
+def write_error(error: ProviderError) -> dict[str, Any]:
+    """Return an error as JSON values."""
+    kind = next(name for each in type(error).__mro__ if (name := each.__name__) in _KINDS)
+    facts = {
+        name: value
+        for name in (*_FACTS, *_MORE_FACTS)
+        if (value := getattr(error, name, None)) not in (None, {})
+    }
+    # The model's output and the caller's schema are stored unchanged, because callers need them;
+    # all other fields are masked.
+    kept = {name: msgspec.to_builtins(facts[name]) for name in _MORE_FACTS if name in facts}
+    said = hide(
+        msgspec.to_builtins({name: value for name, value in facts.items() if name not in kept})
+    )
+    return {
+        "class": kind,
+        "message": scrub(error.message),
+        "quotable": error.quotable,
+        **said,
+        **kept,
+    }
+
+
+def read_error(data: Mapping[str, Any]) -> ProviderError:
+    """Rebuild an error from the JSON values that ``write_error`` returned."""
+    facts = dict(data)
+    kind = _KINDS.get(facts.pop("class", ""), ProviderError)
+    message, quotable = facts.pop("message", ""), facts.pop("quotable", True)
+    if "usage" in facts:
+        facts["usage"] = msgspec.convert(facts["usage"], Usage)
+    error: ProviderError = kind(message, **facts)
+    error.quotable = quotable
+    return error
