@@ -107,8 +107,10 @@ class Observe(Wrapper, Middleware):
             self.inner, request, price=self._price, include_content=self._include_content,
             clock=self._clock, at=self._now(),
         )  # fmt: skip
-        start = partial(_start, attempt, self.inner, request)
-        feed.put(start if self.operation == "chat" else attempt.start, context)
+        is_chat = self.operation == "chat"
+        feed.put(
+            partial(_start, attempt, self.inner, request) if is_chat else attempt.start, context
+        )
         failure: BaseException | None = None
         try:
             async with aclosing(self.inner.open(request)) as reply:
