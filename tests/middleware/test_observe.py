@@ -23,8 +23,8 @@ from dragoman.errors import (
     StructuredOutputError,
     UnavailableError,
 )
-from dragoman.events import Usage
-from dragoman.messages import Request, RuntimeConfig, Tool
+from dragoman.events import Response, Usage
+from dragoman.messages import Assistant, Request, RuntimeConfig, Tool
 from dragoman.middleware import (
     IS_WORKER,
     CallCompleted,
@@ -158,6 +158,12 @@ async def test_failed_call_is_reported(
     assert (failed.error_class, failed.status, failed.retry_count) == (error_class, status, 0)
     assert failed.error_message_redacted
     assert len(told) == 2
+
+
+async def test_tokens_of_an_error_without_events_are_reported() -> None:
+    partial = Response(Assistant("Hi"), "error", Usage(7, 3), model="m-2026")
+    (_, failed), _ = await watch(Listed(UnavailableError("no", response=partial)))
+    assert (failed.input_tokens, failed.response_model) == (7, "m-2026")
 
 
 async def test_tokens_of_an_invalid_reply_are_reported() -> None:
