@@ -19,17 +19,16 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from functools import wraps
-from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from .events import Event, Parsed, Response, TextDelta
 from .messages import RuntimeConfig
 from .provider import EventStream, Gathered, Model, Provider
 from .provider import connect as connect_async
 from .provider import gather as gather_async
-from .retrieval import Embedder, Embeddings, Ranking, Reranker
+from .retrieval import Embedder, Reranker
 from .retrieval import connect_embedder as connect_embedder_async
 from .retrieval import connect_reranker as connect_reranker_async
 from .validate import PartialValue
@@ -257,6 +256,38 @@ class _Blocking(Generic[M]):
         return f"<sync {self._model!r}>"
 
 
+def _blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that calls the model's method of the same name and waits for its result."""
+
+    @wraps(method)
+    def call(self: _Blocking[Any], /, *arguments: P.args, **settings: P.kwargs) -> T:
+        work: Coroutine[Any, Any, T] = getattr(self._model, method.__name__)(
+            *arguments, **settings
+        )
+        return _portal.run(work)
+
+    return call
+
+
+def _streaming(
+    method: Callable[Concatenate[Any, P], EventStream[Parsed]],
+) -> Callable[Concatenate[Any, P], SyncEventStream[Parsed]]:
+    """Return a method that opens a stream in the portal, for blocking iteration."""
+
+    @wraps(method)
+    def call(
+        self: _Blocking[Any], /, *arguments: P.args, **settings: P.kwargs
+    ) -> SyncEventStream[Parsed]:
+        async def open_stream() -> Any:
+            return getattr(self._model, method.__name__)(*arguments, **settings)
+
+        return SyncEventStream(_portal.run(open_stream()))
+
+    return call
+
+
 class SyncProvider(_Blocking[Provider]):
     """A provider whose calls block. May be shared between threads."""
 
@@ -265,56 +296,11 @@ class SyncProvider(_Blocking[Provider]):
         """The asynchronous provider; its methods must run in the portal's event loop."""
         return self._model
 
-    def complete(
-        self,
-        messages: Messages,
-        tools: Tools | None = None,
-        config: RuntimeConfig | ConfigRecord | None = None,
-        response_schema: ResponseSchema[Parsed] | None = None,
-        tool_choice: ToolChoices | None = None,
-        *,
-        request_id: str | None = None,
-        session_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        check_calls: bool = True,
-        continues: bool = False,
-        **settings: Unpack[Settings],
-    ) -> Response[Parsed]:
-        """Call the model once and return its complete reply; see ``Provider.complete``."""
-        call = self._model.complete(
-            messages, tools, config, response_schema, tool_choice,
-            request_id=request_id, session_id=session_id, metadata=metadata,
-            check_calls=check_calls,
-            continues=continues, **settings,
-        )  # fmt: skip
-        return _portal.run(call)
+    complete = _blocking(Provider.complete)
+    """Call the model once and return its complete reply; see ``Provider.complete``."""
 
-    def stream(
-        self,
-        messages: Messages,
-        tools: Tools | None = None,
-        config: RuntimeConfig | ConfigRecord | None = None,
-        response_schema: ResponseSchema[Parsed] | None = None,
-        tool_choice: ToolChoices | None = None,
-        *,
-        request_id: str | None = None,
-        session_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        check_calls: bool = True,
-        continues: bool = False,
-        **settings: Unpack[Settings],
-    ) -> SyncEventStream[Parsed]:
-        """Call the model and return its reply as a stream of events; see ``Provider.stream``."""
-
-        async def open_stream() -> EventStream[Parsed]:
-            return self._model.stream(
-                messages, tools, config, response_schema, tool_choice,
-                request_id=request_id, session_id=session_id, metadata=metadata,
-                check_calls=check_calls,
-                continues=continues, **settings,
-            )  # fmt: skip
-
-        return SyncEventStream(_portal.run(open_stream()))
+    stream = _streaming(Provider.stream)
+    """Call the model and return its reply as a stream of events; see ``Provider.stream``."""
 
     def estimate_input_tokens(
         self, messages: Messages, tools: Tools | None = None, system_prompt: str | None = None
@@ -338,23 +324,8 @@ class SyncEmbedder(_Blocking[Embedder]):
         """The asynchronous embedder; its methods must run in the portal's event loop."""
         return self._model
 
-    def embed(
-        self,
-        texts: Sequence[str],
-        *,
-        input_type: str | None = None,
-        dimensions: int | None = None,
-        extras: Mapping[str, Any] | None = None,
-        request_id: str | None = None,
-        session_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> Embeddings:
-        """Return the embeddings of texts; see ``Embedder.embed``."""
-        call = self._model.embed(
-            texts, input_type=input_type, dimensions=dimensions, extras=extras,
-            request_id=request_id, session_id=session_id, metadata=metadata,
-        )  # fmt: skip
-        return _portal.run(call)
+    embed = _blocking(Embedder.embed)
+    """Return the embeddings of texts; see ``Embedder.embed``."""
 
 
 class SyncReranker(_Blocking[Reranker]):
@@ -365,24 +336,8 @@ class SyncReranker(_Blocking[Reranker]):
         """The asynchronous reranker; its methods must run in the portal's event loop."""
         return self._model
 
-    def rerank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        *,
-        top_k: int | None = None,
-        return_documents: bool | None = None,
-        extras: Mapping[str, Any] | None = None,
-        request_id: str | None = None,
-        session_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> Ranking:
-        """Rank documents by relevance to a query; see ``Reranker.rerank``."""
-        call = self._model.rerank(
-            query, documents, top_k=top_k, return_documents=return_documents, extras=extras,
-            request_id=request_id, session_id=session_id, metadata=metadata,
-        )  # fmt: skip
-        return _portal.run(call)
+    rerank = _blocking(Reranker.rerank)
+    """Rank documents by relevance to a query; see ``Reranker.rerank``."""
 
 
 def _block(function: Callable[P, M], kind: Callable[[M], S]) -> Callable[P, S]:
