@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import dragoman as d
 from dragoman.calls import CallCompleted, CallFailed, CallStarted, RoutingSwitched
@@ -150,13 +151,24 @@ async def test_a_rate_limit_counts_the_requests_that_are_sent() -> None:
     assert now[0] == pytest.approx(60.0)
 
 
-async def test_reserved_tokens_are_corrected_by_the_reported_usage() -> None:
-    embedder: Any = d.RateLimit(Plain(), tokens_per_minute=1000, max_concurrency=1)
-    await embedder.embed(["some words"])
-    ranker: Any = d.RateLimit(Ranks(d.OverloadedError("x")), tokens_per_minute=1000)
-    with pytest.raises(d.OverloadedError):
-        await ranker.rerank("q", ["a"])
-    await ranker.rerank("q", ["a"])
+@pytest.mark.parametrize(("reports", "waits"), [(True, False), (False, True)])
+async def test_estimated_tokens_count_unless_others_are_reported(
+    reports: bool, waits: bool
+) -> None:
+    now = [0.0]
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    class Counting(Plain):
+        async def answer(self, request: d.EmbedRequest) -> d.Embeddings:
+            found = await super().answer(request)
+            return found if reports else replace(found, usage=d.Usage())
+
+    embedder = d.RateLimit(Counting(), tokens_per_minute=10, clock=lambda: now[0], sleep=sleep)
+    await embedder.embed(["one two three four five six seven eight nine ten eleven"])
+    await embedder.embed(["one"])
+    assert (now[0] > 0) is waits
 
 
 # --- the observe middleware around embedders ---------------------------------------------------
