@@ -22,7 +22,6 @@ from ..log import EventLog
 from ..messages import RuntimeConfig
 from ..permission import Approver, Policy, Rule
 from ..provider import SCHEMES, Provider
-from ..registry import ConfigError
 from ..session import (
     Budget,
     ContextPolicy,
@@ -49,7 +48,7 @@ from .approval import Lines, make_approver
 from .completion import ModelName
 from .console import legible
 from .doctor import doctor
-from .errors import EXIT_CODES, WrongFile, report_errors
+from .errors import EXIT_CODES, report_errors, report_mistakes
 from .log_place import LogPlace, open_log_at
 from .mcp import McpOptions, open_servers
 from .options import ModelOptions, default_model, open_model
@@ -386,10 +385,8 @@ def _check_options(goal: str | None, options: AgentOptions) -> None:
 
 def _read_policy(options: AgentOptions) -> Policy:
     if options.policy is not None:
-        try:
+        with report_mistakes():
             given = Policy.load(options.policy)
-        except ConfigError as error:
-            raise WrongFile(str(error)) from error
     else:
         given = Policy(_HISTORY if options.mode == "ask" else [*_HISTORY, _READING])
     rules = [

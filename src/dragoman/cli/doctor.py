@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import click
-from msgspec import to_builtins
 
 from ..replay import make_printable
 from ..tools import list_protections
@@ -30,7 +29,7 @@ def doctor(
     found = asyncio.run(list_protections(workspace))
     missing = [each for each in found if not each.active]
     if as_json:
-        show_json({"complete": not missing, "protections": to_builtins(found)})
+        show_json({"complete": not missing, "protections": found})
     else:
         for each in found:
             word, colour = ("active", "green") if each.active else ("missing", "red")

@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import click
-import msgspec
 
-from ..prices import cost
 from ..retrieval import EMBED_CODECS, Embeddings
 from .errors import report_errors
 from .options import model_argument
 from .parameters import Json, add_options, option
-from .retrieval import RetrievalOptions, TextFile, open_retrieval, read_lines, show_warnings
+from .retrieval import (
+    RetrievalOptions,
+    TextFile,
+    describe_bill,
+    open_retrieval,
+    read_lines,
+    show_warnings,
+)
 
 
 class _Options(RetrievalOptions, frozen=True):
@@ -77,14 +82,11 @@ def command(
 
 
 def _describe(found: Embeddings) -> dict[str, Any]:
-    bill = cost(found)
     return {
         "model": found.model,
         "count": len(found.vectors),
         "dimensions": found.dimensions,
-        "usage": msgspec.to_builtins(found.usage),
-        "cost_usd": str(bill.total) if bill else None,
-        "warnings": [str(warning) for warning in found.warnings],
+        **describe_bill(found),
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from ..config import ConfigError
 from ..errors import ProviderError
 from ..local import LocalServerError, WeightsError
 from .console import echo_json, legible
@@ -39,6 +40,17 @@ class WrongFile(click.ClickException):
     """An input file is invalid. Unlike ``UsageError``, this prints one line and no usage text."""
 
     exit_code = click.UsageError.exit_code
+
+
+@contextlib.contextmanager
+def report_mistakes() -> Iterator[None]:
+    """Report an invalid file in one line, and another invalid value with the usage text."""
+    try:
+        yield
+    except ConfigError as error:
+        raise WrongFile(str(error)) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -103,15 +115,9 @@ def to_record(error: ProviderError) -> dict[str, Any]:
     """Return an error as a JSON object, without the fields whose values are unknown."""
     name_options(error)
     facts = (
-        "category",
-        "error_class",
-        "kind",
-        "status",
-        "provider",
-        "model",
-        "request_id",
+        "category", "error_class", "kind", "status", "provider", "model", "request_id",
         "provider_code",
-    )
+    )  # fmt: skip
     record: dict[str, Any] = {name: getattr(error, name) for name in facts}
     record |= {
         "message": str(error),

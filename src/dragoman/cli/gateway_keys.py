@@ -14,13 +14,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ..config import ConfigError
 from ..errors import scrub
 from ..gateway.database import is_postgres
 from ..gateway.keys import Key, read_key_file, read_money
 from ..gateway.keystore import KeyStore, is_key_database
 from .console import show_json, show_table
-from .errors import WrongFile
+from .errors import report_mistakes
 from .parameters import Json, add_options, option
 
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
@@ -200,10 +199,10 @@ def list_keys(
     if as_json:
         hidden = {"hash", "old_hash"}
         shown = [
-            {name: value for name, value in msgspec.to_builtins(key).items() if name not in hidden}
+            {name: value for name, value in asdict(key).items() if name not in hidden}
             for key in keys
         ]
-        show_json({"keys": shown, "teams": msgspec.to_builtins(teams)})
+        show_json({"keys": shown, "teams": teams})
         return
     show_table(["NAME", "TEAM", "MODELS", "LIMITS", "EXPIRES"], [_row(key) for key in keys])
     for each in teams:
@@ -227,7 +226,7 @@ def audit(
     with _open(place) as store:
         records = store.audit(name, limit)
     if as_json:
-        show_json(msgspec.to_builtins(records))
+        show_json(records)
         return
     rows = [
         [
@@ -247,10 +246,8 @@ def audit(
 @add_options
 def import_keys(file: str, *, place: AuthPlace) -> None:
     """Import keys and teams from FILE, a YAML key file. The clients' keys stay valid."""
-    try:
+    with report_mistakes():
         keys, teams = read_key_file(Path(file))
-    except ConfigError as error:
-        raise WrongFile(str(error)) from error
     with _open(place, create=True) as store:
         store.add(keys, "import")
         for name, budget in teams.items():

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import click
 
-from ..registry import ConfigError, load_vendor, remove_key, store_key, stored_keys, vendor_names
+from ..registry import load_vendor, remove_key, store_key, stored_keys, vendor_names
 from .console import show_json, show_table
-from .errors import WrongFile
+from .errors import report_mistakes
 from .gateway_keys import command as gateway_command
 from .parameters import Json, add_options
 
@@ -40,7 +38,7 @@ def set_key(name: str, rest: tuple[str, ...]) -> None:
             "a key is not given as an argument, where others see it; it is asked for, or piped"
         )
     variable = _variable(name)
-    with _one_line():
+    with report_mistakes():
         place = store_key(variable, _read_secret(variable).strip())
     where = "the system's keyring" if place == "keyring" else "a file that only you may read"
     click.echo(f"{variable} is stored in {where}")
@@ -53,7 +51,7 @@ def set_key(name: str, rest: tuple[str, ...]) -> None:
 def list_keys(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None:
     """List the keys and where each is stored; the keys themselves are never shown."""
     vendors = _vendors()
-    with _one_line():
+    with report_mistakes():
         stored = stored_keys()
     found = []
     for variable in sorted({*vendors, *stored}):
@@ -96,7 +94,7 @@ def remove(
 ) -> None:
     """Delete the stored key of NAME."""
     variable = _variable(name)
-    with _one_line():
+    with report_mistakes():
         removed = remove_key(variable)
     if as_json:
         show_json({"name": variable, "removed": removed})
@@ -131,13 +129,3 @@ def _variable(name: str) -> str:
     if variable is None:
         raise click.UsageError(f"{name} needs no key")
     return variable
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        raise WrongFile(str(error)) from error
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import click
-import msgspec
 
 from ..local import (
-    LocalModel,
     LocalServerError,
     WeightsError,
     find_model,
@@ -57,7 +55,7 @@ def pull(
     """
     with report_errors(), _errors_as_json(as_json):
         if as_json:
-            show_json(_facts(pull_model(model, name=name, sha256=sha256)))
+            show_json(pull_model(model, name=name, sha256=sha256))
             return
         with show_download(model.rpartition("/")[2] or find_model(None).name) as progress:
             pulled = pull_model(model, name=name, sha256=sha256, progress=progress)
@@ -70,7 +68,7 @@ def list_all(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None
     """List the models of the catalogue and those already downloaded."""
     found = list_models()
     if as_json:
-        show_json([_facts(model) for model in found])
+        show_json(found)
         return
     heads = ["name", "pulled", "MB", "tools", "licence", "about"]
     words = {True: "yes", False: "no", None: "?"}
@@ -149,11 +147,6 @@ def serve(
             raise LocalServerError("the server ended")
         finally:
             server.stop()
-
-
-def _facts(model: LocalModel) -> dict[str, object]:
-    facts: dict[str, object] = msgspec.to_builtins(model)
-    return facts
 
 
 @contextlib.contextmanager

@@ -37,35 +37,19 @@ from .parameters import Json, add_options, option
 from .update import update_command
 
 _SHOWN = (
-    "supports_images",
-    "supports_documents",
-    "supports_tools",
-    "supports_thinking",
+    "supports_images", "supports_documents", "supports_tools", "supports_thinking",
     "supports_structured_output",
-)
+)  # fmt: skip
 _RATES = ("input", "output", "cache_read", "cache_write", "reasoning")
 _HEADS = (
-    "MODEL",
-    "USE",
-    "CONTEXT",
-    "TOOLS",
-    "$ IN",
-    "$ OUT",
-    "IMAGES",
-    "THINKS",
-    "SCHEMA",
-    "DOCS",
-    "OUTPUT",
-    "ALIASES",
-)
+    "MODEL", "USE", "CONTEXT", "TOOLS", "$ IN", "$ OUT", "IMAGES", "THINKS", "SCHEMA", "DOCS",
+    "OUTPUT", "ALIASES",
+)  # fmt: skip
 # Capabilities that are relevant only for embedding and reranking models.
 _RETRIEVAL = (
-    "supports_embeddings",
-    "supports_reranking",
-    "supports_dimensions",
-    "max_dimensions",
+    "supports_embeddings", "supports_reranking", "supports_dimensions", "max_dimensions",
     "max_batch_size",
-)
+)  # fmt: skip
 _RIGHT = ("CONTEXT", "OUTPUT", "$ IN", "$ OUT")
 _SECONDS = 1.0  # how many seconds a local server may take to list its models
 

@@ -14,10 +14,10 @@ from ..errors import InvalidModelError, ProviderError
 from ..middleware import Retry, walk
 from ..prices import PriceTable
 from ..provider import SCHEMES, connect
-from ..registry import ConfigError, Registry
+from ..registry import Registry
 from ..sync import SyncProvider
 from .completion import ModelName, complete_wire
-from .errors import WrongFile
+from .errors import report_mistakes
 from .parameters import option
 from .progress import fetch_default_model
 
@@ -45,10 +45,8 @@ class ModelOptions(Struct, frozen=True):
 
 def load_registry() -> Registry:
     """Return the registry; report a mistake in ``models.yaml`` in one line, with its position."""
-    try:
+    with report_mistakes():
         return Registry.load()
-    except ConfigError as error:
-        raise WrongFile(str(error)) from error
 
 
 def load_prices(path: str | None, *, only: bool = False) -> PriceTable:

@@ -6,15 +6,20 @@ import json
 from typing import Annotated, Any
 
 import click
-import msgspec
 
-from ..prices import cost
 from ..retrieval import RERANK_CODECS, Ranking
 from .console import legible
 from .errors import report_errors
 from .options import model_argument
 from .parameters import Json, add_options, option
-from .retrieval import RetrievalOptions, TextFile, open_retrieval, read_lines, show_warnings
+from .retrieval import (
+    RetrievalOptions,
+    TextFile,
+    describe_bill,
+    open_retrieval,
+    read_lines,
+    show_warnings,
+)
 
 
 class _Options(RetrievalOptions, frozen=True):
@@ -54,7 +59,6 @@ def command(
 
 
 def _describe(found: Ranking, given: list[str]) -> dict[str, Any]:
-    bill = cost(found)
     results = [
         {
             "index": each.index,
@@ -66,7 +70,5 @@ def _describe(found: Ranking, given: list[str]) -> dict[str, Any]:
     return {
         "model": found.model,
         "results": results,
-        "usage": msgspec.to_builtins(found.usage),
-        "cost_usd": str(bill.total) if bill else None,
-        "warnings": [str(warning) for warning in found.warnings],
+        **describe_bill(found),
     }

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import click
+import msgspec
 from msgspec import Struct
 
 from ..errors import InvalidModelError
 from ..messages import LossWarning
-from ..retrieval import connect_embedder, connect_reranker
+from ..prices import cost
+from ..retrieval import Embeddings, Ranking, connect_embedder, connect_reranker
 from ..sync import SyncEmbedder, SyncReranker
 from .console import legible
 from .options import ApiKeyVariable, load_registry
@@ -71,6 +73,16 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: Retrie
         raise
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def describe_bill(found: Embeddings | Ranking) -> dict[str, Any]:
+    """Return the usage, the cost and the warnings of a result, as ``--json`` prints them."""
+    bill = cost(found)
+    return {
+        "usage": msgspec.to_builtins(found.usage),
+        "cost_usd": str(bill.total) if bill else None,
+        "warnings": [str(warning) for warning in found.warnings],
+    }
 
 
 def show_warnings(warnings: Sequence[LossWarning]) -> None:

@@ -29,7 +29,7 @@ from ..gateway.limits import POLICIES, RedisLimits
 from ..log import LogError, PostgresLog, open_log
 from ..registry import ConfigError, Registry
 from ..wire.urls import is_loopback
-from .errors import WrongFile, report_errors
+from .errors import report_errors, report_mistakes
 from .parameters import ExistingFile, Json, add_options, option
 
 _ACCESS = logging.getLogger("dragoman.access")
@@ -373,7 +373,7 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
 
     Later, a mistake would crash the worker processes.
     """
-    try:
+    with report_mistakes():
         registry = Registry.load(config)
         for name, target in named.items():
             try:
@@ -381,10 +381,6 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
             except ProviderError as error:
                 raise click.UsageError(f"--model {name}: {error}") from error
         return _load_keys(keys) if keys is not None else KeyRing()
-    except ConfigError as error:
-        raise WrongFile(str(error)) from error
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _run(told: dict[str, Any], server: dict[str, Any], ready_port: int | None) -> None:

@@ -78,16 +78,9 @@ def read_file(path: Path) -> File:
     problems: list[ConfigError] = []
     root = read_yaml(path, problems)
     root.allow(
-        "adapters",
-        "models",
-        "groups",
-        "availability",
-        "redis",
-        "redis_env",
-        "observed",
-        "default",
-        "prices",
-    )
+        "adapters", "models", "groups", "availability", "redis", "redis_env", "observed",
+        "default", "prices",
+    )  # fmt: skip
     prices = _read_prices(root)
     remarks: list[ConfigError] = []
     sections = root.section("adapters")
@@ -198,16 +191,9 @@ def _read_probed(section: Section) -> Capabilities:
 
 def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
     section.allow(
-        "adapter",
-        "wire_name",
-        "tier",
-        "can_delegate",
-        "aliases",
-        "capabilities",
-        "probed",
-        "tokens",
-        "priced_as",
-    )
+        "adapter", "wire_name", "tier", "can_delegate", "aliases", "capabilities", "probed",
+        "tokens", "priced_as",
+    )  # fmt: skip
     prefix, _, rest = name.partition(":")
     adapter = section.get("adapter", str, prefix)
     if adapter not in adapters and adapter not in vendor_names():
