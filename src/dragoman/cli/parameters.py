@@ -110,7 +110,7 @@ def _make_option(
     settings: dict[str, Any] = {"flags": f"--{name.replace('_', '-')}", "help": help_text}
     settings |= _read_type(kind, metas, settings["flags"], default)
     settings |= {"required": True} if default is _REQUIRED else {"default": default}
-    if default not in (None, "", (), _REQUIRED) and default is not False:
+    if default not in (None, "", (), _REQUIRED):
         settings["show_default"] = True
     for meta in metas:
         settings |= meta.extra or {}
