@@ -23,6 +23,7 @@ from ..events import (
     MessageComplete,
     MessageStart,
     TextDelta,
+    ThinkingDelta,
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
@@ -188,10 +189,71 @@ class ReplyEncoder(ABC):
         self.unsound: ProviderError | None = None
         self.calls: list[CallFacts] = []  # tool calls that have ended
         self._input: list[str] = []  # input fragments of the open call
+        self.text_block = -1  # the content_block_index of the text that ``before_text`` frames
+        self.before_text = self.after_text = b""
 
-    @abstractmethod
     def feed(self, event: Event) -> bytes:
-        """Return the bytes to send for one event."""
+        """Return the bytes to send for one event; record what later events or the end need."""
+        if type(event) is TextDelta:
+            text = event.text
+            if text and event.content_block_index == self.text_block:
+                return self.before_text + encode_json(text) + self.after_text
+            return self.text(event)
+        if isinstance(event, ToolUseInputDelta):
+            self._input.append(event.partial_json)
+            return self.call_input(event)
+        if isinstance(event, ThinkingDelta):
+            return self.thinking(event)
+        if isinstance(event, ToolUseStart):
+            self._input = []
+            return self.call_start(event)
+        if isinstance(event, ToolUseEnd):
+            self.calls.append(CallFacts(event, "".join(self._input)))
+            return self.call_end(event)
+        if isinstance(event, MessageStart):
+            self.start = event
+            return self.begin(event)
+        if isinstance(event, MessageComplete):
+            self.complete = event
+        return b""
+
+    # --- methods for single events, which a wire overrides if it streams the event
+
+    def begin(self, event: MessageStart) -> bytes:
+        """Write the start of the reply."""
+        return b""
+
+    def text(self, event: TextDelta) -> bytes:
+        """Write the first text of a block; ``write_text`` frames this text and later ones."""
+        return b""
+
+    def thinking(self, event: ThinkingDelta) -> bytes:
+        """Write thinking."""
+        return b""
+
+    def call_start(self, event: ToolUseStart) -> bytes:
+        """Write the start of a tool call."""
+        return b""
+
+    def call_input(self, event: ToolUseInputDelta) -> bytes:
+        """Write a fragment of a call's input."""
+        return b""
+
+    def call_end(self, event: ToolUseEnd) -> bytes:
+        """Write the end of a tool call."""
+        return b""
+
+    def frame_text(self, frame: bytes) -> None:
+        """Set the frame of text, which is encoded with a NUL character as its text.
+
+        Most frames of a stream differ only in their text, so the other bytes are encoded once.
+        """
+        self.before_text, _, self.after_text = frame.rpartition(b'"\\u0000"')
+
+    def write_text(self, event: TextDelta) -> bytes:
+        """Return text in its frame, in which later text of the same block is sent too."""
+        self.text_block = event.content_block_index
+        return self.before_text + encode_json(event.text) + self.after_text
 
     def end(self) -> bytes:
         """Return the bytes that end a complete reply."""
@@ -220,21 +282,6 @@ class ReplyEncoder(ABC):
     def hides_call(self, complete: MessageComplete) -> bool:
         """Return whether the reply has a tool call that the wire cannot express."""
         return False
-
-    def note(self, event: Event) -> None:
-        """Record the parts of an event that later events or the end of the reply need."""
-        if type(event) is TextDelta:
-            return
-        if isinstance(event, MessageStart):
-            self.start = event
-        elif isinstance(event, MessageComplete):
-            self.complete = event
-        elif isinstance(event, ToolUseInputDelta):
-            self._input.append(event.partial_json)
-        elif isinstance(event, ToolUseStart):
-            self._input = []
-        elif isinstance(event, ToolUseEnd):
-            self.calls.append(CallFacts(event, "".join(self._input)))
 
     @property
     def model(self) -> str:
@@ -306,10 +353,6 @@ class BodyEncoder(ReplyEncoder):
         self._write = write
         self._hides_call = hides_call
 
-    def feed(self, event: Event) -> bytes:
-        self.note(event)
-        return b""
-
     def hides_call(self, complete: MessageComplete) -> bool:
         return self._hides_call is not None and self._hides_call(complete)
 
@@ -333,16 +376,6 @@ def data_frame(data: dict[str, Any]) -> bytes:
 def named_frame(data: dict[str, Any]) -> bytes:
     """Return a server-sent event that is named by its ``type``."""
     return b"event: " + str(data["type"]).encode() + b"\ndata: " + encode_json(data) + b"\n\n"
-
-
-def split_at_text(frame: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the text of an encoded frame.
-
-    The frame must be encoded with a NUL character as its text. Most frames of a stream differ only
-    in their text, so the other bytes are encoded only once.
-    """
-    before, _, after = frame.rpartition(b'"\\u0000"')
-    return before, after
 
 
 def has_unreadable_call(blocks: Sequence[AssistantBlock]) -> bool:

@@ -1,16 +1,17 @@
-"""Map Dragoman's error classes to HTTP statuses and headers, for all wires."""
+"""Map Dragoman's error classes to HTTP statuses, headers and the terms of each wire."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..errors import (
     MAX_MESSAGE,
     AuthenticationError,
     BillingError,
     CallCancelledError,
+    ContextOverflowError,
     InvalidModelError,
     InvalidRequestError,
     InvalidResponseError,
@@ -18,12 +19,14 @@ from ..errors import (
     NetworkError,
     OverloadedError,
     ProviderError,
+    QuotaExceededError,
     RateLimitError,
     StreamInterruptedError,
     StructuredOutputError,
     TimedOutError,
     UnavailableError,
     UnsupportedContentError,
+    UnsupportedFeatureError,
     scrub,
 )
 
@@ -51,12 +54,124 @@ _KEPT: dict[type[ProviderError], frozenset[int]] = {
     UnavailableError: frozenset({500, 502, 503}),
     InvalidRequestError: frozenset({400, 404, 405, 408, 413, 415, 422}),
 }
+
+
+class Terms(NamedTuple):
+    """How a wire expresses an error.
+
+    ``kind`` is the type, the status or the exception of the error. ``opening`` is a prefix for the
+    message; some clients recognise an error by it. ``status`` is set if only this wire uses it.
+    """
+
+    kind: str = ""
+    opening: str = ""
+    code: str | None = None
+    status: int | None = None
+
+
+_REFUSED = "invalid_request_error"
+_TERMS: dict[str, dict[type[ProviderError], Terms]] = {
+    "openai": {
+        AuthenticationError: Terms("authentication_error", code="invalid_api_key"),
+        InvalidModelError: Terms(_REFUSED, code="model_not_found"),
+        ModelNotLoadedError: Terms("server_error", code="model_not_loaded"),
+        BillingError: Terms("insufficient_quota", code="billing_error"),
+        QuotaExceededError: Terms("insufficient_quota", code="insufficient_quota"),
+        RateLimitError: Terms("rate_limit_error", code="rate_limit_exceeded"),
+        OverloadedError: Terms("server_error", code="overloaded"),
+        # Proxies and agents recognise this error by the vendor's error message, not by the code.
+        ContextOverflowError: Terms(
+            _REFUSED,
+            "This model's maximum context length is exceeded: ",
+            "context_length_exceeded",
+        ),
+        UnsupportedFeatureError: Terms(_REFUSED, code="unsupported_parameter"),
+        UnsupportedContentError: Terms(
+            _REFUSED, "unsupported content block: ", "unsupported_content"
+        ),
+        InvalidRequestError: Terms(_REFUSED),
+        ProviderError: Terms("server_error"),
+    },
+    "anthropic": {
+        AuthenticationError: Terms("authentication_error"),
+        InvalidModelError: Terms("not_found_error"),
+        BillingError: Terms("billing_error", status=402),
+        QuotaExceededError: Terms("billing_error", status=402),
+        RateLimitError: Terms("rate_limit_error"),
+        OverloadedError: Terms("overloaded_error", status=529),
+        TimedOutError: Terms("timeout_error"),
+        ContextOverflowError: Terms(_REFUSED, "prompt is too long: "),
+        UnsupportedContentError: Terms(_REFUSED, "unsupported content block: "),
+        InvalidRequestError: Terms(_REFUSED),
+        ProviderError: Terms("api_error"),
+    },
+    "gemini": {
+        AuthenticationError: Terms("UNAUTHENTICATED"),
+        InvalidModelError: Terms("NOT_FOUND"),
+        ModelNotLoadedError: Terms("UNAVAILABLE", "the model is loading: "),
+        BillingError: Terms("FAILED_PRECONDITION"),
+        QuotaExceededError: Terms("RESOURCE_EXHAUSTED", "credits are depleted: "),
+        RateLimitError: Terms("RESOURCE_EXHAUSTED"),
+        OverloadedError: Terms("UNAVAILABLE", "overloaded: "),
+        TimedOutError: Terms("DEADLINE_EXCEEDED"),
+        ContextOverflowError: Terms(
+            "INVALID_ARGUMENT", "the input token count exceeds the maximum number of tokens: "
+        ),
+        UnsupportedContentError: Terms("INVALID_ARGUMENT", "input modality is not supported: "),
+        InvalidRequestError: Terms("INVALID_ARGUMENT"),
+        ProviderError: Terms("INTERNAL"),
+    },
+    "bedrock": {
+        AuthenticationError: Terms("AccessDeniedException"),
+        BillingError: Terms("AccessDeniedException"),
+        InvalidModelError: Terms("ResourceNotFoundException"),
+        ModelNotLoadedError: Terms("ModelNotReadyException"),
+        QuotaExceededError: Terms("ServiceQuotaExceededException"),
+        RateLimitError: Terms("ThrottlingException"),
+        TimedOutError: Terms("ModelTimeoutException"),
+        OverloadedError: Terms("ServiceUnavailableException", "overloaded: "),
+        ContextOverflowError: Terms("ValidationException", "Input is too long: "),
+        UnsupportedContentError: Terms(
+            "ValidationException", "This model doesn't support the content block: "
+        ),
+        UnsupportedFeatureError: Terms("ValidationException", "This model doesn't support it: "),
+        InvalidRequestError: Terms("ValidationException"),
+        ProviderError: Terms("InternalServerException"),
+    },
+    # The wires below have no error codes, so clients recognise an error by its message.
+    "cohere": {
+        InvalidModelError: Terms(opening="model not found: "),
+        BillingError: Terms(opening="billing: "),
+        QuotaExceededError: Terms(opening="billing: "),
+        OverloadedError: Terms(opening="overloaded: "),
+        ContextOverflowError: Terms(opening="too many tokens: "),
+        UnsupportedFeatureError: Terms(opening="not supported with this model: "),
+        UnsupportedContentError: Terms(opening="document is not supported: "),
+        ProviderError: Terms(),
+    },
+    "ollama": {
+        InvalidModelError: Terms(opening="model not found: "),
+        ModelNotLoadedError: Terms(opening="loading model: "),
+        BillingError: Terms(opening="payment required: "),
+        QuotaExceededError: Terms(opening="exceeded your current quota: "),
+        OverloadedError: Terms(opening="overloaded: "),
+        ContextOverflowError: Terms(opening="the prompt is too long: "),
+        UnsupportedFeatureError: Terms(opening="unsupported_parameter: "),
+        UnsupportedContentError: Terms(opening="unsupported content block: "),
+        ProviderError: Terms(),
+    },
+}
 V = TypeVar("V")
 
 
-def find_class(error: ProviderError, table: dict[type[ProviderError], V]) -> V:
+def _find_class(error: ProviderError, table: dict[type[ProviderError], V]) -> V:
     """Return the table row for the class of an error, or for its nearest base class."""
     return next(table[kind] for kind in type(error).__mro__ if kind in table)
+
+
+def terms_of(error: ProviderError, wire: str) -> Terms:
+    """Return how a wire expresses an error."""
+    return _find_class(error, _TERMS[wire])
 
 
 def status_of(error: ProviderError) -> int:
@@ -67,7 +182,7 @@ def status_of(error: ProviderError) -> int:
     return (
         error.status
         if error.status in kept and error.status is not None
-        else find_class(error, _STATUSES)
+        else _find_class(error, _STATUSES)
     )
 
 
@@ -99,7 +214,7 @@ def message_of(error: ProviderError) -> str:
     return _ADDRESS.sub("[address]", scrub(text, limit=MAX_MESSAGE))
 
 
-def message_with(error: ProviderError, opening: str) -> str:
+def message_on(error: ProviderError, wire: str) -> str:
     """Return the error message with the prefix by which clients of a wire recognise the error."""
-    message = message_of(error)
+    opening, message = terms_of(error, wire).opening, message_of(error)
     return message if opening in message else opening + message

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...errors import (
-    AuthenticationError,
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    TimedOutError,
-    UnsupportedContentError,
-)
+from ...errors import ProviderError
 from ...events import (
-    Event,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -53,9 +40,8 @@ from ..server import (
     has_unreadable_call,
     known,
     named_frame,
-    split_at_text,
 )
-from ..server_errors import find_class, headers_of, message_with, status_of
+from ..server_errors import headers_of, message_on, status_of, terms_of
 from .reply import FINISH
 from .server_request import TABLE, read_request
 
@@ -83,7 +69,7 @@ class AnthropicServer:
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error as status, headers and body."""
-        status = find_class(error, _ERRORS)[0] or status_of(error)
+        status = terms_of(error, "anthropic").status or status_of(error)
         return HttpReply(status, headers_of(error), encode_json(_error_record(error)))
 
     def key(self, headers: Mapping[str, str]) -> str | None:
@@ -121,33 +107,23 @@ class _StreamEncoder(ReplyEncoder):
         self._index = -1
         self._block = -1  # the content_block_index of the open block
         self._is_open = False
-        self._before_text = self._after_text = b""
 
-    def feed(self, event: Event) -> bytes:
-        if isinstance(event, TextDelta):
-            if event.content_block_index == self._block:
-                return self._before_text + encode_json(event.text) + self._after_text
+    def begin(self, event: MessageStart) -> bytes:
+        return named_frame({"type": "message_start", "message": _write_message(event)}) + _PING
+
+    def text(self, event: TextDelta) -> bytes:
+        opening = b""
+        if event.content_block_index != self._block:
             opening = self._open(event.content_block_index, {"type": "text", "text": ""})
-            self._before_text, self._after_text = split_at_text(
-                self._delta({"type": "text_delta", "text": "\0"})
-            )
-            return opening + self.feed(event)
-        self.note(event)
-        if isinstance(event, ToolUseInputDelta):
-            return self._delta({"type": "input_json_delta", "partial_json": event.partial_json})
-        if isinstance(event, ThinkingDelta):
-            return self._think(event)
-        if isinstance(event, ToolUseStart):
-            block = {
-                "type": "tool_use",
-                "id": event.tool_use_id,
-                "name": event.tool_name,
-                "input": {},
-            }
-            return self._open(event.content_block_index, block)
-        if isinstance(event, MessageStart):
-            return named_frame({"type": "message_start", "message": _write_message(event)}) + _PING
-        return self._end_call(event) if isinstance(event, ToolUseEnd) else b""
+            self.frame_text(self._delta({"type": "text_delta", "text": "\0"}))
+        return opening + self.write_text(event)
+
+    def call_start(self, event: ToolUseStart) -> bytes:
+        call = {"id": event.tool_use_id, "name": event.tool_name, "input": {}}
+        return self._open(event.content_block_index, {"type": "tool_use", **call})
+
+    def call_input(self, event: ToolUseInputDelta) -> bytes:
+        return self._delta({"type": "input_json_delta", "partial_json": event.partial_json})
 
     def write_end(self, complete: MessageComplete) -> bytes:
         # Blocks without deltas are known only at the end of the message.
@@ -171,7 +147,7 @@ class _StreamEncoder(ReplyEncoder):
             {"type": "message_delta", "delta": delta, "usage": _write_usage(complete.usage)}
         )
 
-    def _end_call(self, event: ToolUseEnd) -> bytes:
+    def call_end(self, event: ToolUseEnd) -> bytes:
         if event.problem in ("interrupted", "cancelled") or (
             event.problem and self.calls[-1].is_blank
         ):
@@ -180,7 +156,7 @@ class _StreamEncoder(ReplyEncoder):
             self._is_open = False
         return self._close()
 
-    def _think(self, event: ThinkingDelta) -> bytes:
+    def thinking(self, event: ThinkingDelta) -> bytes:
         written = b""
         if event.content_block_index != self._block:
             written = self._open(
@@ -194,7 +170,7 @@ class _StreamEncoder(ReplyEncoder):
         return written
 
     def _open(self, block: int, record: dict[str, Any]) -> bytes:
-        closing = self._close()
+        closing, self.text_block = self._close(), -1
         self._index, self._block, self._is_open = self._index + 1, block, True
         return closing + named_frame(
             {"type": "content_block_start", "index": self._index, "content_block": record}
@@ -307,28 +283,12 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
 
 # --- writing errors for clients ----------------------------------------------------------------
 
-# For each error class: the HTTP status if only this wire uses it, the ``type`` of the error, and a
-# prefix for the message. Some clients recognise an error by this prefix.
-_ERRORS: dict[type[ProviderError], tuple[int | None, str, str]] = {
-    AuthenticationError: (None, "authentication_error", ""),
-    InvalidModelError: (None, "not_found_error", ""),
-    BillingError: (402, "billing_error", ""),
-    QuotaExceededError: (402, "billing_error", ""),
-    RateLimitError: (None, "rate_limit_error", ""),
-    OverloadedError: (529, "overloaded_error", ""),
-    TimedOutError: (None, "timeout_error", ""),
-    ContextOverflowError: (None, "invalid_request_error", "prompt is too long: "),
-    UnsupportedContentError: (None, "invalid_request_error", "unsupported content block: "),
-    InvalidRequestError: (None, "invalid_request_error", ""),
-    ProviderError: (None, "api_error", ""),
-}
-
 
 def _error_record(error: ProviderError) -> dict[str, Any]:
-    _, kind, opening = find_class(error, _ERRORS)
+    kind = terms_of(error, "anthropic").kind
     if status_of(error) in (403, 413):
         kind = {403: "permission_error", 413: "request_too_large"}[status_of(error)]
-    inner: dict[str, Any] = {"type": kind, "message": message_with(error, opening)}
+    inner: dict[str, Any] = {"type": kind, "message": message_on(error, "anthropic")}
     # Anthropic's SDK can keep a conversation on the server (a thread). This code shows the SDK
     # that the server has no threads, so that it can send all messages with each request instead.
     if error.provider_code == "thread_unsupported_request":

@@ -5,23 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...errors import (
-    AuthenticationError,
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    ModelNotLoadedError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    TimedOutError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+from ...errors import ProviderError
 from ...events import (
-    Event,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -47,7 +32,7 @@ from ..server import (
     known,
     total_tokens,
 )
-from ..server_errors import find_class, headers_of, message_with, status_of
+from ..server_errors import headers_of, message_on, status_of, terms_of
 from .reply import FINISH
 from .server_request import TABLE, read_request
 
@@ -68,11 +53,9 @@ class BedrockServer:
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error reply: a message, and the name of the exception in a header."""
-        name, opening = find_class(error, _ERRORS)
-        headers = {**headers_of(error), "x-amzn-errortype": name}
-        return HttpReply(
-            status_of(error), headers, encode_json({"message": message_with(error, opening)})
-        )
+        headers = {**headers_of(error), "x-amzn-errortype": terms_of(error, "bedrock").kind}
+        body = encode_json({"message": message_on(error, "bedrock")})
+        return HttpReply(status_of(error), headers, body)
 
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's bearer token."""
@@ -90,27 +73,23 @@ class _StreamEncoder(ReplyEncoder):
         self._index = -1
         self._open = ""  # the type of the open block
 
-    def feed(self, event: Event) -> bytes:
-        if type(event) is TextDelta:
-            return self._turn("text") + self._delta({"text": event.text}) if event.text else b""
-        self.note(event)
-        if isinstance(event, ThinkingDelta):
-            return self._think(event)
-        if isinstance(event, ToolUseStart):
-            started = {"toolUse": {"toolUseId": event.tool_use_id, "name": event.tool_name}}
-            opened = self._turn("call")
-            return opened + _event(
-                "contentBlockStart", {"start": started, "contentBlockIndex": self._index}
-            )
-        if isinstance(event, ToolUseInputDelta):
-            return self._delta({"toolUse": {"input": event.partial_json}})
-        if isinstance(event, ToolUseEnd):
-            return self._turn("")
-        return (
-            _event("messageStart", {"role": "assistant"})
-            if isinstance(event, MessageStart)
-            else b""
-        )
+    def begin(self, event: MessageStart) -> bytes:
+        return _event("messageStart", {"role": "assistant"})
+
+    def text(self, event: TextDelta) -> bytes:
+        return self._turn("text") + self._delta({"text": event.text}) if event.text else b""
+
+    def call_start(self, event: ToolUseStart) -> bytes:
+        started = {"toolUse": {"toolUseId": event.tool_use_id, "name": event.tool_name}}
+        opened = self._turn("call")
+        place = {"start": started, "contentBlockIndex": self._index}
+        return opened + _event("contentBlockStart", place)
+
+    def call_input(self, event: ToolUseInputDelta) -> bytes:
+        return self._delta({"toolUse": {"input": event.partial_json}})
+
+    def call_end(self, event: ToolUseEnd) -> bytes:
+        return self._turn("")
 
     def write_end(self, complete: MessageComplete) -> bytes:
         late = b"".join([self._late(block) for block in complete.final_content])
@@ -119,12 +98,12 @@ class _StreamEncoder(ReplyEncoder):
         return late + self._turn("") + stop + _event("metadata", usage)
 
     def write_error(self, error: ProviderError) -> bytes:
-        name, opening = find_class(error, _ERRORS)
+        name = terms_of(error, "bedrock").kind
         headers = {":message-type": "exception", ":exception-type": name[:1].lower() + name[1:]}
-        payload = encode_json({"message": message_with(error, opening)})
+        payload = encode_json({"message": message_on(error, "bedrock")})
         return encode_message({**headers, ":content-type": "application/json"}, payload)
 
-    def _think(self, event: ThinkingDelta) -> bytes:
+    def thinking(self, event: ThinkingDelta) -> bytes:
         opened = self._turn("thinking")
         text = self._delta({"reasoningContent": {"text": event.text}}) if event.text else b""
         if event.signature is None:
@@ -237,25 +216,3 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
 
 def _hides_call(complete: MessageComplete) -> bool:
     return has_unreadable_call(complete.final_content)
-
-
-# --- writing errors for clients ----------------------------------------------------------------
-
-_INVALID = "ValidationException"
-# For each error class: the name of the exception, and a prefix for the message. Some clients
-# recognise an error by this prefix.
-_ERRORS: dict[type[ProviderError], tuple[str, str]] = {
-    AuthenticationError: ("AccessDeniedException", ""),
-    BillingError: ("AccessDeniedException", ""),
-    InvalidModelError: ("ResourceNotFoundException", ""),
-    ModelNotLoadedError: ("ModelNotReadyException", ""),
-    QuotaExceededError: ("ServiceQuotaExceededException", ""),
-    RateLimitError: ("ThrottlingException", ""),
-    TimedOutError: ("ModelTimeoutException", ""),
-    OverloadedError: ("ServiceUnavailableException", "overloaded: "),
-    ContextOverflowError: (_INVALID, "Input is too long: "),
-    UnsupportedContentError: (_INVALID, "This model doesn't support the content block: "),
-    UnsupportedFeatureError: (_INVALID, "This model doesn't support it: "),
-    InvalidRequestError: (_INVALID, ""),
-    ProviderError: ("InternalServerException", ""),
-}

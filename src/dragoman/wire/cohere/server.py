@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...errors import (
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    MalformedToolCallError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+from ...errors import MalformedToolCallError, ProviderError
 from ...events import (
-    Event,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -45,9 +34,8 @@ from ..server import (
     encode_json,
     known,
     named_frame,
-    split_at_text,
 )
-from ..server_errors import find_class, headers_of, message_with, status_of
+from ..server_errors import headers_of, message_on, status_of
 from .reply import FINISH
 from .server_request import TABLE, read_request
 
@@ -69,7 +57,9 @@ class CohereServer:
     def error(self, error: ProviderError) -> HttpReply:
         """Return the status, headers and body for an error; the body contains only a message."""
         return HttpReply(
-            status_of(error), headers_of(error), encode_json({"message": _sentence(error)})
+            status_of(error),
+            headers_of(error),
+            encode_json({"message": message_on(error, "cohere")}),
         )
 
     def key(self, headers: Mapping[str, str]) -> str | None:
@@ -88,35 +78,34 @@ class _StreamEncoder(ReplyEncoder):
         self._index = -1  # the index of the last block
         self._open = ""  # the type of the open content
         self._calls = -1  # the index of the last call
-        self._before_text, self._after_text = split_at_text(
-            _content("content-delta", 0, text="\0")
+
+    def begin(self, event: MessageStart) -> bytes:
+        fields = {"content": [], "tool_plan": "", "tool_calls": [], "citations": []}
+        message = {"role": "assistant", **fields}
+        return named_frame(
+            {"id": event.message_id, "type": "message-start", "delta": {"message": message}}
         )
 
-    def feed(self, event: Event) -> bytes:
-        if type(event) is TextDelta:
-            if not event.text:
-                return b""
-            return (
-                self._turn("text") + self._before_text + encode_json(event.text) + self._after_text
-            )
-        self.note(event)
-        if isinstance(event, ThinkingDelta):
-            text = event.text
-            return (
-                self._turn("thinking") + _content("content-delta", self._index, thinking=text)
-                if text
-                else b""
-            )
-        if isinstance(event, ToolUseStart):
-            self._calls += 1
-            function = {"name": event.tool_name, "arguments": ""}
-            record = {"id": event.tool_use_id, "type": "function", "function": function}
-            return self._turn("") + self._call("tool-call-start", record)
-        if isinstance(event, ToolUseInputDelta):
-            return self._call("tool-call-delta", {"function": {"arguments": event.partial_json}})
-        if isinstance(event, ToolUseEnd):
-            return named_frame({"type": "tool-call-end", "index": self._calls})
-        return _begin(event) if isinstance(event, MessageStart) else b""
+    def text(self, event: TextDelta) -> bytes:
+        return self._turn("text") + self.write_text(event) if event.text else b""
+
+    def thinking(self, event: ThinkingDelta) -> bytes:
+        if not event.text:
+            return b""
+        opened = self._turn("thinking")
+        return opened + _content("content-delta", self._index, thinking=event.text)
+
+    def call_start(self, event: ToolUseStart) -> bytes:
+        self._calls += 1
+        function = {"name": event.tool_name, "arguments": ""}
+        record = {"id": event.tool_use_id, "type": "function", "function": function}
+        return self._turn("") + self._call("tool-call-start", record)
+
+    def call_input(self, event: ToolUseInputDelta) -> bytes:
+        return self._call("tool-call-delta", {"function": {"arguments": event.partial_json}})
+
+    def call_end(self, event: ToolUseEnd) -> bytes:
+        return named_frame({"type": "tool-call-end", "index": self._calls})
 
     def write_end(self, complete: MessageComplete) -> bytes:
         spoken = b"".join(
@@ -138,7 +127,11 @@ class _StreamEncoder(ReplyEncoder):
     def write_error(self, error: ProviderError) -> bytes:
         usage = self.complete.usage if self.complete is not None else Usage()
         kind = _MALFORMED if isinstance(error, MalformedToolCallError) else str(status_of(error))
-        end = {"usage": _write_usage(usage), "error": _sentence(error), "error_type": kind}
+        end = {
+            "usage": _write_usage(usage),
+            "error": message_on(error, "cohere"),
+            "error_type": kind,
+        }
         return self._turn("") + _end(finish_reason="ERROR", **end)
 
     def _add_text(self, block: Audio | Image) -> bytes:
@@ -151,13 +144,11 @@ class _StreamEncoder(ReplyEncoder):
         if kind == self._open:
             return b""
         ended = named_frame({"type": "content-end", "index": self._index}) if self._open else b""
-        self._open = kind
+        self._open, self.text_block = kind, -1
         if not kind:
             return ended
         self._index += 1
-        self._before_text, self._after_text = split_at_text(
-            _content("content-delta", self._index, text="\0")
-        )
+        self.frame_text(_content("content-delta", self._index, text="\0"))
         return ended + _content("content-start", self._index, type=kind, **{kind: ""})
 
     def _call(self, kind: str, call: dict[str, Any]) -> bytes:
@@ -167,19 +158,6 @@ class _StreamEncoder(ReplyEncoder):
 
 
 _MALFORMED = "INVALID_TOOL_GENERATION"
-
-
-def _begin(event: MessageStart) -> bytes:
-    message = {
-        "role": "assistant",
-        "content": [],
-        "tool_plan": "",
-        "tool_calls": [],
-        "citations": [],
-    }
-    return named_frame(
-        {"id": event.message_id, "type": "message-start", "delta": {"message": message}}
-    )
 
 
 def _content(kind: str, index: int, **content: str) -> bytes:
@@ -253,23 +231,3 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     return known(
         billed_units=billed or None, tokens=tokens, cached_tokens=usage.cached_input_tokens
     )
-
-
-# --- writing errors for clients ----------------------------------------------------------------
-
-# A prefix for the message of each error class. Clients recognise an error by it, because this wire
-# has no error codes.
-_OPENINGS: dict[type[ProviderError], str] = {
-    InvalidModelError: "model not found: ",
-    BillingError: "billing: ",
-    QuotaExceededError: "billing: ",
-    OverloadedError: "overloaded: ",
-    ContextOverflowError: "too many tokens: ",
-    UnsupportedFeatureError: "not supported with this model: ",
-    UnsupportedContentError: "document is not supported: ",
-    ProviderError: "",
-}
-
-
-def _sentence(error: ProviderError) -> str:
-    return message_with(error, find_class(error, _OPENINGS))

@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...errors import (
-    AuthenticationError,
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    ModelNotLoadedError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    TimedOutError,
-    UnsupportedContentError,
-)
+from ...errors import ProviderError
 from ...events import (
-    Event,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -54,9 +40,8 @@ from ..server import (
     encode_json,
     has_unreadable_call,
     known,
-    split_at_text,
 )
-from ..server_errors import find_class, headers_of, message_with, status_of
+from ..server_errors import headers_of, message_on, status_of, terms_of
 from .reply import FINISH, write_picture
 from .server_request import TABLE, read_request
 
@@ -100,38 +85,32 @@ class _StreamEncoder(ReplyEncoder):
         super().__init__()
         self._issuer = issuer
         self._name = ""  # the tool name of the open call
-        self._before_text = self._after_text = b""
 
-    def feed(self, event: Event) -> bytes:
-        if type(event) is TextDelta:
-            return (
-                self._before_text + encode_json(event.text) + self._after_text
-                if event.text
-                else b""
-            )
-        self.note(event)
-        if isinstance(event, ThinkingDelta):
-            part = _write_thought(event.text, event.signature, self._issuer)
-            return data_frame(_chunk(self, [part])) if part is not None else b""
-        if isinstance(event, ToolUseStart):
-            self._name = event.tool_name
-        elif isinstance(event, ToolUseEnd):
-            # A call is sent when it is complete, because its input is an object on this wire.
-            is_cut = event.intent is None and event.problem not in (
-                "unknown_tool",
-                "invalid_arguments",
-            )
-            arguments = None if is_cut else event.final_input
-            return data_frame(
-                _chunk(self, [_write_call(event.tool_use_id, self._name, arguments)])
-            )
-        elif isinstance(event, MessageStart):
-            # Nothing is sent before the first part, because clients create an empty block for an
-            # empty chunk.
-            self._before_text, self._after_text = split_at_text(
-                data_frame(_chunk(self, [{"text": "\0"}]))
-            )
+    def begin(self, event: MessageStart) -> bytes:
+        # Nothing is sent before the first part, because clients create an empty block for an empty
+        # chunk.
+        self.frame_text(data_frame(_chunk(self, [{"text": "\0"}])))
         return b""
+
+    def text(self, event: TextDelta) -> bytes:
+        return self.write_text(event) if event.text else b""
+
+    def thinking(self, event: ThinkingDelta) -> bytes:
+        part = _write_thought(event.text, event.signature, self._issuer)
+        return data_frame(_chunk(self, [part])) if part is not None else b""
+
+    def call_start(self, event: ToolUseStart) -> bytes:
+        self._name = event.tool_name
+        return b""
+
+    def call_end(self, event: ToolUseEnd) -> bytes:
+        # A call is sent when it is complete, because its input is an object on this wire.
+        is_cut = event.intent is None and event.problem not in (
+            "unknown_tool",
+            "invalid_arguments",
+        )
+        call = _write_call(event.tool_use_id, self._name, None if is_cut else event.final_input)
+        return data_frame(_chunk(self, [call]))
 
     def hides_call(self, complete: MessageComplete) -> bool:
         return _hides_call(complete)
@@ -248,36 +227,15 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
 
 # --- writing errors for clients ----------------------------------------------------------------
 
-# For each error class: the status name, and a prefix for the message. Some clients recognise an
-# error by this prefix.
-_ERRORS: dict[type[ProviderError], tuple[str, str]] = {
-    AuthenticationError: ("UNAUTHENTICATED", ""),
-    InvalidModelError: ("NOT_FOUND", ""),
-    ModelNotLoadedError: ("UNAVAILABLE", "the model is loading: "),
-    BillingError: ("FAILED_PRECONDITION", ""),
-    QuotaExceededError: ("RESOURCE_EXHAUSTED", "credits are depleted: "),
-    RateLimitError: ("RESOURCE_EXHAUSTED", ""),
-    OverloadedError: ("UNAVAILABLE", "overloaded: "),
-    TimedOutError: ("DEADLINE_EXCEEDED", ""),
-    ContextOverflowError: (
-        "INVALID_ARGUMENT",
-        "the input token count exceeds the maximum number of tokens: ",
-    ),
-    UnsupportedContentError: ("INVALID_ARGUMENT", "input modality is not supported: "),
-    InvalidRequestError: ("INVALID_ARGUMENT", ""),
-    ProviderError: ("INTERNAL", ""),
-}
-
 
 # For these HTTP statuses, the status name does not depend on the error class.
 _STATUSES = {403: "PERMISSION_DENIED", 503: "UNAVAILABLE"}
 
 
 def _error_record(error: ProviderError) -> dict[str, Any]:
-    word, opening = find_class(error, _ERRORS)
     status = status_of(error)
     return {
         "code": status,
-        "message": message_with(error, opening),
-        "status": _STATUSES.get(status, word),
+        "message": message_on(error, "gemini"),
+        "status": _STATUSES.get(status, terms_of(error, "gemini").kind),
     }

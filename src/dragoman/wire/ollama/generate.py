@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...events import Event, MessageComplete, MessageStart, TextDelta, ThinkingDelta
+from ...events import MessageComplete, MessageStart, TextDelta, ThinkingDelta
 from ...messages import Text, Thinking
 from ..fields import read_body
 from ..server import Asked, BodyEncoder, ReplyEncoder, encode_json
@@ -66,13 +66,14 @@ class _StreamEncoder(ReplyEncoder):
         super().__init__()
         self._at = at
 
-    def feed(self, event: Event) -> bytes:
-        if type(event) is TextDelta:
-            return _line(self, self._at, event.text)
-        self.note(event)
-        if isinstance(event, ThinkingDelta) and event.text:
-            return _line(self, self._at, "", thinking=event.text)
-        return _line(self, self._at, "") if isinstance(event, MessageStart) else b""
+    def begin(self, event: MessageStart) -> bytes:
+        return _line(self, self._at, "")
+
+    def text(self, event: TextDelta) -> bytes:
+        return _line(self, self._at, event.text)
+
+    def thinking(self, event: ThinkingDelta) -> bytes:
+        return _line(self, self._at, "", thinking=event.text) if event.text else b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
         return _line(self, self._at, "", done=True, **end_fields(self, complete))

@@ -6,20 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from ...errors import (
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    MalformedToolCallError,
-    ModelNotLoadedError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+from ...errors import MalformedToolCallError, ProviderError
 from ...events import (
-    Event,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -39,9 +27,8 @@ from ..server import (
     encode_json,
     has_unreadable_call,
     known,
-    split_at_text,
 )
-from ..server_errors import find_class, headers_of, message_with, status_of
+from ..server_errors import headers_of, message_on, status_of
 from .reply import FINISH
 from .server_request import TABLE, read_request
 
@@ -66,7 +53,9 @@ class OllamaServer:
     def error(self, error: ProviderError) -> HttpReply:
         """Return the status, headers and body for an error; the body contains only a message."""
         return HttpReply(
-            status_of(error), headers_of(error), encode_json({"error": _sentence(error)})
+            status_of(error),
+            headers_of(error),
+            encode_json({"error": message_on(error, "ollama")}),
         )
 
     def key(self, headers: Mapping[str, str]) -> str | None:
@@ -89,35 +78,28 @@ class _StreamEncoder(ReplyEncoder):
         super().__init__()
         self._at = at  # the time of the reply, as text
         self._name = ""  # the tool name of the open call
-        self._before_text = self._after_text = b""
 
-    def feed(self, event: Event) -> bytes:
-        if type(event) is TextDelta:
-            return (
-                self._before_text + encode_json(event.text) + self._after_text
-                if event.text
-                else b""
-            )
-        self.note(event)
-        if isinstance(event, ThinkingDelta):
-            return (
-                _line(self, self._at, {"content": "", "thinking": event.text})
-                if event.text
-                else b""
-            )
-        if isinstance(event, ToolUseStart):
-            self._name = event.tool_name
-        elif isinstance(event, ToolUseEnd):
-            # A call is sent when it is complete, because its input is an object on this wire.
-            if event.intent is not None or event.problem in ("unknown_tool", "invalid_arguments"):
-                call = _write_call(event.tool_use_id, self._name, event.final_input)
-                return _line(self, self._at, {"content": "", "tool_calls": [call]})
-        elif isinstance(event, MessageStart):
-            self._before_text, self._after_text = split_at_text(
-                _line(self, self._at, {"content": "\0"})
-            )
-            return _line(self, self._at, {"content": ""})
+    def begin(self, event: MessageStart) -> bytes:
+        self.frame_text(_line(self, self._at, {"content": "\0"}))
+        return _line(self, self._at, {"content": ""})
+
+    def text(self, event: TextDelta) -> bytes:
+        return self.write_text(event) if event.text else b""
+
+    def thinking(self, event: ThinkingDelta) -> bytes:
+        message = {"content": "", "thinking": event.text}
+        return _line(self, self._at, message) if event.text else b""
+
+    def call_start(self, event: ToolUseStart) -> bytes:
+        self._name = event.tool_name
         return b""
+
+    def call_end(self, event: ToolUseEnd) -> bytes:
+        # A call is sent when it is complete, because its input is an object on this wire.
+        if event.intent is None and event.problem not in ("unknown_tool", "invalid_arguments"):
+            return b""
+        call = _write_call(event.tool_use_id, self._name, event.final_input)
+        return _line(self, self._at, {"content": "", "tool_calls": [call]})
 
     def hides_call(self, complete: MessageComplete) -> bool:
         return _hides_call(complete)
@@ -133,7 +115,7 @@ class _StreamEncoder(ReplyEncoder):
         return _line(self, self._at, {"content": media}, **end_fields(self, complete))
 
     def write_error(self, error: ProviderError) -> bytes:
-        return encode_json({"error": _sentence(error)}) + b"\n"
+        return encode_json({"error": message_on(error, "ollama")}) + b"\n"
 
 
 def _write_body(reply: BodyEncoder, complete: MessageComplete, at: str) -> bytes:
@@ -181,24 +163,3 @@ def end_fields(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]
 
 def _hides_call(complete: MessageComplete) -> bool:
     return has_unreadable_call(complete.final_content)
-
-
-# --- writing errors for clients ----------------------------------------------------------------
-
-# A prefix for the message of each error class. Clients recognise an error by it, because this wire
-# has no error codes.
-_OPENINGS: dict[type[ProviderError], str] = {
-    InvalidModelError: "model not found: ",
-    ModelNotLoadedError: "loading model: ",
-    BillingError: "payment required: ",
-    QuotaExceededError: "exceeded your current quota: ",
-    OverloadedError: "overloaded: ",
-    ContextOverflowError: "the prompt is too long: ",
-    UnsupportedFeatureError: "unsupported_parameter: ",
-    UnsupportedContentError: "unsupported content block: ",
-    ProviderError: "",
-}
-
-
-def _sentence(error: ProviderError) -> str:
-    return message_with(error, find_class(error, _OPENINGS))

@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...errors import (
-    AuthenticationError,
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    ModelNotLoadedError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+from ...errors import ProviderError
 from ...events import (
-    Event,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -41,10 +27,9 @@ from ..server import (
     data_frame,
     encode_json,
     known,
-    split_at_text,
     total_tokens,
 )
-from ..server_errors import find_class, headers_of, message_with, status_of
+from ..server_errors import headers_of, message_on, status_of, terms_of
 from .finish import FINISH
 from .other_parts import write_other_parts
 from .server_request import TABLE, read_request
@@ -90,25 +75,35 @@ class _StreamEncoder(ReplyEncoder):
         self._created = created
         self._with_usage = asked.stream_usage
         self._head: dict[str, Any] = {}
-        self._before_text = self._after_text = b""
         self._index = -1  # the index of the open call
 
-    def feed(self, event: Event) -> bytes:
-        if type(event) is TextDelta:
-            return self._before_text + encode_json(event.text) + self._after_text
-        self.note(event)
-        if isinstance(event, ToolUseInputDelta):
-            return self._call({"function": {"arguments": event.partial_json}})
-        if isinstance(event, ThinkingDelta):
-            return self._chunk({"reasoning_content": event.text}) if event.text else b""
-        if isinstance(event, ToolUseStart):
-            self._index += 1
-            function = {"name": event.tool_name, "arguments": ""}
-            return self._call({"id": event.tool_use_id, "type": "function", "function": function})
-        if isinstance(event, ToolUseEnd):
-            is_empty = event.intent is not None and self.calls[-1].is_blank
-            return self._call({"function": {"arguments": "{}"}}) if is_empty else b""
-        return self._begin(event) if isinstance(event, MessageStart) else b""
+    def begin(self, event: MessageStart) -> bytes:
+        self._head = {
+            "id": _reply_id(event.message_id),
+            "object": "chat.completion.chunk",
+            "created": self._created,
+            "model": event.model,
+        }
+        self.frame_text(self._chunk({"content": "\0"}))
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def text(self, event: TextDelta) -> bytes:
+        return self.write_text(event)
+
+    def thinking(self, event: ThinkingDelta) -> bytes:
+        return self._chunk({"reasoning_content": event.text}) if event.text else b""
+
+    def call_start(self, event: ToolUseStart) -> bytes:
+        self._index += 1
+        function = {"name": event.tool_name, "arguments": ""}
+        return self._call({"id": event.tool_use_id, "type": "function", "function": function})
+
+    def call_input(self, event: ToolUseInputDelta) -> bytes:
+        return self._call({"function": {"arguments": event.partial_json}})
+
+    def call_end(self, event: ToolUseEnd) -> bytes:
+        is_empty = event.intent is not None and self.calls[-1].is_blank
+        return self._call({"function": {"arguments": "{}"}}) if is_empty else b""
 
     def write_end(self, complete: MessageComplete) -> bytes:
         other = write_other_parts(complete.final_content)
@@ -125,16 +120,6 @@ class _StreamEncoder(ReplyEncoder):
             else {}
         )
         return data_frame({**self._head, "choices": [], "usage": usage}) if usage else b""
-
-    def _begin(self, event: MessageStart) -> bytes:
-        self._head = {
-            "id": _reply_id(event.message_id),
-            "object": "chat.completion.chunk",
-            "created": self._created,
-            "model": event.model,
-        }
-        self._before_text, self._after_text = split_at_text(self._chunk({"content": "\0"}))
-        return self._chunk({"role": "assistant", "content": ""})
 
     def _call(self, call: dict[str, Any]) -> bytes:
         return self._chunk({"tool_calls": [{"index": self._index, **call}]})
@@ -213,31 +198,9 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
 
 # --- writing errors for clients ----------------------------------------------------------------
 
-_INVALID = "invalid_request_error"
-# For each error class: the ``type`` and ``code`` of the error, and a prefix for the message. Some
-# clients recognise an error by this prefix.
-_ERRORS: dict[type[ProviderError], tuple[str, str | None, str]] = {
-    AuthenticationError: ("authentication_error", "invalid_api_key", ""),
-    InvalidModelError: (_INVALID, "model_not_found", ""),
-    ModelNotLoadedError: ("server_error", "model_not_loaded", ""),
-    BillingError: ("insufficient_quota", "billing_error", ""),
-    QuotaExceededError: ("insufficient_quota", "insufficient_quota", ""),
-    RateLimitError: ("rate_limit_error", "rate_limit_exceeded", ""),
-    OverloadedError: ("server_error", "overloaded", ""),
-    # Proxies and agents recognise this error by the vendor's error message, not by the code.
-    ContextOverflowError: (
-        _INVALID,
-        "context_length_exceeded",
-        "This model's maximum context length is exceeded: ",
-    ),
-    UnsupportedFeatureError: (_INVALID, "unsupported_parameter", ""),
-    UnsupportedContentError: (_INVALID, "unsupported_content", "unsupported content block: "),
-    InvalidRequestError: (_INVALID, None, ""),
-    ProviderError: ("server_error", None, ""),
-}
-
 
 def error_record(error: ProviderError) -> dict[str, Any]:
     """Return an error in the form of this wire. Streams and bodies use the same form."""
-    kind, code, opening = find_class(error, _ERRORS)
-    return {"message": message_with(error, opening), "type": kind, "param": None, "code": code}
+    terms = terms_of(error, "openai")
+    message = message_on(error, "openai")
+    return {"message": message, "type": terms.kind, "param": None, "code": terms.code}

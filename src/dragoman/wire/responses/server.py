@@ -9,7 +9,6 @@ import msgspec
 
 from ...errors import ProviderError
 from ...events import (
-    Event,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -34,7 +33,6 @@ from ..server import (
     ReplyEncoder,
     encode_json,
     named_frame,
-    split_at_text,
     total_tokens,
 )
 from .reply import FINISH
@@ -81,35 +79,29 @@ class _StreamEncoder(ReplyEncoder):
         self._number = 0
         self._block = -1  # the content_block_index of the open block
         self._open: dict[str, Any] | None = None
-        self._before_text = b""
 
-    def feed(self, event: Event) -> bytes:
-        if isinstance(event, TextDelta):
-            return self._add_text(event.content_block_index, event.text)
-        self.note(event)
-        if isinstance(event, ThinkingDelta):
-            return self._think(event)
-        if isinstance(event, ToolUseStart):
-            call = {"call_id": event.tool_use_id, **_name_of(event.tool_name, self._asked)}
-            if event.tool_name in self._asked.custom:
-                return self._begin(event.content_block_index, "custom_tool_call", **call, input="")
-            return self._begin(event.content_block_index, "function_call", **call, arguments="")
-        if isinstance(event, ToolUseInputDelta):
-            if self._open is not None and self._open["type"] == "custom_tool_call":
-                # The input is a string inside the JSON arguments, so it is sent once they are
-                # complete.
-                return b""
-            return self._about_item(
-                "response.function_call_arguments.delta", delta=event.partial_json
-            )
-        if isinstance(event, ToolUseEnd):
-            return self._end_call(event)
-        if isinstance(event, MessageStart):
-            opening = self._event("response.created", response=self._response("in_progress"))
-            return opening + self._event(
-                "response.in_progress", response=self._response("in_progress")
-            )
-        return b""
+    def begin(self, event: MessageStart) -> bytes:
+        opening = self._event("response.created", response=self._response("in_progress"))
+        return opening + self._event(
+            "response.in_progress", response=self._response("in_progress")
+        )
+
+    def text(self, event: TextDelta) -> bytes:
+        return self._add_text(event.content_block_index, event.text)
+
+    def call_start(self, event: ToolUseStart) -> bytes:
+        call = {"call_id": event.tool_use_id, **_name_of(event.tool_name, self._asked)}
+        if event.tool_name in self._asked.custom:
+            return self._begin(event.content_block_index, "custom_tool_call", **call, input="")
+        return self._begin(event.content_block_index, "function_call", **call, arguments="")
+
+    def call_input(self, event: ToolUseInputDelta) -> bytes:
+        if self._open is not None and self._open["type"] == "custom_tool_call":
+            # The input is a string inside the JSON arguments, so it is sent once they are
+            # complete.
+            return b""
+        kind = "response.function_call_arguments.delta"
+        return self._about_item(kind, delta=event.partial_json)
 
     def write_end(self, complete: MessageComplete) -> bytes:
         written = self._cite(complete) + self._close()
@@ -191,7 +183,7 @@ class _StreamEncoder(ReplyEncoder):
             self._text.append(text)
             self._number += 1
             return (
-                self._before_text
+                self.before_text
                 + encode_json(text)
                 + b',"sequence_number":%d}\n\n' % (self._number - 1)
             )
@@ -203,10 +195,10 @@ class _StreamEncoder(ReplyEncoder):
             "response.output_text.delta", content_index=0, logprobs=[], delta="\0"
         )
         self._number -= 1  # this frame is only a template and is not sent, so it gets no number
-        self._before_text, _ = split_at_text(frame)
+        self.frame_text(frame)
         return opening + self._add_text(block, text)
 
-    def _think(self, event: ThinkingDelta) -> bytes:
+    def thinking(self, event: ThinkingDelta) -> bytes:
         written = b""
         if event.content_block_index != self._block or self._open is None:
             written = self._begin(event.content_block_index, "reasoning", summary=[])
@@ -221,7 +213,7 @@ class _StreamEncoder(ReplyEncoder):
             )
         return written
 
-    def _end_call(self, event: ToolUseEnd) -> bytes:
+    def call_end(self, event: ToolUseEnd) -> bytes:
         item, call, self._open, self._block = self._items[-1], self.calls[-1], None, -1
         if item["type"] == "custom_tool_call":
             return self._end_custom(item, call)
