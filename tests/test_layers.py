@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from dragoman.events import Event
-from dragoman.wire import CODECS
+from dragoman.wire import CODECS, SERVER_CODECS
 
 from .sources import PACKAGE, Source, read_package, read_sources
 
@@ -317,10 +317,22 @@ def private_accesses(modules: list[Module]) -> list[str]:
     return found
 
 
+def wire_comparisons(modules: list[Module]) -> list[str]:
+    """Return the comparisons with a wire's name in ``gateway``, which asks the server codec."""
+    found: list[str] = []
+    for module in modules:
+        for node in module.nodes if module.layer == "gateway" else ():
+            if isinstance(node, ast.Compare | ast.Match):
+                inner = [each for each in ast.walk(node) if isinstance(each, ast.Constant)]
+                if any(each.value in tuple(SERVER_CODECS) for each in inner):
+                    found.append(f"{module.path}:{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
 Check = Callable[[list[Module]], list[str]]
 CHECKS: list[Check] = [
     wrong_directions, cycles, hidden_imports, nameless, executors, vendors, event_makers,
-    private_accesses,
+    private_accesses, wire_comparisons,
 ]  # fmt: skip
 
 
@@ -406,6 +418,8 @@ PLANTED = [
     (private_accesses, "gateway/exchange.py", "provider._calls.cancel('r')", "provider._calls"),
     (private_accesses, "conformance/provider.py", "x = provider._batches", "provider._batches"),
     (private_accesses, "sim/provider.py", "codec.inner._keep_raw", "codec.inner._keep_raw"),
+    (wire_comparisons, "gateway/app.py", "x = codec.wire == 'gemini'", "codec.wire == 'gemini'"),
+    (wire_comparisons, "gateway/policy/hosted.py", "x = wire in ('a', 'ollama')", "'ollama'"),
 ]
 
 
@@ -435,6 +449,7 @@ INNOCENT = [
         "class A:\n    def __init__(self):\n        self._x = 1\n\ndef f(a):\n    return a._x",
     ),
     (private_accesses, "x.__class__\ntype(x).__name__"),
+    (wire_comparisons, "x = codec.wire == 'gemini'"),
 ]
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dragoman.messages import Assistant, System, Text, ToolCall, User
+from dragoman.capabilities import Capabilities
+from dragoman.errors import UnavailableError
+from dragoman.events import MessageComplete, MessageStart, TextDelta
+from dragoman.messages import Assistant, Request, System, Text, ToolCall, User
 from dragoman.validate.fields import Fields
-from dragoman.wire import SERVER_CODECS, Asked
+from dragoman.wire import SERVER_CODECS, Asked, ReplyEncoder
 from dragoman.wire.caching import drop_marks
 from dragoman.wire.gemini.server_request import unwrap_count
 from dragoman.wire.losses import Losses
+from dragoman.wire.ollama.listings import show_model, show_running
 from dragoman.wire.responses.server_request import as_items
 from tests.gateway.translations import CONVERSATIONS, ROWS, Row, limited
 from tests.gateway.upstream import BODIES, PATHS, TABLES
@@ -174,3 +180,69 @@ def test_text_input_is_one_item() -> None:
 
 def test_table_lists_the_rules_of_nested_fields() -> None:
     assert TABLES["ollama"]["options.top_k"].concept == "top_k"
+
+
+def test_codecs_answer_what_servers_ask_of_a_wire() -> None:
+    gemini, openai = SERVER_CODECS["gemini"], SERVER_CODECS["openai"]
+    assert (gemini.is_count("/v1beta/models/m:countTokens"), openai.is_count("/v1")) == (
+        True,
+        False,
+    )
+    wrapped = {"generateContentRequest": {"contents": []}}
+    assert (gemini.unwrap_count(wrapped), openai.unwrap_count(wrapped)) == (
+        {"contents": []},
+        wrapped,
+    )
+    assert [
+        SERVER_CODECS[wire].write_count(3) for wire in ("anthropic", "responses", "gemini")
+    ] == [
+        b'{"input_tokens":3}',
+        b'{"object":"response.input_tokens","input_tokens":3}',
+        b'{"totalTokens":3}',
+    ]
+    assert openai.answer_load(b"{}", "", 0) is None
+    assert openai.list_models(["a", "b"])["last_id"] == "b"
+    assert openai.list_models([])["first_id"] is None
+    assert gemini.list_models(["a"])["models"][0]["name"] == "models/a"
+
+
+@pytest.mark.parametrize("query", ["alt=sse", "$alt=sse"])
+def test_gemini_stream_is_an_array_unless_the_query_asks_for_events(query: str) -> None:
+    gemini, openai = SERVER_CODECS["gemini"], SERVER_CODECS["openai"]
+    request = Request([User("Hi")], model="m", stream=True)
+    encoder = gemini.encoder(Asked(request))
+    assert gemini.fit_stream(encoder, query) is encoder
+    assert openai.fit_stream(encoder, "") is encoder
+    start = MessageStart("m", "r", "m")
+    complete = MessageComplete("m", "r", "stop", (Text("Hi"),))
+    replies = []
+    error = UnavailableError("down")
+    endings: list[Callable[[ReplyEncoder], bytes]] = [
+        lambda array: array.feed(complete) + array.end(),
+        lambda array: array.write_end(complete),
+        lambda array: array.fail(error),
+        lambda array: array.write_error(error),
+    ]
+    for ending in endings:
+        array = gemini.fit_stream(gemini.encoder(Asked(request)), "")
+        data = array.feed(start) + array.feed(TextDelta("m", "r", 0, "Hi"))
+        replies.append(json.loads(data + ending(array)))
+    assert [reply[0]["candidates"][0]["content"]["parts"][0]["text"] for reply in replies] == [
+        "Hi"
+    ] * 4
+    assert [list(reply[-1]) == ["error"] for reply in replies] == [False, False, True, True]
+    empty = gemini.fit_stream(gemini.encoder(Asked(request)), "")
+    assert json.loads(empty.fail(error))[0]["error"]
+
+
+def test_ollama_lists_and_describes_models() -> None:
+    assert show_running("m")["model"] == "m"
+    assert show_model(Capabilities())["capabilities"] == [
+        "completion",
+        "tools",
+        "vision",
+        "thinking",
+    ]
+    known = Capabilities.of({"supports_tools": False, "max_context_tokens": 9})
+    assert show_model(known)["capabilities"] == ["completion", "vision", "thinking"]
+    assert show_model(known)["model_info"]["dragoman.context_length"] == 9

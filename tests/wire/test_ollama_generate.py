@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import InvalidRequestError, UnavailableError
 from dragoman.events import Assembler, Usage
 from dragoman.messages import System, User
-from dragoman.wire.ollama.generate import OllamaGenerateServer, find_load, to_chat, write_load
+from dragoman.wire.ollama.generate import OllamaGenerateServer, to_chat
 
 SERVER = OllamaGenerateServer()
 
@@ -62,11 +62,15 @@ def test_replies_are_encoded_for_the_generate_api() -> None:
 
 
 def test_a_request_without_a_prompt_loads_the_model() -> None:
-    assert find_load(b'{"model": "m", "prompt": ""}') == "m"
-    assert find_load(b'{"model": "m", "messages": []}') == "m"
-    assert find_load(b'{"model": "m", "prompt": "Hi"}') is None
-    assert find_load(b" " * 5000) is None
+    for body in (b'{"model": "m", "prompt": ""}', b'{"model": "m", "messages": []}'):
+        loaded = SERVER.answer_load(body, "/api/generate", 0)
+        assert loaded is not None
+        assert loaded[0] == "m"
+        assert msgspec.json.decode(loaded[1])["done_reason"] == "load"
+    chat = SERVER.answer_load(b'{"model": "m"}', "/api/chat", 0)
+    assert chat is not None
+    assert msgspec.json.decode(chat[1])["message"]["content"] == ""
+    for body in (b'{"model": "m", "prompt": "Hi"}', b" " * 5000):
+        assert SERVER.answer_load(body, "/api/generate", 0) is None
     with pytest.raises(InvalidRequestError):
-        find_load(b"{}")
-    assert msgspec.json.decode(write_load("m", "/api/chat", 0))["message"]["content"] == ""
-    assert msgspec.json.decode(write_load("m", "/api/generate", 0))["done_reason"] == "load"
+        SERVER.answer_load(b"{}", "/api/generate", 0)

@@ -155,7 +155,7 @@ class Service:
         the operator allows it, because proxies write URLs to their logs.
         """
         found = codec.key(headers)
-        if found is not None or codec.wire != "gemini" or self.url_keys is False:
+        if found is not None or not codec.has_url_keys or self.url_keys is False:
             return found
         client = scope.get("client")
         if self.url_keys is None and (client is None or not is_loopback(client[0])):

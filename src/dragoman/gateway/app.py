@@ -44,6 +44,7 @@ from ..retrieval.wire.server import (
 )
 from ..wire import SERVER_CODECS
 from ..wire.ollama.generate import OllamaGenerateServer, to_chat
+from ..wire.ollama.listings import show_running, show_tag
 from .access import Bounds, Service
 from .admin import AdminPage
 from .background import Background
@@ -55,13 +56,6 @@ from .keys import Key, KeyRing
 from .keystore import load_keys
 from .ledger import Ledger
 from .limits import Policy, RedisLimits
-from .listings import (
-    list_models,
-    show_gemini_model,
-    show_model,
-    show_ollama_running,
-    show_ollama_tag,
-)
 from .models import Models, Served
 from .openapi import document
 from .retrieval import RetrievalHandler
@@ -287,8 +281,8 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         *kept_routes(service),
         Route("/v1/models", pages.models, methods=["GET"]),
         Route("/v1/models/{name:path}", pages.model, methods=["GET"]),
-        Route("/v1beta/models", pages.gemini_models, methods=["GET"]),
-        Route("/v1beta/models/{name:path}", pages.gemini_model, methods=["GET"]),
+        Route("/v1beta/models", pages.models, methods=["GET"]),
+        Route("/v1beta/models/{name:path}", pages.model, methods=["GET"]),
         Route("/api/generate", generating, methods=["POST"]),
         Route("/api/show", showing, methods=["POST"]),
         Route("/api/tags", pages.ollama_tags, methods=["GET"]),
@@ -341,39 +335,23 @@ class _Pages:
         return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def models(self, asked: HttpAsked) -> Response:
-        """Return the models that the client's key may use, in the openai and anthropic format.
-
-        Clients of the Gemini wire, recognised by their headers, receive the Gemini format.
-        """
-        if find_codec(asked.url.path, asked.headers).wire == "gemini":
-            return await self.gemini_models(asked)
-        return self._list_models(asked, list_models)
+        """Return the models that the client's key may use, in the format of the client's wire."""
+        return self._list_models(asked, find_codec(asked.url.path, asked.headers).list_models)
 
     async def model(self, asked: HttpAsked) -> Response:
-        """Return the description of one model."""
-        is_gemini = find_codec(asked.url.path, asked.headers).wire == "gemini"
-        return self._show_model(asked, show_gemini_model if is_gemini else show_model)
-
-    async def gemini_models(self, asked: HttpAsked) -> Response:
-        """Return the models that the client's key may use, in the format of the Gemini wire."""
-        return self._list_models(
-            asked, lambda names: {"models": [show_gemini_model(name) for name in names]}
-        )
-
-    async def gemini_model(self, asked: HttpAsked) -> Response:
-        """Return the description of one model, in the format of the Gemini wire."""
-        return self._show_model(asked, show_gemini_model)
+        """Return the description of one model, in the format of the client's wire."""
+        return self._show_model(asked, find_codec(asked.url.path, asked.headers).show_model)
 
     async def ollama_tags(self, asked: HttpAsked) -> Response:
         """Return the models that the client's key may use, in the format of the Ollama wire."""
         return self._list_models(
-            asked, lambda names: {"models": [show_ollama_tag(name) for name in names]}
+            asked, lambda names: {"models": [show_tag(name) for name in names]}
         )
 
     async def ollama_running(self, asked: HttpAsked) -> Response:
         """Return the models that the client's key may use, as Ollama lists loaded models."""
         return self._list_models(
-            asked, lambda names: {"models": [show_ollama_running(name) for name in names]}
+            asked, lambda names: {"models": [show_running(name) for name in names]}
         )
 
     async def ollama_version(self, asked: HttpAsked) -> Response:

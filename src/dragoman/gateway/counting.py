@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 from msgspec.structs import replace
 
 from ..errors import ProviderError
@@ -37,12 +36,3 @@ async def _ask(provider: HttpProvider, request: Request) -> int | None:
     # return no count: the caller then estimates, which is more useful to the client than an error
     except (ProviderError, TimeoutError):
         return None
-
-
-def write_count(wire: str, count: int) -> bytes:
-    """Return a token count in the format of a wire."""
-    if wire == "gemini":
-        return msgspec.json.encode({"totalTokens": count})
-    if wire == "responses":
-        return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": count})
-    return msgspec.json.encode({"input_tokens": count})

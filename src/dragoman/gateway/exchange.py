@@ -32,18 +32,15 @@ from ..provider import Model, Provider, Reply
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.fields import read_body
-from ..wire.gemini.server_request import unwrap_count
-from ..wire.ollama.generate import find_load, write_load
+from ..wire.ollama.listings import show_model
 from ..wire.seal import holds_sealed
 from .access import Bounds, Service
 from .accounts import LARGE, Charged, account, charge
-from .arrays import ArrayEncoder, is_sse
-from .counting import count_input, write_count
+from .counting import count_input
 from .interruption import Interruption, Receive
 from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
 from .ledger import Lease
-from .listings import show_ollama_model
 from .models import find_losses, fit_reasoning
 from .policy import Target, read, refuse_losses, rename_settings, translate
 from .routing import show_route
@@ -56,7 +53,6 @@ log = logging.getLogger("dragoman")
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-_COUNT_TOKENS = ":countTokens"
 
 # Headers for authentication and framing. A request that repeats one of them is rejected, since a
 # proxy in front may use the other value (request smuggling).
@@ -102,8 +98,8 @@ class RouteHandler:
         exchange = Exchange(self._service, self._codec, scope, receive, send)
         exchange.rewrite = self._rewrite
         action = self._action
-        if self._codec.wire == "gemini" and scope["path"].endswith(_COUNT_TOKENS):
-            action, exchange.rewrite = "count", unwrap_count
+        if self._codec.is_count(scope["path"]):
+            action, exchange.rewrite = "count", self._codec.unwrap_count
         return exchange.run(action)
 
 
@@ -251,16 +247,15 @@ class Exchange:
         if action == "show":
             await self._show(body)
             return
-        if (loaded := find_load(body) if self.codec.wire == "ollama" else None) is not None:
-            self._find(loaded)
-            await self._reply(
-                HttpReply(200, _JSON, write_load(loaded, self.scope["path"], int(time.time())))
-            )
+        loaded = self.codec.answer_load(body, self.scope["path"], int(time.time()))
+        if loaded is not None:
+            self._find(loaded[0])
+            await self._reply(HttpReply(200, _JSON, loaded[1]))
             return
         is_large = self.size > LARGE  # large enough to block the event loop
         bounds = self.service.bounds
         fields = await to_thread(_parse, bounds, body) if is_large else _parse(bounds, body)
-        if self.codec.wire == "responses" and self.service.store is not None:
+        if self.codec.keeps_responses and self.service.store is not None:
             if (
                 action == "answer"
                 and fields.get("background") is True
@@ -286,7 +281,7 @@ class Exchange:
             assert self.request is not None
             count, estimated = await count_input(provider, self.request)
             self.warnings += estimated
-            await self._reply(HttpReply(200, _JSON, write_count(self.codec.wire, count)))
+            await self._reply(HttpReply(200, _JSON, self.codec.write_count(count)))
         else:
             await self._answer(provider, asked)
 
@@ -297,7 +292,7 @@ class Exchange:
         """
         fields = read_body(body)
         name = fields.text("model") or fields.need_text("name")
-        record = show_ollama_model(self._find(name).capabilities)
+        record = show_model(self._find(name).capabilities)
         await self._reply(HttpReply(200, _JSON, msgspec.json.encode(record)))
 
     # --- admitting the request
@@ -316,7 +311,7 @@ class Exchange:
         if service.metrics.in_flight > service.bounds.in_flight:
             raise OverloadedError("the gateway has too many requests under way", retry_after=1)
         is_encoded = self.headers.get("content-encoding", "identity") != "identity"
-        if is_encoded or not _is_json(self.headers, self.codec.wire):
+        if is_encoded or not _is_json(self.headers, self.codec):
             raise InvalidRequestError(
                 "content-type must be application/json, without a content-encoding", status=415
             )
@@ -360,10 +355,8 @@ class Exchange:
                 return b"".join(pieces)
 
     def _read(self, body: bytes, fields: Mapping[str, Any]) -> Asked:
-        path = self.scope["path"].replace(_COUNT_TOKENS, ":generateContent")
-        asked = read(
-            self.codec, dict(fields if self.rewrite is None else self.rewrite(fields)), path
-        )
+        body_fields = dict(fields if self.rewrite is None else self.rewrite(fields))
+        asked = read(self.codec, body_fields, self.scope["path"])
         request = asked.request
         if self._id is None:
             self._id = request.request_id
@@ -454,8 +447,9 @@ class Exchange:
         issuer = self.models.find_upstream(self.model).issuer
         asked = replace(asked, issuer=issuer, echo=_echo(self.memory, asked))
         encoder = self.codec.encoder(asked, created=int(time.time()))
-        if self.codec.wire == "gemini" and asked.request.stream and not is_sse(self.scope):
-            encoder = ArrayEncoder(encoder)
+        if asked.request.stream:
+            query = bytes(self.scope.get("query_string", b"")).decode("latin-1")
+            encoder = self.codec.fit_stream(encoder, query)
         if self.memory is not None:
             encoder = KeepingEncoder(encoder)
         self.encoder = encoder
@@ -569,8 +563,8 @@ class Exchange:
         self.started = True
         self.status = status
         own = {"x-request-id": self.id}
-        if self.codec.wire == "anthropic":
-            own["request-id"] = self.id
+        if self.codec.request_id_header is not None:
+            own[self.codec.request_id_header] = self.id
         if self.limited is not None:
             own |= self.service.ledger.describe_limits(self.limited)
         if self.warnings:
@@ -592,7 +586,7 @@ def too_slow() -> TimedOutError:
     return TimedOutError("the reply took longer than this gateway allows", which="total")
 
 
-def _is_json(headers: Mapping[str, str], wire: str) -> bool:
+def _is_json(headers: Mapping[str, str], codec: ServerCodec) -> bool:
     """Return whether a body is declared as JSON.
 
     A web page can send other media types to any address without a preflight request (CSRF), but
@@ -604,7 +598,7 @@ def _is_json(headers: Mapping[str, str], wire: str) -> bool:
     if given == "application/json":
         return True
     kind = given.partition(";")[0].strip().lower()
-    if kind == "application/json" or wire != "ollama":
+    if kind == "application/json" or not codec.accepts_forms:
         return kind == "application/json"
     is_page = any(
         name in headers for name in ("origin", "referer", "sec-fetch-site", "sec-fetch-mode")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -138,31 +138,79 @@ def gather(request: Request, losses: Losses, **facts: Any) -> Asked:
     )
 
 
-class ServerCodec(Protocol):
+class ServerCodec(ABC):
     """The server side of one wire. A codec opens no socket, reads no clock and does not log."""
 
     wire: ClassVar[str]
     table: ClassVar[FieldTable]
     """The fields of a request, and what happens to those that ``Request`` does not have."""
+    request_id_header: ClassVar[str | None] = None
+    """The header of a reply in which clients expect the id of the request."""
+    accepts_forms: ClassVar[bool] = False
+    """Whether clients send bodies without the media type of JSON."""
+    has_url_keys: ClassVar[bool] = False
+    """Whether clients may send their key in the query of the URL."""
+    keeps_responses: ClassVar[bool] = False
+    """Whether a request may refer to earlier responses that the server keeps."""
 
+    @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode a request body. On some wires the URL ``path`` contains the model and the mode.
 
         A field that ``Request`` does not have is recorded in the result. An invalid request raises
         ``InvalidRequestError`` or ``UnsupportedContentError``.
         """
-        ...
 
+    @abstractmethod
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply. ``created`` is the reply's time in epoch seconds."""
-        ...
 
+    @abstractmethod
     def error(self, error: ProviderError) -> HttpReply:
         """Return the reply for an error that occurs before the first event is sent."""
-        ...
 
+    @abstractmethod
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's key from ``headers``, whose names are in lower case."""
+
+    def list_models(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the list of served models, with the openai and the anthropic fields."""
+        first, last = (names[0], names[-1]) if names else (None, None)
+        data = [self.show_model(name) for name in names]
+        facts = {"has_more": False, "first_id": first, "last_id": last}
+        return {"object": "list", "data": data, **facts}
+
+    def show_model(self, name: str) -> dict[str, Any]:
+        """Return the description of one model."""
+        return {
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "display_name": name,
+            "created": 0,
+            "created_at": "1970-01-01T00:00:00Z",
+            "owned_by": "dragoman",
+        }
+
+    def fit_stream(self, encoder: ReplyEncoder, query: str) -> ReplyEncoder:
+        """Return an encoder for the form of stream that the query of the URL requests."""
+        return encoder
+
+    def is_count(self, path: str) -> bool:
+        """Return whether a request to this path asks for the number of its tokens."""
+        return False
+
+    def unwrap_count(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the request whose tokens are counted."""
+        return fields
+
+    def write_count(self, count: int) -> bytes:
+        """Return the reply to a request that asks for the number of its tokens."""
+        return encode_json({"input_tokens": count})
+
+    def answer_load(self, body: bytes, path: str, created: int) -> tuple[str, bytes] | None:
+        """Return the model and the reply if a request only loads a model, otherwise ``None``."""
+        return None
 
 
 class ReplyEncoder(ABC):

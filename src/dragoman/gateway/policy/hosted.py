@@ -42,6 +42,11 @@ _NAMES: dict[str, dict[str, str]] = {
         "web_fetch": "url_context",
     },
 }
+_DATED = frozenset({"anthropic"})
+_ALONE = frozenset({"gemini"})  # wires on which server tools exclude functions
+_FILTERED = frozenset({"responses"})  # wires that nest the allowed domains in ``filters``
+# The names of options that differ from the portable names.
+_OPTIONS = {"gemini": {"excludeDomains": "blocked_domains"}}
 # The wires that accept each option of a server tool. If the model's wire does not accept an
 # option, the option is dropped and reported.
 _PLACES = {
@@ -66,7 +71,7 @@ class Hosted(Struct, frozen=True):
 def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
     """Return the server tool that a client requests; ``None`` if other wires cannot offer it."""
     dated = kind.rpartition("_")
-    known = dated[0] if wire == "anthropic" and dated[2].isdigit() else kind
+    known = dated[0] if wire in _DATED and dated[2].isdigit() else kind
     name = _NAMES.get(wire, {}).get(known)
     if name is None or not isinstance(record, Mapping):
         return None
@@ -77,8 +82,9 @@ def read_hosted(wire: str, kind: str, record: Any) -> Hosted | None:
         options |= filters
     if options.get("container") == {"type": "auto"}:
         del options["container"]
-    if wire == "gemini" and "excludeDomains" in options:
-        options["blocked_domains"] = options.pop("excludeDomains")
+    for key, portable in _OPTIONS.get(wire, {}).items():
+        if key in options:
+            options[portable] = options.pop(key)
     place = options.get("user_location")
     if isinstance(place, Mapping) and isinstance(place.get("approximate"), Mapping):
         options["user_location"] = {"type": "approximate", **place["approximate"]}
@@ -98,7 +104,7 @@ def fit_hosted(
     if (
         not wires
         or not _RUN[hosted.name] >= set(wires)
-        or (beside_functions and "gemini" in wires)
+        or (beside_functions and not _ALONE.isdisjoint(wires))
     ):
         return None
     made: dict[str, Any] = {}
@@ -110,7 +116,7 @@ def fit_hosted(
             return None
         else:
             lost.append(name)
-    if "responses" in wires and "allowed_domains" in made:
+    if not _FILTERED.isdisjoint(wires) and "allowed_domains" in made:
         if len(wires) > 1:
             return None  # the model may use several wires, whose fields for this option differ
         made["filters"] = {"allowed_domains": made.pop("allowed_domains")}

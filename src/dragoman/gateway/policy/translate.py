@@ -27,6 +27,12 @@ _LACKING: dict[str, tuple[str, ...]] = {
 # Fields that only the codec writes; for example, it requests usage in every stream.
 _OURS = frozenset({"model", "stream", "stream_options"})
 _WITHOUT_STOP = frozenset({"responses"})
+_NEED_LIMIT = frozenset({"anthropic"})
+# The wires whose clients must mention JSON in the prompt themselves to get an answer in JSON.
+_MENTION_JSON = frozenset({"openai", "responses"})
+_HAVE_JSON_MODE = frozenset({"openai", "responses", "gemini", "ollama"})
+# Fields that must accompany a limit to one tool call, if the client chooses no tool.
+_BESIDE_PARALLEL = {"anthropic": {"tool_choice": {"type": "auto"}}}
 _JSON_DIRECTIVE = "Reply with one JSON object and nothing else: no code fences, no comment."
 
 
@@ -160,7 +166,7 @@ class _Translation:
         if config is not NO_CONFIG:
             self._drop_lacking(config)
         if (
-            "anthropic" in self.target.wires
+            self.target.wires & _NEED_LIMIT
             and config.max_tokens is None
             and not self.target.has_limit
         ):
@@ -204,12 +210,8 @@ class _Translation:
         self._warn(code, path, rule.what)
 
     def _express(self, concept: str, value: Any, wire: str) -> None:
-        if (
-            concept == "parallel_tool_calls"
-            and wire == "anthropic"
-            and self.request.tool_choice is None
-        ):
-            self._over(wire, {"tool_choice": {"type": "auto"}})
+        if concept == "parallel_tool_calls" and self.request.tool_choice is None:
+            self._over(wire, _BESIDE_PARALLEL.get(wire, {}))
         fields = write_concept(concept, value, wire)
         if fields is not None:
             self._over(wire, fields)
@@ -228,12 +230,7 @@ class _Translation:
         The openai and responses wires require that the client itself mentions JSON in the prompt.
         For their clients nothing is added if every wire of the model has a JSON mode.
         """
-        is_told = self.wire in ("openai", "responses") and self.others <= {
-            "openai",
-            "responses",
-            "gemini",
-            "ollama",
-        }
+        is_told = self.wire in _MENTION_JSON and self.others <= _HAVE_JSON_MODE
         if self.others and not is_told:
             self.request = replace(
                 self.request, messages=(System(_JSON_DIRECTIVE), *self.request.messages)

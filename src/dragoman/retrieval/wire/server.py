@@ -20,7 +20,7 @@ from ...messages import LossWarning
 from ...validate.fields import Fields
 from ...wire import SERVER_CODECS, HttpReply
 from ...wire.fields import read_body
-from ...wire.losses import Losses
+from ...wire.losses import NO_TABLE, FieldTable, Losses
 from ...wire.server import bearer_token
 from ...wire.server_errors import headers_of, message_of, status_of
 from ..check import build_embed_request, build_rerank_request
@@ -47,6 +47,11 @@ class RetrievalServer(ABC):
 
     wire: str
     operation: ClassVar[Operation]
+    # what the gateway asks of every server codec; see ``ServerCodec``
+    table: ClassVar[FieldTable] = NO_TABLE
+    request_id_header: ClassVar[str | None] = None
+    accepts_forms: ClassVar[bool] = False
+    has_url_keys: ClassVar[bool] = False
 
     @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
@@ -132,6 +137,8 @@ class EmbedServer(RetrievalServer):
 class OllamaEmbedServer(EmbedServer):
     """The server side of Ollama's ``/api/embed``, and of the older ``/api/embeddings``."""
 
+    accepts_forms: ClassVar[bool] = True
+
     def __init__(self) -> None:
         super().__init__("ollama")
 
@@ -161,6 +168,8 @@ class OllamaEmbedServer(EmbedServer):
 
 class GeminiEmbedServer(EmbedServer):
     """The server side of Gemini's ``:embedContent`` and ``:batchEmbedContents``."""
+
+    has_url_keys: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__("gemini")

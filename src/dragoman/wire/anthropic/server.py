@@ -35,6 +35,7 @@ from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
+    ServerCodec,
     bearer_token,
     encode_json,
     has_unreadable_call,
@@ -46,11 +47,12 @@ from .reply import FINISH
 from .server_request import TABLE, read_request
 
 
-class AnthropicServer:
+class AnthropicServer(ServerCodec):
     """The server side of the Messages wire."""
 
     wire: ClassVar[str] = "anthropic"
     table: ClassVar[FieldTable] = TABLE
+    request_id_header: ClassVar[str | None] = "request-id"
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body of a request.

@@ -26,6 +26,7 @@ from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
+    ServerCodec,
     bearer_token,
     encode_json,
     has_unreadable_call,
@@ -37,7 +38,7 @@ from .reply import FINISH
 from .server_request import TABLE, read_request
 
 
-class BedrockServer:
+class BedrockServer(ServerCodec):
     """The server side of the Converse wire."""
 
     wire: ClassVar[str] = "bedrock"

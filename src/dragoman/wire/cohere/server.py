@@ -30,6 +30,7 @@ from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
+    ServerCodec,
     bearer_token,
     encode_json,
     known,
@@ -40,7 +41,7 @@ from .reply import FINISH
 from .server_request import TABLE, read_request
 
 
-class CohereServer:
+class CohereServer(ServerCodec):
     """The server side of the v2 chat wire."""
 
     wire: ClassVar[str] = "cohere"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+from urllib.parse import parse_qs
 
 from ...errors import ProviderError
 from ...events import (
@@ -35,6 +36,7 @@ from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
+    ServerCodec,
     bearer_token,
     data_frame,
     encode_json,
@@ -42,15 +44,17 @@ from ..server import (
     known,
 )
 from ..server_errors import headers_of, message_on, status_of, terms_of
+from .array_stream import ArrayEncoder
 from .reply import FINISH, write_picture
-from .server_request import TABLE, read_request
+from .server_request import TABLE, read_request, unwrap_count
 
 
-class GeminiServer:
+class GeminiServer(ServerCodec):
     """The server side of the Gemini wire."""
 
     wire: ClassVar[str] = "gemini"
     table: ClassVar[FieldTable] = TABLE
+    has_url_keys: ClassVar[bool] = True
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body and the path of a request."""
@@ -63,6 +67,34 @@ class GeminiServer:
             if asked.request.stream
             else BodyEncoder(_write_body, _hides_call)
         )
+
+    def list_models(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the list of served models."""
+        return {"models": [self.show_model(name) for name in names]}
+
+    def show_model(self, name: str) -> dict[str, Any]:
+        """Return the description of one model."""
+        methods = ["generateContent", "streamGenerateContent", "countTokens"]
+        facts = {"displayName": name, "supportedGenerationMethods": methods}
+        return {"name": f"models/{name}", **facts}
+
+    def fit_stream(self, encoder: ReplyEncoder, query: str) -> ReplyEncoder:
+        """Return an encoder for a JSON array, unless the query asks for server-sent events."""
+        values = parse_qs(query)
+        is_sse = values.get("alt", values.get("$alt")) == ["sse"]
+        return encoder if is_sse else ArrayEncoder(encoder)
+
+    def is_count(self, path: str) -> bool:
+        """Return whether a request to this path asks for the number of its tokens."""
+        return path.endswith(":countTokens")
+
+    def unwrap_count(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the request whose tokens are counted, which may be in an object of its own."""
+        return unwrap_count(fields)
+
+    def write_count(self, count: int) -> bytes:
+        """Return the reply to a request that asks for the number of its tokens."""
+        return encode_json({"totalTokens": count})
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error as status, headers and body."""

@@ -50,7 +50,7 @@ from .request import SETTINGS
 
 _ISSUER = Issuer("gemini")
 # The verb in the path decides whether the reply is streamed.
-_VERBS = {"generateContent": False, "streamGenerateContent": True}
+_VERBS = {"generateContent": False, "streamGenerateContent": True, "countTokens": False}
 _MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
 # Other wires have no mode for validated calls and need none: calls are always validated.
 _USUAL_MODES = ("VALIDATED", "MODE_UNSPECIFIED")

@@ -7,12 +7,9 @@ from typing import Any
 
 from ...events import MessageComplete, MessageStart, TextDelta, ThinkingDelta
 from ...messages import Text, Thinking
-from ..fields import read_body
 from ..server import Asked, BodyEncoder, ReplyEncoder, encode_json
 from .server import OllamaServer, end_fields, format_time
 
-# a request that only loads a model has at most this many bytes
-_LONGEST_LOAD = 4096
 _TAKEN = ("prompt", "system", "images")
 
 
@@ -23,29 +20,6 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
     images = {"images": body["images"]} if body.get("images") else {}
     chat["messages"] = [*system, {"role": "user", "content": body.get("prompt") or "", **images}]
     return chat
-
-
-def find_load(body: bytes) -> str | None:
-    """Return the model's name if a request only loads a model into memory, otherwise ``None``.
-
-    Such a request has no prompt and no messages.
-    """
-    if len(body) > _LONGEST_LOAD:
-        return None
-    fields = read_body(body)
-    if any(fields.data.get(name) for name in (*_TAKEN, "messages")):
-        return None
-    return fields.need_text("model")
-
-
-def write_load(model: str, path: str, created: int) -> bytes:
-    """Return the reply to a request that only loads a model."""
-    chat = path.endswith("/chat")
-    said: dict[str, Any] = (
-        {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
-    )
-    head = {"model": model, "created_at": format_time(created)}
-    return encode_json({**head, **said, "done": True, "done_reason": "load"}) + b"\n"
 
 
 class OllamaGenerateServer(OllamaServer):

@@ -17,12 +17,14 @@ from ...events import (
 )
 from ...messages import Audio, Image, Text, Thinking, ToolCall
 from ..codec import HttpReply
+from ..fields import read_body
 from ..losses import FieldTable
 from ..media import describe_medium
 from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
+    ServerCodec,
     bearer_token,
     encode_json,
     has_unreadable_call,
@@ -32,12 +34,16 @@ from ..server_errors import headers_of, message_on, status_of
 from .reply import FINISH
 from .server_request import TABLE, read_request
 
+# a request that only loads a model has at most this many bytes
+_LONGEST_LOAD = 4096
 
-class OllamaServer:
+
+class OllamaServer(ServerCodec):
     """The server side of Ollama's native wire."""
 
     wire: ClassVar[str] = "ollama"
     table: ClassVar[FieldTable] = TABLE
+    accepts_forms: ClassVar[bool] = True
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode the body of a request. ``stream`` defaults to true on this wire."""
@@ -49,6 +55,23 @@ class OllamaServer:
         if asked.request.stream:
             return _StreamEncoder(at)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, at), _hides_call)
+
+    def answer_load(self, body: bytes, path: str, created: int) -> tuple[str, bytes] | None:
+        """Return the model and the reply if a request only loads a model, otherwise ``None``.
+
+        Such a request has no prompt and no messages.
+        """
+        if len(body) > _LONGEST_LOAD:
+            return None
+        fields = read_body(body)
+        if any(fields.data.get(name) for name in ("prompt", "system", "images", "messages")):
+            return None
+        model = fields.need_text("model")
+        empty: dict[str, Any] = {"response": ""}
+        if path.endswith("/chat"):
+            empty = {"message": {"role": "assistant", "content": ""}}
+        head = {"model": model, "created_at": format_time(created)}
+        return model, encode_json({**head, **empty, "done": True, "done_reason": "load"}) + b"\n"
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return the status, headers and body for an error; the body contains only a message."""

@@ -23,6 +23,7 @@ from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
+    ServerCodec,
     bearer_token,
     data_frame,
     encode_json,
@@ -35,7 +36,7 @@ from .other_parts import write_other_parts
 from .server_request import TABLE, read_request
 
 
-class OpenAIServer:
+class OpenAIServer(ServerCodec):
     """The server side of the Chat Completions wire."""
 
     wire: ClassVar[str] = "openai"

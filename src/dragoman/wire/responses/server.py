@@ -31,6 +31,7 @@ from ..server import (
     BodyEncoder,
     CallFacts,
     ReplyEncoder,
+    ServerCodec,
     encode_json,
     named_frame,
     total_tokens,
@@ -39,11 +40,12 @@ from .reply import FINISH
 from .server_request import TABLE, read_request
 
 
-class ResponsesServer:
+class ResponsesServer(ServerCodec):
     """The server side of the Responses wire."""
 
     wire: ClassVar[str] = "responses"
     table: ClassVar[FieldTable] = TABLE
+    keeps_responses: ClassVar[bool] = True
     _refuser = OpenAIServer()
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
@@ -55,6 +57,10 @@ class ResponsesServer:
         if asked.request.stream:
             return _StreamEncoder(asked, created)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, asked, created))
+
+    def write_count(self, count: int) -> bytes:
+        """Return the reply to a request that asks for the number of its tokens."""
+        return encode_json({"object": "response.input_tokens", "input_tokens": count})
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error in the form of the openai wire."""

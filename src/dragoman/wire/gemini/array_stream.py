@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-from urllib.parse import parse_qs
-
-from ..errors import ProviderError
-from ..events import Event, MessageComplete
-from ..wire import ReplyEncoder
-
-
-def is_sse(scope: Mapping[str, Any]) -> bool:
-    """Return whether a request asks for server-sent events (``?alt=sse``)."""
-    query = parse_qs(bytes(scope.get("query_string", b"")).decode("latin-1"))
-    return query.get("alt", query.get("$alt")) == ["sse"]
+from ...errors import ProviderError
+from ...events import Event, MessageComplete
+from ..server import ReplyEncoder
 
 
 class ArrayEncoder(ReplyEncoder):
