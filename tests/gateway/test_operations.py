@@ -27,7 +27,6 @@ from dragoman import Fallback, connect, connect_embedder
 from dragoman.errors import OverloadedError
 from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
-from dragoman.gateway.gathering import MetricsFolder
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.gateway.metrics import Metrics
 from dragoman.gateway.models import Models
@@ -35,6 +34,7 @@ from dragoman.gateway.readiness import serve_readiness
 from dragoman.gateway.signals import handle_signals, reload_models
 from dragoman.gateway.supervisor import _Supervisor, bind_port
 from dragoman.gateway.tracing import Tracing, read_parent
+from dragoman.gateway.worker_metrics import MetricsFolder
 
 from ..listed import Listed, reply
 from ..server import DONE, Connection, answering, chunk, completion, serve

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.events import MessageComplete, TextDelta
 from dragoman.gateway.app import create_app
-from dragoman.gateway.stops import StopCutter
+from dragoman.gateway.stop_sequences import StopCutter
 from dragoman.messages import Text
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.wire import SERVER_CODECS

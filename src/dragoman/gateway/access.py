@@ -21,7 +21,6 @@ from ..wire import ServerCodec
 from ..wire.urls import is_loopback
 from .background import Background
 from .call_log import CallLog
-from .gathering import MetricsFolder
 from .keys import Key, KeyRing
 from .ledger import Ledger, LedgerWriter
 from .limits import RedisLimits
@@ -30,6 +29,7 @@ from .models import Models
 from .store import ResponseStore
 from .tracing import Tracing
 from .usage import UsageBook
+from .worker_metrics import MetricsFolder
 
 
 class Bounds(Struct, frozen=True):

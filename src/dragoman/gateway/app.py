@@ -50,8 +50,6 @@ from .admin import AdminPage
 from .background import Background
 from .call_log import CallLog
 from .exchange import RouteHandler, read_headers
-from .gathering import MetricsFolder
-from .kept_pages import kept_routes
 from .keys import Key, KeyRing
 from .keystore import load_keys
 from .ledger import Ledger
@@ -61,9 +59,11 @@ from .openapi import document
 from .retrieval import RetrievalHandler
 from .signals import handle_signals
 from .store import DAY, ResponseStore
+from .stored_response_pages import kept_routes
 from .tracing import Tracing
-from .unserved import explain, find_codec
+from .unknown_paths import explain, find_codec
 from .usage import UsageBook
+from .worker_metrics import MetricsFolder
 
 SETTINGS = "DRAGOMAN_SERVE"
 """The environment variable with the settings for workers: names and paths, but no keys."""

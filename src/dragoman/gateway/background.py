@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from ..errors import RateLimitError
-from .kept import RESPONSE, new_id, new_response
 from .store import ResponseStore
+from .stored_responses import RESPONSE, new_id, new_response
 
 log = logging.getLogger("dragoman")
 

@@ -38,14 +38,14 @@ from .access import Bounds, Service
 from .accounts import LARGE, Charged, account, charge
 from .counting import count_input
 from .interruption import Interruption, Receive
-from .kept import KeepingEncoder, Memory, keep
 from .keys import Key
 from .ledger import Lease
 from .models import find_losses, fit_reasoning
 from .policy import Target, read, refuse_losses, rename_settings, translate
 from .routing import show_route
 from .signals import release_models
-from .stops import StopCutter
+from .stop_sequences import StopCutter
+from .stored_responses import KeepingEncoder, Memory, keep
 from .tracing import begin_trace
 
 log = logging.getLogger("dragoman")

@@ -14,9 +14,9 @@ import pytest
 
 from dragoman.errors import OverloadedError, UnavailableError
 from dragoman.gateway.app import create_app
-from dragoman.gateway.kept import RESPONSE
 from dragoman.gateway.keys import Key, KeyRing, new_key
 from dragoman.gateway.store import ResponseStore
+from dragoman.gateway.stored_responses import RESPONSE
 from dragoman.messages import Assistant, User
 from tests.listed import Clock, Listed, speak
 from tests.waiting import poll, until

@@ -14,8 +14,8 @@ from ..wire import SERVER_CODECS
 from ..wire.fields import read_body
 from .access import Service
 from .exchange import read_headers
-from .kept import CONVERSATION, RESPONSE, NotKeptError, new_id
 from .store import ResponseStore
+from .stored_responses import CONVERSATION, RESPONSE, NotKeptError, new_id
 
 Page = Callable[[HttpAsked, str], Awaitable[Any]]
 _CODEC = SERVER_CODECS["responses"]
