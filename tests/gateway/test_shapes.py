@@ -10,8 +10,9 @@ import pytest
 
 from dragoman.events import MessageComplete, TextDelta
 from dragoman.gateway.app import create_app
+from dragoman.gateway.policy import Target, translate
 from dragoman.gateway.stop_sequences import StopCutter
-from dragoman.messages import Text
+from dragoman.messages import Text, User
 from dragoman.sim import Answer, Call, ScriptedProvider
 from dragoman.wire import SERVER_CODECS
 
@@ -181,3 +182,14 @@ def test_stop_sequence_is_found_across_chunk_boundaries(size: int) -> None:
         "".join([event.text for event in kept.feed(events) if isinstance(event, TextDelta)])
         == "ends with ST"
     )
+
+
+def test_marks_for_the_prompt_cache_are_not_sent_to_another_wire() -> None:
+    codec = SERVER_CODECS["anthropic"]
+    block = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": [block]}]}
+    asked = codec.decode(body)
+    assert asked.request.config.cache is not None
+    made = translate(asked, codec, Target("m", frozenset({"bedrock"})))
+    assert (made.request.messages, made.request.config.cache) == ((User("Hi"),), None)
+    assert [warning.code for warning in made.warnings] == ["cache_control_dropped"]
