@@ -190,7 +190,7 @@ def show(records: list[Any]) -> list[Any]:
     for end in ends:
         fields = msgspec.to_builtins(end)
         if fields.get("error_class") == "cancelled":
-            del fields["error_message_redacted"]  # a gateway says that the client hung up
+            del fields["error_message_redacted"]  # a gateway reports that the client hung up
         found.append({name: value for name, value in fields.items() if name not in OWN})
     return found
 

@@ -128,7 +128,7 @@ class Section(Fields):
 
         Reject keys that are neither fields, except those of ``without``, nor in ``more``. Fields
         that are not strings, numbers, booleans, choices or lists of strings are left to the
-        caller. A number out of its bounds is an error in the words of the field's description.
+        caller. The error about a number out of its bounds quotes the field's description.
         """
         known = [each for each in fields(struct) if each.name not in without]
         self.allow(*[each.name for each in known], *more)

@@ -151,7 +151,7 @@ async def test_large_request_is_read_in_a_thread(
 
         monkeypatch.setattr(exchange, name, run)
 
-    for name in ("_parse", "prepare", "check_request", "translate"):
+    for name in ("_parse", "read", "check_request", "translate"):
         watch(name)
     answer = await post(
         APP, "openai", bodies(messages=[HI, {**HI, "content": "a" * size}])["openai"]

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from dragoman.capabilities import Capabilities
 from dragoman.errors import ProviderError
+from dragoman.gateway.policy import Target, read, translate
 from dragoman.messages import Request
 from dragoman.validate import check_request
 from dragoman.wire import CODECS, SERVER_CODECS
@@ -45,14 +46,14 @@ def compare(wire: str, asked: Body, path: str = "") -> Outcome:
     bodies.
     """
     try:
-        read = _read_request(wire, asked, path)
-        if isinstance(read, Outcome):
-            return read
+        request = _read_request(wire, asked, path)
+        if isinstance(request, Outcome):
+            return request
         quirks = {**QUIRKS.get(wire, {}), **_endpoint_of(wire, asked)}
         codec = CODECS[wire].connect(
-            read.model or "m", "http://127.0.0.1:9", quirks, Capabilities()
+            request.model or "m", "http://127.0.0.1:9", quirks, Capabilities()
         )
-        encoded = codec.encode(read)
+        encoded = codec.encode(request)
     except ProviderError as error:
         return Outcome("refused", (re.sub(r"\[\d+\]|\d+|'[^']*'", "", error.message)[:80],))
     if encoded.warnings:
@@ -67,12 +68,13 @@ def _read_request(wire: str, asked: Body, path: str) -> Request | Outcome:
     represent.
     """
     codec = SERVER_CODECS[wire]
-    read = codec.decode(json.dumps(asked).encode(), path)
-    lost = {warning.code for warning in read.warnings}
-    request = read.with_extras()
+    found = read(codec, asked, path)
+    target = Target(found.request.model, frozenset({wire}), has_limit=True)
+    made = translate(found, codec, target)
+    lost = {warning.code for warning in (*found.warnings, *made.warnings)}
     if not lost:
-        check_request(request, history=False)
-    return Outcome("reported", tuple(sorted(lost))) if lost else request
+        check_request(made.request, history=False)
+    return Outcome("reported", tuple(sorted(lost))) if lost else made.request
 
 
 def _endpoint_of(wire: str, asked: Body) -> dict[str, Any]:
@@ -516,9 +518,17 @@ STEPS: dict[str, list[Callable[[Body], Body]]] = {
 }
 
 
+DEFAULT_CHOICES = ({"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": False})
+EMPTY = ("documents", "additionalModelRequestFields")  # fields that mean nothing when empty
+
+
 def normalise(wire: str, body: Body) -> Body:
     """Return a normalised body; two bodies that every server treats alike become equal."""
     plain: Body = json.loads(json.dumps(drop_nulls(body)))
+    without = ["tool_choice"] * (plain.get("tool_choice") in DEFAULT_CHOICES)
+    without += ["parallel_tool_calls"] * (not plain.get("tools"))
+    without += [name for name in EMPTY if plain.get(name) in ([], {})]
+    plain = {name: value for name, value in plain.items() if name not in without}
     for step in STEPS[wire]:
         plain = step(plain)
     return plain
@@ -548,6 +558,12 @@ REASONS: dict[str, str] = {
     ),
     r"messages\[\]\.content$": (
         "one text with a mark is a list of one block; a document in a result is its JSON"
+    ),
+    r"response_format\.json_schema\.description": "an empty description is not sent",
+    r"messages$": "an empty message of the assistant is not sent",
+    r"reasoning\.summary": "a summary is asked for by a setting of the provider",
+    r"tools\[\]\.functionDeclarations\[\]\.parameters\..*(nullable|type)": (
+        "a value that may be null is described as JSON Schema does"
     ),
     r"response_format\.json_schema\.name": (
         "an empty name is refused by most servers: a hash of the schema stands in"

@@ -126,7 +126,7 @@ LEAST = {
     "openai": (0.99, 3600),
     "anthropic": (0.98, 900),
     "gemini": (0.91, 725),
-    "responses": (0.99, 1000),
+    "responses": (0.93, 1000),
     "ollama": (0.97, 75),
     "cohere": (0.90, 80),
     "bedrock": (0.97, 200),

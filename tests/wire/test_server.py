@@ -14,7 +14,7 @@ from dragoman.errors import (
     MalformedToolCallError,
     UnsupportedFeatureError,
 )
-from dragoman.events import Assembler, Event, Usage
+from dragoman.events import Assembler, Event, TextDelta, Usage
 from dragoman.messages import Opaque, RedactedThinking, Request, Thinking, Tool, User
 from dragoman.validate import Expectation
 from dragoman.wire import SERVER_CODECS, Asked
@@ -47,6 +47,13 @@ def test_cancelled_reply_is_sent_to_the_client_as_an_error(wire: str) -> None:
     assert b"cancelled" in write(wire, events, stream=True)
     with pytest.raises(CallCancelledError):
         write(wire, events, stream=False)
+
+
+def test_empty_text_does_not_open_another_block() -> None:
+    encoder = SERVER_CODECS["anthropic"].encoder(Asked(Request([User("Hi")], stream=True)))
+    sent = b"".join([encoder.feed(TextDelta("m", "R", 0, text)) for text in ("a", "", "b")])
+    assert sent.count(b'"content_block_start"') == 1
+    assert sent.count(b'"text_delta"') == 3
 
 
 def test_errors_have_the_types_of_the_messages_api() -> None:

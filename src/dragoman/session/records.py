@@ -31,7 +31,7 @@ def make_message(
 ) -> MessageRecorded:
     """Return the record of a reply: its id, model and cost, and the session's ids for its calls.
 
-    ``routing`` says how the provider was chosen. If that is a fallback, the record names the
+    ``routing`` is how the provider was chosen. If that is a fallback, the record lists the
     candidates that were skipped.
     """
     provider, model = attempt.find_served()

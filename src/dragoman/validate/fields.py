@@ -161,7 +161,7 @@ class Fields:
         value = self.take(name)
         return None if value is None else self.enter(name, value)
 
-    def inners(self, name: str, *, required: bool = False) -> list[Self]:
+    def inners(self, name: str, *, required: bool = False) -> Sequence[Self]:
         """Return a reader for each object in a list; no readers if an optional list is absent."""
         values = self.items(name, required=required)
         return [self.enter(f"{name}[{at}]", value) for at, value in enumerate(values or ())]

@@ -242,7 +242,7 @@ class ReplyEncoder(ABC):
 
     def feed(self, event: Event) -> bytes:
         """Return the bytes to send for one event; record what later events or the end need."""
-        if type(event) is TextDelta:
+        if isinstance(event, TextDelta):
             text = event.text
             if text and event.content_block_index == self.text_block:
                 return self.before_text + encode_json(text) + self.after_text
@@ -261,8 +261,7 @@ class ReplyEncoder(ABC):
         if isinstance(event, MessageStart):
             self.start = event
             return self.begin(event)
-        if isinstance(event, MessageComplete):
-            self.complete = event
+        self.complete = event
         return b""
 
     # --- methods for single events, which a wire overrides if it streams the event

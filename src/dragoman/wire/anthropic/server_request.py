@@ -7,6 +7,7 @@ blocks are kept unchanged, for an endpoint of this wire.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
@@ -300,7 +301,7 @@ def _read_instructions(holder: _Record, name: str, content: Any) -> list[System]
     return [message for message in messages if message.content]
 
 
-def _read_turns(turns: list[_Record]) -> list[Message]:
+def _read_turns(turns: Sequence[_Record]) -> list[Message]:
     messages: list[Message] = []
     for turn in turns:
         role, content = turn.need_text("role"), turn.take("content")
@@ -321,7 +322,7 @@ def _read_turns(turns: list[_Record]) -> list[Message]:
     return messages
 
 
-def _read_user(content: str | list[_Record]) -> list[Message]:
+def _read_user(content: str | Sequence[_Record]) -> list[Message]:
     if isinstance(content, str):
         return [User(content)]
     messages: list[Message] = []
@@ -437,7 +438,7 @@ def _read_source(source: _Record) -> tuple[Url | Inline, str | None]:
     return found
 
 
-def _read_assistant(content: str | list[_Record]) -> Assistant:
+def _read_assistant(content: str | Sequence[_Record]) -> Assistant:
     if isinstance(content, str):
         return Assistant(content)
     return Assistant([_read_said(record) for record in content])

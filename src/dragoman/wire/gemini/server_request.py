@@ -7,7 +7,7 @@ the same name that has no result yet. Both get an id that is derived from the po
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from ...errors import InvalidRequestError
@@ -146,7 +146,7 @@ class _Record(Record):
 
     rules: ClassVar = {"displayName": _HINT}
 
-    def inners(self, name: str, *, required: bool = False) -> list[Self]:
+    def inners(self, name: str, *, required: bool = False) -> Sequence[Self]:
         if isinstance(self.data.get(name), dict):
             self.data = {**self.data, name: [self.data[name]]}
         return super().inners(name, required=required)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import InvalidRequestError
@@ -151,7 +152,7 @@ class _Reader:
         self._waiting: list[tuple[str, str]] = []  # the names and ids of calls without a result
         self._ids: list[Any] = []  # the ids of all calls
 
-    def read(self, items: list[Record]) -> list[Message]:
+    def read(self, items: Sequence[Record]) -> list[Message]:
         calls = [call for item in items for call in item.inners("tool_calls")]
         self._ids = [call.data.get("id") for call in calls]
         return [self._message(item) for item in items]

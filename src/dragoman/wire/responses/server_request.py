@@ -6,6 +6,7 @@ for an endpoint of this wire.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -332,7 +333,7 @@ def _read_conversation(fields: Record) -> list[Message]:
     return [*system, *_read_items(fields.inners("input"))]
 
 
-def _read_items(items: list[Record]) -> list[Message]:
+def _read_items(items: Sequence[Record]) -> list[Message]:
     messages: list[Message] = []
     turn: list[AssistantBlock] = []
     for item in items:
