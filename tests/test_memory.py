@@ -16,7 +16,7 @@ import dragoman as d
 from tests.server import Connection, serve
 from tests.waiting import settle, until
 
-TIMES, SIZE = 5, 2_000
+TIMES, SIZE = 4, 1_000
 STACKS: dict[str, Callable[[d.Provider], d.Provider]] = {
     "alone": lambda model: model,
     "Observe": lambda model: d.Observe(model, lambda _: None),
@@ -30,7 +30,7 @@ CHUNK = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
 async def answer(connection: Connection) -> None:
     """Answer as the first part of the path names it."""
     way = connection.seen.path.split("/")[1].replace("%20", " ")
-    if way in ("429", "400", "401"):
+    if way in ("429", "400"):
         connection.reply(int(way), b'{"error": {"message": "no"}}')
     elif way == "not JSON":
         connection.reply(200, b"<html>")
@@ -44,10 +44,11 @@ async def answer(connection: Connection) -> None:
 
 @pytest.fixture
 def without_collector() -> Iterator[None]:
-    gc.collect()
+    gc.freeze()  # leave the objects of other tests out of the count
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 async def call(model: d.Provider, *, is_stream: bool) -> bool:
@@ -75,10 +76,17 @@ async def cancel(model: d.Provider, *, is_stream: bool) -> bool:
     return task.cancelled()
 
 
+async def flush(model: d.Provider) -> None:
+    await settle()
+    if isinstance(model, d.Observe):
+        await model.flush()
+
+
 @pytest.mark.usefixtures("without_collector")
-@pytest.mark.parametrize("stack", STACKS)
-@pytest.mark.parametrize("way", ["429", "400", "401", "not JSON", "cut", "hangs"])
-@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("way", ["429", "400", "not JSON", "cut", "hangs"])
+@pytest.mark.parametrize(
+    ("stack", "is_stream"), [("alone", False), *[(name, True) for name in STACKS]]
+)
 async def test_failed_call_is_freed_without_the_collector(
     way: str, stack: str, is_stream: bool
 ) -> None:
@@ -86,13 +94,12 @@ async def test_failed_call_is_freed_without_the_collector(
         url = f"{server.url}/{way.replace(' ', '%20')}/v1"
         async with STACKS[stack](d.connect("m", base_url=url, retries=0)) as model:
             fail = cancel if way == "hangs" else call
-            await fail(model, is_stream=is_stream)
+            await fail(model, is_stream=is_stream)  # what is kept once, such as prices
+            await flush(model)
             before = len(gc.get_objects())
             for _ in range(TIMES):
                 assert await fail(model, is_stream=is_stream)
             await until(lambda: server.in_flight == 0, "the end of the calls")
-            await settle()
-            if isinstance(model, d.Observe):
-                await model.flush()
+            await flush(model)
             # There are a dictionary and a list for each property.
             await until(lambda: len(gc.get_objects()) - before < TIMES * SIZE, "less garbage")
