@@ -31,6 +31,7 @@ from ..waiting import PATIENCE, until, virtual_time
 
 SECRET = "QSECRETQ"
 NONE = Sandbox(None, "for the test")
+PROGRAMS = ("/usr", "/etc", "/bin", "/lib", "/lib64")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 
@@ -48,7 +49,7 @@ async def bash(root: Path, command: str, sandbox: Sandbox | None = None, **setti
 
 def mounts(argv: list[str]) -> list[tuple[str, str]]:
     """Return the mounts in the command line of a sandbox in order, as (option, mount point)."""
-    taken = {"--tmpfs": 1, "--bind": 2, "--ro-bind": 2, "--dev": 1, "--proc": 1}
+    taken = {"--tmpfs": 1, "--bind": 2, "--ro-bind": 2, "--dev": 1, "--proc": 1, "--remount-ro": 1}
     head = argv[: argv.index("--chdir")]
     return [(part, head[at + taken[part]]) for at, part in enumerate(head) if part in taken]
 
@@ -141,7 +142,7 @@ def test_git_folder_is_mounted_read_only_in_the_sandbox(root: Path, name: str, k
     place.parent.mkdir(parents=True, exist_ok=True)
     place.mkdir() if kind == "folder" else place.write_text("gitdir: elsewhere\n")
     found = mounts(Sandbox("bwrap", "").wrap(["ls"], root))
-    assert found[-1] == ("--ro-bind", str(place))
+    assert found[-2:] == [("--ro-bind", str(place)), ("--remount-ro", "/")]
 
 
 def test_symbolic_link_named_git_does_not_escape_the_workspace(root: Path) -> None:
@@ -149,7 +150,22 @@ def test_symbolic_link_named_git_does_not_escape_the_workspace(root: Path) -> No
     (root / "sub").mkdir()
     (root / ".git").symlink_to(root / "real")
     (root / "sub" / ".git").symlink_to(root.parent)
-    assert mounts(Sandbox("bwrap", "").wrap(["ls"], root))[-1] == ("--ro-bind", str(root / "real"))
+    assert mounts(Sandbox("bwrap", "").wrap(["ls"], root))[-2] == ("--ro-bind", str(root / "real"))
+
+
+def test_only_folders_of_programs_are_visible_beside_the_workspace(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", "/")
+    monkeypatch.setattr(sys, "base_prefix", "/")
+    argv = Sandbox("bwrap", "").wrap(["ls"], root)
+    visible = {place for option, place in mounts(argv) if option == "--ro-bind"}
+    places = {"/", "/home", "/mnt", "/nix", "/opt", "/root", "/srv", "/var", "/var/lib"}
+    assert not places & visible
+    assert {"/usr", "/etc"} <= visible
+    everything = mounts(Sandbox("bwrap", "").wrap(["ls"], Path("/")))
+    assert ("--bind", "/") in everything
+    assert ("--remount-ro", "/") not in everything
 
 
 # --- commands that run in the sandbox ----------------------------------------------------------
@@ -164,13 +180,23 @@ async def test_commands_run_if_the_interpreter_is_behind_a_symbolic_link(
 
 
 @needs_sandbox
-async def test_sandboxed_command_cannot_reach_services_in_the_run_folder(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("visible", ["nowhere", "readable", "linked"])
+async def test_sandboxed_command_cannot_reach_services(
+    root: Path, monkeypatch: pytest.MonkeyPatch, visible: str
 ) -> None:
-    folder = Path("/run") if os.access("/run", os.W_OK) else root.parent.parent / "run"
-    folder.mkdir(exist_ok=True)
-    monkeypatch.setattr(sandbox_module, "_EMPTY", (str(folder),))
-    place = folder / f"dragoman-test-{os.getpid()}.sock"
+    folder = root.parent.parent / "service"
+    folder.mkdir()
+    (folder / "notes").write_text("it is here")
+    # An empty /tmp would hide the service: this one is in a folder of which the sandbox knows
+    # nothing, as /srv is.
+    monkeypatch.setattr(sandbox_module, "_EMPTY", ())
+    readable = [folder] if visible == "readable" else []
+    seen = folder
+    if visible == "linked":
+        seen = root.parent.parent / "link"
+        seen.symlink_to(folder)
+        monkeypatch.setattr(sandbox_module, "_SYSTEM", (*PROGRAMS, str(seen)))
+    place = folder / "a service.sock"
     heard: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as service:
         service.bind(str(place))
@@ -179,11 +205,13 @@ async def test_sandboxed_command_cannot_reach_services_in_the_run_folder(
         threading.Thread(target=_serve, args=(service, heard), daemon=True).start()
         connect = (
             f'{sys.executable} -c "import socket; '
-            f"socket.socket(socket.AF_UNIX).connect('{place}')\""
+            f"socket.socket(socket.AF_UNIX).connect('{seen}/{place.name}')\""
         )
         try:
-            said = await bash(root, connect)
-            assert "FileNotFoundError" in said
+            said = await bash(root, f"cat {seen}/notes; {connect}", readable=readable)
+            is_hidden = visible == "nowhere"
+            assert ("FileNotFoundError" if is_hidden else "ConnectionRefusedError") in said
+            assert ("it is here" in said) is not is_hidden
             assert heard == []
             # Without a sandbox the service can be reached.
             assert "exit code: 0" in await bash(root, connect, NONE)
@@ -219,8 +247,6 @@ async def test_sandboxed_command_cannot_read_files_in_the_home_folder(
     (home / "tools" / "list").write_text("readable")
     (root / "own.txt").write_text("mine")
     monkeypatch.setenv("HOME", str(home))
-    # Keep the temporary folder visible, because the home folder of this test is in it.
-    monkeypatch.setattr(sandbox_module, "_EMPTY", ("/run",))
     said = await bash(
         root,
         "grep -rs QSECRET .. $HOME; cat own.txt ~/tools/list; echo x > ~/x; echo; ls -A ~",
@@ -551,11 +577,17 @@ def test_doctor_command_tries_to_start_the_sandbox(
     assert code == (0 if all(active.values()) else 1)
     # Turn some protections off. The command must notice this, because it tests each protection
     # instead of trusting the options of the sandbox.
-    monkeypatch.setattr(sandbox_module, "_EMPTY", ())
+    place = root.parent / "service.sock"
+    monkeypatch.setattr(sandbox_module, "_SYSTEM", (*PROGRAMS, str(root.parent)))
     monkeypatch.setattr(sandbox_module, "list_homes", list)
+    monkeypatch.setattr(sandbox_module, "list_sockets", list)
     monkeypatch.setattr(sandbox_module, "find_version_control", lambda _: [])
-    _, said = doctor(root, "--json")
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(place))
+        _, said = doctor(root, "--json")
     found = {each["name"]: each for each in json.loads(said)["protections"]}
+    assert not found["services hidden"]["active"]
+    assert found["services hidden"]["detail"] == f"visible: {place}"
     assert not found["home hidden"]["active"]
     assert f"{root.parent}/secret" in found["home hidden"]["detail"]
     assert not found["version control read-only"]["active"]
@@ -565,7 +597,6 @@ def test_doctor_command_tries_to_start_the_sandbox(
 def test_doctor_command_reports_why_the_sandbox_does_not_start(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox_module, "_EMPTY", ())
     monkeypatch.setattr(sandbox_module, "find_version_control", lambda _: [Path("/nowhere/.git")])
     code, said = doctor(root)
     assert code == 1

@@ -389,7 +389,7 @@ def test_bubblewrap_allows_only_the_workspace_and_no_network(root: Path) -> None
     tool = BashTool(Workspace(root), sandbox=confined)
     assert tool.context() == {"cwd": str(root), "sandbox": "bubblewrap", "network": False}
     argv = confined.wrap(["bash", "-c", "ls"], root)
-    assert argv[:4] == ["/usr/bin/bwrap", "--ro-bind", "/", "/"]
+    assert argv[0] == "/usr/bin/bwrap"
     at = argv.index("--bind")
     assert argv[at : at + 3] == ["--bind", str(root), str(root)]
     # The empty /tmp is mounted first, so that it does not hide a workspace below /tmp.

@@ -148,8 +148,8 @@ class AgentOptions(Struct, kw_only=True):
     network: Annotated[bool, "Let commands in the sandbox use the network."] = False
     readable: Annotated[
         tuple[str, ...],
-        "A part of the home, such as ~/.cargo, that commands in the sandbox may read; may be "
-        "repeated.",
+        "A folder outside the workspace, such as ~/.cargo, that commands in the sandbox may "
+        "read; may be repeated.",
         option("PATH", type=click.Path(exists=True)),
     ] = ()
     system: Annotated[

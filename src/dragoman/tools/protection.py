@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from .process import clean_environment, run_process
-from .sandbox import Sandbox, find_sandbox, find_version_control, list_homes
+from .sandbox import Sandbox, find_sandbox, find_version_control, list_homes, list_sockets
 
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _INSTALL = "install bubblewrap (Debian and Ubuntu: apt install bubblewrap)"
@@ -85,7 +86,7 @@ async def _ends_daemons() -> bool:
 # This program runs inside the sandbox and prints what it can reach, as JSON.
 _PROBE = """
 import ctypes, json, os, socket, stat, sys
-homes, repositories = json.loads(sys.argv[1])
+homes, repositories, sockets = json.loads(sys.argv[1])
 def names(place):
     try: return os.listdir(place)
     except OSError: return []
@@ -96,8 +97,7 @@ status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({
     "read_only": all(os.statvfs(place).f_flag & os.ST_RDONLY for place in ("/", "/etc", "/usr")),
     "homes": {home: names(home) for home in homes},
-    "sockets": [name for base, _, found in os.walk("/run") for name in found
-                if is_socket(base + "/" + name)],
+    "sockets": [place for place in sockets if is_socket(place)],
     "repositories": [place for place in repositories if os.access(place, os.W_OK)],
     "interfaces": [name for _, name in socket.if_nameindex()],
     "processes": len([name for name in names("/proc") if name.isdigit()]),
@@ -123,7 +123,7 @@ def _confinement(sandbox: Sandbox, workspace: Path) -> list[Protection]:
         (not homes,
          f"visible: {', '.join(homes)}" if homes else "but for the workspace and the interpreter",
          "choose a workspace below the home, not the home itself"),
-        (not found["sockets"], f"{len(found['sockets'])} sockets below /run", bug), (not
+        (not found["sockets"], f"visible: {', '.join(found['sockets']) or 'none'}", bug), (not
         found["repositories"], f"writable: {', '.join(found['repositories']) or 'none'}", bug),
         (not outside, f"interfaces: {', '.join(outside) or 'only lo'}", "do not use --network"),
         (found["processes"] < 10, f"{found['processes']} processes visible", bug), (not
@@ -153,9 +153,10 @@ def _visible(homes: dict[str, list[str]], workspace: Path) -> list[str]:
 
 def _probe(sandbox: Sandbox, workspace: Path) -> dict[str, Any] | str:
     """Return what a command in the sandbox can reach, or the reason why the probe failed."""
-    looked_at = list_homes(), find_version_control(workspace)
+    services = [place for place in list_sockets() if not place.is_relative_to(workspace)]
+    looked_at = list_homes(), find_version_control(workspace), services
     places = [[str(each) for each in found] for found in looked_at]
-    argv = [sys.executable, "-I", "-S", "-c", _PROBE, msgspec.json.encode(places).decode()]
+    argv = [sys.executable, "-I", "-S", "-c", _PROBE, json.dumps(places)]
     with sandbox.open_filter() as descriptor:
         command = sandbox.wrap(argv, workspace, seccomp_fd=descriptor)
         passed = [descriptor] if descriptor is not None else []

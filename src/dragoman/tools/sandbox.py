@@ -1,9 +1,10 @@
 """Confine commands with bubblewrap: they can write only to the workspace.
 
-The rest of the disk is read-only, and there is no network by default. The home folder, ``/run``
-(where services listen on sockets) and the temporary folders are replaced by empty ones, which are
-discarded afterwards. Other processes, user namespaces and the system calls that ``seccomp`` blocks
-are unavailable. ``.git`` is read-only, because its hooks and settings could run programs later.
+Of the rest of the disk they see only the folders of installed programs, read-only and without the
+sockets of services. The home folder, ``/run`` and the temporary folders are empty ones, which are
+discarded afterwards. The network (by default), other processes, user namespaces and the system
+calls that ``seccomp`` blocks are unavailable. ``.git`` is read-only, because its hooks and
+settings could run programs later.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +27,14 @@ from .seccomp import build_filter
 _PROGRAM = "bwrap"
 # These options require bubblewrap 0.8 or later, installed without setuid.
 _NO_USERNS = ("--unshare-user", "--disable-userns")
-_EMPTY = ("/tmp", "/var/tmp", "/run", "/var/run")  # noqa: S108 - replaced by empty ones
+_EMPTY = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - replaced by empty ones
+# What programs need. In other folders services listen on sockets: in /var/lib, /opt, /nix/var ...
+_SYSTEM = (
+    "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys",
+    # on NixOS every program is found through a link in /run
+    "/nix/store", "/gnu/store", "/run/current-system",
+    "/var/lib/ca-certificates",  # on openSUSE a link in /etc leads here
+)  # fmt: skip
 # If the workspace is or contains the home folder, that folder cannot be hidden; then only these
 # parts of the home are hidden.
 _PRIVATE = (
@@ -67,18 +76,22 @@ class Sandbox(Struct, frozen=True):
     ) -> list[str]:
         """Return the command that runs ``argv`` confined, or ``argv`` itself without a sandbox.
 
-        ``readable`` lists folders below the user's home that the command may read, although the
-        rest of the home is hidden. ``seccomp_fd`` is an inherited descriptor from which bubblewrap
-        reads the system call filter; see ``open_filter``.
+        ``readable`` lists further folders that the command may read, such as some below the user's
+        home. ``seccomp_fd`` is an inherited descriptor from which bubblewrap reads the system call
+        filter; see ``open_filter``.
         """
         if self.program is None:
             return list(argv)
-        kept = [Path(sys.base_prefix), Path(sys.prefix), *readable]
-        mounts = _list_mounts(workspace, kept, network=network)
+        # The prefix of /bin/python is / in some versions of Python.
+        prefixes = [Path(each) for each in (sys.base_prefix, sys.prefix) if each != "/"]
+        mounts = _list_mounts(workspace, [*prefixes, *readable], network=network)
         # A mount hides what is below it, so parents come first.
         ordered = sorted(mounts, key=lambda mount: len(Path(mount[-1]).parts))
+        if workspace != Path("/"):
+            # bubblewrap starts with an empty folder as /, in which it makes the mount points
+            ordered.append(("--remount-ro", "/"))
         return [
-            self.program, "--ro-bind", "/", "/", *[part for mount in ordered for part in mount],
+            self.program, *[part for mount in ordered for part in mount],
             "--chdir", str(workspace), "--unshare-all", *(["--share-net"] if network else []),
             *self.options, *(["--seccomp", str(seccomp_fd)] if seccomp_fd is not None else []),
             "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--", *argv,
@@ -110,12 +123,10 @@ _Mount = tuple[str, ...]  # bubblewrap options; the last one is the mount point
 def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) -> list[_Mount]:
     homes = list_homes()
     covered = [home for home in homes if home.is_relative_to(workspace)]
-    empty = [Path(place) for place in _EMPTY]
-    hidden = [place for place in empty if place.is_dir() and not place.is_symlink()]
-    hidden += [home for home in homes if home not in covered]
-    # Name resolution needs a file that is often below /run; on NixOS every program is found
-    # through a link there.
-    kept = [*readable, Path("/run/current-system")]
+    empty = [*_EMPTY, *[home for home in homes if home not in covered]]
+    system = [Path(place) for place in _SYSTEM]
+    kept = [*[place for place in system if not place.is_relative_to(workspace)], *readable]
+    # Name resolution needs a file that is often below /run.
     kept += [Path("/etc/resolv.conf").resolve()] if network else []
     # A symbolic link in the workspace, such as .venv, cannot be a mount point, so the target of
     # the link is mounted.
@@ -123,9 +134,9 @@ def _list_mounts(workspace: Path, readable: Sequence[Path], *, network: bool) ->
     return [
         ("--dev", "/dev"),
         ("--proc", "/proc"),
-        *[("--tmpfs", str(place)) for place in hidden],
-        *[("--ro-bind", str(place), str(place)) for place in kept
-          if place.exists() and any(place.is_relative_to(each) for each in hidden)],
+        *[("--tmpfs", str(place)) for place in empty],
+        *[("--ro-bind", str(place), str(place)) for place in dict.fromkeys(kept) if place.exists()],
+        *_hide_sockets(kept, workspace),
         ("--bind", str(workspace), str(workspace)),
         *_hide_private(covered, workspace),
         *[("--ro-bind", str(place), str(place)) for place in find_version_control(workspace)],
@@ -142,6 +153,18 @@ def _hide_private(homes: Sequence[Path], workspace: Path) -> list[_Mount]:
     ]
 
 
+def _hide_sockets(folders: Sequence[Path], workspace: Path) -> list[_Mount]:
+    """Return the mounts that hide the sockets of services in visible folders."""
+    opened = [socket for socket in list_sockets() if not socket.is_relative_to(workspace)]
+    # A folder such as /bin may be a link, so a socket can be visible in several places.
+    return [
+        ("--ro-bind", "/dev/null", str(folder / socket.relative_to(target)))
+        for folder, target in [(folder, folder.resolve()) for folder in folders]
+        for socket in opened
+        if socket.is_relative_to(target)
+    ]
+
+
 def list_homes() -> list[Path]:
     """Return the home folders named by the environment and by the user database, if they exist."""
     found = [Path.home().resolve()]
@@ -151,6 +174,23 @@ def list_homes() -> list[Path]:
 
         found.append(Path(pwd.getpwuid(os.getuid()).pw_dir).resolve())
     return [home for home in dict.fromkeys(found) if home.is_dir() and home != Path("/")]
+
+
+def list_sockets() -> list[Path]:
+    """Return the UNIX sockets on disk that a process of this machine has opened."""
+    try:
+        lines = os.fsdecode(Path("/proc/net/unix").read_bytes()).split("\n")
+    except OSError:
+        return []
+    names = {name for line in lines for name in line.split(maxsplit=7)[7:]}
+    return sorted(Path(os.path.realpath(name)) for name in names if _is_socket(name))
+
+
+def _is_socket(name: str) -> bool:
+    try:
+        return name.startswith("/") and stat.S_ISSOCK(os.stat(name).st_mode)  # noqa: PTH116
+    except OSError:  # it is in a folder of another user, so a command cannot open it either
+        return False
 
 
 def find_version_control(workspace: Path) -> list[Path]:

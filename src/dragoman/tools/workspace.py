@@ -469,8 +469,8 @@ def workspace_tools(
 ) -> list[ExecutableTool]:
     """Return five tools that read, list, search and edit files, and run commands, in a folder.
 
-    In the sandbox the home folder contains only the workspace, the interpreter and the
-    ``readable`` folders.
+    In the sandbox commands see only the workspace, the interpreter, the folders of installed
+    programs and the ``readable`` folders.
     """
     workspace = Workspace(root)
     files = _Files(workspace)
