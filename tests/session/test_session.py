@@ -87,6 +87,17 @@ async def test_records_of_a_run_match_the_documentation(log: SqliteLog) -> None:
     assert not [step.notes for step in to_steps(records) if step.notes]
 
 
+@pytest.mark.parametrize("action", ["allow", "ask", "deny"])
+def test_rule_with_a_path_is_refused_if_its_tools_name_no_paths(action: Any) -> None:
+    provider = Listed()
+    rule = Rule(action, "lo*", path="secrets/**", name="keep out")
+    complaint = "the rule 'keep out' has a path, but look never names paths; use arguments instead"
+    with pytest.raises(ValueError, match=f"^{complaint}$"):
+        Session(provider, [look, note], Policy([rule]))
+    Session(provider, [note], Policy([rule]))  # one policy may serve sessions with other tools
+    Session(provider, [look], Policy([Rule(action, "lo*", arguments={"word": "secrets/*"})]))
+
+
 async def test_each_record_has_its_actor_and_payload(log: SqliteLog) -> None:
     two = propose(call("look", call_id="a", word="ox"), call("note", call_id="b", text="!"))
     policy = Policy([Rule("allow", side_effect=["read"], name="reading")])

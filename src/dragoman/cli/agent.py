@@ -278,7 +278,9 @@ async def _run(
             for rule in policy.find_idle(
                 [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
             ):
-                view.note(
+                # The session accepts a rule about tools that it does not have. A rule for this
+                # command is then a mistake, because the tools that name paths are always there.
+                raise click.UsageError(
                     f"the rule {rule.label!r} never matches: no tool that it is about names paths"
                 )
             session = await _open_session(provider, tools, policy, log, settings, options)

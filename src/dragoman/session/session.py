@@ -75,7 +75,8 @@ class Session(Displayed, Generic[Parsed]):
             outcome = await session.run("Find out why the tests fail and fix them.")
 
     Without a log the records are kept in memory, in ``session.log``, and are lost with the
-    process. Without a policy only tools with ``side_effect="none"`` run without asking.
+    process. Without a policy only tools with ``side_effect="none"`` run without asking. A rule with
+    a path about tools that never name paths is a ``ValueError``.
 
     ``run`` loops until the model answers without a tool call, a budget is exhausted, or ``cancel``
     is called; ``step`` runs one turn. A provider's error is recorded and raised, and the session
@@ -116,6 +117,7 @@ class Session(Displayed, Generic[Parsed]):
         self.provider = provider
         self.tools = gather_tools(tools)
         self.policy = Policy([_HARMLESS]) if policy is None else policy
+        _check_rules(self.policy, self.tools)
         self.budget = budget or Budget()
         self.id = session_id or f"session_{new_ulid()}"
         self._owned = open_log(log) if isinstance(log, str | Path) else None
@@ -539,3 +541,16 @@ def _load(log: EventLog, session: str) -> State:
     if state.root is None:
         raise SessionError(f"there is no session {session!r} in this log")
     return state
+
+
+def _check_rules(policy: Policy, tools: Toolbox) -> None:
+    """Raise ``ValueError`` for a rule that would not stop the calls that it is about."""
+    for rule in policy.find_idle(
+        [(tool.name, tool.side_effect, tool.names_paths) for tool in tools]
+    ):
+        about = [tool.name for tool in tools if rule.is_about(tool.name, tool.side_effect)]
+        if about:
+            raise ValueError(
+                f"the rule {rule.label!r} has a path, but {', '.join(about)} never names paths; "
+                "use arguments instead"
+            )
