@@ -7,6 +7,7 @@ locked or the disk is full.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sqlite3
 import subprocess
@@ -173,6 +174,34 @@ async def test_calls_wait_for_a_locked_ledger_together_and_do_not_block_the_even
     assert {type(each) for each in found} == {OverloadedError}
     assert ledger.attempts == 1
     await writer.close()
+    ledger.close()
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("way", ["cancelled", "too late"])
+async def test_error_for_a_call_that_no_longer_waits_for_the_ledger_is_not_logged(
+    tmp_path: Path, way: str
+) -> None:
+    missed: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: missed.append(context["message"]))
+    ledger = Locked(tmp_path / "used.db")
+    writer = LedgerWriter(ledger, clock=ledger.clock)
+    call = asyncio.ensure_future(writer.admit(LIMITED, 60))
+    await until(lambda: ledger.attempts, "the first attempt")
+    if way == "cancelled":
+        call.cancel()
+    else:
+        with virtual_time():
+            await asyncio.sleep(2 * PATIENCE)
+    with pytest.raises((OverloadedError, asyncio.CancelledError)):
+        await call
+    ledger.go.set()
+    await writer.close()
+    await settle()
+    del call  # its error holds the frames, and they hold the future
+    gc.collect()
+    assert missed == []
     ledger.close()
 
 

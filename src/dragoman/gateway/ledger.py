@@ -418,14 +418,18 @@ class LedgerWriter:
             return self.ledger.admit(key, seconds, rates=self.limits is None)
         result: Future[str | None] = Future()
         self._put(_Admission(key, seconds, self._clock() + _BUSY_SECONDS, result))
+        waiting = asyncio.wrap_future(result)
         try:
             # stop waiting if the database hangs, although the ledger's thread still waits for it
             async with asyncio.timeout(2 * _BUSY_SECONDS):
-                return await asyncio.shield(asyncio.wrap_future(result))
+                await asyncio.wait([waiting])  # unlike await, this does not cancel the future
+            return waiting.result()
         except (asyncio.CancelledError, TimeoutError) as error:
             # The call no longer waits, but the thread may still obtain a lease for it. Release
             # that lease.
             result.add_done_callback(lambda done: self._give_back(done, key))
+            # Read the error, or asyncio logs that it was never retrieved.
+            waiting.add_done_callback(lambda done: done.exception())
             if isinstance(error, TimeoutError):
                 raise _overloaded() from error
             raise
