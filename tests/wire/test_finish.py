@@ -59,3 +59,14 @@ def test_tested_finish_reasons_equal_those_of_the_codec(wire: str) -> None:
     module = importlib.import_module(f"dragoman.wire.{wire}.reply")
     read = module.READ if wire == "openai" else {**module.FINISH, **getattr(module, "_READ", {})}
     assert read == ENDS[wire]
+
+
+@pytest.mark.parametrize("wire", sorted(CODECS))
+def test_unknown_finish_reason_is_an_error_without_an_exception(wire: str) -> None:
+    codec = CODECS[wire].connect(MODEL, BASE_URL, None, Capabilities())
+    body = json.dumps(reply(wire, "Hi", finish="NOT_INVENTED_YET")).encode()
+    heard = decode(codec, plain_request(stream=False), [body], judged=False)
+    assert heard.error is None
+    assert heard.response is not None
+    found = (heard.response.text, heard.response.finish_reason, heard.response.finish_raw)
+    assert found == ("Hi", "error", "NOT_INVENTED_YET")
