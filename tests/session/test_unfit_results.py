@@ -1,4 +1,4 @@
-"""Test that a session continues whatever values its tools return."""
+"""Test that a session continues whatever its tools return and its model proposes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dragoman import Policy, Rule, RuntimeConfig, Session
-from dragoman.log import SqliteLog
-from dragoman.messages import Document, Image, Inline, Text, Url
+from dragoman.log import MemoryLog, SqliteLog
+from dragoman.messages import Assistant, Document, Image, Inline, Opaque, Text, Url
 from dragoman.tools import Observation, tool
 
-from ..listed import reply
+from ..listed import Listed, reply, speak
 from .playing import call, propose, served
 
 PNG = base64.b64encode(b"\x89PNG picture").decode()
@@ -48,3 +48,44 @@ async def test_session_continues_after_any_kind_of_tool_result(
         )
         outcome = await session.run("Go.")
         assert (outcome.outcome, outcome.text) == ("completed", "Done.")
+
+
+def nest(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "gemini", "openai"])
+async def test_session_continues_and_resumes_after_a_deeply_nested_call(wire: str) -> None:
+    @tool(side_effect="read")
+    def look(places: list[Any]) -> str:
+        """Look at places."""
+        return f"{len(places)} places"
+
+    provider = served(
+        wire, propose(call("look", places=nest(130))), reply("Done."), reply("Again.")
+    )
+    given: Any = [look], Policy([Rule("allow")]), MemoryLog()
+    session = Session(provider, *given, config=RuntimeConfig(max_tokens=9))
+    assert (await session.run("Go.")).text == "Done."
+    resumed = await Session.resume(
+        provider, *given, session.id, config=RuntimeConfig(max_tokens=9)
+    )
+    assert (await resumed.run("Go on.")).text == "Again."
+    sent = resumed.messages[1]
+    assert isinstance(sent, Assistant)
+    assert sent.tool_calls[0].arguments == {
+        "note": "[left out: the value is nested more than 128 levels deep]"
+    }
+
+
+async def test_session_continues_after_a_deeply_nested_block_of_the_provider() -> None:
+    provider = Listed(speak(lambda out: out.whole(Opaque({"found": nest(130)}))), "Done.")
+    session = Session(provider, [], Policy([]), MemoryLog())
+    await session.run("Go.")
+    assert (await session.run("Go on.")).text == "Done."
+    sent = session.messages[1]
+    assert isinstance(sent, Assistant)
+    assert [type(block) for block in sent.content] == [Text]

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..errors import InvalidRequestError
 from ..events import ToolIntent
 from ..log import (
     CallCompleted,
@@ -33,7 +34,8 @@ from ..log import (
     ToolStarted,
     TurnStarted,
 )
-from ..messages import Assistant, Message, ToolCall, ToolResult
+from ..messages import Assistant, AssistantBlock, Message, Opaque, Text, ToolCall, ToolResult
+from ..validate.content import check_depth
 from .budget import Spending
 from .ids import ToolIds
 
@@ -212,7 +214,7 @@ class State:
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
     def _rename(self, entry: Sent, provider: str) -> Message:
-        said, message = entry.said, entry.message
+        said, message = entry.said, _flatten(entry.message)
         if not said.tool_ids:
             return message
         names = {
@@ -233,6 +235,29 @@ class State:
                 for block in message.content
             ]
         )
+
+
+def _flatten(message: Message) -> Message:
+    """Replace arguments and blocks that are nested too deeply for a request by a text."""
+    if not isinstance(message, Assistant):
+        return message
+    blocks = [_flatten_block(block) for block in message.content]
+    changed = any(new is not old for new, old in zip(blocks, message.content, strict=True))
+    return Assistant(blocks) if changed else message
+
+
+def _flatten_block(block: AssistantBlock) -> AssistantBlock:
+    try:
+        if isinstance(block, ToolCall):
+            check_depth(block.arguments, "the value")
+        elif isinstance(block, Opaque):
+            check_depth(block.data, "the value")
+    except InvalidRequestError as error:
+        note = f"[left out: {error.message}]"
+        if isinstance(block, ToolCall):
+            return replace(block, arguments={"note": note})
+        return Text(note)
+    return block
 
 
 _PROVIDER = re.compile(r"(?:\[[^\]]*\]|[^:]*)(?::\d+(?=:))?")
