@@ -31,6 +31,7 @@ from .runtime import (
     DEFAULT_OUTPUT_LIMIT,
     DEFAULT_TIMEOUT,
     ExecutableTool,
+    FailureKind,
     Observation,
     ToolFailure,
 )
@@ -178,6 +179,8 @@ class McpServer:
         if self._client is None or self._owner is None or self._owner.done():
             raise ToolFailure("lost", f"{self.label}: the connection is closed")
         asking = asyncio.ensure_future(self._client.call_tool(name, dict(arguments)))
+        # Raise the failure outside of ``except``. Otherwise the library's exception, which may
+        # quote the headers, would stay attached to it as its context.
         try:
             # If the connection is lost, the call never ends, but the task that owns the connection
             # does. Wait for both.
@@ -188,12 +191,22 @@ class McpServer:
         except ToolFailure:
             raise
         except Exception as error:
-            message = f"{self.label}: {type(error).__name__}: {scrub(str(error), self._secrets)}"
-            raise ToolFailure("crashed", message) from (None if self._secrets else error)
+            failure = self._fail("crashed", f"{type(error).__name__}: {error}", error)
         finally:
             if not asking.done():
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
+        raise failure
+
+    def _fail(self, kind: FailureKind, message: str, cause: Exception) -> ToolFailure:
+        """Return a failure without secrets.
+
+        It has no cause if the server is at a URL: the cause may have the request as an attribute,
+        and with it the URL and the headers.
+        """
+        failure = ToolFailure(kind, scrub(f"{self.label}: {message}", self._secrets))
+        failure.__cause__ = None if isinstance(self._target, str) else cause
+        return failure
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
         # The program's standard error is not shown. Its end is kept, to explain a failed start.
@@ -211,10 +224,8 @@ class McpServer:
                 if not ready.done():
                     pipe.close_write_end()
                     await asyncio.wait([pipe.ended], timeout=1)
-                    message = f"{self.label}: {_innermost(error)}{_quote_end(complaints)}"
-                    failure = ToolFailure("not_started", scrub(message, self._secrets))
-                    failure.__cause__ = None if self._secrets else error
-                    ready.set_exception(failure)
+                    message = f"{_innermost(error)}{_quote_end(complaints)}"
+                    ready.set_exception(self._fail("not_started", message, error))
 
     async def _connect(self, stack: contextlib.AsyncExitStack, errors_to: int) -> Any:
         # Importing the library takes half a second, which only users of MCP should pay.
