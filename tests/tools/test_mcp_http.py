@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -31,7 +33,7 @@ USUAL = {
 Answer = Callable[[web.Request, Any], Any]
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def serve(method: str, answer: Answer) -> AsyncIterator[McpServer]:
     """Serve MCP over HTTP; ``answer`` answers the requests for one method."""
 
@@ -84,3 +86,90 @@ async def test_failure_has_no_secret_on_any_attribute_of_its_chain(method: str) 
         shown = f"{error!r} {error} {error.args} {vars(error)}"
         assert TOKEN not in shown
         assert KEY not in shown
+
+
+def stream(part: bytes, kind: str) -> Answer:
+    """Return an answer that repeats a part until the client closes the connection."""
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": kind})
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(part)
+        return response
+
+    return lambda request, _: send(request)
+
+
+def compressed(request: web.Request, request_id: Any) -> Any:
+    async def send() -> web.Response:
+        said = {"jsonrpc": "2.0", "id": request_id, "result": {"text": "x" * 5_000_000}}
+        data = gzip.compress(json.dumps(said).encode())
+        return web.Response(
+            body=data,
+            headers={"Content-Encoding": "gzip", "Content-Type": "application/json"},
+        )
+
+    return send()
+
+
+def result(**fields: Any) -> Answer:
+    return lambda request, _: {"result": fields}
+
+
+def pages(request: web.Request, _: Any) -> Any:
+    tool = {**TOOL, "description": "x" * 1_000_000}
+    return {"result": {"tools": [tool], "nextCursor": "more"}}
+
+
+EMPTY = {"type": "text", "text": ""}
+PARAMETERS = {"level": "info", "data": "x" * 60_000}
+NOTE = {"jsonrpc": "2.0", "method": "notifications/message", "params": PARAMETERS}
+EVENT = f"data: {json.dumps(NOTE)}\n\n".encode()
+LONG = "more than 4,194,304 bytes"
+EXCESS: dict[str, tuple[Answer, str]] = {
+    "endless JSON": (stream(b"[" + b" " * 65536, "application/json"), LONG),
+    "endless events": (stream(EVENT, "text/event-stream"), "ended without"),
+    "gzip": (compressed, "the reply is compressed"),
+    "1,001 tools": (result(tools=[TOOL] * 1001), "length <= 1000"),
+    "1,001 texts": (result(content=[EMPTY] * 1001), "length <= 1000"),
+}
+
+
+@pytest.mark.parametrize("method", ["initialize", "tools/list", "tools/call"])
+@pytest.mark.parametrize("name", EXCESS)
+async def test_excessive_reply_is_refused_while_it_arrives(name: str, method: str) -> None:
+    answer, reason = EXCESS[name]
+    async with serve(method, answer) as server:
+        with pytest.raises(ToolFailure, match=reason):
+            await call(server)
+
+
+async def test_pages_of_tools_are_limited_together() -> None:
+    async with serve("tools/list", pages) as server:
+        with pytest.raises(ToolFailure, match="4,194,304 bytes of them"):
+            await call(server)
+
+
+async def test_calls_continue_after_an_excessive_reply() -> None:
+    answers = iter([result(content=[EMPTY] * 1001), result(content=[EMPTY] * 1000)])
+    async with (
+        serve("tools/call", lambda *given: next(answers)(*given)) as server,
+        server,
+    ):
+        box = Toolbox(server.tools)
+        with pytest.raises(ToolFailure):
+            await box.execute("look", {})
+        assert (await box.execute("look", {})).content == "\n" * 999
+
+
+async def test_events_with_too_many_blocks_are_refused() -> None:
+    async def send(request_id: Any) -> web.Response:
+        said = {"jsonrpc": "2.0", "id": request_id, "result": {"content": [EMPTY] * 1001}}
+        text = f"data: {json.dumps(said)}\n\n"
+        return web.Response(text=text, content_type="text/event-stream")
+
+    async with serve("tools/call", lambda _, request_id: send(request_id)) as server:
+        with pytest.raises(ToolFailure, match="more than 1,000 blocks"):
+            await call(server)

@@ -25,6 +25,7 @@ import msgspec
 from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
+from .mcp_http import MAX_ITEMS, MAX_REPLY, open_http
 from .pins import AcceptChange, ToolPins
 from .process import KeptOutput, open_pipe, supervise
 from .runtime import (
@@ -47,7 +48,6 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NAME_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'"
 _SHOWN = 60  # characters of a rejected tool name to show
 _SHORTEST_SECRET = 8
-_READ_TIMEOUT = 300.0  # the read timeout in seconds: a server may hold a stream of events open
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _MAX_REASONS = 20
 
@@ -236,30 +236,14 @@ class McpServer:
                 "not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'"
             ) from None
         if isinstance(self._target, str):
-            return await stack.enter_async_context(
-                Client(await self._open_http(stack, self._target))
-            )
+            transport = await open_http(stack, self._target, self._headers, self._start_timeout)
+            return await stack.enter_async_context(Client(transport))
         command, *rest = supervise([os.fspath(part) for part in self._target])
         parameters = StdioServerParameters(
             command=command, args=rest, env=self._env, cwd=self._cwd
         )
         complaints = stack.enter_context(os.fdopen(os.dup(errors_to), "w"))
         return await stack.enter_async_context(Client(stdio_client(parameters, errlog=complaints)))
-
-    async def _open_http(self, stack: contextlib.AsyncExitStack, url: str) -> Any:
-        """Return a transport that sends the headers to the server's own origin only."""
-        import httpx2  # httpx2 is a dependency of the MCP library
-        from mcp.client.streamable_http import streamable_http_client
-
-        origin = _find_origin(url)
-
-        async def add_headers(request: Any) -> None:
-            if _find_origin(str(request.url)) == origin:
-                request.headers.update(self._headers)
-
-        patience = httpx2.Timeout(self._start_timeout, read=_READ_TIMEOUT)
-        http = httpx2.AsyncClient(timeout=patience, event_hooks={"request": [add_headers]})
-        return streamable_http_client(url, http_client=await stack.enter_async_context(http))
 
     async def _check_pins(self) -> None:
         """Remove new or changed tools that the caller does not accept; pin the others."""
@@ -332,10 +316,17 @@ class McpTool(ExecutableTool):
 
 async def _list(client: Any) -> list[Any]:
     found: list[Any] = []
+    size = 0
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor) if cursor else await client.list_tools()
         found += page.tools
+        size += len(page.model_dump_json())
+        if len(found) > MAX_ITEMS or size > MAX_REPLY:
+            raise ToolFailure(
+                "not_started",
+                f"it has more than {MAX_ITEMS:,} tools, or {MAX_REPLY:,} bytes of them",
+            )
         cursor = page.next_cursor
         if not cursor:
             return found
@@ -376,15 +367,6 @@ def _strip_scheme(value: str) -> str:
     return re.sub(r"^(?:bearer|basic|token)\s+", "", value, flags=re.IGNORECASE)
 
 
-def _find_origin(url: str) -> tuple[str, str, int | None]:
-    parts = urlsplit(url)
-    return (
-        parts.scheme,
-        (parts.hostname or "").lower(),
-        parts.port or {"http": 80, "https": 443}.get(parts.scheme),
-    )
-
-
 def _hide(value: Any, secrets: Sequence[str]) -> Any:
     """Return a value without the secrets: some servers repeat the headers they were sent."""
     if isinstance(value, str):
@@ -399,6 +381,8 @@ def _hide(value: Any, secrets: Sequence[str]) -> Any:
 
 def _observe(result: Any, secrets: Sequence[str] = ()) -> Observation:
     """Return a server's result as an observation; hide secrets, note unsupported content."""
+    if len(result.content) > MAX_ITEMS:
+        raise ToolFailure("unreadable", f"the result has more than {MAX_ITEMS:,} blocks")
     blocks: list[UserBlock] = []
     for item in result.content:
         if item.type == "text":

@@ -1,0 +1,110 @@
+"""The connection to an MCP server at a URL, with bounds on what the server may send.
+
+A reply is counted while it arrives, because the MCP library reads a complete reply of any size,
+decompresses it and builds about fifty bytes of objects from each byte of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct
+
+MAX_REPLY = 4 * 1024 * 1024
+"""How many bytes a reply may have, with all its events; the MCP library limits one to 1 MiB."""
+MAX_ITEMS = 1000
+"""How many tools a server may have, and how many blocks a result."""
+
+_READ_TIMEOUT = 300.0  # the read timeout in seconds: a server may hold a stream of events open
+_Items: TypeAlias = Annotated[tuple[msgspec.Raw, ...], Meta(max_length=MAX_ITEMS)]
+
+
+class _Result(Struct):
+    content: _Items = ()
+    tools: _Items = ()
+
+
+class _Reply(Struct):
+    result: _Result | None = None
+
+
+async def open_http(
+    stack: contextlib.AsyncExitStack, url: str, headers: Mapping[str, str], patience: float
+) -> Any:
+    """Return a transport that sends the headers to the server's own origin only."""
+    import httpx2  # httpx2 is a dependency of the MCP library
+    from mcp.client.streamable_http import streamable_http_client
+
+    class Bounded(httpx2.AsyncByteStream):
+        """The body of a response. An excess is a ``StreamError``, which ends only one call."""
+
+        def __init__(self, response: httpx2.Response) -> None:
+            self._headers, self._body = response.headers, response.stream
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return _bound(self._headers, self._body, httpx2.StreamError)
+
+        async def aclose(self) -> None:
+            await self._body.aclose()  # type: ignore[union-attr]
+
+    origin = _find_origin(url)
+
+    async def add_headers(request: httpx2.Request) -> None:
+        if _find_origin(str(request.url)) == origin:
+            request.headers.update(headers)
+
+    async def bound(response: httpx2.Response) -> None:
+        response.stream = Bounded(response)
+
+    http = httpx2.AsyncClient(
+        headers={"Accept-Encoding": "identity"},
+        timeout=httpx2.Timeout(patience, read=_READ_TIMEOUT),
+        event_hooks={"request": [add_headers], "response": [bound]},
+    )
+    return streamable_http_client(url, http_client=await stack.enter_async_context(http))
+
+
+async def _bound(
+    headers: Mapping[str, str], body: Any, error: type[Exception]
+) -> AsyncIterator[bytes]:
+    """Yield a body; raise ``error`` if it is compressed, too long or has too many items."""
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise error("the reply is compressed, although the request asked for no compression")
+    is_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
+    size, kept = 0, bytearray()
+    async for part in body:
+        size += len(part)
+        if size > MAX_REPLY:
+            raise error(f"the reply has more than {MAX_REPLY:,} bytes")
+        if is_stream:
+            yield part
+        else:
+            kept += part
+    wrong = _find_excess(kept)
+    if wrong is not None:
+        raise error(wrong)
+    if kept:
+        yield bytes(kept)
+
+
+def _find_excess(body: bytearray) -> str | None:
+    try:
+        msgspec.json.decode(body, type=_Reply)
+    except msgspec.ValidationError as error:
+        return str(error)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # the library reports what is not JSON
+    return None
+
+
+def _find_origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return (
+        parts.scheme,
+        (parts.hostname or "").lower(),
+        parts.port or {"http": 80, "https": 443}.get(parts.scheme),
+    )
