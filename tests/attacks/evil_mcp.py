@@ -69,6 +69,8 @@ def serve(mode: str, seconds: str = "") -> None:
             )
         elif method == "tools/list":
             send({"id": number, "result": {"tools": list_tools(mode)}})
+        elif mode == "deaf" and method == "tools/call":
+            os.execvp("sleep", ["sleep", seconds])  # it never reads its standard input again
         elif method and number is not None:
             send({"id": number, "result": {"content": [{"type": "text", "text": "ok"}]}})
 

@@ -1,5 +1,5 @@
 """Test MCP servers that offer invalid tools, change a tool, flood standard error, or leave
-background processes behind.
+processes behind.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,33 @@ async def test_background_processes_of_a_server_do_not_outlive_it() -> None:
         assert len(_sleeping(seconds)) == 1
     try:
         await until(lambda: not _sleeping(seconds), "the end of the daemon")
+    finally:
+        for process in _sleeping(seconds):
+            process.kill()
+
+
+_HOLDER = """
+import asyncio, sys
+from dragoman.tools import McpServer
+
+async def hold():
+    async with McpServer(sys.argv[1:]) as server:
+        await server.call("echo", {})
+
+asyncio.run(hold())
+"""
+
+
+async def test_a_server_that_hangs_ends_when_its_holder_is_killed() -> None:
+    seconds = f"5{os.getpid()}"
+    command = [sys.executable, str(Path(__file__).with_name("evil_mcp.py")), "deaf", seconds]
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, *command]) as holder:
+        try:
+            await until(lambda: _sleeping(seconds), "the call that hangs")
+        finally:
+            holder.kill()
+    try:
+        await until(lambda: not _sleeping(seconds), "the end of the server")
     finally:
         for process in _sleeping(seconds):
             process.kill()

@@ -151,7 +151,7 @@ def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
     """Return the command that runs ``argv`` under a supervisor, where the platform supports one.
 
     ``control`` is the descriptor of the supervisor's control socket. Without this socket,
-    descendants are killed when the command ends.
+    descendants are killed when the command ends or the thread that started it ends.
     """
     if not _CAN_SUPERVISE:
         return list(argv)
@@ -160,7 +160,7 @@ def supervise(argv: Sequence[str], control: int | None = None) -> list[str]:
         "-I",
         "-S",
         str(_SUPERVISOR),
-        "-" if control is None else str(control),
+        str(-os.getpid() if control is None else control),
         *argv,
     ]
 

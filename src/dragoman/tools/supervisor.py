@@ -8,9 +8,9 @@ of them and kills them.
 
 Protocol over the inherited socket: the supervisor sends ``exit CODE`` or ``failed ERRNO`` (the
 command did not start). It then waits until the parent process closes the socket or dies, kills the
-remaining processes, and exits. Without a socket (``-``, for servers that a library starts), it
-kills them when the command ends or on SIGTERM. The program imports few modules, so that it starts
-fast.
+remaining processes, and exits. Without a socket (``-PARENT``, for servers that a library starts),
+it kills them when the command ends, on SIGTERM, or when the process ``PARENT`` dies. The program
+imports few modules, so that it starts fast.
 """
 
 import ctypes
@@ -20,24 +20,33 @@ import signal
 import sys
 import time
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE = 5.0  # seconds to keep killing descendants that fork as fast as they are killed
 
 
-def main(control: int | None, argv: list[str]) -> int:
-    """Run the command ``argv`` and kill its descendants when the socket ``control`` closes.
+def main(given: int, argv: list[str]) -> int:
+    """Run the command ``argv`` and kill its descendants when the socket ``given`` closes.
 
-    Report the end of the command on the socket. Return its exit code, if it has ended.
+    Report the end of the command on the socket. A negative ``given`` is the process id of the
+    parent instead, whose death has the same effect. Return the exit code of the command, if it has
+    ended.
     """
-    if control is not None:
-        os.set_inheritable(control, False)
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    control = given if given >= 0 else None
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     terminated: list[int] = []
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda number, _: terminated.append(number))
+    if control is not None:
+        os.set_inheritable(control, False)
+    else:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != -given:  # the parent died before this process asked for the signal
+            return 128 + signal.SIGTERM
     try:
         # Restore the signals that Python ignores, which the command would otherwise ignore too.
         command = os.posix_spawnp(
@@ -123,4 +132,4 @@ def _children() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(None if sys.argv[1] == "-" else int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
