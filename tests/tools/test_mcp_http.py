@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import json
@@ -14,7 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from dragoman.tools import McpServer, Toolbox, ToolFailure
 
-from ..waiting import PATIENCE
+from ..waiting import PATIENCE, virtual_time
 
 pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 
@@ -173,3 +174,20 @@ async def test_events_with_too_many_blocks_are_refused() -> None:
     async with serve("tools/call", lambda _, request_id: send(request_id)) as server:
         with pytest.raises(ToolFailure, match="more than 1,000 blocks"):
             await call(server)
+
+
+async def test_opening_a_silent_server_ends_at_its_deadline() -> None:
+    loop = asyncio.get_running_loop()
+    silence = asyncio.Event()
+
+    async def wait() -> web.Response:
+        await silence.wait()
+        return web.Response()
+
+    async with serve("initialize", lambda *_: wait()) as server:
+        with virtual_time():
+            began = loop.time()
+            with pytest.raises(ToolFailure, match="not ready after"):
+                await server.open()
+            assert loop.time() - began < PATIENCE + 5
+        silence.set()

@@ -158,11 +158,12 @@ class McpServer:
     async def close(self) -> None:
         """Close the connection, and stop the program if there is one."""
         owner, self._owner = self._owner, None
-        self._client = None
+        client, self._client = self._client, None
         if owner is None:
             return
         self._leave.set()
-        done, _ = await asyncio.wait([owner], timeout=10)
+        # a server that is still being opened does not notice that it should leave
+        done, _ = await asyncio.wait([owner], timeout=0 if client is None else 10)
         if not done:
             owner.cancel()
             await asyncio.wait([owner])
