@@ -23,6 +23,7 @@ from ..errors import (
     QuotaExceededError,
     TimedOutError,
     UnavailableError,
+    without_frames,
 )
 from ..events import Event, MessageComplete
 from ..messages import LossWarning, Request, new_ulid
@@ -237,7 +238,10 @@ class Exchange:
             self.service.release(self.held)
             self.held = 0
             account(self)
-            _forget_frames(self.error)
+            if self.error is not None:
+                # Its frames refer to the exchange, which refers to the error: the request would
+                # stay in memory until the cyclic collector runs.
+                without_frames(self.error)
             await release_models(models)
 
     async def _run(self, action: Action) -> None:
@@ -609,17 +613,6 @@ def _is_json(headers: Mapping[str, str], codec: ServerCodec) -> bool:
 def _echo(memory: Memory | None, asked: Asked) -> dict[str, Any]:
     """Return the request fields that the reply repeats."""
     return asked.echo if memory is None else memory.echo()
-
-
-def _forget_frames(error: BaseException | None) -> None:
-    """Drop the tracebacks of an error and its causes.
-
-    Their frames refer to the exchange, which refers to the error: without the cyclic collector,
-    the request's body would stay in memory.
-    """
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
 
 
 def _parse(bounds: Bounds, body: bytes) -> dict[str, Any]:
