@@ -574,3 +574,10 @@ def test_gemini_parts_with_thought_false_are_read_as_ordinary_parts() -> None:
     contents[0]["parts"] = [{"text": "Hi", "thought": True}]
     with pytest.raises(d.InvalidRequestError, match=r"contents\[0\].parts\[0\].thought"):
         SERVER_CODECS["gemini"].decode(body, "/v1beta/models/m:generateContent")
+
+
+def test_field_for_thinking_next_to_an_effort_becomes_an_extra_field() -> None:
+    thinking = {"type": "enabled", "clear_thinking": False}
+    for effort in ("max", "high"):
+        asked = decode("openai", reasoning_effort=effort, thinking=thinking)
+        assert asked.with_extras().config.extras["thinking"] == thinking

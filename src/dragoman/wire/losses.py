@@ -65,6 +65,14 @@ class FieldTable(Struct, frozen=True):
     extra_name: Callable[[str, str], str] = "{}.{}".format
     """Return the name in ``config.extras`` of a field, given the path of its object."""
 
+    def find_unread(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that ``Request`` does not represent."""
+        return {
+            name: value
+            for name, value in fields.items()
+            if name in self.rules and self.rules[name].effect != "read"
+        }
+
     def list_rules(self) -> dict[str, Rule]:
         """Return the rule of each field, by its path in the body."""
         nested = {

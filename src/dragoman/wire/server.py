@@ -95,7 +95,7 @@ class Asked(Struct, frozen=True):
         """
         if not self.has_more:
             return self.request
-        config, extras = self.request.config, dict[str, Any]()
+        config, extras = self.request.config, self.table.find_unread(self.own)
         for left in self.left:
             if left.rule.always and left.rule.effect == "refused":
                 raise UnsupportedFeatureError(f"{left.path}: {left.rule.what}")
