@@ -546,9 +546,10 @@ async def test_output_with_an_impossible_value_is_rejected_by_its_line(
     await run(prompts(3), out, Echo())
     out.write_text(out.read_text().replace(old, new, 1))
     edited = out.read_bytes()
-    with pytest.raises(OutputError, match=reason):
-        await run(prompts(3), out, Echo())
-    assert out.read_bytes() == edited
+    for retry_failed in (False, True):
+        with pytest.raises(OutputError, match=reason):
+            await run(prompts(3), out, Echo(), retry_failed=retry_failed)
+        assert out.read_bytes() == edited
 
 
 async def test_state_with_an_impossible_amount_is_rejected(out: Path) -> None:

@@ -358,24 +358,31 @@ def _recover(
     file: BinaryIO, path: Path, recovered: Recovered, kept: dict[int, bytes] | None
 ) -> None:
     """Read the rows of an earlier run, and cut off the incomplete last line that a crash left."""
-    end, damaged = 0, 0
+    end = 0
     file.seek(0)
-    for number, (data, row) in enumerate(read_saved(file), 1):
-        if isinstance(row, str) and (not data.endswith(b"\n") or b"\0" in data):
-            damaged = damaged or number
-            continue
-        if isinstance(row, str) or damaged:
-            reason = row if isinstance(row, str) else "the line is damaged"
-            raise OutputError(
-                f"{path}, line {damaged or number}, is not a result of a batch: {reason}; choose "
-                "another file, or start afresh"
-            )
+    for data, row in _read_whole(file, path):
         end += len(data)
         is_new = recovered.add(row)
         if kept is not None and is_new:
             kept[row.line] = data
     file.truncate(end)
     file.seek(0, os.SEEK_END)
+
+
+def _read_whole(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, Saved]]:
+    """Yield the results in a file up to an incomplete end; reject a line that is none."""
+    damaged = 0
+    for number, (data, row) in enumerate(read_saved(file), 1):
+        if isinstance(row, str) and (not data.endswith(b"\n") or b"\0" in data):
+            damaged = damaged or number
+        elif isinstance(row, str) or damaged:
+            reason = row if isinstance(row, str) else "the line is damaged"
+            raise OutputError(
+                f"{path}, line {damaged or number}, is not a result of a batch: {reason}; choose "
+                "another file, or start afresh"
+            )
+        else:
+            yield data, row
 
 
 def read_saved(file: BinaryIO) -> Iterator[tuple[bytes, Saved | str]]:
@@ -395,9 +402,7 @@ def drop_failures(path: Path) -> Decimal:
             continue
         with each.open("rb") as old, replace_file(each) as file:
             lock(old, each)
-            for data, row in read_saved(old):
-                if isinstance(row, str):
-                    continue
+            for data, row in _read_whole(old, each):
                 if not row.failed:
                     file.write(data)
                 elif row.cost_usd is not None:
