@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ..ports import find_free_port
 from .running import find_program, in_full_run, run_program
 
 pytestmark = [pytest.mark.exhaustive, in_full_run]
@@ -30,10 +30,7 @@ PROGRAM = Path(__file__).parent / "traced_agent.py"
 async def phoenix(where: Path) -> AsyncIterator[str]:
     """Run the Phoenix server and yield its address."""
     python = find_program("phoenix", "bin", "python")
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        port, grpc_port = first.getsockname()[1], second.getsockname()[1]
+    port, grpc_port = find_free_port(), find_free_port()
     settings = {
         "PHOENIX_WORKING_DIR": str(where),
         "PHOENIX_HOST": "127.0.0.1",

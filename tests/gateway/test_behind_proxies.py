@@ -20,6 +20,7 @@ import pytest
 
 from tests.waiting import arrival, until
 
+from ..ports import find_free_port
 from .hostile_requests import PIPELINED, REQUESTS, Echo, read_reply
 from .serving import serving
 
@@ -74,9 +75,7 @@ async def proxied(name: str, upstream: int, folder: Path) -> AsyncIterator[int]:
     """Run a proxy in front of a port; yield the port of the proxy."""
     binary = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin")
     assert binary is not None
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     text, arguments = PROXIES[name]
     settings = folder / "settings"
     settings.write_text(text.format(folder=folder, upstream=upstream, port=port))

@@ -23,10 +23,11 @@ from dragoman.cli import main
 from dragoman.gateway.metrics import Metrics
 from dragoman.log import PostgresLog
 
+from ..ports import find_free_port
 from ..server import Connection, answering, completion, serve
 from ..transport.certificates import Authority
 from ..waiting import arrival, poll, until
-from .test_serve import BODY, find_free_port, running, write_config
+from .test_serve import BODY, running, write_config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -37,11 +37,12 @@ from dragoman.gateway.tracing import Tracing, read_parent
 from dragoman.gateway.worker_metrics import MetricsFolder
 
 from ..listed import Listed, reply
+from ..ports import find_free_port
 from ..server import DONE, Connection, answering, chunk, completion, serve
 from ..waiting import arrival, patience, poll, until, virtual_time
 from .serving import raw, serving
 from .test_app import ANN, BODY, bearer, post
-from .test_serve import ask_health, find_free_port, running, write_config
+from .test_serve import ask_health, running, write_config
 
 KEYS = KeyRing([Key("ann", hash_key(ANN))])
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,6 +22,8 @@ from dragoman.cli.serve import _fit_open_files
 from dragoman.gateway.keys import hash_key
 from tests.server import Connection, completion, serve
 from tests.waiting import PATIENCE, arrival, poll, until
+
+from ..ports import find_free_port
 
 KEY = "dg-key"
 HASH = hash_key(KEY)
@@ -47,13 +48,6 @@ def write_keys(folder: Path, *lines: str) -> str:
         "\n".join(["keys:", "  ann:", f"    hash: {HASH}", *[f"    {line}" for line in lines], ""])
     )
     return str(file)
-
-
-def find_free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
 
 
 @contextlib.asynccontextmanager

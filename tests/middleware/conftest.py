@@ -12,13 +12,8 @@ import pytest
 
 from tests.waiting import block_until
 
+from ..ports import find_free_port
 from ..programs import require
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _wait_until_up(port: int, server: subprocess.Popen[bytes]) -> None:
@@ -36,7 +31,7 @@ class OwnRedis:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = _free_port()
+        self._port = find_free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"redis://127.0.0.1:{self._port}/0"
         self.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import dragoman as d
 import dragoman.local
 from dragoman.local import LocalServer, LocalServerError, find_model, pull_model
 
+from ..ports import find_free_port
 from ..waiting import arrival, block_until
 from .tiny import write_model
 
@@ -139,9 +139,7 @@ async def wait_until_ready(model: d.Provider, seen: set[type]) -> None:
 
 
 async def test_server_is_not_ready_while_the_model_is_loading() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = find_free_port()
     running = LocalServer((await asyncio.to_thread(pull_model)).path, alias="smol", port=port)
     running.launch()
     seen: set[type] = set()

@@ -23,6 +23,7 @@ from dragoman.session import Session
 from dragoman.tools import McpServer, Toolbox, ToolFailure
 
 from ..listed import Listed
+from ..ports import find_free_port
 from ..session.playing import call, of, propose
 from ..waiting import PATIENCE, until, virtual_time
 
@@ -93,9 +94,7 @@ async def test_tool_call_fails_if_the_mcp_server_has_ended(server: McpServer) ->
 
 
 async def test_mcp_server_at_a_url_receives_its_token(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     url, bearer = f"http://127.0.0.1:{port}/mcp", {"Authorization": f"Bearer {TOKEN}"}
     environment = {**os.environ, "MCP_EXPECTED": bearer["Authorization"]}
     command = [*COMMAND, "--http", str(port)]

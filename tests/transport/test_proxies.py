@@ -16,6 +16,7 @@ from dragoman.transport import Timeouts
 from dragoman.transport.connect import Proxy, find_proxy, parse_url
 from dragoman.wire import HttpRequest
 
+from ..ports import find_free_port
 from ..programs import require
 from ..waiting import arrival, until
 from .certificates import Authority, server_context
@@ -39,12 +40,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 # --- calls through a real proxy ----------------------------------------------------------------
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def _is_open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -53,21 +48,16 @@ def _is_open(port: int) -> bool:
 async def _start(
     program: str, folder: Path, password: str
 ) -> tuple[asyncio.subprocess.Process, int]:
-    """Start tinyproxy on a free port; try again if another process takes the port first."""
-    for _ in range(5):
-        port = _free_port()
-        lines = [f"Port {port}", "Listen 127.0.0.1", "Allow 127.0.0.1", 'ViaProxyName "tiny"']
-        lines += [f"BasicAuth ann {password}"] if password else []
-        (folder / "tinyproxy.conf").write_text("\n".join([*lines, ""]))
-        process = await asyncio.create_subprocess_exec(
-            program, "-d", "-c", str(folder / "tinyproxy.conf"), stdout=asyncio.subprocess.DEVNULL
-        )
-        await until(
-            lambda at=port, of=process: of.returncode is not None or _is_open(at), "tinyproxy"
-        )
-        if process.returncode is None:
-            return process, port
-    raise AssertionError("tinyproxy does not start")
+    port = find_free_port()
+    lines = [f"Port {port}", "Listen 127.0.0.1", "Allow 127.0.0.1", 'ViaProxyName "tiny"']
+    lines += [f"BasicAuth ann {password}"] if password else []
+    (folder / "tinyproxy.conf").write_text("\n".join([*lines, ""]))
+    process = await asyncio.create_subprocess_exec(
+        program, "-d", "-c", str(folder / "tinyproxy.conf"), stdout=asyncio.subprocess.DEVNULL
+    )
+    await until(lambda: process.returncode is not None or _is_open(port), "tinyproxy")
+    assert process.returncode is None
+    return process, port
 
 
 @contextlib.asynccontextmanager

@@ -370,7 +370,7 @@ def _recover(
 
 
 def _read_whole(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, Saved]]:
-    """Yield the results in a file up to an incomplete end; reject a line that is none."""
+    """Yield the results in a file up to an incomplete end; reject a line without a result."""
     damaged = 0
     for number, (data, row) in enumerate(read_saved(file), 1):
         if isinstance(row, str) and (not data.endswith(b"\n") or b"\0" in data):
