@@ -29,7 +29,9 @@ EXAMPLES: dict[str, list[tuple[type[d.ProviderError], int, str]]] = {
          "Invocation with on-demand throughput isn't possible / The model x was not found"),
         (d.UnsupportedContentError, 400,
          "An image is not supported / A document is not supported / Video is not supported"),
-        (d.UnsupportedFeatureError, 400, "Stop sequences are not supported"),
+        (d.UnsupportedFeatureError, 400,
+         "Stop sequences are not supported / The value at toolConfig.tools.0.toolSpec.inputSchema"
+         ".json.type must be one of the following: object."),
         (d.OverloadedError, 503,
          "The service has no capacity left / Bedrock is unable to process your request."),
     ],
@@ -92,7 +94,9 @@ EXAMPLES: dict[str, list[tuple[type[d.ProviderError], int, str]]] = {
         (d.UnsupportedFeatureError, 400,
          "unsupported_value / The model does not support the parameter top_k / The model does "
          "not support this tool_choice / The model does not support logprobs / top_k is not "
-         "supported with this model"),
+         "supported with this model / \"auto\" tool choice requires --enable-auto-tool-choice and "
+         "--tool-call-parser to be set / tools.function.parameters is not a valid moonshot "
+         "flavored json schema"),
         (d.OverloadedError, 503, "The server is at capacity / server_busy / There is no capacity"),
         (d.RateLimitError, 503, "rate_limit"),
     ],
@@ -101,7 +105,7 @@ EXAMPLES: dict[str, list[tuple[type[d.ProviderError], int, str]]] = {
          "exceed_context_size_error|The request is too large / context_length_exceeded"),
         (d.ContextOverflowError, 400,
          "The context window is full / The maximum context length is 512 / The available context "
-         "size is 512"),
+         "size is 512 / The context is too large / The number of tokens exceeds the limit"),
         (d.BillingError, 400, "billing_error|Pay first"),
         (d.QuotaExceededError, 400, "You have reached your specified API usage limits"),
         (d.AuthenticationError, 400,
@@ -119,6 +123,7 @@ EXAMPLES: dict[str, list[tuple[type[d.ProviderError], int, str]]] = {
          "document / The model does not support PDF / The model does not support audio / The "
          "model does not support vision / The model does not support multimodal messages / The "
          "model does not support this content block"),
+        (d.UnsupportedFeatureError, 400, "tools: this model does not support tool use"),
         (d.OverloadedError, 503, "The server is overloaded"),
     ],
     "gemini": [

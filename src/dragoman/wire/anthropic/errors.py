@@ -21,6 +21,7 @@ from ...errors import (
     RateLimitError,
     UnavailableError,
     UnsupportedContentError,
+    UnsupportedFeatureError,
 )
 from ..errors import Failure, Row, build_error, row
 
@@ -60,7 +61,11 @@ ROWS: tuple[Row, ...] = (
         ContextOverflowError,
     ),
     row("", r"prompt is too long|exceed context limit", ContextOverflowError),
-    row("400 413 422 500", r"context (window|length|size)", ContextOverflowError),
+    row(
+        "400 413 422 500",
+        r"context (window|length|size|is too large)|number of tokens exceeds",
+        ContextOverflowError,
+    ),
     # Errors about missing credit. The server reports some of them as an invalid request.
     _kind("billing_error", BillingError),
     row(
@@ -104,6 +109,8 @@ ROWS: tuple[Row, ...] = (
         r"|content block)",
         UnsupportedContentError,
     ),
+    # tools, or the schema of a tool, that the model does not support
+    row("400", r"not support.{0,40}tool|tools\.\d+\..{0,40}input_schema", UnsupportedFeatureError),
     # Overload, including errors that a proxy forwards inside its own error.
     row("429 500 503", r"overloaded|at capacity", OverloadedError),
 )

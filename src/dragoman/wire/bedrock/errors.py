@@ -50,7 +50,7 @@ ROWS: tuple[Row, ...] = (
         r"support.{0,40}(content block|s3Uri)|(image|document|video).{0,60}support",
         UnsupportedContentError,
     ),
-    row("400", r"n.t support", UnsupportedFeatureError),
+    row("400", r"n.t support|toolSpec\.inputSchema", UnsupportedFeatureError),
     row("429 500 503", r"overloaded|capacity|unable to process", OverloadedError),
 )
 

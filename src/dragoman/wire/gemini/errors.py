@@ -17,6 +17,7 @@ from ...errors import (
     QuotaExceededError,
     UnavailableError,
     UnsupportedContentError,
+    UnsupportedFeatureError,
 )
 from ...events import read_json
 from ..errors import Failure, Row, build_error, read_failure, read_retry_after, row
@@ -118,6 +119,8 @@ ROWS: tuple[Row, ...] = (
     row("400", r"unexpected model name format", InvalidModelError),
     row("404", r"cached?[ _]?content|requested URL", InvalidRequestError),
     row("404", r"", InvalidModelError),
+    # The schema of a tool has a part that Gemini does not support; another model may support it.
+    row("400", r"tools\[\d+\].function_?declarations", UnsupportedFeatureError),
     # Content that the model does not accept, or that the server cannot fetch from its URL.
     row("400", r"cannot fetch content from the provided URL", UnsupportedContentError),
     row("400", r"input modality is not (enabled|supported)", UnsupportedContentError),

@@ -142,11 +142,14 @@ ROWS: tuple[Row, ...] = (
     row("400 422", r"unsupported_(parameter|value)", UnsupportedFeatureError),
     row(
         "400 404 422",
-        r"not support(ed with this model|.{0,80}(parameter|response format|tool_choice|logprobs))",
+        r"not support(ed with this model|.{0,80}(parameter|response format|tool|logprobs))",
         UnsupportedFeatureError,
     ),
     row("400", r"model features .{0,40}not support", UnsupportedFeatureError),
-    row("500", r"requires --jinja", UnsupportedFeatureError),
+    row("400 500", r"requires --(jinja|enable-auto-tool-choice)", UnsupportedFeatureError),
+    # OpenAI, DeepSeek and Moonshot accept different parts of JSON Schema; another model may accept
+    # the same tool.
+    row("400", r"invalid schema for function|parameters is not a valid", UnsupportedFeatureError),
     # llama-cpp-python reports an invalid request with a 500. A retry would not help, so the error
     # is classified as an invalid request.
     row("500", r"\d validation errors?:", InvalidRequestError),
