@@ -1,9 +1,10 @@
 """Records of model calls, which ``Observe``, the log, the gateway and OpenTelemetry share.
 
 Every attempt to call a model produces a ``CallStarted``, then a ``CallCompleted`` or a
-``CallFailed``. A change of route is recorded as a ``RoutingSwitched``, and a change of the circuit
-breaker as a ``ProviderUnavailable`` or a ``ProviderRecovered``. The JSON of a record contains its
-``type``, and the log stores the record under the same type.
+``CallFailed``. The choice of a group is recorded as a ``RoutingChosen``, a change of route as a
+``RoutingSwitched``, and a change of the circuit breaker as a ``ProviderUnavailable`` or a
+``ProviderRecovered``. The JSON of a record contains its ``type``, and the log stores the record
+under the same type.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "Operation",
     "ProviderRecovered",
     "ProviderUnavailable",
+    "RoutingChosen",
     "RoutingSwitched",
     "Scope",
     "StopReason",
@@ -289,6 +291,18 @@ class RoutingSwitched(
     type: ClassVar[str] = "routing.switched"
 
 
+class RoutingChosen(Struct, frozen=True, tag="routing.chosen", omit_defaults=True):
+    """A group chose a candidate by its strategy; ``chosen`` is named ``provider:model``.
+
+    A group that tries its candidates in order writes no such record.
+    """
+
+    chosen: str
+    reason: str
+    request_id: str | None = None
+    type: ClassVar[str] = "routing.chosen"
+
+
 class ProviderUnavailable(
     Struct, frozen=True, tag="routing.provider_unavailable", omit_defaults=True
 ):
@@ -312,7 +326,12 @@ class ProviderRecovered(Struct, frozen=True, tag="routing.provider_recovered", o
 
 
 CallRecord: TypeAlias = (
-    CallStarted | CallFailed | RoutingSwitched | ProviderUnavailable | ProviderRecovered
+    CallStarted
+    | CallFailed
+    | RoutingChosen
+    | RoutingSwitched
+    | ProviderUnavailable
+    | ProviderRecovered
 )
 """The history of a reply: its failed attempts, and its switches to other candidates."""
 

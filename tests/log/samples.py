@@ -109,6 +109,7 @@ _GROUPS: dict[tuple[str, str], list[tuple[str, Any]]] = {
          logs.ModelSwapped("acme:large", "other:small", "the user asked", (LOSS,))),
         ("budget.exceeded",
          logs.BudgetExceeded("cost", Decimal("1.00"), Decimal("1.0425"), "USD")),
+        ("routing.chosen", logs.RoutingChosen("b:small", "weighted: its turn by weight", "r1")),
         ("routing.switched",
          logs.RoutingSwitched("acme:large", "b:small", "rate_limit", "rate_limit", "r1")),
         ("routing.provider_unavailable",

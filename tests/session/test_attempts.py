@@ -20,7 +20,7 @@ from dragoman.calls import TURN, CallCompleted, CallFailed, CallStarted, Routing
 from dragoman.events import Event, MessageComplete, MessageStart
 from dragoman.log import SqliteLog, read_uses
 from dragoman.messages import Assistant, Request, Text
-from dragoman.middleware import Fallback, Observe, Retry
+from dragoman.middleware import Fallback, NotConfigured, Observe, Retry, StrategyName
 from dragoman.prices import cost
 from dragoman.provider import Provider
 from dragoman.tokens import estimate_input_tokens
@@ -136,9 +136,39 @@ async def test_a_failed_attempt_is_billed_once_if_no_other_attempt_follows(log: 
     await waits.wait()
     await other.cancel()
     await running
-    for name in (session.id, other.id):
+    for name, billed in ((session.id, [True, False]), (other.id, [True])):
         failed = of(list(log.read(name)), "llm.call_failed")
-        assert [each.input_tokens is None for each in failed] == [False, True]
+        assert [each.input_tokens is not None for each in failed] == billed
+        assert len(of(list(log.read(name)), "llm.call_started")) == len(failed)
+
+
+@pytest.mark.parametrize(
+    ("first", "strategy", "routes"),
+    [
+        (Named(name="a", capabilities={"max_context_tokens": 1}), "fallback",
+         ["routing.switched"]),
+        (NotConfigured("a", "m", "set A"), "fallback", ["routing.switched"]),
+        (Named(BUSY("x"), name="a"), "fallback",
+         ["llm.call_failed", "routing.switched", "llm.call_started"]),
+        (Named(name="a"), "weighted", ["routing.chosen"]),
+    ],
+)  # fmt: skip
+async def test_each_start_of_a_call_to_a_group_has_one_end(
+    log: SqliteLog, first: Provider, strategy: StrategyName, routes: list[str]
+) -> None:
+    group = Fallback(
+        [first, Named("Yes.", name="b", model="mb")], strategy=strategy,
+        weights=[1, 5] if strategy == "weighted" else None,
+    )  # fmt: skip
+    session = Session(group, (), ALL, log)
+    await session.run("Go.")
+    records = list(log.read(session.id))
+    kinds = [kind for kind in types(records) if kind.startswith(("llm.", "routing."))]
+    assert kinds == ["llm.call_started", *routes, "llm.call_completed"]
+    [_, said] = of(records, "message.recorded")
+    assert said.routing.mode == "rule"
+    assert (said.routing.asked, said.routing.chosen) == (f"fallback:{first.model}", "b:mb")
+    assert said.routing.reason.startswith(strategy)
 
 
 async def test_requests_and_observers_receive_session_turn_and_metadata(log: SqliteLog) -> None:

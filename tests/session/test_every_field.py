@@ -303,6 +303,8 @@ async def fail(log: EventLog, seen: list[Any]) -> None:
     await session.run("Go.")
     clock.now += 301
     await session.run("Go on.")
+    others = [Listed("A.", name="a"), Listed("B.", name="b")]
+    await Session(Fallback(others, strategy="weighted"), (), ALL, log).run("Go.")
     for answer in (
         broken("Hal", ProviderError("cut", status=500)),
         speak(text("I "), finish="content_filter"),

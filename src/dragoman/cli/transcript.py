@@ -211,7 +211,7 @@ class Transcript:
         arrived = response or getattr(error, "response", None) or _rescue(attempt)
         attempt.answer = arrived
         attempt.stop(error or (asyncio.CancelledError() if arrived is None else None))
-        payloads: list[Payload] = [*(attempt.reply.history if attempt.reply is not None else ())]
+        payloads: list[Payload] = []
         if arrived is not None:
             is_kept = kept is not None
             said = make_message(attempt, arrived, watched.ends, self._routing, in_context=is_kept)
@@ -219,7 +219,8 @@ class Transcript:
                 payloads.append(replace(said, message=kept or arrived.message))
             for intent in [each.intent for each in watched.ends if each.intent is not None]:
                 payloads += intent, ToolIntentClosed(intent.id, _NOT_RUN, intent.tool_name)
-        self._write(*payloads, attempt.end(), turn=True, of_call=True)
+        *history, end = attempt.finish()
+        self._write(*history, *payloads, end, turn=True, of_call=True)
 
     # --- recording the session
 

@@ -22,6 +22,7 @@ from ..calls import (
     CallStarted,
     ProviderRecovered,
     ProviderUnavailable,
+    RoutingChosen,
     RoutingSwitched,
     StopReason,
 )
@@ -127,6 +128,7 @@ __all__ = [
     "ProviderRecovered",
     "ProviderUnavailable",
     "Routing",
+    "RoutingChosen",
     "RoutingSwitched",
     "Sensitivity",
     "Sent",

@@ -26,6 +26,7 @@ from ..calls import (
     CallStarted,
     ProviderRecovered,
     ProviderUnavailable,
+    RoutingChosen,
     RoutingSwitched,
 )
 from ..errors import quote
@@ -110,14 +111,15 @@ class TurnStarted(Struct, frozen=True, omit_defaults=True):
 class Routing(Struct, frozen=True, omit_defaults=True):
     """The choice of a model: which was chosen (``provider:model``), how and why.
 
-    The mode ``rule`` means that a fallback chose the model; ``passed_over`` has the reason for
-    each candidate that did not answer.
+    The mode ``rule`` means that a group chose the model that answered: ``asked`` is the group, and
+    ``passed_over`` has the reason for each candidate that did not answer.
     """
 
     mode: Literal["manual", "rule", "default"]
     chosen: str
     reason: str = ""
     passed_over: dict[str, str] = field(default_factory=dict)
+    asked: str = ""
 
 
 class MessageRecorded(Struct, frozen=True, omit_defaults=True):
@@ -382,6 +384,7 @@ Payload: TypeAlias = (
     | CallCompleted
     | CallFailed
     | LlmExchangeKept
+    | RoutingChosen
     | RoutingSwitched
     | ProviderUnavailable
     | ProviderRecovered
@@ -429,6 +432,7 @@ _ENTRIES = (
     Entry("llm.call_completed", CallCompleted, "agent", "pseudonymous"),
     Entry("llm.call_failed", CallFailed, "agent", "pseudonymous"),
     Entry("llm.exchange_kept", LlmExchangeKept, "agent", "private"),
+    Entry("routing.chosen", RoutingChosen, "system", "pseudonymous"),
     Entry("routing.switched", RoutingSwitched, "system", "pseudonymous"),
     Entry("routing.provider_unavailable", ProviderUnavailable, "system", "pseudonymous"),
     Entry("routing.provider_recovered", ProviderRecovered, "system", "pseudonymous"),
@@ -460,6 +464,7 @@ _OBSERVED = (
     CallStarted,
     CallCompleted,
     CallFailed,
+    RoutingChosen,
     RoutingSwitched,
     ProviderUnavailable,
     ProviderRecovered,

@@ -14,6 +14,7 @@ from ..calls import (
     CallStarted,
     ProviderRecovered,
     ProviderUnavailable,
+    RoutingChosen,
     RoutingSwitched,
     redact,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "RedisLimiter",
     "RedisStore",
     "Retry",
+    "RoutingChosen",
     "RoutingEvent",
     "RoutingSwitched",
     "SqliteStore",

@@ -22,6 +22,7 @@ from ..calls import (
     TURN,
     CallCompleted,
     CallFailed,
+    CallRecord,
     CallStarted,
     find_stop_reason,
     price_usage,
@@ -61,8 +62,8 @@ class Attempt:
     """
 
     __slots__ = (
-        "_clock", "_include_content", "_model", "_price", "_request", "answer", "at",
-        "began", "ended", "error", "first", "reply", "usage",
+        "_clock", "_include_content", "_price", "_request", "answer", "at", "began", "ended",
+        "error", "first", "model", "reply", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +76,7 @@ class Attempt:
         clock: Callable[[], float] = time.perf_counter,
         at: float | None = None,
     ) -> None:
-        self._model = model
+        self.model = model
         self._request = request
         self._price = price
         self._include_content = include_content
@@ -115,7 +116,7 @@ class Attempt:
 
     def start(self, estimate: int | None = None) -> CallStarted:
         """Return the record of the start; ``estimate`` is the number of input tokens."""
-        request, model = self._request, self._model
+        request, model = self._request, self.model
         return CallStarted(
             estimated_input_tokens=estimate,
             is_worker=request.metadata.get(IS_WORKER) == "true",
@@ -142,13 +143,26 @@ class Attempt:
         assert isinstance(record, CallFailed)
         return record
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the history of the call has its end.
+
+        A call that is cancelled in the pause after a failed attempt has ended with that failure.
+        """
+        return self.reply is not None and is_ended(self.reply.history)
+
+    def finish(self) -> list[CallRecord | CallEnd]:
+        """Return the records of the earlier attempts and of the end."""
+        history = self.reply.history if self.reply is not None else ()
+        return [*history] if self.is_ended else [*history, self.end()]
+
     def bill(self) -> dict[str, Any]:
         """Return the record fields for the usage so far and its cost."""
         usage = self._find_usage()
         if usage == Usage():
             return {}
         name, model = self.find_served()
-        sold_as = find_served(self._model, name, model).priced_as
+        sold_as = find_served(self.model, name, model).priced_as
         if self._price is None:
             bill = _try(sold_as.cost, usage)
         else:
@@ -157,7 +171,7 @@ class Attempt:
 
     def find_served(self) -> tuple[str, str]:
         """Return the names of the provider and the model that serve the call."""
-        inner, reply = self._model, self.reply
+        inner, reply = self.model, self.reply
         if reply is None:
             return inner.name, self._request.model or inner.model
         return reply.provider or inner.name, reply.model or inner.model
@@ -178,7 +192,7 @@ class Attempt:
         facts: dict[str, Any] = {
             "provider": provider,
             "model": model,
-            "server": find_served(self._model, provider, model).server,
+            "server": find_served(self.model, provider, model).server,
             "request_id": request.request_id,
             "at": self.at,
             "attempt": _read_number(request),
@@ -194,6 +208,12 @@ class Attempt:
                 facts["request"] = request
             return facts
         return facts | _describe_retrieval(request, content=self._include_content)
+
+
+def is_ended(history: Sequence[CallRecord]) -> bool:
+    """Return whether the last attempt in the history of a call has failed, and none followed."""
+    calls = [each for each in history if isinstance(each, CallStarted | CallFailed)]
+    return bool(calls) and isinstance(calls[-1], CallFailed)
 
 
 def make_end(

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from ..calls import ProviderRecovered, ProviderUnavailable, RoutingSwitched
+from ..calls import ProviderRecovered, ProviderUnavailable, RoutingChosen, RoutingSwitched
 from ..errors import (
     AuthenticationError,
     ContextOverflowError,
@@ -27,7 +27,7 @@ from ..prices import PricedAs
 from ..provider import AssembledReply, Messages, Model, Provider, Reply, ReplyProvider, Served
 from ..validate import find_refusal
 from ..wire import SwapPlan
-from .attempts import Attempt
+from .attempts import Attempt, is_ended
 from .availability import Admission, Availability
 from .layer import Wrapper, walk
 from .strategy import HALF_LIFE, StrategyName, make_strategy
@@ -121,7 +121,7 @@ class Fallback(Wrapper):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._candidates = _check_candidates(candidates)
-        self._strategy = make_strategy(
+        self.strategy = make_strategy(
             strategy, len(self._candidates), weights, clock=clock, half_life=half_life
         )
         self._clock = clock
@@ -143,7 +143,7 @@ class Fallback(Wrapper):
         return self._candidates
 
     def settings(self) -> Mapping[str, Any]:
-        shown = self._strategy.settings() if self._strategy.name != "fallback" else {}
+        shown = self.strategy.settings() if self.strategy.name != "fallback" else {}
         return {"name": self.name, **shown}
 
     async def serve(self, request: Any, served: Served) -> AsyncGenerator[list[Event], None]:
@@ -161,8 +161,11 @@ class Fallback(Wrapper):
             refusal, admission = self._admit(candidate, asked)
             if refusal is None and admission is not None:
                 attempt = Attempt(candidate, asked)
-                if served.history:
+                if is_ended(served.history):
                     served.record(None, attempt.start())
+                if self.strategy.name != "fallback":
+                    chosen = _target(candidate), self.strategy.reason, request.request_id
+                    served.record(None, RoutingChosen(*chosen))
                 call = _Dispatched(self, number, candidate.open(asked))
                 served.reply = attempt.reply = call.reply
                 try:
@@ -191,6 +194,10 @@ class Fallback(Wrapper):
                     call.end()
             assert refusal is not None
             passed.append((candidate, *refusal))
+        if is_ended(
+            served.history
+        ):  # the last candidate was not called, and its end is the call's
+            served.record(None, Attempt(candidate, asked).start())
         _, _, last = passed.pop()
         _add_notes(last, passed)
         raise last
@@ -244,12 +251,12 @@ class Fallback(Wrapper):
         eligible = [
             number for number, candidate in enumerate(self._candidates) if self._may_go(candidate)
         ]
-        order = self._strategy.order(self._candidates, eligible, request)
+        order = self.strategy.order(self._candidates, eligible, request)
         if len(order) == len(self._candidates):
             return order
         rest = [number for number in range(len(self._candidates)) if number not in order]
         # keep unavailable candidates in the order, so that skipping them is recorded
-        if self._strategy.name == "fallback":
+        if self.strategy.name == "fallback":
             return sorted([*order, *rest])
         return [*order, *rest]
 
@@ -325,18 +332,18 @@ class _Dispatched:
         self.reply = reply
         self.answered = False
         self.failed = False
-        owner._strategy.began(number)
+        owner.strategy.began(number)
 
     def answer(self) -> None:
         """Report the first event of the call to the strategy."""
         if not self.answered:
             self.answered = True
-            self._owner._strategy.answered(self._number, self._owner._clock() - self._began)
+            self._owner.strategy.answered(self._number, self._owner._clock() - self._began)
 
     def end(self) -> None:
         """Report the end of the call to the strategy."""
         seconds = self._owner._clock() - self._began
-        self._owner._strategy.ended(self._number, seconds, failed=self.failed)
+        self._owner.strategy.ended(self._number, seconds, failed=self.failed)
 
 
 def _check_candidates(candidates: Any) -> tuple[Provider, ...]:

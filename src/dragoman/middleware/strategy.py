@@ -45,6 +45,8 @@ class Strategy(ABC):
     """
 
     name: StrategyName
+    reason: str
+    """Why the first candidate of the order is chosen, for the records of a call."""
 
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that ``describe`` shows."""
@@ -68,6 +70,7 @@ class Strategy(ABC):
 
 class _InOrder(Strategy):
     name = "fallback"
+    reason = "fallback: the first candidate that can answer and does"
 
     def order(
         self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request
@@ -79,6 +82,7 @@ class _Weighted(Strategy):
     """Smooth weighted round-robin, as in nginx: a candidate's calls are spread evenly."""
 
     name = "weighted"
+    reason = "weighted: its turn by weight"
 
     def __init__(self, weights: Sequence[float]) -> None:
         self._weights = weights
@@ -100,6 +104,7 @@ class _Weighted(Strategy):
 
 class _LeastBusy(Strategy):
     name = "least_busy"
+    reason = "least_busy: the fewest calls in flight for its weight"
 
     def __init__(self, weights: Sequence[float]) -> None:
         self._weights = weights
@@ -134,6 +139,7 @@ class _LowestLatency(Strategy):
     """
 
     name = "lowest_latency"
+    reason = "lowest_latency: the shortest time to its first event"
 
     def __init__(self, count: int, clock: Callable[[], float], half_life: float) -> None:
         self._half_life = half_life
@@ -178,6 +184,7 @@ class _LowestLatency(Strategy):
 
 class _Cheapest(Strategy):
     name = "cheapest"
+    reason = "cheapest: the lowest price of this request"
 
     def order(
         self, candidates: Sequence[Provider], eligible: Sequence[int], request: Request

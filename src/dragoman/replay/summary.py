@@ -27,6 +27,7 @@ from ..log import (
     PermissionRequested,
     ProviderRecovered,
     ProviderUnavailable,
+    RoutingChosen,
     RoutingSwitched,
     SessionFinished,
     SessionResumed,
@@ -320,6 +321,7 @@ _HEADLINES: dict[type, Callable[[Any], Headline]] = {
         f"{it.provider}:{it.model}, "
         + (f"not kept: {it.problem}" if it.problem else "the reply is kept"),
     ),
+    RoutingChosen: lambda it: Headline("routing", f"{it.chosen}: {it.reason}"),
     RoutingSwitched: lambda it: Headline("routing", f"{it.from_} to {it.to}: {it.reason}"),
     ProviderUnavailable: lambda it: Headline(
         "routing", f"{it.provider} gets no calls now: {it.trigger_reason}"

@@ -247,8 +247,7 @@ class Projector:
             raise
         finally:
             attempt.stop(failure)
-            history = attempt.reply.history if attempt.reply is not None else ()
-            for record in (*history, attempt.end()):
+            for record in attempt.finish():
                 await self._journal.write(record, parent=parent, turn=turn)
         response = stream.response
         if not response.text.strip():

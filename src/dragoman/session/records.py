@@ -9,6 +9,7 @@ from ..calls import STOP_REASONS, CallStarted, RoutingSwitched, count_usage
 from ..events import Response, ToolUseEnd, Usage
 from ..log import MessageRecorded, Routing
 from ..messages import Assistant, new_ulid
+from ..middleware import Fallback, walk
 from ..middleware.attempts import Attempt, CallEnd, make_end
 
 _COST = ("cost_usd", "pricing_version", "cost_unknown", "priced_as")
@@ -37,9 +38,10 @@ def make_message(
     provider, model = attempt.find_served()
     history = attempt.reply.history if attempt.reply is not None else ()
     skipped = {each.from_: each.reason for each in history if isinstance(each, RoutingSwitched)}
-    if skipped:
-        reason = "fallback: the first candidate that can answer and does"
-        routing = Routing("rule", routing.chosen, reason, skipped)
+    group = next((each for each in walk(attempt.model) if isinstance(each, Fallback)), None)
+    if group is not None:
+        chosen = f"{provider}:{model}"
+        routing = Routing("rule", chosen, group.strategy.reason, skipped, routing.chosen)
     cost = attempt.bill()
     return MessageRecorded(
         response.message,

@@ -140,7 +140,8 @@ class State:
         if isinstance(said.message, Assistant):
             if self.call is not None and said.request_id == self.call.started.request_id:
                 self.call.reply = said
-            asked = _provider_of(said.routing.chosen) if said.routing is not None else None
+            routing = said.routing
+            asked = None if routing is None else _provider_of(routing.asked or routing.chosen)
             for call_id, intent_id in said.tool_ids.items():
                 for name in {asked, said.provider} - {None}:
                     self.ids.issue(name or "", call_id, intent_id)

@@ -290,7 +290,8 @@ class Turn:
             if partial.message.content:
                 await self._write(message, call)
             await self._keep_raw(partial, call)
-        await self._write(attempt.end(), call)
+        if not attempt.is_ended:
+            await self._write(attempt.end(), call)
 
     async def _keep_raw(self, response: Response, parent: str) -> None:
         """Record the provider's own JSON, if it was received and the session has ``keep_raw``."""
