@@ -40,6 +40,29 @@ def list_tools(mode: str) -> list[dict[str, Any]]:
     return [TOOL, {**TOOL, "name": "other"}]
 
 
+def send_a_long_line() -> None:
+    for _ in range(40):
+        sys.stdout.write("x" * 1_000_000)
+
+
+def ping_without_reading() -> None:
+    # An answer repeats the id, so a few answers fill the pipe that is not read until the end.
+    for number in range(1000):
+        send({"id": f"{number} {'x' * 1000}", "method": "ping"})
+
+
+def ping_and_read() -> None:
+    answers = []
+    for number, method in enumerate(["ping", "sampling/createMessage"]):
+        send({"id": f"mine {number}", "method": method, "params": {}})
+        answers.append(json.loads(sys.stdin.readline()))
+    assert [answer["id"] for answer in answers] == ["mine 0", "mine 1"]
+    assert (answers[0]["result"], answers[1]["error"]["code"]) == ({}, -32601)
+
+
+EXCESS = {"line": send_a_long_line, "pings": ping_without_reading, "ping": ping_and_read}
+
+
 def serve(mode: str, seconds: str = "") -> None:
     if mode in ("flood", "flood-and-die"):
         for _ in range(128):
@@ -69,6 +92,9 @@ def serve(mode: str, seconds: str = "") -> None:
             )
         elif method == "tools/list":
             send({"id": number, "result": {"tools": list_tools(mode)}})
+        elif mode in EXCESS and method == "tools/call":
+            EXCESS[mode]()
+            send({"id": number, "result": {"content": [{"type": "text", "text": "done"}]}})
         elif mode == "deaf" and method == "tools/call":
             os.execvp("sleep", ["sleep", seconds])  # it never reads its standard input again
         elif method and number is not None:

@@ -4,6 +4,7 @@ processes behind.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import stat
@@ -18,7 +19,7 @@ import pytest
 from dragoman.log import SessionResumed, SessionStarted, SqliteLog
 from dragoman.replay import describe
 from dragoman.session import Session
-from dragoman.tools import McpServer, ToolChange, ToolFailure, ToolPins
+from dragoman.tools import McpServer, Toolbox, ToolChange, ToolFailure, ToolPins
 from dragoman.tools.process import KeptOutput
 
 from ..listed import Listed
@@ -127,6 +128,22 @@ async def test_a_server_that_hangs_ends_when_its_holder_is_killed() -> None:
     finally:
         for process in _sleeping(seconds):
             process.kill()
+
+
+EXCESS = {"line": "sent a line of more than 4,194,304 bytes", "pings": "done", "ping": "done"}
+
+
+@pytest.mark.parametrize("mode", EXCESS)
+async def test_memory_for_messages_of_a_program_is_limited(mode: str) -> None:
+    tasks = len(asyncio.all_tasks())
+    async with evil(mode, start_timeout=PATIENCE) as it:
+        try:
+            said = str((await Toolbox(it.tools).execute("echo", {})).content)
+        except ToolFailure as error:
+            said = str(error)
+        # A task for each request would wait to send its answer.
+        assert len(asyncio.all_tasks()) - tasks < 20
+    assert EXCESS[mode] in said
 
 
 def _sleeping(seconds: str) -> list[psutil.Process]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,7 @@ import pytest
 import dragoman as d
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.gateway.ledger import Ledger
 from tests.gateway.serving import serving
 from tests.gateway.upstream import write_reply
 from tests.server import Connection, serve
@@ -37,6 +39,7 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "bad tool": (400, {"tools": [*TOOLS, {"type": "function", "function": {"name": 5}}]}),
     "unknown model": (404, {"model": "nope", "tools": TOOLS}),
     "limit reached": (429, {"tools": TOOLS}),
+    "limit of all workers": (429, {"tools": TOOLS}),
     "loss rejected": (400, {"model": "strict", "tools": TOOLS, "seed": 1}),
     "upstream error": (429, {"model": "failing", "tools": TOOLS}),
     "no upstream": (502, {"model": "absent", "tools": TOOLS}),
@@ -72,9 +75,10 @@ def without_collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_collector")
 @pytest.mark.parametrize("way", WAYS)
-async def test_request_is_freed_without_the_collector(way: str) -> None:
+async def test_request_is_freed_without_the_collector(way: str, tmp_path: Path) -> None:
     status, body = WAYS[way]
-    limit = 1 if way == "limit reached" else None
+    limit = 1 if way.startswith("limit") else None
+    ledger = Ledger(tmp_path / "state.db") if way == "limit of all workers" else None
     ring = KeyRing([Key("ann", hash_key(SECRET), requests_per_minute=limit)])
     headers = {} if way == "without a key" else {"authorization": f"Bearer {SECRET}"}
     async with serve(answer) as upstream, aiohttp.ClientSession() as http:
@@ -86,7 +90,7 @@ async def test_request_is_freed_without_the_collector(way: str) -> None:
             "m", wire="anthropic", base_url=upstream.url, on_loss="reject"
         )
         models["absent"] = d.connect("m", base_url="http://127.0.0.1:1/v1")
-        async with serving(create_app(models, keys=ring)) as url:
+        async with serving(create_app(models, keys=ring, ledger=ledger)) as url:
 
             async def ask() -> int:
                 asked = {"model": "m", "messages": MESSAGES, **body}

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from dragoman.tools import McpServer, Toolbox, ToolFailure
 
-from ..waiting import PATIENCE, virtual_time
+from ..waiting import PATIENCE, settle, virtual_time
 
 pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
 
@@ -35,14 +35,21 @@ Answer = Callable[[web.Request, Any], Any]
 
 
 @contextlib.asynccontextmanager
-async def serve(method: str, answer: Answer) -> AsyncIterator[McpServer]:
-    """Serve MCP over HTTP; ``answer`` answers the requests for one method."""
+async def serve(
+    method: str, answer: Answer, pong: Callable[[], Any] | None = None
+) -> AsyncIterator[McpServer]:
+    """Serve MCP over HTTP; ``answer`` answers the requests for one method, ``pong`` answers the
+    client's answers.
+    """
 
     async def handle(request: web.Request) -> web.StreamResponse:
         asked = await request.json() if request.can_read_body else {}
         if "id" not in asked:
             return web.Response(status=202 if asked else 405)
         said = {"jsonrpc": "2.0", "id": asked["id"]}
+        if "method" not in asked and pong is not None:
+            await pong()
+            return web.Response(status=202)
         if asked["method"] == method:
             given = answer(request, asked["id"])
             return await given if not isinstance(given, dict) else web.json_response(said | given)
@@ -174,6 +181,31 @@ async def test_events_with_too_many_blocks_are_refused() -> None:
     async with serve("tools/call", lambda _, request_id: send(request_id)) as server:
         with pytest.raises(ToolFailure, match="more than 1,000 blocks"):
             await call(server)
+
+
+async def test_pings_whose_answers_are_not_read_start_no_tasks() -> None:
+    ping = b'data: {"jsonrpc": "2.0", "id": "mine", "method": "ping"}\n\n'
+    pongs, silence, tasks = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(500):
+            await response.write(ping)
+        await pongs.wait()
+        await settle()
+        tasks.append(len(asyncio.all_tasks()))
+        silence.set()
+        return response
+
+    def pong() -> Any:
+        pongs.set()
+        return silence.wait()
+
+    async with serve("tools/call", lambda request, _: send(request), pong) as server:
+        with pytest.raises(ToolFailure, match="ended without"):
+            await call(server)
+    assert tasks[0] < 50
 
 
 async def test_opening_a_silent_server_ends_at_its_deadline() -> None:

@@ -26,8 +26,9 @@ from ..errors import scrub
 from ..log import SideEffect
 from ..messages import Image, Inline, Text, Tool, UserBlock
 from .mcp_http import MAX_ITEMS, MAX_REPLY, open_http
+from .mcp_stdio import ProgramStream, answer_requests, open_program
 from .pins import AcceptChange, ToolPins
-from .process import KeptOutput, open_pipe, supervise
+from .process import KeptOutput, open_pipe
 from .runtime import (
     DEFAULT_OUTPUT_LIMIT,
     DEFAULT_TIMEOUT,
@@ -101,6 +102,7 @@ class McpServer:
         self._output_limit = output_limit
         self._start_timeout = start_timeout
         self._client: Any = None
+        self._program: ProgramStream | None = None
         self._owner: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
         self.tools: list[ExecutableTool] = []
@@ -205,6 +207,8 @@ class McpServer:
         It has no cause if the server is at a URL: the cause may have the request as an attribute,
         and with it the URL and the headers.
         """
+        if self._program is not None and self._program.excess is not None:
+            kind, message = "unreadable", self._program.excess
         failure = ToolFailure(kind, scrub(f"{self.label}: {message}", self._secrets))
         failure.__cause__ = None if isinstance(self._target, str) else cause
         return failure
@@ -231,20 +235,20 @@ class McpServer:
     async def _connect(self, stack: contextlib.AsyncExitStack, errors_to: int) -> Any:
         # Importing the library takes half a second, which only users of MCP should pay.
         try:
-            from mcp import Client, StdioServerParameters, stdio_client
+            from mcp import Client
         except ImportError:
             raise ToolFailure(
                 "not_started", "MCP servers need the extra: pip install 'dragoman[mcp]'"
             ) from None
         if isinstance(self._target, str):
             transport = await open_http(stack, self._target, self._headers, self._start_timeout)
-            return await stack.enter_async_context(Client(transport))
-        command, *rest = supervise([os.fspath(part) for part in self._target])
-        parameters = StdioServerParameters(
-            command=command, args=rest, env=self._env, cwd=self._cwd
-        )
-        complaints = stack.enter_context(os.fdopen(os.dup(errors_to), "w"))
-        return await stack.enter_async_context(Client(stdio_client(parameters, errlog=complaints)))
+        else:
+            argv = [os.fspath(part) for part in self._target]
+            self._program = await stack.enter_async_context(
+                open_program(argv, self._env, self._cwd, errors_to)
+            )
+            transport = contextlib.nullcontext((self._program, self._program))
+        return await stack.enter_async_context(Client(answer_requests(transport)))
 
     async def _check_pins(self) -> None:
         """Remove new or changed tools that the caller does not accept; pin the others."""

@@ -134,12 +134,12 @@ async def run_process(
             await asyncio.wait([pipe.ended for pipe in pipes], timeout=_GRACE)
         finally:
             if ours is None:
-                _signal_group(process.pid, signal.SIGKILL)
+                signal_group(process.pid, signal.SIGKILL)
             else:
                 ours.close()
                 # SIGCONT resumes a supervisor that the command has stopped
-                _signal_group(process.pid, signal.SIGCONT)
-            await asyncio.shield(_end(process))
+                signal_group(process.pid, signal.SIGCONT)
+            await asyncio.shield(end_process(process))
     out, err = kept
     texts = out.text(), err.text()
     return Finished(
@@ -197,13 +197,13 @@ async def _wait(
     return int(number) if report else await process.wait()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end_process(process: asyncio.subprocess.Process) -> None:
     """Wait for a process that was asked to exit, and kill it if it does not."""
     try:
         async with asyncio.timeout(_LAST_RESORT):
             await process.wait()
     except TimeoutError:
-        _signal_group(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
         await process.wait()
 
 
@@ -273,7 +273,8 @@ async def open_pipe(kept: KeptOutput) -> AsyncIterator[_Pipe]:
         transport.close()
 
 
-def _signal_group(pid: int, number: signal.Signals) -> None:
+def signal_group(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process group, unless it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 

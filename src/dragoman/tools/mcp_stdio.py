@@ -1,0 +1,149 @@
+"""The connection to an MCP server that is a program, with bounds on what the server may send.
+
+The MCP library's own connection keeps a line of any length, and starts a task for each message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Self
+
+from .mcp_http import MAX_REPLY
+from .process import clean_environment, end_process, signal_group, supervise
+
+_GRACE = 2.0  # seconds that a program has to end after its standard input was closed
+_METHOD_NOT_FOUND = -32601  # a code of JSON-RPC
+
+
+class _Stream:
+    """Have the methods that the MCP library calls on both streams of a connection."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Do nothing: the context manager of the connection closes it."""
+
+
+class ProgramStream(_Stream):
+    """The messages to and from a program, one in each line."""
+
+    def __init__(self, output: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._output, self._writer = output, writer
+        self.excess: str | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        from mcp.shared.message import SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
+        # The library starts a task for each message. Let the tasks of earlier messages end.
+        await asyncio.sleep(0)
+        try:
+            line = await self._output.readline()
+        except ValueError:
+            self.excess = f"it sent a line of more than {MAX_REPLY:,} bytes, and was closed"
+            raise StopAsyncIteration from None
+        if not line:
+            raise StopAsyncIteration
+        try:
+            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        except ValueError as error:
+            return error
+
+    async def send(self, item: Any) -> None:
+        import anyio  # anyio is a dependency of the MCP library
+
+        self._writer.write(
+            item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        )
+        self._writer.write(b"\n")
+        try:
+            await self._writer.drain()
+        except OSError:
+            raise anyio.BrokenResourceError from None
+
+
+class AnsweringStream(_Stream):
+    """Answer the requests of a server one after the other, and yield its other messages.
+
+    The library would start a task for each request: a server that sends many and does not read
+    the answers would fill the memory. A client that offers nothing knows only ``ping``.
+    """
+
+    def __init__(self, read: Any, write: Any) -> None:
+        self._read, self._write = read, write
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        from mcp.shared.message import SessionMessage
+        from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse
+
+        while True:
+            item = await anext(self._read)
+            message = getattr(item, "message", None)
+            if not isinstance(message, JSONRPCRequest):
+                return item
+            answer: Any = JSONRPCResponse(jsonrpc="2.0", id=message.id, result={})
+            if message.method != "ping":
+                error = ErrorData(code=_METHOD_NOT_FOUND, message="the client offers no methods")
+                answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
+            await self._write.send(SessionMessage(answer))
+
+    async def aclose(self) -> None:
+        await self._read.aclose()
+
+
+@contextlib.asynccontextmanager
+async def answer_requests(transport: Any) -> AsyncIterator[tuple[Any, Any]]:
+    """Open a connection of the MCP library whose requests from the server are answered here."""
+    async with transport as (read, write):
+        yield AnsweringStream(read, write), write
+
+
+@contextlib.asynccontextmanager
+async def open_program(
+    argv: Sequence[str], env: Mapping[str, str], cwd: str | None, errors_to: int
+) -> AsyncIterator[ProgramStream]:
+    """Start a program; yield the stream of its messages. The program ends with the context."""
+    output = asyncio.StreamReader(limit=MAX_REPLY)
+    read_end, write_end = os.pipe()
+    # The pipe is our own: with one of asyncio, a program that has ended counts as running until
+    # all of its output was read.
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_end, "rb", 0)
+    )
+    with contextlib.closing(transport):
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *supervise(argv), cwd=cwd, env=clean_environment(env), start_new_session=True,
+                stdin=asyncio.subprocess.PIPE, stdout=write_end, stderr=errors_to,
+            )  # fmt: skip
+        finally:
+            os.close(write_end)
+        assert process.stdin is not None
+        try:
+            yield ProgramStream(output, process.stdin)
+        finally:
+            process.stdin.close()
+            await asyncio.shield(_stop(process))
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    try:
+        async with asyncio.timeout(_GRACE):
+            await process.wait()
+    except TimeoutError:
+        signal_group(process.pid, signal.SIGTERM)
+    await end_process(process)
