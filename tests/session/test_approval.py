@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -258,12 +259,18 @@ async def test_call_is_denied_if_a_hook_defers_and_there_is_no_approver() -> Non
         ("print('yes')", "did not print JSON"),
         ("print(json.dumps({'allow': True}))", "unknown field"),
         ("print(json.dumps('yes'))", "Expected `object`"),
+        ("print('[' * 100_000)", "did not print JSON"),
+        ('sys.stdout.buffer.write(b\'{"allowed": true, "reason": "\\xff"}\')', "not UTF-8"),
+        ("for _ in range(64): print('x' * 1_000_000)", "printed more than 1048576 bytes"),
     ],
 )
 async def test_call_is_denied_if_the_hook_program_fails(
     tmp_path: Path, text: str, why: str
 ) -> None:
+    tracemalloc.start()
     records = await run(commands("ls"), hook(program(tmp_path, text)))
+    assert tracemalloc.get_traced_memory()[1] < 16_000_000
+    tracemalloc.stop()
     assert ran == []
     assert why in of(records, "permission.denied")[0].reason
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
@@ -21,7 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from ..permission import Approver, Decision, Proposal, Scope, Verdict
-from ..tools import clean_environment
+from ..tools import ToolFailure
+from ..tools.process import run_process
 
 HookFunction: TypeAlias = Callable[[dict[str, Any]], "Any | Awaitable[Any]"]
 _LONGEST = 1024 * 1024  # maximum size of an answer in bytes
@@ -113,31 +113,21 @@ async def _call(function: HookFunction, asked: dict[str, Any]) -> Any:
 
 
 async def _run(command: Sequence[str], asked: dict[str, Any]) -> Any:
+    given = msgspec.json.encode(asked) + b"\n"
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=clean_environment(),
-        )
-    except (OSError, ValueError) as error:
-        raise HookError(f"the hook cannot be run: {type(error).__name__}") from error
-    try:
-        output, problem = await process.communicate(msgspec.json.encode(asked) + b"\n")
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        first = problem.decode("utf-8", "replace").strip().partition("\n")[0][:500]
-        raise HookError(first or f"the hook ended with exit code {process.returncode}")
-    if not output.strip():
+        done = await run_process(command, stdin=given, limit=2 * _LONGEST)
+    except ToolFailure as error:
+        raise HookError(f"the hook cannot be run: {error.message}") from error
+    if done.exit_code != 0:
+        first = done.stderr.strip().partition("\n")[0][:500]
+        raise HookError(first or f"the hook ended with exit code {done.exit_code}")
+    if not done.stdout.strip():
         return None
-    if len(output) > _LONGEST:
+    if done.stdout_bytes > _LONGEST:
         raise HookError(f"the hook printed more than {_LONGEST} bytes")
+    if done.replaced_bytes and "\ufffd" in done.stdout:
+        raise HookError("the hook printed text that is not UTF-8")
     try:
-        return msgspec.json.decode(output)
-    except msgspec.DecodeError as error:
+        return msgspec.json.decode(done.stdout)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise HookError(f"the hook did not print JSON: {error}") from None
