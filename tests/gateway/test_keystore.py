@@ -107,6 +107,8 @@ BAD: list[tuple[Callable[[KeyStore], Any], type[Exception], str]] = [
     (lambda store: store.create("ann"), ValueError, "already"),
     (lambda store: store.add([Key("new", store.read_keys()[0].hash)]), ValueError,
      "hash of another key"),
+    (lambda store: store.add([Key("new", str(store.read_keys()[0].old_hash))]), ValueError,
+     "hash of another key"),
     (lambda store: store.create(""), ValueError, "1 to 200"),
     (lambda store: store.create("team:x"), ValueError, "does not begin with team:"),
     (lambda store: store.create("a\nb"), ValueError, "printable"),
@@ -119,6 +121,7 @@ BAD: list[tuple[Callable[[KeyStore], Any], type[Exception], str]] = [
 @pytest.mark.parametrize("at", range(len(BAD)))
 def test_rejected_changes_alter_neither_keys_nor_audit_records(at: int, store: KeyStore) -> None:
     store.create("ann")
+    store.rotate("ann", timedelta(hours=1))
     attempt, kind, message = BAD[at]
     before = store.read_keys(), store.audit()
     with pytest.raises(kind, match=message):
@@ -137,6 +140,26 @@ def test_key_changes_made_by_two_processes_are_both_visible(
     ring.poll()
     assert [ring.find(key) is not None for key in keys] == [False, True]
     other.close()
+
+
+def test_revoked_key_ends_with_the_file_that_had_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator restores a copy of the database, or moves a new one to its place."""
+    file = tmp_path / "keys.db"
+    with contextlib.closing(KeyStore(file)) as store:
+        leaked = store.create("ann")
+    with contextlib.closing(load_keys(file)) as ring:
+        with contextlib.closing(KeyStore(tmp_path / "new.db")) as store:
+            kept = store.create("bob")
+        (tmp_path / "new.db").replace(file)
+        ring.poll()
+        assert [ring.find(key) is not None for key in (leaked, kept)] == [False, True]
+        file.unlink()
+        ring.poll()
+        assert ring.find(kept) is not None
+        assert "the database of keys is unavailable" in caplog.text
+        assert not file.exists()
 
 
 async def test_gateway_reads_changed_keys_while_it_runs(

@@ -124,8 +124,8 @@ def new_key() -> tuple[str, str]:
 class KeySource(Protocol):
     """The interface of a database that contains keys; ``KeyStore`` implements it."""
 
-    def version(self) -> int:
-        """Return a number that increases with every change of the keys."""
+    def version(self) -> tuple[int, ...]:
+        """Return a value that is another one after every change of the keys."""
         ...
 
     def read_keys(self) -> Sequence[Key]:
@@ -153,7 +153,7 @@ class KeyRing:
         self._path = path
         self._stamp = _stamp(path)
         self._source = source
-        self._version = -1
+        self._version: tuple[int, ...] = ()
         self._is_lost = False
         if source is not None:
             self._version, self._keys = source.version(), source.read_keys()

@@ -82,14 +82,23 @@ class KeyStore:
         # a new file gets permissions so that only its owner can read or change it
         if not is_postgres(place):
             os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
+        self._place = place
         self._base = open_database(place, _SCHEMA)
+        self._file = self._identify()
         self._actor = actor or _find_actor()
         self._lock = threading.Lock()  # the gateway polls the keys from several threads
 
-    def version(self) -> int:
-        """Return the number of the most recent change."""
+    def version(self) -> tuple[int, ...]:
+        """Return the number of the most recent change, and the identity of the SQLite file.
+
+        If another file has the name of the SQLite file now, such as a restored copy, open it.
+        """
         with self._lock:
-            return int(self._base.run("select coalesce(max(seq), 0) from dragoman_audit")[0][0])
+            if (file := self._identify()) != self._file:
+                self._base.close()
+                self._base, self._file = open_database(self._place, _SCHEMA), file
+            [(last,)] = self._base.run("select coalesce(max(seq), 0) from dragoman_audit")
+            return (int(last), *file)
 
     def read_keys(self) -> Sequence[Key]:
         """Return every key, sorted by name, with the budget of its team."""
@@ -147,7 +156,8 @@ class KeyStore:
                 msgspec.json.decode(data, type=Key)
                 for (data,) in self._base.run("select data from dragoman_keys")
             ]
-            names, hashes = {key.id for key in known}, {key.hash for key in known}
+            names = {key.id for key in known}
+            hashes = {each for key in known for each in (key.hash, key.old_hash)}
             for key in keys:
                 _check_name(key.id)
                 if key.id in names:
@@ -208,6 +218,13 @@ class KeyStore:
             self._base.close()
 
     # --- private methods
+
+    def _identify(self) -> tuple[int, ...]:
+        """Return the device and inode of the SQLite file, or nothing for PostgreSQL."""
+        if is_postgres(self._place):
+            return ()
+        facts = Path(self._place).stat()
+        return facts.st_dev, facts.st_ino
 
     def _read(self, name: str) -> Key:
         rows = self._base.run("select data from dragoman_keys where id = ?", (name,))
