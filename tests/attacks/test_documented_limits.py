@@ -1,4 +1,4 @@
-"""The limits on the security page match those in the code."""
+"""The limits on the security page match those in the code, and the tests on it exist."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _CELLS = [
 ROWS = {
     cells[-1].strip("`"): cells[1] for cells in _CELLS if re.fullmatch(r"`\w+(\.\w+)+`", cells[-1])
 }
+_TEST = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 _UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 
@@ -61,6 +62,17 @@ def test_every_gateway_bound_and_timeout_is_documented() -> None:
 def test_options_on_the_limits_page_exist(option: str) -> None:
     reference = (ROOT / "docs/reference/cli.md").read_text()
     assert re.search(rf"{option}\b", reference) or option in ("--require-hashes",)
+
+
+def test_tests_on_the_security_page_exist() -> None:
+    found = {
+        name
+        for path in ROOT.glob("tests/**/test_*.py")
+        for name in _TEST.findall(path.read_text())
+    }
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert len(named) > 30
+    assert named - found == set()
 
 
 def test_security_policy_links_to_the_limits_page() -> None:
