@@ -189,10 +189,12 @@ def test_codecs_answer_what_servers_ask_of_a_wire() -> None:
         False,
     )
     wrapped = {"generateContentRequest": {"contents": []}}
-    assert (gemini.unwrap_count(wrapped), openai.unwrap_count(wrapped)) == (
+    found = [codec.unwrap(wrapped, "/models/m:countTokens") for codec in (gemini, openai)]
+    assert [*found, gemini.unwrap(wrapped, "/models/m:generateContent")] == [
         {"contents": []},
         wrapped,
-    )
+        wrapped,
+    ]
     assert [
         SERVER_CODECS[wire].write_count(3) for wire in ("anthropic", "responses", "gemini")
     ] == [
@@ -200,7 +202,7 @@ def test_codecs_answer_what_servers_ask_of_a_wire() -> None:
         b'{"object":"response.input_tokens","input_tokens":3}',
         b'{"totalTokens":3}',
     ]
-    assert openai.answer_load(b"{}", "", 0) is None
+    assert openai.read_question(b"{}", "") is None
     assert openai.list_models(["a", "b"])["last_id"] == "b"
     assert openai.list_models([])["first_id"] is None
     assert gemini.list_models(["a"])["models"][0]["name"] == "models/a"

@@ -7,16 +7,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.capabilities import Capabilities
 from dragoman.errors import InvalidRequestError, UnavailableError
 from dragoman.events import Assembler, Usage
 from dragoman.messages import System, User
-from dragoman.wire.ollama.generate import OllamaGenerateServer, to_chat
+from dragoman.wire import Asked
+from dragoman.wire.ollama.generate import OllamaGenerateServer
 
 SERVER = OllamaGenerateServer()
 
 
+def decode(body: dict[str, Any]) -> Asked:
+    return SERVER.decode(dict(SERVER.unwrap(body, "/api/generate")))
+
+
 def replied(body: dict[str, Any], *, thinks: bool = False, fails: bool = False) -> list[Any]:
-    encoder = SERVER.encoder(SERVER.decode(to_chat(body)), created=0)
+    encoder = SERVER.encoder(decode(body), created=0)
     out = Assembler(request_id="R", model="m")
     out.start()
     if thinks:
@@ -38,14 +44,14 @@ def test_generate_request_becomes_a_chat_request() -> None:
         "images": ["iVBORw0KGgo="],
         "options": {"seed": 1},
     }
-    asked = SERVER.decode(to_chat(body))
+    asked = decode(body)
     assert asked.request.messages[0] == System("Be brief.")
     assert [type(block).__name__ for block in asked.request.messages[1].content] == [
         "Text",
         "Image",
     ]
     assert asked.request.config.seed == 1
-    assert SERVER.decode(to_chat({"model": "m", "prompt": "Hi"})).request.messages == (User("Hi"),)
+    assert decode({"model": "m", "prompt": "Hi"}).request.messages == (User("Hi"),)
 
 
 def test_replies_are_encoded_for_the_generate_api() -> None:
@@ -63,14 +69,22 @@ def test_replies_are_encoded_for_the_generate_api() -> None:
 
 def test_a_request_without_a_prompt_loads_the_model() -> None:
     for body in (b'{"model": "m", "prompt": ""}', b'{"model": "m", "messages": []}'):
-        loaded = SERVER.answer_load(body, "/api/generate", 0)
-        assert loaded is not None
-        assert loaded[0] == "m"
-        assert msgspec.json.decode(loaded[1])["done_reason"] == "load"
-    chat = SERVER.answer_load(b'{"model": "m"}', "/api/chat", 0)
+        asked = SERVER.read_question(body, "/api/generate")
+        assert asked is not None
+        assert asked.model == "m"
+        assert msgspec.json.decode(asked.write(Capabilities(), 0))["done_reason"] == "load"
+    chat = SERVER.read_question(b'{"model": "m"}', "/api/chat")
     assert chat is not None
-    assert msgspec.json.decode(chat[1])["message"]["content"] == ""
+    assert msgspec.json.decode(chat.write(Capabilities(), 0))["message"]["content"] == ""
     for body in (b'{"model": "m", "prompt": "Hi"}', b" " * 5000):
-        assert SERVER.answer_load(body, "/api/generate", 0) is None
+        assert SERVER.read_question(body, "/api/generate") is None
     with pytest.raises(InvalidRequestError):
-        SERVER.answer_load(b"{}", "/api/generate", 0)
+        SERVER.read_question(b"{}", "/api/generate")
+
+
+def test_a_description_of_a_model_is_requested_by_either_name() -> None:
+    for name in ("model", "name"):
+        asked = SERVER.read_question(msgspec.json.encode({name: "m"}), "/api/show")
+        assert asked is not None
+        assert asked.model == "m"
+        assert "completion" in msgspec.json.decode(asked.write(Capabilities(), 0))["capabilities"]

@@ -43,7 +43,7 @@ from ..retrieval.wire.server import (
     RetrievalServer,
 )
 from ..wire import SERVER_CODECS
-from ..wire.ollama.generate import OllamaGenerateServer, to_chat
+from ..wire.ollama.generate import OllamaGenerateServer
 from ..wire.ollama.listings import show_running, show_tag
 from .access import Bounds, Service
 from .admin import AdminPage
@@ -231,6 +231,9 @@ _PATHS = {
     "/v1/projects/{call:path}": "gemini",
     "/v1beta1/{call:path}": "gemini",
     "/api/chat": "ollama",
+    "/v1/messages/count_tokens": "anthropic",
+    "/v1/responses/input_tokens": "responses",
+    "/api/show": "ollama",
 }
 
 
@@ -254,10 +257,7 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"])
         for path, wire in _PATHS.items()
     ]
-    counting = RouteHandler(service, SERVER_CODECS["anthropic"], "count")
-    counting_input = RouteHandler(service, SERVER_CODECS["responses"], "count")
-    showing = RouteHandler(service, SERVER_CODECS["ollama"], "show")
-    generating = RouteHandler(service, OllamaGenerateServer(), rewrite=to_chat)
+    generating = RouteHandler(service, OllamaGenerateServer())
     pages = _Pages(service)
     retrieval = [
         Route(path, RetrievalHandler(service, codec), methods=["POST"])
@@ -276,15 +276,12 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         *page,
         *retrieval,
         *[route for route in posts if route.param_convertors],
-        Route("/v1/messages/count_tokens", counting, methods=["POST"]),
-        Route("/v1/responses/input_tokens", counting_input, methods=["POST"]),
         *kept_routes(service),
         Route("/v1/models", pages.models, methods=["GET"]),
         Route("/v1/models/{name:path}", pages.model, methods=["GET"]),
         Route("/v1beta/models", pages.models, methods=["GET"]),
         Route("/v1beta/models/{name:path}", pages.model, methods=["GET"]),
         Route("/api/generate", generating, methods=["POST"]),
-        Route("/api/show", showing, methods=["POST"]),
         Route("/api/tags", pages.ollama_tags, methods=["GET"]),
         Route("/api/ps", pages.ollama_running, methods=["GET"]),
         Route("/api/version", pages.ollama_version, methods=["GET"]),

@@ -10,7 +10,7 @@ from asyncio import to_thread
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -33,7 +33,6 @@ from ..provider import Model, Provider, Reply
 from ..validate import check_request
 from ..wire import Asked, HttpReply, ReplyEncoder, ServerCodec
 from ..wire.fields import read_body
-from ..wire.ollama.listings import show_model
 from ..wire.seal import holds_sealed
 from .access import Bounds, Service
 from .accounts import LARGE, Charged, account, charge
@@ -53,7 +52,6 @@ log = logging.getLogger("dragoman")
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Rewrite = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 # Headers for authentication and framing. A request that repeats one of them is rejected, since a
 # proxy in front may use the other value (request smuggling).
@@ -76,32 +74,15 @@ class GoneError(Exception):
     """Raised when the client has disconnected, so that no reply can be sent."""
 
 
-Action = Literal["answer", "count", "show"]
-"""The purpose of a POST request: a reply, a token count, or the description of a model."""
-
-
 class RouteHandler:
     """Handle the POST requests of one wire."""
 
-    def __init__(
-        self,
-        service: Service,
-        codec: ServerCodec,
-        action: Action = "answer",
-        rewrite: Rewrite | None = None,
-    ) -> None:
+    def __init__(self, service: Service, codec: ServerCodec) -> None:
         self._service = service
         self._codec = codec
-        self._action: Action = action
-        self._rewrite = rewrite
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        exchange = Exchange(self._service, self._codec, scope, receive, send)
-        exchange.rewrite = self._rewrite
-        action = self._action
-        if self._codec.is_count(scope["path"]):
-            action, exchange.rewrite = "count", self._codec.unwrap_count
-        return exchange.run(action)
+        return Exchange(self._service, self._codec, scope, receive, send).run()
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
@@ -145,7 +126,6 @@ class Exchange:
         "reply",
         "request",
         "response_id",
-        "rewrite",
         "scope",
         "send",
         "service",
@@ -166,7 +146,6 @@ class Exchange:
         self.receive = receive
         self.send = send
         self._id: str | None = None
-        self.rewrite: Rewrite | None = None
         # the stored responses that this request refers to; ``None`` if the gateway stores none
         self.memory: Memory | None = None
         # the id of the background response that this request generates
@@ -200,7 +179,7 @@ class Exchange:
         self.error: ProviderError | None = None
         self.started = False
 
-    async def run(self, action: Action = "answer") -> None:
+    async def run(self) -> None:
         """Process the request from start to end; if that fails, reply with an error.
 
         The only exception that can leave this method is a cancellation by the server.
@@ -212,7 +191,7 @@ class Exchange:
         models = self.models = self.service.models
         models.users += 1
         try:
-            await self._run(action)
+            await self._run()
         except GoneError:
             self.status = self.status or 499
         except asyncio.CancelledError:
@@ -244,24 +223,24 @@ class Exchange:
                 without_frames(self.error)
             await release_models(models)
 
-    async def _run(self, action: Action) -> None:
+    async def _run(self) -> None:
         self._identify()
         body = await self._read_body()
         self.size = len(body)
-        if action == "show":
-            await self._show(body)
+        path = self.scope["path"]
+        question = self.codec.read_question(body, path)
+        if question is not None:
+            known = self._find(question.model).capabilities
+            written = question.write(known, int(time.time()))
+            await self._reply(HttpReply(200, _JSON, written))
             return
-        loaded = self.codec.answer_load(body, self.scope["path"], int(time.time()))
-        if loaded is not None:
-            self._find(loaded[0])
-            await self._reply(HttpReply(200, _JSON, loaded[1]))
-            return
+        is_count = self.codec.is_count(path)
         is_large = self.size > LARGE  # large enough to block the event loop
         bounds = self.service.bounds
         fields = await to_thread(_parse, bounds, body) if is_large else _parse(bounds, body)
         if self.codec.keeps_responses and self.service.store is not None:
             if (
-                action == "answer"
+                not is_count
                 and fields.get("background") is True
                 and fields.get("stream") is not True
             ):
@@ -281,23 +260,13 @@ class Exchange:
             self.request = self._translate(asked, provider)
         if self.limited is not None:
             await self._count(self.limited, provider)
-        if action == "count":
+        if is_count:
             assert self.request is not None
             count, estimated = await count_input(provider, self.request)
             self.warnings += estimated
             await self._reply(HttpReply(200, _JSON, self.codec.write_count(count)))
         else:
             await self._answer(provider, asked)
-
-    async def _show(self, body: bytes) -> None:
-        """Reply with the description of the model that the body names.
-
-        Older Ollama clients send the name in the field ``name`` instead of ``model``.
-        """
-        fields = read_body(body)
-        name = fields.text("model") or fields.need_text("name")
-        record = show_model(self._find(name).capabilities)
-        await self._reply(HttpReply(200, _JSON, msgspec.json.encode(record)))
 
     # --- admitting the request
 
@@ -359,8 +328,8 @@ class Exchange:
                 return b"".join(pieces)
 
     def _read(self, body: bytes, fields: Mapping[str, Any]) -> Asked:
-        body_fields = dict(fields if self.rewrite is None else self.rewrite(fields))
-        asked = read(self.codec, body_fields, self.scope["path"])
+        path = self.scope["path"]
+        asked = read(self.codec, dict(self.codec.unwrap(fields, path)), path)
         request = asked.request
         if self._id is None:
             self._id = request.request_id

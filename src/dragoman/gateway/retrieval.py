@@ -14,7 +14,7 @@ from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, Retrie
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
 from .access import Service
 from .accounts import LARGE, charge, describe_inbound
-from .exchange import Action, Exchange, GoneError, Scope, Send, too_slow
+from .exchange import Exchange, GoneError, Scope, Send, too_slow
 from .interruption import Receive
 
 MAX_TEXTS = 10_000
@@ -49,7 +49,7 @@ class RetrievalExchange(Exchange):
         self.found: RetrievalModel | None = None
         self.answer: Embeddings | Ranking | None = None
 
-    async def _run(self, action: Action) -> None:
+    async def _run(self) -> None:
         self._identify()
         body = await self._read_body()
         self.size = len(body)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..capabilities import Capabilities
 from ..errors import (
     CallCancelledError,
     MalformedToolCallError,
@@ -138,6 +139,14 @@ def gather(request: Request, losses: Losses, **facts: Any) -> Asked:
     )
 
 
+class ModelQuestion(NamedTuple):
+    """A request about a model that is answered without calling the model."""
+
+    model: str
+    write: Callable[[Capabilities, int], bytes]
+    """Return the reply, given what is known of the model and the time in epoch seconds."""
+
+
 class ServerCodec(ABC):
     """The server side of one wire. A codec opens no socket, reads no clock and does not log."""
 
@@ -200,16 +209,16 @@ class ServerCodec(ABC):
         """Return whether a request to this path asks for the number of its tokens."""
         return False
 
-    def unwrap_count(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the request whose tokens are counted."""
+    def unwrap(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+        """Return the fields of the request that a body contains, in the form for ``decode``."""
         return fields
 
     def write_count(self, count: int) -> bytes:
         """Return the reply to a request that asks for the number of its tokens."""
         return encode_json({"input_tokens": count})
 
-    def answer_load(self, body: bytes, path: str, created: int) -> tuple[str, bytes] | None:
-        """Return the model and the reply if a request only loads a model, otherwise ``None``."""
+    def read_question(self, body: bytes, path: str) -> ModelQuestion | None:
+        """Return the question if a request is about a model only, otherwise ``None``."""
         return None
 
 

@@ -59,7 +59,7 @@ class AnthropicServer(ServerCodec):
 
         ``max_tokens`` is required, unless ``path`` is the endpoint that only counts tokens.
         """
-        return read_request(body, counting=path.endswith("/count_tokens"))
+        return read_request(body, counting=self.is_count(path))
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, which is one body or a stream."""
@@ -68,6 +68,10 @@ class AnthropicServer(ServerCodec):
             if asked.request.stream
             else BodyEncoder(_write_body, _hides_call)
         )
+
+    def is_count(self, path: str) -> bool:
+        """Return whether a request to this path asks for the number of its tokens."""
+        return path.endswith("/count_tokens")
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return an error as status, headers and body."""

@@ -88,9 +88,9 @@ class GeminiServer(ServerCodec):
         """Return whether a request to this path asks for the number of its tokens."""
         return path.endswith(":countTokens")
 
-    def unwrap_count(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the request whose tokens are counted, which may be in an object of its own."""
-        return unwrap_count(fields)
+    def unwrap(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+        """Return the fields; a request whose tokens are counted may be in an object of its own."""
+        return unwrap_count(fields) if self.is_count(path) else fields
 
     def write_count(self, count: int) -> bytes:
         """Return the reply to a request that asks for the number of its tokens."""

@@ -23,7 +23,11 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class OllamaGenerateServer(OllamaServer):
-    """The server side of ``/api/generate``; it decodes bodies that ``to_chat`` converted."""
+    """The server side of ``/api/generate``."""
+
+    def unwrap(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+        """Return the fields of the equivalent ``/api/chat`` request."""
+        return to_chat(fields)
 
     def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
         """Return an encoder for the reply, which is one body or a stream."""

@@ -23,6 +23,7 @@ from ..media import describe_medium
 from ..server import (
     Asked,
     BodyEncoder,
+    ModelQuestion,
     ReplyEncoder,
     ServerCodec,
     bearer_token,
@@ -31,6 +32,7 @@ from ..server import (
     known,
 )
 from ..server_errors import headers_of, message_on, status_of
+from .listings import show_model
 from .reply import FINISH
 from .server_request import TABLE, read_request
 
@@ -56,11 +58,16 @@ class OllamaServer(ServerCodec):
             return _StreamEncoder(at)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, at), _hides_call)
 
-    def answer_load(self, body: bytes, path: str, created: int) -> tuple[str, bytes] | None:
-        """Return the model and the reply if a request only loads a model, otherwise ``None``.
+    def read_question(self, body: bytes, path: str) -> ModelQuestion | None:
+        """Return the question if a request asks for a description or loads a model.
 
-        Such a request has no prompt and no messages.
+        A request that loads a model has no prompt and no messages. Older clients that ask for a
+        description send the name in the field ``name`` instead of ``model``.
         """
+        if path.endswith("/show"):
+            fields = read_body(body)
+            name = fields.text("model") or fields.need_text("name")
+            return ModelQuestion(name, lambda model, _: encode_json(show_model(model)))
         if len(body) > _LONGEST_LOAD:
             return None
         fields = read_body(body)
@@ -70,8 +77,7 @@ class OllamaServer(ServerCodec):
         empty: dict[str, Any] = {"response": ""}
         if path.endswith("/chat"):
             empty = {"message": {"role": "assistant", "content": ""}}
-        head = {"model": model, "created_at": format_time(created)}
-        return model, encode_json({**head, **empty, "done": True, "done_reason": "load"}) + b"\n"
+        return ModelQuestion(model, lambda _, created: _write_loaded(model, empty, created))
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return the status, headers and body for an error; the body contains only a message."""
@@ -84,6 +90,11 @@ class OllamaServer(ServerCodec):
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's bearer token."""
         return bearer_token(headers)
+
+
+def _write_loaded(model: str, empty: dict[str, Any], created: int) -> bytes:
+    head = {"model": model, "created_at": format_time(created)}
+    return encode_json({**head, **empty, "done": True, "done_reason": "load"}) + b"\n"
 
 
 def format_time(created: int) -> str:

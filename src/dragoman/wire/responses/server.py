@@ -58,6 +58,10 @@ class ResponsesServer(ServerCodec):
             return _StreamEncoder(asked, created)
         return BodyEncoder(lambda reply, complete: _write_body(reply, complete, asked, created))
 
+    def is_count(self, path: str) -> bool:
+        """Return whether a request to this path asks for the number of its tokens."""
+        return path.endswith("/input_tokens")
+
     def write_count(self, count: int) -> bytes:
         """Return the reply to a request that asks for the number of its tokens."""
         return encode_json({"object": "response.input_tokens", "input_tokens": count})
