@@ -22,6 +22,7 @@ from dragoman.gateway import limits as limits_module
 from dragoman.gateway.keys import Key
 from dragoman.gateway.ledger import Lease, Ledger, LedgerWriter
 from dragoman.gateway.limits import Policy, RedisLimits
+from dragoman.middleware import meters as meters_module
 from dragoman.middleware import redis as redis_module
 
 from ..listed import Clock
@@ -267,12 +268,12 @@ async def test_concurrency_slot_that_redis_grants_after_the_timeout_is_freed(
     limits = RedisLimits(own_redis.url)
     ledger = LedgerWriter(Ledger(), limits)
     ledger.settle(await ledger.admit(key, 600), key)
-    await until(lambda: not limits._server._tasks, "the first slot to be free")  # noqa: SLF001 - its tasks have no other sign
-    limits._server.seconds = 0.2  # noqa: SLF001 - a timeout that a user cannot set
+    await until(lambda: not limits._meter.server._tasks, "the first slot to be free")  # noqa: SLF001 - its tasks have no other sign
+    limits._meter.server.seconds = 0.2  # noqa: SLF001 - a timeout that a user cannot set
     own_redis.pause()
     with pytest.raises(OverloadedError):
         await ledger.admit(key, 600)
-    limits._server.seconds = PATIENCE  # noqa: SLF001
+    limits._meter.server.seconds = PATIENCE  # noqa: SLF001
     own_redis.resume()  # Redis now executes the commands it received while it was paused
     await poll(lambda: admit_or_none(ledger, key), lambda lease: lease is not None, "a free slot")
     await ledger.close()
@@ -282,7 +283,7 @@ async def test_no_command_is_sent_for_a_second_after_redis_failed(
     own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(meters_module, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(redis_module, "SECONDS", PATIENCE)
     key = Key("ann", "h", requests_per_minute=5)
     ledger = LedgerWriter(Ledger(), RedisLimits(own_redis.url))

@@ -26,6 +26,7 @@ from dragoman.middleware import (
     RedisStore,
     describe,
 )
+from dragoman.middleware.meters import name_keys
 from tests.listed import Clock, Listed, reply
 from tests.waiting import PATIENCE, arrival, poll, until
 
@@ -166,7 +167,7 @@ async def test_number_of_concurrent_calls_never_exceeds_the_limit(
         asyncio.gather(*[call(limiter) for limiter in limiters for _ in range(25)]), "all calls"
     )
     assert most == 3
-    keys = limiters[0]._keys
+    keys = name_keys(limiters[0]._key)
     async with Redis.from_url(redis_url) as redis:
         assert await redis.zcard(keys[1]) == 0
 
@@ -196,22 +197,22 @@ async def test_slot_that_redis_granted_is_freed_if_its_call_was_cancelled(make: 
     limiter = make(tokens_per_minute=5, max_concurrency=1, **SLOW)
     limiter._poll_seconds = 0.005
     asked, go_on = asyncio.Event(), asyncio.Event()
-    really = limiter._ask
+    really = limiter._meter._reserving
 
-    async def slowly(lease: Any) -> float:
+    async def slowly(*arguments: Any) -> Any:
         # Redis has granted the slot, but the caller does not know it yet.
-        answer = await really(lease)
+        answer = await really(*arguments)
         asked.set()
         await go_on.wait()
         return answer
 
-    limiter._ask = slowly  # type: ignore[method-assign]
+    limiter._meter._reserving = slowly
     call = asyncio.ensure_future(limiter.acquire(300))
     await asked.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    limiter._ask = really  # type: ignore[method-assign]
+    limiter._meter._reserving = really
     go_on.set()
     await arrival(limiter.acquire(300), "the slot and the tokens")
 
@@ -222,17 +223,17 @@ async def test_waiting_call_that_is_cancelled_takes_no_slot_in_redis(
     limiter = make(max_concurrency=1, tokens_per_minute=100)
     await limiter.acquire()
     call = asyncio.ensure_future(limiter.acquire())
-    while not limiter._server._tasks:
+    while not limiter._meter.server._tasks:
         await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     # The command to Redis is still running, and close() waits for its result.
-    assert limiter._server._tasks
+    assert limiter._meter.server._tasks
     await limiter.close()
-    assert not limiter._server._tasks
+    assert not limiter._meter.server._tasks
     async with Redis.from_url(redis_url) as redis:
-        assert await redis.zcard(limiter._keys[1]) == 1
+        assert await redis.zcard(name_keys(limiter._key)[1]) == 1
 
 
 async def test_slot_is_freed_even_if_its_release_is_cancelled(make: Make) -> None:
@@ -310,7 +311,7 @@ async def test_unused_redis_keys_expire(make: Make, redis_url: str) -> None:
     limiter = make(requests_per_minute=60, max_concurrency=5, lease_seconds=10)
     await limiter.acquire()
     async with Redis.from_url(redis_url) as redis:
-        levels, leases = [await redis.ttl(key) for key in limiter._keys]
+        levels, leases = [await redis.ttl(key) for key in name_keys(limiter._key)]
     assert 0 < levels <= 62
     assert 0 < leases <= 71
 
@@ -332,18 +333,18 @@ async def test_all_waiting_calls_fail_after_one_timeout_if_redis_hangs(
 ) -> None:
     """If Redis hangs, all waiting callers fail after one timeout, and no slot is lost."""
     asked = 0
-    really = RedisLimiter._ask
-
-    async def count(self: RedisLimiter, lease: Any) -> float:
-        nonlocal asked
-        asked += 1
-        return await really(self, lease)
-
     async with RedisLimiter(own_redis.url, "k", max_concurrency=3) as limiter:
         provider = RateLimit(Listed("ok", repeat=True), limiter=limiter)
+        really = limiter._meter._reserving
+
+        async def count(*arguments: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return await really(*arguments)
+
         await provider.complete("hi")
-        monkeypatch.setattr(RedisLimiter, "_ask", count)
-        monkeypatch.setattr(limiter._server, "seconds", 0.4)
+        monkeypatch.setattr(limiter._meter, "_reserving", count)
+        monkeypatch.setattr(limiter._meter.server, "seconds", 0.4)
         own_redis.pause()
         found = await asyncio.gather(
             *[provider.complete("hi") for _ in range(20)], return_exceptions=True
@@ -354,7 +355,11 @@ async def test_all_waiting_calls_fail_after_one_timeout_if_redis_hangs(
         assert limiter.waiting == limiter.running == 0
         own_redis.resume()
         async with Redis.from_url(own_redis.url) as redis:
-            await poll(lambda: redis.zcard(limiter._keys[1]), lambda held: held == 0, "free slots")
+            await poll(
+                lambda: redis.zcard(name_keys(limiter._key)[1]),
+                lambda held: held == 0,
+                "free slots",
+            )
         assert [
             reply.text
             for reply in await asyncio.gather(*[provider.complete("hi") for _ in range(6)])
@@ -369,10 +374,10 @@ async def test_call_succeeds_even_if_its_slot_cannot_be_released_in_redis(
     async def fail(*_: Any) -> None:
         raise ConnectionError("gone")
 
-    limiter._settling = fail  # type: ignore[assignment]
+    limiter._meter._settling = fail  # type: ignore[assignment]
     with caplog.at_level(logging.WARNING, "dragoman"):
         assert (await RateLimit(Listed("ok"), limiter=limiter).complete("hi")).text == "ok"
-    assert "could not be settled" in caplog.text
+    assert "Redis is unavailable for RedisLimiter: ConnectionError" in caplog.text
 
 
 async def test_redis_client_passed_by_the_caller_is_not_closed(redis_url: str) -> None:

@@ -88,11 +88,13 @@ class Key(Struct, frozen=True):
     @property
     def has_rates(self) -> bool:
         """Whether the key has a limit on requests, tokens or concurrent calls."""
-        return (
-            self.requests_per_minute is not None
-            or self.tokens_per_minute is not None
-            or self.max_concurrency is not None
-        )
+        return bool(self.rates) or self.max_concurrency is not None
+
+    @property
+    def rates(self) -> dict[str, int]:
+        """The limits per minute that the key has, of requests and of tokens."""
+        limits = {"requests": self.requests_per_minute, "tokens": self.tokens_per_minute}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
     @property
     def is_limited(self) -> bool:

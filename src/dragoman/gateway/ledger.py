@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import queue
 import socket
@@ -25,12 +24,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import OverloadedError, QuotaExceededError, RateLimitError, scrub
+from ..errors import OverloadedError, QuotaExceededError, scrub
 from ..messages import new_ulid
+from ..middleware.meters import Window
 from ..prices.results import EXACT
 from .database import is_postgres, open_database
 from .keys import Key
-from .limits import RedisLimits
+from .limits import RedisLimits, check_delays, reject_concurrent
 from .processes import is_alive
 
 log = logging.getLogger("dragoman")
@@ -116,24 +116,17 @@ class Ledger:
             return None
         with self._transaction(key) as now:
             self._check_budgets(now, key)
-            if key.requests_per_minute is not None:
-                self._check_minute(now, key.id, "requests", key.requests_per_minute)
-            if key.tokens_per_minute is not None:
-                self._check_minute(now, key.id, "tokens", key.tokens_per_minute)
+            windows = self._read_windows(now, key)
+            check_delays(key, [each.delay(1, now) for each in windows.values()])
             lease = (
                 None
                 if key.max_concurrency is None
                 else self._lease(now, key, key.max_concurrency, seconds)
             )
             self._add(now, key.id, requests=1)
-            self._standing[key.id] = {
-                what: max(0, math.floor(limit - self._count_minute(now, key.id, what)))
-                for what, limit in (
-                    ("requests", key.requests_per_minute),
-                    ("tokens", key.tokens_per_minute),
-                )
-                if limit is not None
-            }
+            if "requests" in windows:
+                windows["requests"].take(1)
+            self._standing[key.id] = {name: each.left(now) for name, each in windows.items()}
         return lease
 
     def find_standing(self, key: Key) -> dict[str, int]:
@@ -224,9 +217,7 @@ class Ledger:
                     )
             self._base.run("delete from dragoman_leases where until <= ?", (now,))
             if self._count_running(key.id, now) >= limit:
-                raise RateLimitError(
-                    f"this key's limit of {limit} calls at a time is reached", retry_after=1
-                )
+                raise reject_concurrent(limit)
         lease = new_ulid()
         row = (lease, key.id, _HOST, os.getpid(), _LIFE, now + seconds)
         self._base.run("insert into dragoman_leases values (?, ?, ?, ?, ?, ?)", row)
@@ -238,35 +229,18 @@ class Ledger:
         )
         return int(rows[0][0])
 
-    def _check_minute(self, now: float, key: str, what: str, limit: int) -> None:
-        """Raise ``RateLimitError`` if a key has reached a per-minute limit.
-
-        The sliding window consists of the current minute and a part of the previous one.
-        """
-        seconds = now % 60
-        this, last = self._read_minutes(now, key, what)
-        if this + last * (1 - seconds / 60) < limit:
-            return
-        # If the usage of this minute alone exceeds the limit, wait for the next minute. Otherwise
-        # wait until enough of the previous minute is outside the window.
-        wait = 60 - seconds if this >= limit else (1 - (limit - this) / last) * 60 - seconds
-        raise RateLimitError(
-            f"this key's limit of {what} a minute is reached", retry_after=max(0.1, round(wait, 1))
-        )
-
-    def _count_minute(self, now: float, key: str, what: str) -> float:
-        this, last = self._read_minutes(now, key, what)
-        return this + last * (1 - now % 60 / 60)
-
-    def _read_minutes(self, now: float, key: str, what: str) -> tuple[int, int]:
-        """Return the requests or tokens of a key in the current minute and in the previous one."""
+    def _read_windows(self, now: float, key: Key) -> dict[str, Window]:
         minute = int(now // 60)
         found = self._base.run(
             "select minute, requests, tokens from dragoman_used where key = ? and minute >= ?",
-            (key, minute - 1),
+            (key.id, minute - 1),
         )
-        rows = {row[0]: row[1 if what == "requests" else 2] for row in found}
-        return rows.get(minute, 0), rows.get(minute - 1, 0)
+        rows = {at: {"requests": requests, "tokens": tokens} for at, requests, tokens in found}
+        this, last = rows.get(minute, {}), rows.get(minute - 1, {})
+        return {
+            name: Window(limit, this.get(name, 0), last.get(name, 0))
+            for name, limit in key.rates.items()
+        }
 
     def _add(self, now: float, key: str, requests: int = 0, tokens: int = 0) -> None:
         minute = int(now // 60)
@@ -393,13 +367,9 @@ class LedgerWriter:
         """Return response headers with a key's per-minute limits and what is left of each."""
         left = self.ledger.find_standing(key) if self.limits is None else self.limits.describe(key)
         headers = {}
-        for what, limit in (
-            ("requests", key.requests_per_minute),
-            ("tokens", key.tokens_per_minute),
-        ):
-            if limit is not None:
-                headers[f"x-ratelimit-limit-{what}"] = str(limit)
-                headers[f"x-ratelimit-remaining-{what}"] = str(left.get(what, 0))
+        for what, limit in key.rates.items():
+            headers[f"x-ratelimit-limit-{what}"] = str(limit)
+            headers[f"x-ratelimit-remaining-{what}"] = str(left.get(what, 0))
         return headers
 
     async def close(self) -> None:

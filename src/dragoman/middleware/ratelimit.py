@@ -18,6 +18,7 @@ from ..provider import Model, Served
 from ..retrieval import EmbedRequest, RerankRequest
 from ..tokens import estimate_text
 from .layer import Middleware, Wrapper, check_number
+from .meters import Bucket
 
 MOST = 1e12
 _numbers = itertools.count()
@@ -31,32 +32,6 @@ class Lease:
     def __init__(self, tokens: int) -> None:
         self.id = ""
         self.tokens = tokens
-
-
-class _Bucket:
-    """A token bucket, which refills over time up to ``capacity``; its level may be negative."""
-
-    __slots__ = ("capacity", "level", "rate", "updated")
-
-    def __init__(self, per_minute: float, capacity: float, now: float) -> None:
-        self.rate = per_minute / 60
-        self.capacity = self.level = capacity
-        self.updated = now
-
-    def delay(self, cost: float, now: float) -> float:
-        """Return the seconds until the bucket contains ``cost``.
-
-        A cost that exceeds the capacity needs a full bucket.
-        """
-        self.level = min(self.capacity, self.level + max(0.0, now - self.updated) * self.rate)
-        self.updated = max(self.updated, now)
-        lacking = min(cost, self.capacity) - self.level
-        # Tolerate rounding errors: with a coarse clock, the wait for the last fraction would never
-        # end.
-        return lacking / self.rate if lacking > self.capacity * 1e-9 else 0.0
-
-    def take(self, cost: float) -> None:
-        self.level -= cost
 
 
 class Limiter:
@@ -190,9 +165,9 @@ class Limiter:
                 "loop, and RedisLimiters of one key if they should count together"
             )
 
-    def _bucket(self, per_minute: float | None, now: float) -> _Bucket | None:
+    def _bucket(self, per_minute: float | None, now: float) -> Bucket | None:
         return (
-            None if per_minute is None else _Bucket(per_minute, per_minute * self._burst / 60, now)
+            None if per_minute is None else Bucket(per_minute, per_minute * self._burst / 60, now)
         )
 
     def __repr__(self) -> str:

@@ -76,6 +76,11 @@ class RedisServer:
             await self.client.aclose()
 
 
+def decode(found: Sequence[Any]) -> list[str]:
+    """Return the strings of a script's result; they are bytes unless the client decodes them."""
+    return [each.decode() if isinstance(each, bytes) else each for each in found]
+
+
 def _open_client(url: str, seconds: float, max_connections: int | None) -> Redis:
     """Return a Redis client.
 

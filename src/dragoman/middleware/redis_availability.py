@@ -12,7 +12,7 @@ import msgspec
 
 from ..calls import ProviderRecovered, ProviderUnavailable, Trigger
 from .availability import Admission, Availability, Thresholds
-from .redis import NOW, RedisServer
+from .redis import NOW, RedisServer, decode
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -98,11 +98,10 @@ class RedisAvailability(Availability):
             )
             return
         self._next = self._clock() + self._poll_seconds
-        texts = [each.decode() if isinstance(each, bytes) else each for each in found]
         self._apply(
             {
                 _read_target(name): (float(ago), why)
-                for name, ago, why in zip(*[iter(texts)] * 3, strict=True)
+                for name, ago, why in zip(*[iter(decode(found))] * 3, strict=True)
             }
         )
 
