@@ -96,14 +96,10 @@ async def test_replies_errors_and_invalid_rows_are_matched_to_their_input_rows(
     found = results(out)
     assert [row["line"] for row in found] == [1, 2, 3, 4, 5, 6, 7]
     assert [row.get("text") for row in found] == ["a!", None, "b!", "", None, None, "c!"]
-    assert (found[1]["error"]["category"], found[1]["error"]["status"]) == (
-        "provider_rate_limit",
-        429,
-    )
-    assert (found[3]["tool_calls"][0]["name"], found[3]["tool_calls"][0]["arguments"]) == (
-        "add",
-        {"n": 1},
-    )
+    assert found[1]["error"]["category"] == "provider_rate_limit"
+    assert found[1]["error"]["status"] == 429
+    assert found[3]["tool_calls"][0]["name"] == "add"
+    assert found[3]["tool_calls"][0]["arguments"] == {"n": 1}
     assert found[4]["error"]["category"] == "batch_invalid_row"
     assert found[5]["error"]["category"] == "provider_invalid_request"
     assert (report.rows, report.failed, report.bad) == (7, 3, 1)

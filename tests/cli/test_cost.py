@@ -112,11 +112,8 @@ def test_cost_command_prices_the_events_that_ask_prints(tmp_path: Path) -> None:
         variables = {"DRAGOMAN_CONFIG": str(tmp_path / "models.yaml")}
         events = CliRunner().invoke(main, ["ask", "mine:m", "Hi", "--json"], env=variables).stdout
     made = bill("-", given=events, **variables)
-    assert (made["calls"], made["total"], made["models"][0]["model"]) == (
-        1,
-        "0.00002375",
-        "openai:gpt-5",
-    )
+    assert (made["calls"], made["total"]) == (1, "0.00002375")
+    assert made["models"][0]["model"] == "openai:gpt-5"
 
 
 def test_costs_of_many_calls_are_summed_and_unknown_prices_reported() -> None:

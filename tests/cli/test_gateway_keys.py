@@ -40,11 +40,8 @@ def test_gateway_key_is_created_changed_rotated_and_revoked(place: str) -> None:
     key = json.loads(run("new", "ann", "--team", "core", *limits, "--json").stdout)["key"]
     run("team", "core", "--budget-month", "100")
     found = find(place, key)
-    assert (found.models, str(found.budget_usd_month), found.requests_per_minute) == (
-        ("fast", "anthropic:*"),
-        "20",
-        60,
-    )
+    assert (found.models, str(found.budget_usd_month)) == (("fast", "anthropic:*"), "20")
+    assert found.requests_per_minute == 60
     assert found.team_budget_usd_month == 100
     run("change", "ann", "--budget-month", "none", "--max-concurrency", "4", "--model", "*")
     found = find(place, key)

@@ -470,10 +470,8 @@ async def test_request_and_each_of_its_attempts_have_a_span() -> None:
     assert f"{server.context.trace_id:032x}" == TRACE
     assert f"{server.parent.span_id:016x}" == SPAN
     assert server.attributes["http.response.status_code"] == 200
-    assert (server.attributes["dragoman.key"], server.attributes["dragoman.model"]) == (
-        "ann",
-        "fast",
-    )
+    assert server.attributes["dragoman.key"] == "ann"
+    assert server.attributes["dragoman.model"] == "fast"
     assert refused.attributes["http.response.status_code"] == 401
     assert len(attempts) == 2
     assert {span.parent.span_id for span in attempts} == {server.context.span_id}

@@ -205,12 +205,8 @@ async def test_embedding_calls_are_subject_to_keys_budgets_and_logging(
         records = [record.payload for record in log.find("llm.call_completed", "llm.call_failed")]
     assert len(records) == 1
     done: Any = records[0]
-    assert (done.operation, done.input_count, done.dimensions, done.input_tokens) == (
-        "embed",
-        2,
-        8,
-        6,
-    )
+    assert (done.operation, done.input_count, done.dimensions) == ("embed", 2, 8)
+    assert done.input_tokens == 6
     assert (done.cost_usd, done.texts, done.inbound.key) == (Decimal("0.000012"), None, "ann")
     lines = [
         msgspec.json.decode(message) for message in caplog.messages if message.startswith("{")

@@ -39,10 +39,8 @@ HELLO = {"contents": [{"parts": [{"text": "Hi"}]}]}
 async def test_gateway_serves_the_gemini_routes(prefix: str) -> None:
     async with bench() as gateway:
         status, _, said = await gateway.post(f"{prefix}/openai:generateContent", HELLO)
-        assert (status, said["candidates"][0]["content"]["parts"][0]["text"]) == (
-            200,
-            "Hello there",
-        )
+        assert status == 200
+        assert said["candidates"][0]["content"]["parts"][0]["text"] == "Hello there"
         status, _, said = await gateway.post(f"{prefix}/openai:countTokens", HELLO)
         assert (status, said["totalTokens"] > 0) == (200, True)
         status, _, said = await gateway.post(
@@ -70,10 +68,8 @@ async def test_gemini_stream_is_an_array_unless_sse_is_requested() -> None:
             assert answer.content_type == "text/event-stream"
             await answer.read()
         async with http.post(f"{url}/v1beta/models/m:streamGenerateContent", json=HELLO) as answer:
-            assert (answer.status, (await answer.json())["error"]["status"]) == (
-                503,
-                "UNAVAILABLE",
-            )
+            assert answer.status == 503
+            assert (await answer.json())["error"]["status"] == "UNAVAILABLE"
 
 
 @pytest.mark.filterwarnings(
@@ -163,10 +159,8 @@ async def test_status_403_has_its_own_gemini_error_code() -> None:
         aiohttp.ClientSession() as http,
         http.post(f"{url}/v1beta/models/m:generateContent", json=HELLO) as answer,
     ):
-        assert (answer.status, (await answer.json())["error"]["status"]) == (
-            403,
-            "PERMISSION_DENIED",
-        )
+        assert answer.status == 403
+        assert (await answer.json())["error"]["status"] == "PERMISSION_DENIED"
 
 
 async def test_error_for_an_unserved_route_gives_advice_in_the_clients_format() -> None:
@@ -182,11 +176,8 @@ async def test_error_for_an_unserved_route_gives_advice_in_the_clients_format() 
             status, _, said = await gateway.post(path, {})
             assert (status, wanted in said["error"]["message"]) == (404, True), said
         status, _, said = await gateway.post("/v1/v1/messages", {})
-        assert (status, said["type"], "once too often" in said["error"]["message"]) == (
-            404,
-            "error",
-            True,
-        )
+        assert (status, said["type"]) == (404, "error")
+        assert "once too often" in said["error"]["message"]
         status, _, said = await gateway.post("/api/pull", {})
         assert (status, "operator" in said["error"]) == (404, True)
         status, _, said = await gateway.post("/v1/models", {})
@@ -221,15 +212,8 @@ async def test_replies_have_a_request_id_and_rate_limit_headers() -> None:
         status, headers, _ = await gateway.post(
             "/v1/chat/completions", body, authorization=f"Bearer {secret}"
         )
-        assert (
-            status,
-            headers["x-ratelimit-limit-requests"],
-            headers["x-ratelimit-remaining-requests"],
-        ) == (
-            200,
-            "5",
-            "4",
-        )
+        assert (status, headers["x-ratelimit-limit-requests"]) == (200, "5")
+        assert headers["x-ratelimit-remaining-requests"] == "4"
         assert headers["x-ratelimit-remaining-tokens"] == "1000"
         assert headers["x-request-id"]
         status, headers, said = await gateway.post("/v1/messages", {}, **{"x-api-key": secret})
