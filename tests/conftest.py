@@ -5,8 +5,6 @@ and fewer with ``HYPOTHESIS_PROFILE=quick``, as in ``make check``. The numbers t
 ``count`` are added up over all processes and printed at the end.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random

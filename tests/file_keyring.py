@@ -2,8 +2,6 @@
 PYTHON_KEYRING_BACKEND.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -2,8 +2,6 @@
 wires.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any

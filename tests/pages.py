@@ -8,8 +8,6 @@ returns the names that a page may use without an import. A page that opens a log
 finds the file ``log.db``, which contains the session ``fix-tests``.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import inspect

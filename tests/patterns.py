@@ -1,7 +1,5 @@
 """Find every regular expression of the package, and inputs that could make each of them slow."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

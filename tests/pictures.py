@@ -5,8 +5,6 @@ The trace viewer is captured in Chromium with the log of ``tests/story.py``. The
 minutes.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """Choose ports for programs that need to know theirs before they start."""
 
-from __future__ import annotations
-
 import fcntl
 import secrets
 import socket

@@ -4,8 +4,6 @@ Where a program is not installed, the tests that need it are skipped with its na
 ``scripts/install_system.sh`` installs what ``make test`` needs, on Debian and as root.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generate the reference pages from the code; ``python -m tests.test_docs`` updates them."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """A real HTTP server on a real socket, for tests; a handler controls each reply."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

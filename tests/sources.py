@@ -1,7 +1,5 @@
 """The files of the package, parsed once for all tests that check the code itself."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 from functools import cache, cached_property

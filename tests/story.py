@@ -1,7 +1,5 @@
 """The records of an example session: an agent reads a failing test and fixes the code."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Any server response, on any wire and with any status, gives a reply or a provider error."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

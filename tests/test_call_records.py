@@ -6,8 +6,6 @@ a session and the log of a gateway must have the same records of its attempts. `
 sample of these combinations.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

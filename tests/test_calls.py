@@ -1,7 +1,5 @@
 """For each field of a call record, at least one call writes the field."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Known capabilities of models, and which source overrides another."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Choose models by needs, price and tier, with a reason for each excluded model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Citations of replies: all wires give the same values."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

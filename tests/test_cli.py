@@ -1,7 +1,5 @@
 """The command line, run against a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

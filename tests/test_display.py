@@ -2,8 +2,6 @@
 no keys.
 """
 
-from __future__ import annotations
-
 import html.parser
 
 import pytest

@@ -1,7 +1,5 @@
 """Check that the Python examples in docstrings of the package are valid Python."""
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap

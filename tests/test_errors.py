@@ -2,8 +2,6 @@
 contain.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

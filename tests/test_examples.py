@@ -1,7 +1,5 @@
 """The programs in ``examples/`` run without a network and are short."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import json

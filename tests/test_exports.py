@@ -1,7 +1,5 @@
 """``__all__`` of each module lists exactly its public names."""
 
-from __future__ import annotations
-
 import ast
 import types
 from pathlib import Path

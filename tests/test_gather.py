@@ -1,7 +1,5 @@
 """``gather``: many calls at once, with bounded concurrency and memory."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

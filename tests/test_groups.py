@@ -2,8 +2,6 @@
 
 # ruff: noqa: SLF001 - an HTTP provider does not show its deadlines
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import ipaddress

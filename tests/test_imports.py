@@ -1,7 +1,5 @@
 """Importing the package is fast: the tests check what an import loads, reads and opens."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -5,8 +5,6 @@ before the first callback of the loop, the next one before the second, until a c
 its interrupt.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The direction of imports and forbidden names, checked for every file of the package."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator

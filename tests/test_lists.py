@@ -1,7 +1,5 @@
 """Public lists of models: their formats, rejected content, and updates by the user."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

@@ -2,8 +2,6 @@
 run only if there are recordings.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ The collector counts objects, not bytes: large requests in a few reference cycle
 memory long before it runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Callable, Iterator

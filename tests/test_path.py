@@ -1,7 +1,5 @@
 """A call passes through the files in the order that the design page lists."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every regular expression of the package takes linear time on every input."""
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Permission rules, and what happens to tool calls that no rule matches."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

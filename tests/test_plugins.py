@@ -1,7 +1,5 @@
 """Plugins: the package in examples/plugin is installed and used; faulty plugins are reported."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -2,8 +2,6 @@
 calls.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.resources
 import json

@@ -1,7 +1,5 @@
 """The prose check reports each banned pattern and accepts plain text."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

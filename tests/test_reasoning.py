@@ -1,7 +1,5 @@
 """One reasoning setting is translated for every model family that supports reasoning."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

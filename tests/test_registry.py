@@ -1,7 +1,5 @@
 """Model names and models.yaml: correct files, and typical mistakes."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

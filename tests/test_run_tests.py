@@ -1,7 +1,5 @@
 """The script behind ``make test`` runs all tests, counts them, and stops on an interrupt."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

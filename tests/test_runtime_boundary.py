@@ -4,8 +4,6 @@ The first six tests are named after the six categories of tests in the article o
 runtimes.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An application is served on a port while a context is open."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits of size and complexity, and a ban on nested conditional expressions."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

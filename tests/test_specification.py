@@ -2,8 +2,6 @@
 
 # mypy: disable-error-code="arg-type,list-item"
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Server-sent events are parsed by the WHATWG rules, for any split of the bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Dependencies are locked after a cool-down period and listed in a software bill of materials."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

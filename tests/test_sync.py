@@ -1,7 +1,5 @@
 """The blocking API, used without an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

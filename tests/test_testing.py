@@ -1,7 +1,5 @@
 """The network guard: remote connections are blocked, and the error names the address."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

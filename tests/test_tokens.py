@@ -2,8 +2,6 @@
 
 # ruff: noqa: SLF001 - the fitted tables, the patterns and the cache of shapes are not public
 
-from __future__ import annotations
-
 import base64
 import re
 import socket

@@ -1,7 +1,5 @@
 """ULIDs: their letters, their order, and their behaviour when the clock stands still."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -5,8 +5,6 @@ wait by no other clock.
 counts them again and keeps the reasons.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import re

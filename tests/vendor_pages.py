@@ -5,8 +5,6 @@ The comment ``<!-- vendors -->`` marks the table of names and keys, and ``<!-- v
 table for one vendor.
 """
 
-from __future__ import annotations
-
 import re
 
 from dragoman.registry import Vendor, load_vendor, vendor_names

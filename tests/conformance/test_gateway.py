@@ -1,7 +1,5 @@
 """The gateway passes ``dragoman check`` with a model that supports every feature."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The conformance kit as the author of an adapter uses it: with a new codec and a new provider."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Generator, Mapping
 from pathlib import Path

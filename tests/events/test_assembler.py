@@ -1,7 +1,5 @@
 """Test that the assembler emits a valid stream for any order of calls, wherever the stream is cut."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Test the check of event streams: each rule is broken by at least one stream."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from typing import Any, TypeGuard, get_args

@@ -2,8 +2,6 @@
 conversion of recorded messages to events.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Test the conversion of a stream to the events of an agent runtime."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, get_args

@@ -4,8 +4,6 @@ It calls the tool it is offered, with arguments made from the tool's schema and 
 prompt. It answers with JSON if a schema is requested, and with text otherwise.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

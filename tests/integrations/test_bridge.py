@@ -1,7 +1,5 @@
 """Test with the conformance kit that models and streams of other libraries work as providers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any

@@ -2,8 +2,6 @@
 server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from collections.abc import Iterator

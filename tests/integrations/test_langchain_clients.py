@@ -5,8 +5,6 @@ client directly with the simulator; ``make test`` runs a few pairs. The client f
 needs its own environment; ``tests/clients/test_langchain_google.py`` tests it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gc

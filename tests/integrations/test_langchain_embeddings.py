@@ -1,7 +1,5 @@
 """Run LangChain's standard tests for embeddings, unmodified, over real sockets to the simulator."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any, ClassVar

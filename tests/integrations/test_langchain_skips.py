@@ -1,7 +1,5 @@
 """The LangChain page lists exactly those of LangChain's standard tests that are skipped."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

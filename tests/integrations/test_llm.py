@@ -1,7 +1,5 @@
 """Test the ``llm`` command with Dragoman's models, over a real socket to a scripted server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

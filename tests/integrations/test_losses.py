@@ -1,7 +1,5 @@
 """Test that bridges to other frameworks report dropped cache marks and document names as losses."""
 
-from __future__ import annotations
-
 import pytest
 
 from dragoman import Document, Image, Provider, System, Text, User

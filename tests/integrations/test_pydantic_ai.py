@@ -1,7 +1,5 @@
 """Test Pydantic AI agents with Dragoman's models, over real sockets to a scripted server."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Test replies as ASGI responses: what is sent before, during and after the body."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

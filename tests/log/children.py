@@ -1,7 +1,5 @@
 """Start log writers in separate processes that tests kill, lock out, or let run out of disk space."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Provide both log stores; PostgreSQL is a real server that runs for the whole test session."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import os

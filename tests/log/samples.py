@@ -1,7 +1,5 @@
 """Provide a sample payload of every event type, and strategies that generate arbitrary payloads."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any

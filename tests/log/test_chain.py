@@ -1,7 +1,5 @@
 """Test that ``verify`` names the affected record after any change to the stored data."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

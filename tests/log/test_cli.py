@@ -1,7 +1,5 @@
 """Test the ``dragoman log`` commands on real files and a real server."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

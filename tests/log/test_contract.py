@@ -2,8 +2,6 @@
 
 # ruff: noqa: SLF001 - these tests bypass the API to write records that it refuses
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io

@@ -4,8 +4,6 @@ keep the chain intact.
 
 # ruff: noqa: SLF001 - a page limit on the log's private SQLite connection simulates a full disk
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

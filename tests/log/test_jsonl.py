@@ -1,7 +1,5 @@
 """Test reading a log from its export in JSON lines."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

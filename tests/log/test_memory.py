@@ -1,7 +1,5 @@
 """Test that the in-memory log gives the guarantees of the other stores."""
 
-from __future__ import annotations
-
 import io
 from datetime import timedelta
 from pathlib import Path

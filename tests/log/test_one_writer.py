@@ -1,7 +1,5 @@
 """Test that only one process runs a session: appends with an expected position, and leases."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 # ruff: noqa: SLF001 - PostgreSQL is asked for its settings on the log's own connection
 import asyncio
 import sys

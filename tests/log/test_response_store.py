@@ -1,7 +1,5 @@
 """Test the gateway's store of responses in PostgreSQL."""
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 import psycopg.conninfo

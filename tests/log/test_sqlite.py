@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 # ruff: noqa: SLF001 - the log's own connection is used to make SQLite fail and to read its settings
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Test repricing the calls in a log with other price tables."""
 
-from __future__ import annotations
-
 import tempfile
 from decimal import Decimal
 from pathlib import Path

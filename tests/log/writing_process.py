@@ -8,8 +8,6 @@ before them. In the second form, the line ``end STATUS`` follows when a writer h
 killed.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

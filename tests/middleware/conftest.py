@@ -1,7 +1,5 @@
 """Provide real Redis servers, started on demand: one for all tests, or one for a test."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Test the circuit breaker: each of its rules, and then any sequence of outcomes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Test the cache: an identical second call is answered at no cost if the first one succeeded."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable

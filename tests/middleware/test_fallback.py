@@ -2,8 +2,6 @@
 first event.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

@@ -2,8 +2,6 @@
 that it does not change.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

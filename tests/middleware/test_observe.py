@@ -1,7 +1,5 @@
 """Test Observe: the events of an attempt contain no secrets, and subscribers never block a call."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import logging

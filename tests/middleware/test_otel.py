@@ -1,7 +1,5 @@
 """Test OpenTelemetry with its real SDK: spans and metrics are named as in its conventions."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

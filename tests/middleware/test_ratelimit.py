@@ -2,8 +2,6 @@
 are corrected.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from typing import Any

@@ -4,8 +4,6 @@ processes skip the model.
 
 # ruff: noqa: SLF001 - the time of the next read, and the reads under way, are not public
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable

@@ -2,8 +2,6 @@
 
 # ruff: noqa: SLF001 - the keys in Redis, and the calls under way, are not public
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

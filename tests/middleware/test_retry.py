@@ -2,8 +2,6 @@
 receives.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

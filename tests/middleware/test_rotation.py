@@ -2,8 +2,6 @@
 event.
 """
 
-from __future__ import annotations
-
 import logging
 
 import pytest

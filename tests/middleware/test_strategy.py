@@ -2,8 +2,6 @@
 improves on round-robin.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import random

@@ -1,7 +1,5 @@
 """Test the pytest fixture: the calls of a test are recorded once and replayed in later runs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -6,8 +6,6 @@ after each frame: without middleware, with each layer, and with all of them. ``m
 sample of these combinations.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

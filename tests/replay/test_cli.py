@@ -1,7 +1,5 @@
 """Test the ``dragoman replay`` command."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from pathlib import Path

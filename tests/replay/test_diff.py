@@ -1,7 +1,5 @@
 """Test the comparison of two values and of two runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

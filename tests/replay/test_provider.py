@@ -1,7 +1,5 @@
 """Test the provider that replays a log: it repeats the run, or reports the first difference."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 the calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

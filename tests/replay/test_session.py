@@ -1,7 +1,5 @@
 """Test replaying real sessions: no tool runs again, and a repeated run equals the first."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

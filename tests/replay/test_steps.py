@@ -2,8 +2,6 @@
 records.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Test embedding many texts: CPU time and memory, compared with the openai client in the same run."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

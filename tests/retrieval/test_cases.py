@@ -1,7 +1,5 @@
 """Test that every retrieval wire passes its conformance cases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

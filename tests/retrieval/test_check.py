@@ -1,7 +1,5 @@
 """Test the conformance check for embedding and reranking servers, as a function and as a command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 vectors.
 """
 
-from __future__ import annotations
-
 import array
 import asyncio
 import base64

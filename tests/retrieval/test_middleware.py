@@ -1,7 +1,5 @@
 """Test middleware around embedders and rerankers."""
 
-from __future__ import annotations
-
 import asyncio
 from decimal import Decimal
 from pathlib import Path

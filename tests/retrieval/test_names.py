@@ -1,7 +1,5 @@
 """Test opening embedders and rerankers by name: the catalogue, models.yaml, keys and prices."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 from typing import Any

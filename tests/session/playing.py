@@ -1,7 +1,5 @@
 """Provide replies that propose tool calls, and functions that check logs, for tests of sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

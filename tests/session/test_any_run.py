@@ -1,7 +1,5 @@
 """Test that the log of a session is complete for any proposals, decisions and failures."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from pathlib import Path

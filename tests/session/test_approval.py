@@ -1,7 +1,5 @@
 """Test approvals: edits, scopes beyond one call, hooks, and answers from another process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

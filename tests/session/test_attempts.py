@@ -1,7 +1,5 @@
 """Test that every attempt has a record in the session, and that all cost totals agree."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 That they import no code that runs tools follows from the list of layers (``test_layers.py``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable

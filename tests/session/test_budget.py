@@ -1,7 +1,5 @@
 """Test budgets, which end a session with complete records."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from decimal import Decimal

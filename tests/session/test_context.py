@@ -2,8 +2,6 @@
 and records each shortening.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Test sessions without a log or policy, and sessions with structured output."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -4,8 +4,6 @@ The test finds fields that no code ever writes. Each run is scripted and uses th
 gateway, observer or command, with a log.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Test long sessions: resumed at a record, forked, moved to another log, given more goals, paused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

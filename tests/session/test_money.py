@@ -2,8 +2,6 @@
 are billed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test that with a prompt cache, an agent that runs for 20 turns pays for its history only once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Test that an unusable call is recorded as an intent and a rejection, for every provider."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 

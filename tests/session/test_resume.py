@@ -1,7 +1,5 @@
 """Test resuming a session after each of its records: no tool runs twice, and no intent stays open."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from pathlib import Path

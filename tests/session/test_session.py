@@ -1,7 +1,5 @@
 """Test the agent loop: what it sends, what it records, and in which order."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from decimal import Decimal

@@ -2,8 +2,6 @@
 stays open.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -2,8 +2,6 @@
 of records.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Test a session as OpenTelemetry spans with the real SDK: agent, calls and tools form one tree."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

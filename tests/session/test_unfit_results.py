@@ -1,7 +1,5 @@
 """Test that a session continues whatever its tools return and its model proposes."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Test a real MCP server over standard input and output, and over HTTP."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """Test that a hostile MCP server at a URL learns nothing, leaks nothing and takes no memory."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gzip

@@ -2,8 +2,6 @@
 filters.
 """
 
-from __future__ import annotations
-
 import errno
 import platform
 import struct

@@ -1,7 +1,5 @@
 """Test that the five workspace tools cannot leave their folder."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

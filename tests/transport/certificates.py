@@ -1,7 +1,5 @@
 """Create certificates for tests: an authority, and certificates signed by it."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import ssl

@@ -1,7 +1,5 @@
 """Provide a transport that is closed after the test."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

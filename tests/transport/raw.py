@@ -2,8 +2,6 @@
 directly.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

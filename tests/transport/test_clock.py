@@ -1,7 +1,5 @@
 """Test the timer that enforces the timeouts of a call. The calls of a connection share it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

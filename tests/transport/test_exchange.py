@@ -2,8 +2,6 @@
 HTTP.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gzip

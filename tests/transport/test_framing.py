@@ -2,8 +2,6 @@
 of real servers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import zlib

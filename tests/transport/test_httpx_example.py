@@ -1,7 +1,5 @@
 """Test that the example transport over httpx meets the requirements of a provider."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test proxies: the real tinyproxy, and small proxies with the behaviour that a test needs."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -3,8 +3,6 @@
 ``make test`` makes five hundred calls; ``make test-exhaustive`` makes a million.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Test TLS with test certificates: which are trusted, what is negotiated, how a connection ends."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from pathlib import Path

@@ -2,8 +2,6 @@
 broken streams and cancellation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from pathlib import Path

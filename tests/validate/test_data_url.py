@@ -1,7 +1,5 @@
 """Test parsing ``data:`` URLs."""
 
-from __future__ import annotations
-
 import pytest
 
 from dragoman.validate.data_url import read_data_url

@@ -1,7 +1,5 @@
 """Test the strict reader of configuration mappings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -2,8 +2,6 @@
 path of the mistake.
 """
 
-from __future__ import annotations
-
 import copy
 from types import MappingProxyType
 from typing import Any

@@ -1,7 +1,5 @@
 """Test parsing structured output while it arrives."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -2,8 +2,6 @@
 blocking the event loop.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Test the check of replies against their requests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

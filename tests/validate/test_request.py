@@ -2,8 +2,6 @@
 
 # mypy: disable-error-code="arg-type,list-item"
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, get_args
 

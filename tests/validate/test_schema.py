@@ -4,8 +4,6 @@ followed.
 
 # ruff: noqa: SLF001 - the cache is private, but its size limit is documented
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

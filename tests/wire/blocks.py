@@ -4,8 +4,6 @@
 ``test_blocks.py`` checks that the table is up to date.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -2,8 +2,6 @@
 time.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import re

@@ -3,8 +3,6 @@
 ``python tests/wire/cases.py --write WIRE [CASE]`` rewrites ``events.jsonl`` for review.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import os

@@ -2,8 +2,6 @@
 wire, so that tests can compare our decoders with an independent reader.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

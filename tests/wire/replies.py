@@ -1,7 +1,5 @@
 """Build the bodies of unstreamed replies in the format of each wire."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

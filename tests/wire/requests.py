@@ -6,8 +6,6 @@ for all others; ``--write`` writes the table into ``docs/concepts/wires.md``, an
 documents its reason, so a remaining difference is one that the server could see.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """The anthropic wire: conformance cases, properties, and recordings of real servers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Audio and documents: what each wire accepts, and speech in replies."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

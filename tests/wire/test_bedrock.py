@@ -1,7 +1,5 @@
 """The wire of the Converse API: cases, unusual replies, requests, server side, recordings."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -2,8 +2,6 @@
 block.
 """
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import pytest

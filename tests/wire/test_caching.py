@@ -2,8 +2,6 @@
 has no field for them.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every conformance case of every wire passes, and what holds for the cases of all wires."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Test that the reader of each wire records what ``Request`` does not represent."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Lookup of codecs by wire name, including plugins, and how codecs use known capabilities."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

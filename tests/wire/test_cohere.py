@@ -1,7 +1,5 @@
 """The wire of Cohere's v2 chat API: cases, unusual replies, requests, server side, recordings."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Opaque provider state is sent back only to the provider that issued it."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from pathlib import Path

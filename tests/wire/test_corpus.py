@@ -4,8 +4,6 @@
 byte; the default run uses a sample.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

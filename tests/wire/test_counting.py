@@ -1,7 +1,5 @@
 """Requests that ask a server to count tokens, and the counts read from its replies."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

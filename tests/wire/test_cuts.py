@@ -5,8 +5,6 @@ exist. The default run uses a sample of offsets; ``DRAGOMAN_EXHAUSTIVE=1`` tests
 except in the middle of very large events.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Whatever a server sends, the decoder gives valid events or a provider error."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -2,8 +2,6 @@
 repository would get another error class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

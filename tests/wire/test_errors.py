@@ -1,7 +1,5 @@
 """Decoding of error bodies and of retry delays in the forms that servers send."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

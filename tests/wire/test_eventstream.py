@@ -1,7 +1,5 @@
 """Binary event streams: decoding in any pieces, checksums, and limits."""
 
-from __future__ import annotations
-
 import json
 from binascii import crc32
 from itertools import pairwise

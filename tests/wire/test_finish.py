@@ -2,8 +2,6 @@
 recordings.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 

@@ -1,7 +1,5 @@
 """The gemini wire: cases, truncated and mutated replies, and recordings of real servers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A conversation from one wire can be continued on every other, and every loss is listed."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Conversion of tool-call ids to ids that a wire accepts."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """An error inside a response with status 200 is raised, in every form and on every wire."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -2,8 +2,6 @@
 fields.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -2,8 +2,6 @@
 error names a request field, otherwise only for the schema of the request.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Any tool results and any replies of models can be encoded in the next request."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

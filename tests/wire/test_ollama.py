@@ -1,7 +1,5 @@
 """Ollama's native wire, which uses JSON lines."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

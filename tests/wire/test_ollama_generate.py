@@ -1,7 +1,5 @@
 """The server side of Ollama's older generate API."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

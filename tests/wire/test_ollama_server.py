@@ -2,8 +2,6 @@
 requests.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import hypothesis

@@ -2,8 +2,6 @@
 
 # ruff: noqa: SLF001 - what a decoder keeps of a body is not public, and its bound is
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Schemas, tool arguments and extra fields are sent with their keys in the order of the caller."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Matching of tool results with their calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dragoman as d

@@ -1,7 +1,5 @@
 """Round trips between the server side and the client side of each wire."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from typing import Any

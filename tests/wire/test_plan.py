@@ -1,7 +1,5 @@
 """Swap plans: what happens to a conversation when another model continues it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -2,8 +2,6 @@
 exists.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 differences.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The responses wire: cases, encoding, decoding, rejections, and arbitrary replies."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Names of response schemas, and the prompt texts that ask for output with a schema."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Provider state is sent back to its issuer only, through any client."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

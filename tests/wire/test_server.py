@@ -1,7 +1,5 @@
 """Encoding of replies by the server side, for cases that test_pairs.py does not cover."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -2,8 +2,6 @@
 rejected.
 """
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tools that the provider executes, and extra fields of the gemini wire."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

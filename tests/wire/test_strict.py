@@ -1,7 +1,5 @@
 """Strict mode: which schemas are sent as strict, in which form, and the strict flag of a tool."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Base URLs of servers, and media inside data: URLs."""
 
-from __future__ import annotations
-
 import pytest
 
 from dragoman.capabilities import Capabilities
