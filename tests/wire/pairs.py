@@ -350,7 +350,7 @@ WIRES: dict[str, Wire] = {
             "an extra that is a setting is one": known_settings,
         },
         reply_losses=frozenset({"finish_raw"}),
-        stream_losses=frozenset({"whole_order"}),
+        stream_losses=frozenset({"whole_order", "empty_input"}),
         body_losses=frozenset({"deltas", "raw_input", "may_be_cut"}),
         errors={
             **ERRORS,
@@ -477,11 +477,14 @@ def hear(
     return decode(client(wire, request.model), request, pieces, judged=judged)
 
 
-def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: bool) -> list[Any]:
+def said(
+    heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: bool, may_be_cut: bool
+) -> list[Any]:
     """Return the content of a decoded reply as a list of lines, without the parts that ``losses``
     names.
 
-    If ``hidden``, the outcome of every tool call is also omitted.
+    If ``hidden``, the outcome of every tool call is also omitted; if ``may_be_cut``, that of the
+    last one and of the reply.
     """
     # Some wires send blocks without deltas only at the end of a reply, so a failed reply does not
     # contain them.
@@ -500,16 +503,23 @@ def said(heard: DecodedReply, wire: Wire, losses: frozenset[str], *, hidden: boo
         last = max((at for at, line in enumerate(lines) if line[0] == "end"), default=None)
         if last is not None:
             lines[last] = (*lines[last][:2], None, None)
-    if "may_be_cut" in losses and _may_be_cut(heard):
-        # A body does not show whether a token limit or a content filter cut off its last call.
+    if may_be_cut:
         last = max(at for at, line in enumerate(lines) if line[0] == "end")
         lines[last] = (*lines[last][:2], None, None)
-        return lines
+        return [line for line in lines if line[:2] not in FILTERED]
     return [*lines, ("error", None if heard.error is None else _class(heard.error, wire, hidden))]
 
 
-def _may_be_cut(heard: DecodedReply) -> bool:
+FILTERED = (("complete", "content_filter"), ("complete", "error"))
+
+
+def may_be_cut(heard: DecodedReply, losses: frozenset[str]) -> bool:
+    """Return whether a token limit or a content filter may have cut off the last tool call, which
+    a body on some wires does not show. A client reports a call without input as malformed then.
+    """
     ended = heard.events[-1]
+    if "may_be_cut" not in losses:
+        return False
     if not isinstance(ended, d.MessageComplete) or not ended.final_content:
         return False
     last, reason = ended.final_content[-1], ended.finish_reason

@@ -275,7 +275,7 @@ def conversations(draw: Any) -> tuple[d.Message, ...]:
             *draw(st.lists(spoken, max_size=2)),
             *[d.ToolCall(name, "f", {}, draw(states)) for name in calls],
         ]
-        if made:
+        if any(block != d.Text("") for block in made):
             messages.append(d.Assistant(draw(st.permutations(made))))
             waiting += calls
         answers: list[d.Message] = [

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import hypothesis
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from dragoman.wire.losses import NOTHING, UNKNOWN, Rule
 from tests import strategies as some
 
 from .cases import Case, DecodedReply, decode, find_cases
-from .pairs import WIRES, canonical, client, hear, hides, said, serve
+from .pairs import WIRES, canonical, client, hear, hides, may_be_cut, said, serve
 
 # Requests that the client codec changes, so that they cannot round-trip: tools sent as text, a
 # schema sent as a tool, a token limit that the codec adds, a reasoning effort sent as a budget or
@@ -129,9 +129,9 @@ def check_reply(wire: str, request: d.Request, heard: DecodedReply) -> None:
     with contextlib.suppress(d.ProviderError):  # an unstreamed body cannot represent this error
         pieces = serve(wire, request, heard.events, heard.error) if heard.events else None
     if pieces is not None:
-        hidden = hides(heard, losses)
-        again = said(hear(wire, request, pieces), rules, losses, hidden=hidden)
-        assert again == said(heard, rules, losses, hidden=hidden)
+        lost = {"hidden": hides(heard, losses), "may_be_cut": may_be_cut(heard, losses)}
+        again = said(hear(wire, request, pieces), rules, losses, **lost)
+        assert again == said(heard, rules, losses, **lost)
     else:
         assert heard.error is not None
         reply = SERVER_CODECS[wire].error(heard.error)
@@ -259,9 +259,14 @@ def test_any_request_round_trips(wire: str, data: st.DataObject) -> None:
 
 
 ENDINGS = ["stop", "tool_calls", "length", "content_filter", "fail"]
+BARE = [("tool_start", (0, "a", "any")), ("block_end", (0,))]
+EMPTY = [("tool_start", (0, "a", "any")), ("tool_input", (0, "{}"))]
 
 
 @pytest.mark.exhaustive
+@example(BARE, "length", True, d.Usage())
+@example(BARE, "content_filter", True, d.Usage())
+@example(EMPTY, "content_filter", False, d.Usage())
 @given(
     verbs=some.verbs(), ending=st.sampled_from(ENDINGS), stream=st.booleans(), usage=some.usages
 )

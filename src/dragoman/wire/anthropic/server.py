@@ -160,7 +160,10 @@ class _StreamEncoder(ReplyEncoder):
             # A truncated call, or an invalid one without input, gets no stop event, which would
             # make it look complete.
             self._is_open = False
-        return self._close()
+        # An input shows that a complete call is not one that was cut before its input.
+        is_bare = event.problem is None and self.calls[-1].is_blank
+        empty = {"type": "input_json_delta", "partial_json": "{}"}
+        return (self._delta(empty) if is_bare else b"") + self._close()
 
     def thinking(self, event: ThinkingDelta) -> bytes:
         written = b""
