@@ -1,6 +1,7 @@
 """An error inside a response with status 200 is raised, in every form and on every wire."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -137,6 +138,8 @@ def test_error_in_the_middle_of_a_stream_is_raised(wire: str, shape: str, whole:
     end = b"\n" if wire == "ollama" else b"\n\n"
     heard = hear(wire, BEFORE[wire] + written + end + AFTER[wire], whole=whole)
     assert isinstance(heard.error, kind), heard.error
+    stated = re.search(rb'"code": (\d+)', written)  # the HTTP status itself is 200
+    assert heard.error.status == (None if stated is None else int(stated[1]))
     assert heard.error.response is not None
     assert (heard.error.response.text, heard.error.response.finish_reason) == ("half", "error")
     assert isinstance(hear(wire, written + end).error, kind)

@@ -234,6 +234,21 @@ def build_error(
     )
 
 
+def build_inband_error(
+    code: str, status: int, failure: Failure, rows: Sequence[Row]
+) -> ProviderError:
+    """Return the error in a reply that has the HTTP status 200.
+
+    If ``code`` is an HTTP status, as some servers write into the error, it is the error's status.
+    Otherwise the error has no status, and ``status`` only decides its class.
+    """
+    if re.fullmatch(r"[45]\d\d", code):
+        return build_error(int(code), {}, failure, rows)
+    error = build_error(status, {}, failure, rows)
+    error.status = None
+    return error
+
+
 def _summarise(status: int) -> str:
     if status < 400:
         return "the server answered with a redirect, which is not followed"

@@ -6,8 +6,6 @@ reports.
 
 from __future__ import annotations
 
-import re
-
 from ...errors import (
     AuthenticationError,
     BillingError,
@@ -23,14 +21,13 @@ from ...errors import (
     UnsupportedContentError,
     UnsupportedFeatureError,
 )
-from ..errors import Failure, Row, build_error, row
+from ..errors import Failure, Row, build_inband_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
     """Return the error in a reply with status 200; its ``error.type`` determines its status."""
     # llama.cpp sends the HTTP status in the field ``code``
-    code = int(failure.code) if re.fullmatch(r"[45]\d\d", failure.code) else 500
-    return build_error(_STATUSES.get(failure.kind, code), {}, failure, ROWS)
+    return build_inband_error(failure.code, _STATUSES.get(failure.kind, 500), failure, ROWS)
 
 
 _STATUSES = {

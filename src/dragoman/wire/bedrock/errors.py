@@ -18,7 +18,7 @@ from ...errors import (
     UnsupportedFeatureError,
 )
 from ...events import read_json
-from ..errors import Failure, Row, build_error, read_failure, row
+from ..errors import Failure, Row, build_inband_error, read_failure, row
 
 _STATUSES = {
     "validationexception": 400,
@@ -89,4 +89,4 @@ def _read_record(body: bytes) -> dict[str, Any]:
 def inband_error(name: str, record: Any) -> ProviderError:
     """Return the error for an exception in a stream; the exception's name decides the status."""
     failure = replace(read_failure(record), code=name[:1].upper() + name[1:])
-    return build_error(_STATUSES.get(name.lower(), 500), {}, failure, ROWS)
+    return build_inband_error("", _STATUSES.get(name.lower(), 500), failure, ROWS)

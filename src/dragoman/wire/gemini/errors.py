@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from ...errors import (
     UnsupportedFeatureError,
 )
 from ...events import read_json
-from ..errors import Failure, Row, build_error, read_failure, read_retry_after, row
+from ..errors import Failure, Row, build_inband_error, read_failure, read_retry_after, row
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
@@ -81,10 +80,8 @@ def inband_error(error: Any) -> ProviderError:
     """
     failure = read_refusal({"error": error})
     code = str(error.get("code")) if isinstance(error, dict) else ""
-    if re.fullmatch(r"[45]\d\d", code):
-        return build_error(int(code), {}, failure, ROWS)
     status = next((status for word, status in _STATUSES if word in failure.kind), 500)
-    return build_error(status, {}, failure, ROWS)
+    return build_inband_error(code, status, failure, ROWS)
 
 
 _STATUSES = (

@@ -18,7 +18,7 @@ from ...errors import (
     UnsupportedContentError,
     UnsupportedFeatureError,
 )
-from ..errors import Failure, Row, build_error, row
+from ..errors import Failure, Row, build_inband_error, row
 
 
 def inband_error(failure: Failure) -> ProviderError:
@@ -26,11 +26,9 @@ def inband_error(failure: Failure) -> ProviderError:
 
     An error without a known status, code or type becomes a server error.
     """
-    if re.fullmatch(r"[45]\d\d", failure.code):
-        return build_error(int(failure.code), {}, failure, ROWS)
     words = f"{failure.code} {failure.kind}"
     status = next((status for pattern, status in _INBAND if pattern.search(words)), 500)
-    return build_error(status, {}, failure, ROWS)
+    return build_inband_error(failure.code, status, failure, ROWS)
 
 
 _INBAND = (

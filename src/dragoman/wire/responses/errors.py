@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ...errors import ProviderError, UnsupportedContentError
-from ..errors import Failure, Row, build_error, read_failure, row
+from ..errors import Failure, Row, build_inband_error, read_failure, row
 from ..openai.errors import ROWS as OPENAI_ROWS
 from ..openai.errors import inband_error
 
@@ -28,11 +28,10 @@ def reply_error(error: Any) -> ProviderError:
 
     An error without a known status, code or type becomes a server error.
     """
-    failure = read_failure({"error": error})
-    if re.fullmatch(r"[45]\d\d", failure.code):
-        return build_error(int(failure.code), {}, failure, ROWS)
+    several = isinstance(error, dict) and "errors" in error
+    failure = read_failure(error if several else {"error": error})
     if _ABOUT_THE_REQUEST.search(f"{failure.code} {failure.kind}"):
-        return build_error(400, {}, failure, ROWS)
+        return build_inband_error(failure.code, 400, failure, ROWS)
     return inband_error(failure)
 
 
