@@ -20,9 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.events import Usage
+from dragoman.messages import Request, User
+from dragoman.middleware.attempts import Attempt
 from dragoman.prices import (
     Cost,
     Match,
+    PricedAs,
     PricedUse,
     PriceRow,
     PriceTable,
@@ -32,6 +35,8 @@ from dragoman.prices import (
     reprice,
 )
 from dragoman.registry import load_vendor, vendor_names
+
+from .listed import Listed
 
 D = Decimal
 PARTS = ["input", "cached_input", "cache_write", "output", "reasoning"]
@@ -813,3 +818,25 @@ def test_cost_round_trips_through_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(bill), type=Cost | Unpriced) == bill
     unknown = Unpriced("why")
     assert msgspec.json.decode(msgspec.json.encode(unknown), type=Cost | Unpriced) == unknown
+
+
+def test_cost_that_a_provider_states_counts_if_no_price_is_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    usage = Usage(10, 5, stated_cost_usd=D("0.0123"))
+    stated = cost(usage, "openrouter:x/y")
+    assert (stated.total, stated.pricing_version) == (D("0.0123"), "stated")
+    assert cost(Usage(10, 5), "openrouter:x/y").total is None
+    counted = cost(usage, PricedAs("anthropic:claude-sonnet-4-6"))
+    assert isinstance(counted, Cost)
+    assert counted.total == D("0.000105")
+    assert counted.notes[-1] == "the provider states a cost of $0.0123"
+    for sold, warned in (("stated-alone:m", 0), ("anthropic:claude-sonnet-4-6", 1)):
+        model = Listed(name="p")
+        model.priced_as = sold
+        for _ in range(2):
+            attempt = Attempt(model, Request((User("Hi"),), model="m"))
+            attempt.usage = usage
+            bill = attempt.bill()
+        assert bill["cost_usd"] == (D("0.000105") if warned else D("0.0123"))
+        assert caplog.text.count(f"{sold}: the provider states a cost of $0.012300") == warned

@@ -42,6 +42,7 @@ CallEnd: TypeAlias = CallCompleted | CallFailed
 Price: TypeAlias = Callable[[Usage, str], Any]
 Answer: TypeAlias = MessageComplete | Response[Any] | Embeddings | Ranking
 
+_DIFFER: set[str] = set()  # the models whose stated cost differs from the table: warn once
 _ANSWERS = frozenset({MessageComplete, Embeddings, Ranking})
 # the caller has cancelled the call, or closed its stream
 _CANCELLATIONS = (asyncio.CancelledError, GeneratorExit, CallCancelledError)
@@ -167,6 +168,13 @@ class Attempt:
             bill = _try(sold_as.cost, usage)
         else:
             bill = _try(self._price, usage, f"{name}:{model}")
+        stated = usage.stated_cost_usd
+        if bill and stated is not None and stated != bill.total and sold_as.model not in _DIFFER:
+            _DIFFER.add(sold_as.model)
+            log.warning(
+                "%s: the provider states a cost of $%f, and the price table gives $%f",
+                sold_as.model, stated, bill.total,
+            )  # fmt: skip
         return price_usage(usage, bill, sold_as.model)
 
     def find_served(self) -> tuple[str, str]:

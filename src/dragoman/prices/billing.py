@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from ..events import Billed, Usage
 from .results import EXACT, Cost, Unpriced
-from .rows import PriceRow, digest_rows
+from .rows import Match, PriceRow, digest_rows
 from .table import PriceTable
 
 _ZERO = Decimal(0)
+STATED = "stated"
+"""The pricing version of a cost that the provider states and no price table gives."""
 
 # Each entry names a part of the bill, its rate, and the rate to use if a row lacks that rate.
 _PARTS = (
@@ -39,18 +41,22 @@ _COUNTERS = (
 @overload
 def cost(
     usage: Billed,
-    model: str | None = None,
+    model: str | PricedAs | None = None,
     at: date | datetime | None = None,
     *,
     table: PriceTable | None = None,
 ) -> Cost | Unpriced: ...
 @overload
 def cost(
-    usage: Usage, model: str, at: date | datetime | None = None, *, table: PriceTable | None = None
+    usage: Usage,
+    model: str | PricedAs,
+    at: date | datetime | None = None,
+    *,
+    table: PriceTable | None = None,
 ) -> Cost | Unpriced: ...
 def cost(
     usage: Usage | Billed,
-    model: str | None = None,
+    model: str | PricedAs | None = None,
     at: date | datetime | None = None,
     *,
     table: PriceTable | None = None,
@@ -58,7 +64,8 @@ def cost(
     """Price a call by its usage, its model as ``"provider:name"``, and its time (default: now).
 
     ``cost(reply)`` uses the price of the provider that answered (``Provider.priced_as``).
-    ``table`` is ``PriceTable.default()`` unless you give your own.
+    ``table`` is ``PriceTable.default()`` unless you give your own. If no price is known, the cost
+    is the one that the provider states in the usage, if it does.
     """
     if not isinstance(usage, Usage):
         if model is None:
@@ -66,9 +73,13 @@ def cost(
         usage = usage.usage
     if model is None:
         raise TypeError("cost: a Usage needs its model, as in cost(usage, 'vendor:name')")
+    if isinstance(model, PricedAs):
+        return (model if table is None else replace(model, table=table)).cost(usage, at)
     table = PriceTable.default() if table is None else table
     row = table.find(model, at)
-    return row if isinstance(row, Unpriced) else _cost_by(row, usage, model, table.version)
+    if isinstance(row, Unpriced):
+        return _take_stated(row, usage, model)
+    return _cost_by(row, usage, model, table.version)
 
 
 def _cost_of(
@@ -81,6 +92,16 @@ def _cost_of(
     return (sold if table is None else replace(sold, table=table)).cost(reply.usage, at)
 
 
+def _take_stated(unknown: Unpriced, usage: Usage, model: str) -> Cost | Unpriced:
+    """Return the cost that the provider states, if it does, in place of an unknown one."""
+    stated = usage.stated_cost_usd
+    if stated is None or stated < 0:
+        return unknown
+    seller, _, name = model.partition(":")
+    row = PriceRow(seller or "unknown", Match((name,)), unpriced=unknown.reason)
+    return Cost(stated, {"stated": stated}, STATED, row, notes=("as the provider states it",))
+
+
 def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Unpriced:
     if row.free:  # a free model costs zero, even if the server reported no token counts
         return Cost(_ZERO, {part: _ZERO for part, _, _ in _PARTS}, version, row)
@@ -91,17 +112,20 @@ def _cost_by(row: PriceRow, usage: Usage, model: str, version: str) -> Cost | Un
             usage = replace(usage, output_tokens=0)  # an embedding model has no output tokens
         counts = _split(usage)
         if isinstance(counts, Unpriced):
-            return counts
+            return _take_stated(counts, usage, model)
         parts, notes = _bill(counts, row, usage.input_tokens or 0)
     if row.search is not None:
         if usage.search_units is None:
-            return Unpriced("usage not reported: search_units")
+            return _take_stated(Unpriced("usage not reported: search_units"), usage, model)
         parts["search"] = EXACT.scaleb(EXACT.multiply(usage.search_units, row.search), -3)
     total = _ZERO
     for part in parts.values():
         if part:
             total = EXACT.add(total, part)
     notes += _caveats(usage, row, model)
+    stated = usage.stated_cost_usd
+    if stated is not None and stated != total:
+        notes.append(f"the provider states a cost of ${stated:f}")
     return Cost(total, parts, version, row, notes=tuple(notes))
 
 
