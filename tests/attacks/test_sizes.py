@@ -151,13 +151,13 @@ async def test_large_request_is_read_in_a_thread(
 
         monkeypatch.setattr(exchange, name, run)
 
-    for name in ("_parse", "read", "check_request", "translate"):
+    for name in ("parse_body", "read_request", "translate_for", "check_translated"):
         watch(name)
     answer = await post(
         APP, "openai", bodies(messages=[HI, {**HI, "content": "a" * size}])["openai"]
     )
     assert answer.status == 200
-    assert len(threads) >= 3
+    assert len(threads) == 4
     assert {each is threading.current_thread() for each in threads} == {size < 256 * 1024}
 
 

@@ -1,28 +1,31 @@
-"""Admission of requests: check limits and keys, and identify the client."""
+"""Identify the caller of a request by its key, and keep the limits of the gateway and of keys."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from msgspec import Struct
 
 from ..errors import (
     AuthenticationError,
+    InvalidModelError,
     InvalidRequestError,
     OverloadedError,
+    QuotaExceededError,
     UnsupportedContentError,
 )
 from ..messages import Document, Image, Message, Request, Url
+from ..provider import Model
 from ..wire import ServerCodec
 from ..wire.urls import is_loopback
 from .background import Background
 from .call_log import CallLog
 from .keys import Key, KeyRing
-from .ledger import Ledger, LedgerWriter
+from .ledger import Lease, Ledger, LedgerWriter
 from .limits import RedisLimits
 from .metrics import Metrics
 from .models import Models
@@ -30,6 +33,23 @@ from .store import ResponseStore
 from .tracing import Tracing
 from .usage import UsageBook
 from .worker_metrics import MetricsFolder
+
+Scope = MutableMapping[str, Any]
+
+# Headers for authentication and framing. A request that repeats one of them is rejected, since a
+# proxy in front may use the other value (request smuggling).
+_SINGLE = frozenset(
+    {
+        b"authorization",
+        b"x-api-key",
+        b"x-goog-api-key",
+        b"content-length",
+        b"content-type",
+        b"host",
+    }
+)
+# seconds by which a lease outlasts the reply timeout, so that the end of the call can be recorded
+_SPARE = 60.0
 
 
 class Bounds(Struct, frozen=True):
@@ -99,6 +119,38 @@ def _is_text(message: Message) -> bool:
     return isinstance(message.content, str)
 
 
+def read_headers(scope: Scope) -> dict[str, str]:
+    """Return the headers by lower-case name; reject a request that repeats a critical header."""
+    pairs = scope["headers"]
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+    if len(headers) < len(pairs):
+        names = [name for name, _ in pairs if name in _SINGLE]
+        for name in set(names):
+            if names.count(name) > 1:
+                raise InvalidRequestError(f"the header {name.decode('latin-1')} is there twice")
+    return headers
+
+
+class Caller(NamedTuple):
+    """Who sent a request: its headers by lower-case name, and its key if the gateway has keys."""
+
+    headers: Mapping[str, str]
+    key: Key | None
+
+    @property
+    def owner(self) -> str:
+        """The id of the key, to which stored responses belong; empty without a key."""
+        return "" if self.key is None else self.key.id
+
+    def check_model(self, name: str) -> None:
+        """Raise ``InvalidModelError`` if the key may not use a model.
+
+        The message is that for unknown names, so that clients cannot find out which models exist.
+        """
+        if self.key is not None and not self.key.allows(name):
+            raise InvalidModelError("no model of this name is served here")
+
+
 class Service:
     """The state that all routes share: the models, the keys and the counters."""
 
@@ -146,8 +198,8 @@ class Service:
         self.url_keys: bool | None = None
         self._check_host = check_host
 
-    def find_key(
-        self, scope: Mapping[str, Any], headers: Mapping[str, str], codec: ServerCodec
+    def _find_key(
+        self, scope: Scope, headers: Mapping[str, str], codec: ServerCodec
     ) -> str | None:
         """Return the key that a client presents.
 
@@ -163,16 +215,18 @@ class Service:
         values = parse_qs(bytes(scope.get("query_string", b"")).decode("latin-1")).get("key", [])
         return values[0] if len(values) == 1 else None
 
-    def identify(self, headers: Mapping[str, str], presented: str | None) -> Key | None:
-        """Return the key of a request; raise ``AuthenticationError`` if access is denied.
-
-        Return ``None`` if the gateway has no keys.
-        """
+    def identify(self, scope: Scope, headers: Mapping[str, str], codec: ServerCodec) -> Caller:
+        """Return the caller of a request; raise ``AuthenticationError`` if access is denied."""
         if self.keys is not None:
-            key = self.keys.find(presented)
+            key = self.keys.find(self._find_key(scope, headers, codec))
             if key is None:
                 raise AuthenticationError("the key is missing or unknown")
-            return key
+            return Caller(headers, key)
+        self._check_origin(headers)
+        return Caller(headers, None)
+
+    def _check_origin(self, headers: Mapping[str, str]) -> None:
+        """Raise ``AuthenticationError`` if a web page or another machine sent the request."""
         # Protect against CSRF and DNS rebinding: a gateway without keys serves local programs, not
         # web pages. A web page can make its host name resolve to the gateway's address and post
         # requests from scripts, but those requests have the page's host name in Host or Origin.
@@ -181,7 +235,7 @@ class Service:
                 "this gateway has no keys and answers to its loopback address only", status=403
             )
         if headers.get("origin") in self.origins:
-            return None
+            return
         if (
             self._check_host
             and "origin" in headers
@@ -190,7 +244,6 @@ class Service:
             raise AuthenticationError(
                 "this gateway has no keys and answers to no web page", status=403
             )
-        return None
 
     async def check_readiness(self) -> tuple[str, Mapping[str, str]]:
         """Return ``ready``, ``not ready`` or ``draining``, and the problems by model name."""
@@ -208,6 +261,20 @@ class Service:
         """
         has_rates = key.has_rates and self.ledger.limits is None
         return self.counts or not (key.has_budget or has_rates)
+
+    async def lease(self, key: Key, model: Model) -> Lease | None:
+        """Count a call against its key's limits; raise an error if a limit is reached."""
+        # the operator may have added limits that workers without a shared ledger cannot count
+        if not self.can_count(key):
+            raise QuotaExceededError(
+                "this key has limits, and the gateway's workers have no shared ledger to count "
+                "them in"
+            )
+        if key.has_budget and model.priced_as.find_problem() is not None:
+            raise QuotaExceededError(
+                "this model has no known price, so this key's budget cannot be kept"
+            )
+        return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE)
 
     def hold(self, size: int) -> None:
         """Reserve memory for a body, or reject the body; ``release`` frees the memory."""

@@ -1,4 +1,4 @@
-"""Record a finished request in the metrics, the ledger, the access log and the event log.
+"""The account of a request: what the metrics, the ledger, the access log and the event log get.
 
 Each failed attempt of a call before the last has one ``CallFailed``; the last attempt has one
 ``CallCompleted`` or ``CallFailed``. Each record has ``inbound``, which describes the client's
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -19,11 +20,11 @@ from msgspec.structs import replace
 from ..calls import CallFailed, Inbound
 from ..errors import CallCancelledError, ProviderError
 from ..events import MessageComplete, Usage
-from ..messages import LossWarning, Request
+from ..messages import Assistant, LossWarning, Message, Request, new_ulid
 from ..middleware.attempts import Attempt, CallEnd
 from ..prices.results import EXACT
 from ..provider import Provider, Reply
-from ..wire import ServerCodec
+from ..wire import Asked
 from .access import Service
 from .call_log import hide_messages
 from .keys import Key
@@ -49,194 +50,265 @@ class Charged(NamedTuple):
     error: ProviderError | None
 
 
-class Ended(Protocol):
-    """The data about a finished request; ``Exchange`` implements this protocol."""
+class Call(ABC):
+    """The call of a model for a request, as far as it has come."""
 
-    service: Service
-    codec: ServerCodec
-    began: float
-    first: float | None
-    key: Key | None
-    limited: Key | None
-    lease: Lease | None
-    model: str
-    status: int
-    size: int
-    length: int
-    provider: Provider | None
-    request: Request | None
-    reply: Reply | None
-    span: Any
-    complete: MessageComplete | None
-    error: ProviderError | None
-    warnings: tuple[LossWarning, ...]
-    charged: Charged | None
+    __slots__ = ()
+
+    @abstractmethod
+    def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
+        """Return one record for each attempt of the call."""
+
+    def count_usage(self, account: Account) -> Usage:
+        """Return the tokens of all attempts; override this if the price takes long to compute."""
+        return add_up(self.make_records(account, 0.0))[0]
+
+
+class Account:
+    """What is known of a request until it ends: who asked for what, and what became of it.
+
+    The stages of a request note here what has to be recorded if a later stage fails. ``charge``
+    writes the cost of its call to the ledger, and ``close`` writes everything else, once.
+    """
+
+    __slots__ = (
+        "_charged", "_id", "_service", "began", "call", "error", "key", "lease", "length",
+        "limited", "model", "request", "size", "span", "status", "warnings", "wire",
+    )  # fmt: skip
+
+    def __init__(self, service: Service, wire: str) -> None:
+        self._service = service
+        self.wire = wire
+        self.began = time.perf_counter()
+        self._id: str | None = None
+        self.span: Any = None  # the request's OpenTelemetry span
+        self.key: Key | None = None
+        self.limited: Key | None = None  # the same key, if it has limits
+        self.size = 0  # size of the request's body in bytes
+        self.request: Request | None = None
+        self.model = ""  # the name by which the client requested a model that it may use
+        self.warnings: tuple[LossWarning, ...] = ()
+        self.lease: Lease | None = None
+        self.call: Call | None = None
+        self._charged: Charged | None = None
+        self.status = 0  # 0 until the reply begins
+        self.length = 0  # number of bytes sent to the client
+        self.error: ProviderError | None = None
 
     @property
     def id(self) -> str:
-        """The id of the request."""
-        ...
+        """The id of the request; a request that was not decoded gets one when it is needed."""
+        if self._id is None:
+            self._id = new_ulid()
+        return self._id
 
     @property
-    def record(self) -> Callable[[float], list[CallEnd]] | None:
-        """A function that builds a retrieval request's records, or ``None`` for a chat request."""
+    def owner(self) -> str:
+        """The id of the client's key; empty without a key."""
+        return "" if self.key is None else self.key.id
 
+    def note_key(self, key: Key | None) -> None:
+        """Note the key of the client."""
+        self.key = key
+        if key is not None and key.is_limited:
+            self.limited = key
 
-async def charge(exchange: Ended) -> None:
-    """Write the cost of a call to the ledger before the end of its reply is sent.
+    def note_request(self, asked: Asked) -> Asked:
+        """Note a decoded request; return it with the id that was shown before, if there is one."""
+        if self._id is None:
+            self._id = asked.request.request_id
+        elif self._id != asked.request.request_id:
+            asked = replace(asked, request=replace(asked.request, request_id=self._id))
+        self.request = asked.request
+        return asked
 
-    If the cost were written later, a client could send its next request as soon as the reply ends,
-    and another worker would admit that request although the budget is exhausted.
-    """
-    key = exchange.limited
-    if key is None or not key.has_budget or exchange.charged is not None:
-        return
-    records = _make_records(exchange, time.perf_counter() - exchange.began)
-    exchange.charged = Charged(records, exchange.error)
-    usage, money = add_up(records)
-    lease, exchange.lease = exchange.lease, None
-    await exchange.service.ledger.charge(lease, key, _count_tokens(usage), money)
+    async def charge(self) -> None:
+        """Write the cost of the call to the ledger before the end of the reply is sent.
 
+        If the cost were written later, a client could send its next request as soon as the reply
+        ends, and another worker would admit that request although the budget is exhausted.
+        """
+        key = self.limited
+        if key is None or not key.has_budget or self._charged is not None:
+            return
+        records = self._make_records(time.perf_counter() - self.began)
+        self._charged = Charged(records, self.error)
+        usage, money = add_up(records)
+        lease, self.lease = self.lease, None
+        await self._service.ledger.charge(lease, key, _count_tokens(usage), money)
 
-def account(exchange: Ended) -> None:
-    """Count a finished request and write its log records."""
-    service, seconds = exchange.service, time.perf_counter() - exchange.began
-    metrics, reply = service.metrics, exchange.reply
-    metrics.count(exchange.codec.wire, exchange.model, exchange.status)
-    metrics.warn(exchange.codec.wire, exchange.warnings)
-    metrics.time("request", seconds)
-    if exchange.first is not None:
-        metrics.time("first_event", exchange.first)
-    if reply is not None and reply.history:
-        metrics.switch(exchange.model, find_switches(reply))
-    if exchange.record is not None or _needs_records(exchange):
-        usage = _record(exchange, seconds)
-    else:
-        usage = _count_usage(exchange)
-    if _count_tokens(usage):
-        metrics.use(exchange.model, usage)
+    def close(self) -> None:
+        """Count the finished request and write its log records."""
+        call, seconds = self.call, time.perf_counter() - self.began
+        metrics = self._service.metrics
+        metrics.count(self.wire, self.model, self.status)
+        metrics.warn(self.wire, self.warnings)
+        metrics.time("request", seconds)
+        if isinstance(call, ChatCall):
+            if call.first is not None:
+                metrics.time("first_event", call.first)
+            if call.reply.history:
+                metrics.switch(self.model, find_switches(call.reply))
+        if self._needs_records():
+            usage = self._record(seconds)
+        elif call is not None:
+            usage = call.count_usage(self)
+        else:
+            return
+        if _count_tokens(usage):
+            metrics.use(self.model, usage)
 
+    def describe(self) -> Inbound:
+        """Return the part of a call record that describes the request and its HTTP reply."""
+        return Inbound(
+            wire=self.wire,
+            key=None if self.key is None else self.key.id,
+            name=self.model or None,
+            status=self.status,
+            bytes=self.length,
+            warnings=tuple(
+                [f"{warning.code} {warning.path}" for warning in self.warnings[:_MAX_WARNINGS]]
+            ),
+            error=None if self.error is None else self.error.category,
+        )
 
-def _needs_records(exchange: Ended) -> bool:
-    """Return whether the records of a request are written anywhere, or its price is needed.
+    # --- private methods
 
-    Most gateways need neither for most requests, and building the records takes a tenth of a
-    request's CPU time.
-    """
-    service = exchange.service
-    return (
-        service.calls is not None
-        or service.tracing is not None
-        or service.usage is not None
-        or exchange.limited is not None
-        or access.isEnabledFor(logging.INFO)
-    )
+    def _needs_records(self) -> bool:
+        """Return whether the records of a request are written anywhere, or its price is needed.
 
+        Most gateways need neither for most requests, and building the records takes a tenth of a
+        request's CPU time.
+        """
+        service = self._service
+        return (
+            service.calls is not None
+            or service.tracing is not None
+            or service.usage is not None
+            or self.limited is not None
+            or access.isEnabledFor(logging.INFO)
+        )
 
-def _record(exchange: Ended, seconds: float) -> Usage:
-    """Write the records of a request to all logs and ledgers; return its token usage."""
-    service = exchange.service
-    records = _make_records(exchange, seconds)
-    if service.calls is not None and records:
-        service.calls.put(records, exchange.request, exchange.reply, exchange.complete)
-    usage, money = add_up(records)
-    tokens = _count_tokens(usage)
-    if exchange.limited is not None and (exchange.lease or tokens):
-        _settle(exchange, exchange.limited, tokens, money)
-    if service.tracing is not None and exchange.span is not None:
-        owner = None if exchange.key is None else exchange.key.id
-        facts = {
-            "http.response.status_code": exchange.status,
-            "dragoman.model": exchange.model or None,
-        }
-        facts |= {"dragoman.key": owner, "dragoman.request_id": exchange.id}
-        service.tracing.end(exchange.span, facts, records)
-    # the model is empty if the request was rejected before its model was known
-    if service.usage is not None and exchange.model:
-        owner = "" if exchange.key is None else exchange.key.id
-        service.usage.count(owner, exchange.model, exchange.status, usage, money)
-    if access.isEnabledFor(logging.INFO):
-        lines: list[Any] = [*find_switches(exchange.reply), *hide_messages(records)] or [
-            _describe(exchange.request, describe_inbound(exchange), seconds)
-        ]
-        for line in lines:
-            access.info("%s", msgspec.json.encode(line).decode())
-    return usage
+    def _record(self, seconds: float) -> Usage:
+        """Write the records of a request to all logs and ledgers; return its token usage."""
+        service, records = self._service, self._make_records(seconds)
+        call = self.call if isinstance(self.call, ChatCall) else None
+        switches = [] if call is None else find_switches(call.reply)
+        if service.calls is not None and records:
+            messages = [] if call is None else call.list_messages()
+            service.calls.put(records, switches, messages)
+        usage, money = add_up(records)
+        tokens = _count_tokens(usage)
+        if self.limited is not None and (self.lease or tokens):
+            self._settle(self.limited, tokens, money)
+        if service.tracing is not None and self.span is not None:
+            facts = {
+                "http.response.status_code": self.status,
+                "dragoman.model": self.model or None,
+                "dragoman.key": None if self.key is None else self.key.id,
+                "dragoman.request_id": self.id,
+            }
+            service.tracing.end(self.span, facts, records)
+        # the model is empty if the request was rejected before its model was known
+        if service.usage is not None and self.model:
+            service.usage.count(self.owner, self.model, self.status, usage, money)
+        if access.isEnabledFor(logging.INFO):
+            lines: list[Any] = [*switches, *hide_messages(records)]
+            for line in lines or [self._describe_refusal(seconds)]:
+                access.info("%s", msgspec.json.encode(line).decode())
+        return usage
 
+    def _settle(self, key: Key, tokens: int, money: Decimal) -> None:
+        """Release the lease, and count the usage that the ledger has not counted yet.
 
-def _count_tokens(usage: Usage) -> int:
-    return (usage.input_tokens or 0) + (usage.output_tokens or 0)
+        The usage can change between ``charge`` and the end of the request.
+        """
+        if self._charged is not None:
+            usage, paid = add_up(self._charged.records)
+            tokens, money = tokens - _count_tokens(usage), EXACT.subtract(money, paid)
+        self._service.ledger.settle(self.lease, key, tokens, money)
 
-
-def _settle(exchange: Ended, key: Key, tokens: int, money: Decimal) -> None:
-    """Release the lease, and count the usage that the ledger has not counted yet.
-
-    The usage can change between ``charge`` and the end of the request.
-    """
-    if exchange.charged is not None:
-        usage, paid = add_up(exchange.charged.records)
-        tokens, money = tokens - _count_tokens(usage), EXACT.subtract(money, paid)
-    exchange.service.ledger.settle(exchange.lease, key, tokens, money)
-
-
-def _make_records(exchange: Ended, seconds: float) -> list[CallEnd]:
-    """Return one record for each attempt of the call; an empty list if no model was called."""
-    if exchange.record is not None:
-        return exchange.record(seconds)
-    provider, request, reply = exchange.provider, exchange.request, exchange.reply
-    if provider is None or request is None or reply is None:
-        return []
-    inbound, charged = describe_inbound(exchange), exchange.charged
-    if charged is not None and charged.error is exchange.error:
+    def _make_records(self, seconds: float) -> list[CallEnd]:
+        """Return one record for each attempt of the call; an empty list if no model was called."""
+        if self.call is None:
+            return []
+        charged = self._charged
+        if charged is None or charged.error is not self.error:
+            return self.call.make_records(self, seconds)
         # Reuse the records that were charged: computing the prices again would be slow.
-        *earlier, last = [replace(each, inbound=inbound) for each in charged.records]
+        *earlier, last = [replace(each, inbound=self.describe()) for each in charged.records]
         return [*earlier, replace(last, latency_ms=round(seconds * 1000, 3))]
-    attempt = Attempt(provider, request, at=round(time.time() - seconds, 6))
-    attempt.reply, attempt.answer = reply, exchange.complete
-    attempt.began, attempt.first, attempt.ended = 0.0, exchange.first, seconds
-    attempt.usage, attempt.error = _find_usage(exchange, reply), exchange.error
-    if exchange.error is None and exchange.complete is None:
-        attempt.error = CallCancelledError("the client hung up", advice="")
-    failed = [replace(each, inbound=inbound) for each in _find_failed(reply)]
-    return [*failed, attempt.end(inbound=inbound)]
+
+    def _describe_refusal(self, seconds: float) -> dict[str, Any]:
+        """Return the access log line of a request that did not call a model."""
+        at, took = round(time.time() - seconds, 6), round(seconds * 1000, 3)
+        line = {
+            "type": "gateway.request",
+            "at": at,
+            "latency_ms": took,
+            "inbound": self.describe(),
+        }
+        return line if self.request is None else {**line, "request_id": self.request.request_id}
 
 
-def _find_failed(reply: Reply) -> list[CallFailed]:
-    """Return the records of the attempts that failed before the last one."""
-    return [each for each in reply.history if isinstance(each, CallFailed)]
+class ChatCall(Call):
+    """The call of a chat model: its request, its reply, and the events that have arrived."""
 
+    __slots__ = ("complete", "first", "provider", "reply", "request")
 
-def _find_usage(exchange: Ended, reply: Reply) -> Usage:
-    """Return the reply's token usage, or an estimate if the provider did not report it."""
-    usage, provider, request = reply.usage, exchange.provider, exchange.request
-    is_known = usage.input_tokens is not None and usage.output_tokens is not None
-    if is_known or exchange.first is None or provider is None or request is None:
-        return usage
-    asked = usage.input_tokens
-    # for long requests assume four bytes per token, since a better estimate takes seconds
-    if asked is None and exchange.size > LARGE:
-        asked = exchange.size // 4
-    elif asked is None:
-        asked = provider.estimate_input_tokens(request.messages, request.tools)
-    written = max(usage.output_tokens or 0, exchange.length // 100)
-    return replace(
-        usage, input_tokens=asked, output_tokens=written, total_tokens=None, estimated=True
-    )
+    def __init__(self, provider: Provider, request: Request) -> None:
+        self.provider = provider
+        self.request = request
+        self.reply: Reply = provider.open(request)
+        self.first: float | None = None  # seconds from the request to the first event
+        self.complete: MessageComplete | None = None
 
+    def list_messages(self) -> list[Message]:
+        """Return the messages of the request and of the reply."""
+        said = () if self.complete is None else self.complete.final_content
+        return [*self.request.messages, *([Assistant(said)] if said else [])]
 
-def _count_usage(exchange: Ended) -> Usage:
-    """Return the tokens of all attempts of a call, without computing their price."""
-    reply = exchange.reply
-    if reply is None:
-        return Usage(0, 0)
-    usage = _find_usage(exchange, reply)
-    if not reply.history:
-        return usage
-    used: list[Usage | CallFailed] = [usage, *_find_failed(reply)]
-    return Usage(
-        sum([each.input_tokens or 0 for each in used]),
-        sum([each.output_tokens or 0 for each in used]),
-    )
+    def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
+        inbound = account.describe()
+        attempt = Attempt(self.provider, self.request, at=round(time.time() - seconds, 6))
+        attempt.reply, attempt.answer = self.reply, self.complete
+        attempt.began, attempt.first, attempt.ended = 0.0, self.first, seconds
+        attempt.usage, attempt.error = self._find_usage(account), account.error
+        if account.error is None and self.complete is None:
+            attempt.error = CallCancelledError("the client hung up", advice="")
+        failed = [replace(each, inbound=inbound) for each in self._find_failed()]
+        return [*failed, attempt.end(inbound=inbound)]
+
+    def count_usage(self, account: Account) -> Usage:
+        usage = self._find_usage(account)
+        if not self.reply.history:
+            return usage
+        used: list[Usage | CallFailed] = [usage, *self._find_failed()]
+        return Usage(
+            sum([each.input_tokens or 0 for each in used]),
+            sum([each.output_tokens or 0 for each in used]),
+        )
+
+    def _find_failed(self) -> list[CallFailed]:
+        """Return the records of the attempts that failed before the last one."""
+        return [each for each in self.reply.history if isinstance(each, CallFailed)]
+
+    def _find_usage(self, account: Account) -> Usage:
+        """Return the reply's token usage, or an estimate if the provider did not report it."""
+        usage, request = self.reply.usage, self.request
+        is_known = usage.input_tokens is not None and usage.output_tokens is not None
+        if is_known or self.first is None:
+            return usage
+        asked = usage.input_tokens
+        # for long requests assume four bytes per token, since a better estimate takes seconds
+        if asked is None and account.size > LARGE:
+            asked = account.size // 4
+        elif asked is None:
+            asked = self.provider.estimate_input_tokens(request.messages, request.tools)
+        written = max(usage.output_tokens or 0, account.length // 100)
+        return replace(
+            usage, input_tokens=asked, output_tokens=written, total_tokens=None, estimated=True
+        )
 
 
 def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
@@ -249,23 +321,5 @@ def add_up(records: Sequence[CallEnd]) -> tuple[Usage, Decimal]:
     return Usage(asked, written), money
 
 
-def describe_inbound(exchange: Ended) -> Inbound:
-    """Return the part of a call record that describes the client's request and its HTTP reply."""
-    return Inbound(
-        wire=exchange.codec.wire,
-        key=None if exchange.key is None else exchange.key.id,
-        name=exchange.model or None,
-        status=exchange.status,
-        bytes=exchange.length,
-        warnings=tuple(
-            [f"{warning.code} {warning.path}" for warning in exchange.warnings[:_MAX_WARNINGS]]
-        ),
-        error=None if exchange.error is None else exchange.error.category,
-    )
-
-
-def _describe(request: Request | None, inbound: Inbound, seconds: float) -> dict[str, Any]:
-    """Return the access log line of a request that did not call a model."""
-    at, took = round(time.time() - seconds, 6), round(seconds * 1000, 3)
-    line = {"type": "gateway.request", "at": at, "latency_ms": took, "inbound": inbound}
-    return line if request is None else {**line, "request_id": request.request_id}
+def _count_tokens(usage: Usage) -> int:
+    return (usage.input_tokens or 0) + (usage.output_tokens or 0)

@@ -45,11 +45,11 @@ from ..retrieval.wire.server import (
 from ..wire import SERVER_CODECS
 from ..wire.ollama.generate import OllamaGenerateServer
 from ..wire.ollama.listings import show_running, show_tag
-from .access import Bounds, Service
+from .access import Bounds, Service, read_headers
 from .admin import AdminPage
 from .background import Background
 from .call_log import CallLog
-from .exchange import RouteHandler, read_headers
+from .exchange import ChatHandler
 from .keys import Key, KeyRing
 from .keystore import load_keys
 from .ledger import Ledger
@@ -140,7 +140,7 @@ def create_app(
 class _Gateway(Starlette):
     """Run the routes without the two middleware layers that Starlette adds for exceptions.
 
-    Each layer wraps every message of a reply. An exchange replies to its errors itself, and the
+    Each layer wraps every message of a reply. ``handle`` replies to errors itself, and the
     HTTP server replies to a defect with status 500; what remains are requests without a route.
     """
 
@@ -254,10 +254,10 @@ _RETRIEVAL: dict[str, RetrievalServer] = {
 
 def _routes(service: Service, admin: str | None) -> list[Route]:
     posts = [
-        Route(path, RouteHandler(service, SERVER_CODECS[wire]), methods=["POST"])
+        Route(path, ChatHandler(service, SERVER_CODECS[wire]), methods=["POST"])
         for path, wire in _PATHS.items()
     ]
-    generating = RouteHandler(service, OllamaGenerateServer())
+    generating = ChatHandler(service, OllamaGenerateServer())
     pages = _Pages(service)
     retrieval = [
         Route(path, RetrievalHandler(service, codec), methods=["POST"])
@@ -385,7 +385,7 @@ class _Pages:
     def _identify(self, asked: HttpAsked) -> Key | None:
         headers = read_headers(asked.scope)
         codec = find_codec(asked.url.path, headers)
-        return self._service.identify(headers, self._service.find_key(asked.scope, headers, codec))
+        return self._service.identify(asked.scope, headers, codec).key
 
 
 def _refusal(asked: HttpAsked, error: ProviderError) -> Response:

@@ -23,6 +23,11 @@ Serve = Callable[
 ]
 
 
+def is_background(fields: Mapping[str, Any]) -> bool:
+    """Return whether a request asks for a response that is generated in the background."""
+    return fields.get("background") is True and fields.get("stream") is not True
+
+
 class Background:
     """Generate responses in background tasks, so that clients need not stay connected."""
 

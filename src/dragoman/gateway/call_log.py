@@ -8,13 +8,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ..calls import CallFailed
-from ..events import MessageComplete
+from ..calls import CallFailed, RoutingSwitched
 from ..log import EventLog, LogError, MessageRecorded, Payload, SessionFinished, SessionStarted
-from ..messages import Assistant, Message, Request, new_ulid
+from ..messages import Message, new_ulid
 from ..middleware.attempts import CallEnd
-from ..provider import Reply
-from .routing import find_switches
 
 log = logging.getLogger("dragoman")
 
@@ -50,23 +47,15 @@ class CallLog:
     def put(
         self,
         records: Sequence[CallEnd],
-        request: Request | None,
-        reply: Reply | None,
-        complete: MessageComplete | None,
+        switches: Sequence[RoutingSwitched] = (),
+        messages: Sequence[Message] = (),
     ) -> None:
-        """Write the records of a call; with ``include_content``, write its messages too.
-
-        An embedding or a ranking has no request, reply and message.
-        """
+        """Write the records of a call; with ``include_content``, write its messages too."""
         request_id = records[-1].request_id
-        messages: list[Message] = []
-        if self._include_content and request is not None:
-            messages = [*request.messages]
-            if complete is not None and complete.final_content:
-                messages.append(Assistant(complete.final_content))
+        shown = messages if self._include_content else ()
         payloads: list[Payload] = [
-            *[MessageRecorded(message, request_id=request_id) for message in messages],
-            *find_switches(reply),
+            *[MessageRecorded(message, request_id=request_id) for message in shown],
+            *switches,
             *(records if self._include_content else hide_messages(records)),
         ]
         if self._session is None:

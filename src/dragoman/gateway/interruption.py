@@ -6,11 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from ..errors import OverloadedError, ProviderError, TimedOutError
+
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Notify = Callable[[Callable[[], None] | None], None]
 
 DISCONNECT = "dragoman.disconnect"
 """The ASGI extension of the gateway's own server: register a function to call on disconnection."""
+
+
+class GoneError(Exception):
+    """Raised when the client has disconnected, so that no reply can be sent."""
 
 
 class Interruption:
@@ -19,10 +25,10 @@ class Interruption:
     The task receives a ``CancelledError``, and ``undo`` reports whether it came from here.
     """
 
-    __slots__ = ("_is_late", "_notify", "_receive", "_task", "_timer", "_watcher", "is_gone")
+    __slots__ = ("_is_gone", "_is_late", "_notify", "_receive", "_task", "_timer", "_watcher")
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
-        self.is_gone = False  # whether the client has disconnected
+        self._is_gone = False  # whether the client has disconnected
         self._is_late = False  # whether the timeout has passed
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
@@ -34,8 +40,8 @@ class Interruption:
         """Interrupt the task after some seconds."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
-    def watch(self) -> None:
-        """Interrupt the task when the client disconnects.
+    def watch(self, seconds: float) -> None:
+        """Interrupt the task when the client disconnects, or after some seconds.
 
         The gateway's own server calls a function then. With another server, a task waits for the
         message of a disconnection: this takes a sixth of the CPU time of a request.
@@ -44,6 +50,7 @@ class Interruption:
             self._notify(self._leave)
         else:
             self._watcher = asyncio.ensure_future(self._wait())
+        self.set_timeout(seconds)
 
     def stop(self) -> None:
         """Stop the timer, and stop waiting for the client to disconnect."""
@@ -56,10 +63,18 @@ class Interruption:
 
     def undo(self) -> bool:
         """Undo the cancellation of the task; return ``False`` if the server cancelled the task."""
-        if self._task is None or not (self.is_gone or self._is_late):
+        if self._task is None or not (self._is_gone or self._is_late):
             return False
         self._task.uncancel()
         return True
+
+    def explain(self) -> ProviderError:
+        """Undo the cancellation of a call; return its reason, or raise ``GoneError``."""
+        if not self.undo():
+            return OverloadedError("the gateway is shutting down", retry_after=1)
+        if self._is_gone:
+            raise GoneError
+        return TimedOutError("the reply took longer than this gateway allows", which="total")
 
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -67,7 +82,7 @@ class Interruption:
         self._leave()
 
     def _leave(self) -> None:
-        self.is_gone = True
+        self._is_gone = True
         if self._task is not None:
             self._task.cancel()
 

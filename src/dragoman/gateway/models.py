@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from ..errors import AuthenticationError, InvalidModelError, ProviderError, UnsupportedFeatureError
-from ..messages import Effort, Issuer, LossWarning, Request
+from ..errors import AuthenticationError, InvalidModelError, ProviderError
+from ..messages import Issuer
 from ..middleware import Fallback
 from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
@@ -209,56 +208,3 @@ async def _problem(provider: Served) -> str | None:
         log.exception("the readiness check of %s failed", provider.name)
         return "provider_unavailable"
     return None
-
-
-def find_losses(provider: Provider, request: Request) -> list[LossWarning]:
-    """Return a warning for each part of a request that is lost on one of the provider's wires."""
-    ends = [part for part in walk(provider) if isinstance(part, HttpProvider)]
-    return [loss for part in ends for loss in part.codec.encode(request).warnings]
-
-
-_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
-
-
-def fit_reasoning(provider: Provider, request: Request) -> tuple[Request, tuple[LossWarning, ...]]:
-    """Return the request with a reasoning setting that the model's wire supports, and a warning.
-
-    For models in the catalogue, the codec converts the setting. For other models, an effort is
-    replaced by the nearest budget if the wire has only budgets, and a budget by the nearest effort
-    if it has only efforts.
-    """
-    asked = request.config.reasoning
-    if asked is None or _takes_reasoning(provider, request):
-        return request, ()
-    other: Effort | int | None = None
-    if isinstance(asked, int):
-        nearest = min([abs(_BUDGETS[effort] - asked) for effort in _EFFORTS])
-        other = next(effort for effort in _EFFORTS if abs(_BUDGETS[effort] - asked) == nearest)
-    else:
-        other = _BUDGETS.get(asked)
-    config = request.config
-    if isinstance(other, int) and config.max_tokens is not None and config.max_tokens <= other:
-        # the wire's token limit includes thinking tokens, so add the budget to the limit
-        config = replace(config, max_tokens=config.max_tokens + other)
-    fitted = replace(request, config=replace(config, reasoning=other))
-    if other is not None and _takes_reasoning(provider, fitted):
-        return fitted, (
-            LossWarning("reasoning_approximated", "reasoning", f"{other} stands for {asked}"),
-        )
-    plain = replace(request, config=replace(request.config, reasoning=None))
-    why = "the model thinks as much as it does by default"
-    return plain, (LossWarning("reasoning_dropped", "reasoning", why),)
-
-
-def _takes_reasoning(provider: Provider, request: Request) -> bool:
-    for part in walk(provider):
-        if isinstance(part, HttpProvider):
-            try:
-                part.codec.encode(request)
-            except UnsupportedFeatureError as error:
-                if "config.reasoning" in error.message:
-                    return False
-    return True
-
-
-_EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")

@@ -1,21 +1,26 @@
-"""Serve embedding and reranking with the same keys, limits and records as chat."""
+"""Serve embedding and reranking with the same stages, keys, limits and records as chat."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 from msgspec.structs import replace
 
-from ..errors import InvalidModelError, InvalidRequestError, OverloadedError
+from ..errors import InvalidRequestError
 from ..middleware.attempts import Attempt, CallEnd
 from ..retrieval import Embeddings, EmbedRequest, Ranking, RerankRequest, RetrievalModel
 from ..retrieval.wire.server import AskedRetrieval, RetrievalServer
-from .access import Service
-from .accounts import LARGE, charge, describe_inbound
-from .exchange import Exchange, GoneError, Scope, Send, too_slow
+from ..wire import HttpReply
+from .access import Bounds, Scope, Service
+from .accounts import Account, Call
+from .exchange import handle, identify
 from .interruption import Receive
+from .models import Models
+from .reading import Client
+from .writing import Send, Writer
 
 MAX_TEXTS = 10_000
 """The maximum number of texts or documents in one client request."""
@@ -27,95 +32,94 @@ class RetrievalHandler:
     def __init__(self, service: Service, codec: RetrievalServer) -> None:
         self._service = service
         self._codec = codec
+        # typed as Any, since the shared stages use only the wire, the errors and the keys
+        self._front: Any = codec
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await RetrievalExchange(self._service, self._codec, scope, receive, send).run()
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return handle(self._service, self._front, scope, receive, send, self._answer)
+
+    async def _answer(
+        self, client: Client, writer: Writer, account: Account, models: Models
+    ) -> None:
+        """Take a request through its stages; the account notes what each of them finds."""
+        service, codec = self._service, self._codec
+        caller = identify(service, self._front, client.scope, account)
+        body = await client.receive_body(caller.headers, self._front)
+        account.size = len(body)
+        asked = await client.work(_decode, codec, body, client.path, service.bounds)
+        account.warnings = asked.warnings
+        del body
+        client.release_body()
+        name = asked.request.model
+        caller.check_model(name)
+        model = models.find_retrieval(name, codec.operation)
+        account.model = name
+        if account.limited is not None:
+            account.lease = await service.lease(account.limited, model)
+        request = replace(asked.request, model=model.model, request_id=account.id)
+        content = service.calls is not None and service.calls.include_content
+        call = account.call = _RetrievalCall(model, request, include_content=content)
+        client.watch(service.bounds.reply_seconds)
+        answer = await call.send(client)
+        account.warnings += answer.warnings
+        reply = await _write(codec, answer, replace(asked, request=request), name)
+        await account.charge()
+        await writer.reply(reply)
 
 
-class RetrievalExchange(Exchange):
-    """Process one embedding or reranking request: admit it, reply, and record its usage."""
+def _decode(codec: RetrievalServer, body: bytes, path: str, bounds: Bounds) -> AskedRetrieval:
+    bounds.check_body(body)
+    asked = codec.decode(body, path)
+    if len(asked.request.inputs) > MAX_TEXTS:
+        raise InvalidRequestError(f"the request has more than {MAX_TEXTS} texts", status=413)
+    return asked
 
-    __slots__ = ("answer", "asked", "found", "retrieval")
+
+async def _write(
+    codec: RetrievalServer, answer: Embeddings | Ranking, asked: AskedRetrieval, name: str
+) -> HttpReply:
+    """Encode a reply; use a thread if the reply is large enough to block the event loop."""
+    if isinstance(answer, Embeddings) and answer.vectors.data.nbytes > 64 * 1024:
+        return await asyncio.to_thread(codec.encode, answer, asked, name)
+    return codec.encode(answer, asked, name)
+
+
+class _RetrievalCall(Call):
+    __slots__ = ("_answer", "_include_content", "_model", "_request")
 
     def __init__(
-        self, service: Service, codec: RetrievalServer, scope: Scope, receive: Receive, send: Send
+        self,
+        model: RetrievalModel,
+        request: EmbedRequest | RerankRequest,
+        *,
+        include_content: bool,
     ) -> None:
-        # typed as Any, since ``Exchange`` uses only the wire, the errors and the keys of the codec
-        front: Any = codec
-        super().__init__(service, front, scope, receive, send)
-        self.retrieval = codec
-        self.record = self._record_call
-        self.asked: EmbedRequest | RerankRequest | None = None
-        self.found: RetrievalModel | None = None
-        self.answer: Embeddings | Ranking | None = None
+        self._model: Any = model
+        self._request = request
+        self._include_content = include_content
+        self._answer: Embeddings | Ranking | None = None
 
-    async def _run(self) -> None:
-        self._identify()
-        body = await self._read_body()
-        self.size = len(body)
-        is_large = self.size > LARGE  # large enough to block the event loop
-        asked = await asyncio.to_thread(self._decode, body) if is_large else self._decode(body)
-        del body
-        self.service.release(self.held)
-        self.held = 0
-        model = self._find_model(asked.request.model)
-        if self.limited is not None:
-            await self._count(self.limited, model)
-        self.asked = replace(asked.request, model=model.model, request_id=self.id)
-        self.found = model
-        answer = self.answer = await self._ask(model, self.asked)
-        self.warnings += answer.warnings
-        written = replace(asked, request=self.asked)
-        reply = await self._write(answer, written)
-        await charge(self)
-        await self._reply(reply)
-
-    def _decode(self, body: bytes) -> AskedRetrieval:
-        self.service.bounds.check_body(body)
-        asked = self.retrieval.decode(body, self.scope["path"])
-        if len(asked.request.inputs) > MAX_TEXTS:
-            raise InvalidRequestError(f"the request has more than {MAX_TEXTS} texts", status=413)
-        self.warnings = asked.warnings
-        return asked
-
-    def _find_model(self, name: str) -> RetrievalModel:
-        if self.key is not None and not self.key.allows(name):
-            raise InvalidModelError("no model of this name is served here")
-        model = self.models.find_retrieval(name, self.retrieval.operation)
-        self.model = name
-        return model
-
-    async def _ask(self, model: Any, request: Any) -> Any:
-        self.interruption.watch()
-        self.interruption.set_timeout(self.service.bounds.reply_seconds)
+    async def send(self, client: Client) -> Embeddings | Ranking:
+        """Send the request; return the answer, unless the client disconnects before."""
         try:
-            return await model.send(request)
+            answer: Embeddings | Ranking = await self._model.send(self._request)
         except asyncio.CancelledError:
-            if not self.interruption.undo():
-                raise OverloadedError("the gateway is shutting down", retry_after=1) from None
-            raise GoneError if self.interruption.is_gone else too_slow() from None
+            raise client.explain() from None
         finally:
-            self.interruption.stop()
+            client.stop()
+        self._answer = answer
+        return answer
 
-    async def _write(self, answer: Embeddings | Ranking, asked: AskedRetrieval) -> Any:
-        """Encode a reply; use a thread if the reply is large enough to block the event loop."""
-        large = isinstance(answer, Embeddings) and answer.vectors.data.nbytes > 64 * 1024
-        encode = self.retrieval.encode
-        return (
-            await asyncio.to_thread(encode, answer, asked, self.model)
-            if large
-            else encode(answer, asked, self.model)
-        )
-
-    def _record_call(self, seconds: float) -> list[CallEnd]:
-        """Return a list with one call record; the list is empty if no model was called."""
-        if self.asked is None or self.found is None:
-            return []
-        content = self.service.calls is not None and self.service.calls.include_content
+    def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
         attempt = Attempt(
-            self.found, self.asked, include_content=content, at=time.time() - seconds
-        )  # fmt: skip
-        attempt.answer = self.answer
-        attempt.stop(None if self.answer is not None else self.error or asyncio.CancelledError())
+            self._model,
+            self._request,
+            include_content=self._include_content,
+            at=time.time() - seconds,
+        )
+        attempt.answer = self._answer
+        attempt.stop(
+            None if self._answer is not None else account.error or asyncio.CancelledError()
+        )
         attempt.began, attempt.ended = 0.0, seconds
-        return [attempt.end(inbound=describe_inbound(self))]
+        return [attempt.end(inbound=account.describe())]

@@ -8,13 +8,9 @@ from ..provider import Reply
 _MAX = 1000  # maximum length of a header in characters
 
 
-def find_switches(reply: Reply | None) -> list[RoutingSwitched]:
+def find_switches(reply: Reply) -> list[RoutingSwitched]:
     """Return the switches from one model to another that a call has made so far, in order."""
-    return (
-        []
-        if reply is None
-        else [each for each in reply.history if isinstance(each, RoutingSwitched)]
-    )
+    return [each for each in reply.history if isinstance(each, RoutingSwitched)]
 
 
 def show_route(reply: Reply) -> dict[str, str]:

@@ -12,8 +12,7 @@ from starlette.routing import Route
 from ..errors import InvalidRequestError, ProviderError
 from ..wire import SERVER_CODECS
 from ..wire.fields import read_body
-from .access import Service
-from .exchange import read_headers
+from .access import Service, read_headers
 from .store import ResponseStore
 from .stored_responses import CONVERSATION, RESPONSE, NotKeptError, new_id
 
@@ -52,8 +51,8 @@ class _KeptPages:
         async def answer(asked: HttpAsked) -> Response:
             try:
                 headers = read_headers(asked.scope)
-                key = self._service.identify(headers, _CODEC.key(headers))
-                return JSONResponse(await make(asked, "" if key is None else key.id))
+                caller = self._service.identify(asked.scope, headers, _CODEC)
+                return JSONResponse(await make(asked, caller.owner))
             except ProviderError as error:
                 reply = _CODEC.error(error)
                 return Response(reply.body, reply.status, dict(reply.headers))

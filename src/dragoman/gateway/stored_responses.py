@@ -35,22 +35,23 @@ class NotKeptError(InvalidModelError):
 class Memory:
     """The stored items that a request refers to, and the new items in its input."""
 
-    def __init__(self, store: ResponseStore, owner: str) -> None:
+    def __init__(self, store: ResponseStore, owner: str, response_id: str | None = None) -> None:
         self._store = store
         self._owner = owner
         self._input: list[Any] = []  # all input items of the request, including earlier ones
         self._new: list[Any] = []  # the input items that the client sent, without earlier ones
         self._conversation: str | None = None
-        self.fields: dict[str, Any] = {}
-        self.is_stored = True
+        self._fields: dict[str, Any] = {}
+        self._is_stored = True
         # the id of the background response that this request generates
-        self.response_id: str | None = None
+        self._response_id = response_id
+        self._encoder: _KeepingEncoder | None = None
 
     async def recall(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Extend a request's input with the stored items that it refers to; return its fields."""
-        self.fields = dict(fields)
+        self._fields = dict(fields)
         made = {name: value for name, value in fields.items() if name not in _STATE}
-        self.is_stored = fields.get("store") is not False
+        self._is_stored = fields.get("store") is not False
         earlier = await self._find_earlier(fields)
         self._new = await self._resolve(as_items(fields.get("input")))
         self._input = [*earlier, *self._new]
@@ -105,15 +106,29 @@ class Memory:
 
     def echo(self) -> dict[str, Any]:
         """Return the request fields that the response repeats, such as ``store``."""
-        shown: dict[str, Any] = {**write_echo(self.fields), "store": self.is_stored}
-        if self.response_id is not None:
-            shown |= {"id": self.response_id, "background": True}
+        shown: dict[str, Any] = {**write_echo(self._fields), "store": self._is_stored}
+        if self._response_id is not None:
+            shown |= {"id": self._response_id, "background": True}
         if self._conversation is not None:
             shown["conversation"] = {"id": self._conversation}
         return shown
 
-    async def keep(self, response: Any) -> None:
-        """Store a response and its items; add the input and output items to the conversation."""
+    def watch(self, encoder: ReplyEncoder) -> ReplyEncoder:
+        """Return an encoder whose response ``keep`` stores."""
+        self._encoder = _KeepingEncoder(encoder)
+        return self._encoder
+
+    async def keep(self) -> None:
+        """Store the response and its items; add the items to the conversation.
+
+        If that fails, log a warning, so that the client still gets its reply.
+        """
+        try:
+            await self._keep(None if self._encoder is None else self._encoder.response)
+        except ProviderError as error:
+            log.warning("a response was not kept: %s", error)
+
+    async def _keep(self, response: Any) -> None:
         if not isinstance(response, dict) or not isinstance(response.get("id"), str):
             return
         output = [item for item in response.get("output") or () if isinstance(item, dict)]
@@ -122,20 +137,12 @@ class Memory:
             record = kept.get(self._conversation, {"items": []})
             record["items"] = [*record["items"], *self._new, *output]
             await self._store.put(self._owner, CONVERSATION, [(self._conversation, record)])
-        if self.is_stored or self.response_id is not None:
+        if self._is_stored or self._response_id is not None:
             record = {"response": response, "input": self._input}
             await self._store.put(self._owner, RESPONSE, [(response["id"], record)])
             items = [(item["id"], item) for item in output if isinstance(item.get("id"), str)]
             if items:
                 await self._store.put(self._owner, ITEM, items)
-
-
-async def keep(memory: Memory, response: Any) -> None:
-    """Store a response. If that fails, log a warning, so that the client still gets its reply."""
-    try:
-        await memory.keep(response)
-    except ProviderError as error:
-        log.warning("a response was not kept: %s", error)
 
 
 def _is_reference(item: Any) -> bool:
@@ -145,7 +152,7 @@ def _is_reference(item: Any) -> bool:
 _STATE = ("previous_response_id", "conversation", "store", "background")
 
 
-class KeepingEncoder(ReplyEncoder):
+class _KeepingEncoder(ReplyEncoder):
     """Forward the output of another encoder, and extract the final response to be stored."""
 
     def __init__(self, inner: ReplyEncoder) -> None:

@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 class Running(Protocol):
-    """A request in progress; ``Exchange`` implements this protocol."""
+    """A request in progress; ``Account`` implements this protocol."""
 
     id: str
     began: float

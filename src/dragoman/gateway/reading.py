@@ -1,0 +1,139 @@
+"""The stage that reads a request: its body arrives within limits and is decoded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from asyncio import to_thread
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import InvalidRequestError, OverloadedError
+from ..wire import Asked, ServerCodec
+from ..wire.fields import read_body
+from ..wire.seal import holds_sealed
+from .access import Bounds, Scope, Service
+from .accounts import LARGE
+from .interruption import GoneError, Interruption, Receive
+from .policy import read
+
+T = TypeVar("T")
+_LENGTH = re.compile("[0-9]{1,19}")
+
+
+class Client(Interruption):
+    """The client of a request, who sends its body and may interrupt it."""
+
+    __slots__ = ("_held", "_service", "_size", "path", "scope")
+
+    def __init__(self, service: Service, scope: Scope, receive: Receive) -> None:
+        super().__init__(scope, receive)
+        self._service = service
+        self._size = 0  # size of the body, once it is complete
+        self._held = 0  # how many bytes of the shared memory budget the body has reserved
+        self.scope = scope
+        self.path: str = scope["path"]
+
+    async def receive_body(self, headers: Mapping[str, str], codec: ServerCodec) -> bytes:
+        """Return the body; raise an error if the gateway does not take it or it comes too late."""
+        bounds = self._service.bounds
+        _check_head(self._service, headers, codec)
+        self.set_timeout(bounds.body_seconds)
+        try:
+            return await self._receive_pieces(bounds.body_bytes)
+        except asyncio.CancelledError:
+            if not self.undo():
+                raise
+            raise InvalidRequestError(
+                f"no complete body within {bounds.body_seconds:g} seconds", status=408
+            ) from None
+        finally:
+            self.stop()
+
+    async def _receive_pieces(self, limit: int) -> bytes:
+        pieces: list[bytes] = []
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise GoneError
+            piece = message.get("body", b"")
+            if self._held + len(piece) > limit:
+                raise InvalidRequestError(f"the body is longer than {limit} bytes", status=413)
+            self._service.hold(len(piece))
+            self._held += len(piece)
+            pieces.append(piece)
+            if not message.get("more_body"):
+                self._size = self._held
+                return b"".join(pieces)
+
+    def release_body(self) -> None:
+        """Free the memory that the body reserved; a second call has no effect."""
+        self._service.release(self._held)
+        self._held = 0
+
+    async def work(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function, in a thread if the body is large enough to block the event loop."""
+        if self._size > LARGE:
+            return await to_thread(function, *arguments)
+        return function(*arguments)
+
+
+def _check_head(service: Service, headers: Mapping[str, str], codec: ServerCodec) -> None:
+    """Raise an error if the gateway cannot take a body now, or not of this kind or length."""
+    if service.draining:
+        raise OverloadedError("the gateway is shutting down", retry_after=1)
+    if service.metrics.in_flight > service.bounds.in_flight:
+        raise OverloadedError("the gateway has too many requests under way", retry_after=1)
+    is_encoded = headers.get("content-encoding", "identity") != "identity"
+    if is_encoded or not _is_json(headers, codec):
+        raise InvalidRequestError(
+            "content-type must be application/json, without a content-encoding", status=415
+        )
+    length, limit = headers.get("content-length", "0"), service.bounds.body_bytes
+    # Some ASGI servers do not validate Content-Length, and ``int`` accepts more than HTTP allows.
+    if not _LENGTH.fullmatch(length):
+        raise InvalidRequestError("content-length must be a number of bytes")
+    if int(length) > limit:
+        raise InvalidRequestError(f"the body is longer than {limit} bytes", status=413)
+
+
+def _is_json(headers: Mapping[str, str], codec: ServerCodec) -> bool:
+    """Return whether a body is declared as JSON.
+
+    A web page can send other media types to any address without a preflight request (CSRF), but
+    not JSON. Some clients of Ollama (curl -d, litellm) send no media type or that of an HTML form,
+    and Ollama accepts their requests. The gateway accepts them on the Ollama wire too, unless the
+    headers show that a browser sent the request.
+    """
+    given = headers.get("content-type", "")
+    if given == "application/json":
+        return True
+    kind = given.partition(";")[0].strip().lower()
+    if kind == "application/json" or not codec.accepts_forms:
+        return kind == "application/json"
+    is_page = any(
+        name in headers for name in ("origin", "referer", "sec-fetch-site", "sec-fetch-mode")
+    )
+    return kind in ("", "application/x-www-form-urlencoded") and not is_page
+
+
+class ReadRequest(NamedTuple):
+    """A decoded request, and whether its native fields may be sent to a model of its wire."""
+
+    asked: Asked
+    is_native: bool
+
+
+def parse_body(body: bytes, bounds: Bounds) -> dict[str, Any]:
+    """Return the fields of a body."""
+    bounds.check_body(body)
+    return dict(read_body(body).data)
+
+
+def read_request(
+    body: bytes, fields: Mapping[str, Any], path: str, codec: ServerCodec, bounds: Bounds
+) -> ReadRequest:
+    """Decode the fields of a body, to which earlier items may have been added."""
+    asked = read(codec, dict(codec.unwrap(fields, path)), path)
+    bounds.check_request(asked.request)
+    return ReadRequest(asked, not holds_sealed(body))

@@ -1,0 +1,179 @@
+"""The stage that writes a reply with raw ASGI messages, which is fast for streamed chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..errors import ProviderError
+from ..events import Event, MessageComplete
+from ..messages import LossWarning
+from ..provider import Reply
+from ..wire import HttpReply, ReplyEncoder, ServerCodec
+from .access import Service
+from .accounts import Account, ChatCall
+from .policy import rename_settings
+from .reading import Client
+from .routing import show_route
+from .stop_sequences import StopCutter
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+# maximum length of the warnings header; clients limit all headers together to 8 KB or more
+_HEADER = 4000
+
+
+class Writer:
+    """Write the reply to a request, and note in its account what was sent."""
+
+    __slots__ = ("_account", "_codec", "_send", "_service", "route")
+
+    def __init__(self, service: Service, codec: ServerCodec, account: Account, send: Send) -> None:
+        self._service = service
+        self._codec = codec
+        self._account = account
+        self._send = send
+        # the reply of a group of models, if the head has to name the model that answers
+        self.route: Reply | None = None
+
+    async def reply(self, reply: HttpReply) -> None:
+        """Write a complete reply."""
+        self._account.length = len(reply.body)
+        headers = {**reply.headers, "content-length": str(len(reply.body))}
+        await self._send(self._begin(reply.status, headers))
+        await self._send({"type": "http.response.body", "body": reply.body, "more_body": False})
+
+    async def reply_json(self, body: bytes) -> None:
+        """Write a complete reply with the status 200."""
+        await self.reply(HttpReply(200, {"content-type": "application/json"}, body))
+
+    async def refuse(self, error: ProviderError) -> None:
+        """Write an error, unless another reply has begun; that reply then ends without an end."""
+        account = self._account
+        account.error = error
+        error.request_id = error.request_id or account.id
+        error.message = rename_settings(self._codec, error.message)
+        if account.status:
+            return
+        await account.charge()  # charge failed attempts too, since some providers bill them
+        reply = self._codec.error(error)
+        if error.status in (408, 413) or self._service.draining:
+            reply = replace(reply, headers={**reply.headers, "connection": "close"})
+        await self.reply(reply)
+
+    async def pass_on(
+        self, call: ChatCall, encoder: ReplyEncoder, events: Sequence[Event]
+    ) -> None:
+        """Write some events of a reply; before the last of them, charge the call."""
+        account, last = self._account, events[-1]
+        if type(last) is MessageComplete:
+            call.complete = last
+        if call.first is None:
+            call.first = time.perf_counter() - account.began
+            account.warnings += call.reply.warnings
+        data = (
+            encoder.feed(events[0])
+            if len(events) == 1
+            else b"".join([encoder.feed(event) for event in events])
+        )
+        if data:
+            if call.complete is not None:
+                await account.charge()
+            if not account.status:
+                headers = {"content-type": encoder.content_type, "cache-control": "no-cache"}
+                await self._send(self._begin(200, headers))
+            account.length += len(data)
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def fail(self, encoder: ReplyEncoder, error: ProviderError) -> bytes:
+        """Return the bytes that end a failed reply; raise the error if the reply has not begun."""
+        self._account.error = error
+        if encoder.content_type == "application/json" or self._account.status:
+            return encoder.fail(error)
+        raise error
+
+    async def finish(self, encoder: ReplyEncoder, last: bytes) -> None:
+        """Write the end of a reply, which is the complete reply if it has not begun."""
+        if not self._account.status:
+            await self.reply(HttpReply(200, {"content-type": encoder.content_type}, last))
+            return
+        self._account.length += len(last)
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+
+    def _begin(self, status: int, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Return the message that begins the reply."""
+        account = self._account
+        account.status = status
+        own = {"x-request-id": account.id}
+        if self._codec.request_id_header is not None:
+            own[self._codec.request_id_header] = account.id
+        if account.limited is not None:
+            own |= self._service.ledger.describe_limits(account.limited)
+        if account.warnings:
+            own["x-dragoman-warnings"] = _shown(account.warnings)
+        if self.route is not None:
+            own |= show_route(self.route)
+        pairs = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in {**headers, **own}.items()
+        ]
+        return {"type": "http.response.start", "status": status, "headers": pairs}
+
+
+async def write_events(
+    call: ChatCall,
+    encoder: ReplyEncoder,
+    stops: Sequence[str],
+    client: Client,
+    writer: Writer,
+) -> bytes:
+    """Write the events of a reply as they arrive; return the bytes that end the reply."""
+    try:
+        if stops:
+            await _cut(call, encoder, StopCutter(stops), writer)
+        else:
+            while events := await call.reply.next():
+                await writer.pass_on(call, encoder, events)
+        return encoder.end()
+    except ProviderError as error:
+        return writer.fail(encoder, error)
+    except asyncio.CancelledError:
+        # ``cancel`` estimates the tokens that were used so far, so that they are charged
+        await client.work(call.reply.cancel)
+        return writer.fail(encoder, client.explain())
+    finally:
+        client.stop()
+        await call.reply.aclose()
+
+
+async def _cut(call: ChatCall, encoder: ReplyEncoder, cutter: StopCutter, writer: Writer) -> None:
+    """Write the events up to the first stop sequence."""
+    while events := await call.reply.next():
+        passed: list[Event] = cutter.feed(events)
+        if cutter.found is not None:
+            ended = [*events, *call.reply.cancel()]
+            ending = [each for each in ended if type(each) is MessageComplete]
+            passed += [cutter.close(each) for each in ending[:1]]
+        if passed:
+            await writer.pass_on(call, encoder, passed)
+        if cutter.found is not None:
+            return
+
+
+def _shown(warnings: Sequence[LossWarning]) -> str:
+    """Return the value of a header that lists the codes and paths of losses, without client data.
+
+    Losses that do not fit into the header are only counted.
+    """
+    said = [f"{warning.code} {warning.path}" for warning in warnings]
+    fitting = bisect_right(list(accumulate([len(each) + 2 for each in said])), _HEADER)
+    shown = "; ".join(
+        [*said[:fitting], f"{len(said) - fitting} more"] if fitting < len(said) else said
+    )
+    return "".join([letter if " " <= letter <= "~" else "?" for letter in shown])
