@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ..capabilities import Capabilities
 from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError, without_frames
-from ..events import Assembler, Event, Raw, read_json
+from ..events import Assembler, Event, FinishReason, Raw, read_json
 from ..eventstream import EventStreamDecoder, EventStreamError
 from ..messages import LossWarning, Request
 from ..sse import BARE, Frame, LineDecoder, SseDecoder
@@ -202,6 +202,8 @@ class Decoder(ABC):
     """
 
     framing: ClassVar[type[Framing]] = SseDecoder
+    finish_words: ClassVar[Mapping[str, FinishReason]] = {}
+    """The meaning of each word by which the wire says why a reply ended."""
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         self.out = out
@@ -282,6 +284,17 @@ class Decoder(ABC):
         """
         if not self.several:
             self.lose("choices_dropped", path, "a reply has one choice; the others are in raw")
+
+    def reason_for(self, word: str | None) -> FinishReason:
+        """Return the finish reason from the wire's word; an unknown word means an error.
+
+        Some servers send the word for a usual end although the reply has a call (case:
+        anthropic/call-with-end-turn), or the word for calls although it has none.
+        """
+        reason: FinishReason = "stop" if word is None else self.finish_words.get(word, "error")
+        if reason not in ("stop", "tool_calls"):
+            return reason
+        return "tool_calls" if self.out.has_calls else "stop"
 
     def interrupted(self) -> None:
         """Fail the message, because the stream ended before its end mark."""

@@ -20,7 +20,6 @@ from ..errors import (
 )
 from ..events import (
     Event,
-    FinishReason,
     MessageComplete,
     MessageStart,
     TextDelta,
@@ -34,6 +33,7 @@ from ..events import (
 from ..messages import AssistantBlock, Issuer, LossWarning, Request, ToolCall
 from .codec import HttpReply
 from .fields import take_cache
+from .finish import WRITTEN
 from .losses import NO_TABLE, FieldTable, Leftover, Losses, Wish, describe_left, merge
 
 
@@ -363,13 +363,13 @@ class ReplyEncoder(ABC):
         ]
         return isinstance(error, MalformedToolCallError) and bool(failed) and not hidden
 
-    def finish_word(self, complete: MessageComplete, words: Mapping[str, FinishReason]) -> str:
+    def finish_word(self, complete: MessageComplete, wire: str) -> str:
         """Return the wire's term for the finish reason.
 
         The provider's own term is returned if this wire has the same term with the same meaning.
-        Otherwise the first term in ``words`` with that meaning is returned.
+        Otherwise the first term of the wire with that meaning is returned.
         """
-        raw, reason = complete.finish_raw, complete.finish_reason
+        words, raw, reason = WRITTEN[wire], complete.finish_raw, complete.finish_reason
         if reason == "error" and isinstance(self.unsound, MalformedToolCallError):
             # The original finish reason is sent, because the client can detect the invalid call
             # itself.

@@ -12,11 +12,12 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError
-from ...events import Assembler, FinishReason, Usage, read_json, read_object
+from ...events import Assembler, Usage, read_json, read_object
 from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
+from ..finish import READ
 from ..json import read_count
 from .errors import inband_error
 
@@ -97,18 +98,6 @@ class _Block:
         return "".join(self.pieces.get(name, ()))
 
 
-FINISH: dict[str, FinishReason] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "pause_turn": "stop",
-    # To continue after ``compaction``, the client sends the reply back, as after ``pause_turn``
-    # (case: anthropic/compaction).
-    "compaction": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
 _KNOWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
@@ -117,6 +106,8 @@ class AnthropicDecoder(Decoder):
 
     ``answer`` is the name of the tool whose input is the structured answer.
     """
+
+    finish_words = READ["anthropic"]
 
     def __init__(
         self, request: Request, out: Assembler, *, answer: str | None = None, keep_raw: bool = True
@@ -176,7 +167,7 @@ class AnthropicDecoder(Decoder):
             if (
                 opened.kind == "call"
                 and at == len(blocks) - 1
-                and FINISH.get(str(body.stop_reason)) == "length"
+                and self.reason_for(str(body.stop_reason)) == "length"
             ):
                 # The token limit truncated this call. The body does not show where, so the
                 # complete input is unknown.
@@ -257,14 +248,7 @@ class AnthropicDecoder(Decoder):
             self._close(self._current)
         raw = None if self._stop_reason is None else str(self._stop_reason)
         sequence = self._stop_sequence if isinstance(self._stop_sequence, str) else None
-        self.out.finish(self._reason(raw), raw, sequence)
-
-    def _reason(self, raw: str | None) -> FinishReason:
-        reason: FinishReason = "stop" if raw is None else FINISH.get(raw, "error")
-        if reason not in ("stop", "tool_calls"):
-            return reason
-        # Some servers send end_turn although there is a call (case: anthropic/call-with-end-turn).
-        return "tool_calls" if self.out.has_calls else "stop"
+        self.out.finish(self.reason_for(raw), raw, sequence)
 
     # --- reading content blocks
 

@@ -43,7 +43,6 @@ from ..server import (
     named_frame,
 )
 from ..server_errors import headers_of, message_on, status_of, terms_of
-from .reply import FINISH
 from .server_request import TABLE, read_request
 
 
@@ -270,7 +269,7 @@ def _write_block(block: AssistantBlock) -> dict[str, Any]:
 
 
 def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
-    word = encoder.finish_word(complete, FINISH)
+    word = encoder.finish_word(complete, "anthropic")
     return "stop_sequence" if word == "end_turn" and complete.stop_sequence is not None else word
 
 

@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError
-from ...events import FinishReason, Usage, read_json
+from ...events import Usage, read_json
 from ...eventstream import EventStreamDecoder
 from ...sse import Frame
 from ..anthropic.reply import AnthropicDecoder
 from ..errors import read_failure
+from ..finish import READ
 from ..json import read_count
 from ..openai.errors import inband_error as foreign_error
 from ..readiness import entries_of
@@ -41,17 +42,6 @@ class _Event(Struct):
 
 _events = msgspec.json.Decoder(_Event)
 _NAMES = frozenset(_Event.__struct_fields__)
-FINISH: dict[str, FinishReason] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-    "guardrail_intervened": "content_filter",
-    "content_filtered": "content_filter",
-    "malformed_model_output": "error",
-    "malformed_tool_use": "error",
-}
 
 
 class BedrockDecoder(AnthropicDecoder):
@@ -61,6 +51,7 @@ class BedrockDecoder(AnthropicDecoder):
     """
 
     framing = EventStreamDecoder
+    finish_words = READ["bedrock"]
 
     def frame(self, frame: Frame) -> None:
         if frame.event != b"event":
@@ -110,7 +101,7 @@ class BedrockDecoder(AnthropicDecoder):
             if (
                 opened.kind == "call"
                 and at == len(blocks) - 1
-                and FINISH.get(str(self._stop_reason)) == "length"
+                and self.reason_for(str(self._stop_reason)) == "length"
             ):
                 # The token limit truncated this call. The body does not show where, so the
                 # complete input is unknown.
@@ -195,12 +186,6 @@ class BedrockDecoder(AnthropicDecoder):
         if isinstance(record, dict):
             self._usage = record
             self.out.usage(_read_usage(record))
-
-    def _reason(self, raw: str | None) -> FinishReason:
-        reason: FinishReason = "stop" if raw is None else FINISH.get(raw, "error")
-        if reason not in ("stop", "tool_calls"):
-            return reason
-        return "tool_calls" if self.out.has_calls else "stop"
 
     def _refuse(self, data: bytes) -> None:
         record = read_json(data)

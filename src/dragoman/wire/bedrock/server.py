@@ -34,7 +34,6 @@ from ..server import (
     total_tokens,
 )
 from ..server_errors import headers_of, message_on, status_of, terms_of
-from .reply import FINISH
 from .server_request import TABLE, read_request
 
 
@@ -94,7 +93,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         late = b"".join([self._late(block) for block in complete.final_content])
-        stop = _event("messageStop", {"stopReason": self.finish_word(complete, FINISH)})
+        stop = _event("messageStop", {"stopReason": self.finish_word(complete, "bedrock")})
         usage = {"usage": _write_usage(complete.usage), "metrics": {"latencyMs": 0}}
         return late + self._turn("") + stop + _event("metadata", usage)
 
@@ -160,7 +159,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
     }
     body = {
         "output": {"message": message},
-        "stopReason": reply.finish_word(complete, FINISH),
+        "stopReason": reply.finish_word(complete, "bedrock"),
         "usage": _write_usage(complete.usage),
         "metrics": {"latencyMs": 0},
     }

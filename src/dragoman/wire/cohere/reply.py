@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError
-from ...events import LAST, Assembler, FinishReason, Usage, read_json
+from ...events import LAST, Assembler, Usage, read_json
 from ...messages import Request, Text, Thinking
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
+from ..finish import READ
 from ..json import json_text, read_count
 from ..openai.errors import inband_error as foreign_error
 from ..readiness import entries_of
@@ -53,21 +54,12 @@ class _Event(Struct):
 
 
 _events = msgspec.json.Decoder(_Event)
-FINISH: dict[str, FinishReason] = {
-    "COMPLETE": "stop",
-    "STOP_SEQUENCE": "stop",
-    "MAX_TOKENS": "length",
-    "TOOL_CALL": "tool_calls",
-    "ERROR_TOXIC": "content_filter",
-    "ERROR_LIMIT": "length",
-    "ERROR": "error",
-    "TIMEOUT": "error",
-    "USER_CANCEL": "error",
-}
 
 
 class CohereDecoder(Decoder):
     """Decode events and bodies of this wire."""
+
+    finish_words = READ["cohere"]
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
@@ -287,10 +279,9 @@ class CohereDecoder(Decoder):
     def _finish(self, word: Any, usage: Any) -> None:
         self._count_tokens(usage)
         raw = word if isinstance(word, str) and word else None
-        reason: FinishReason = "stop" if raw is None else FINISH.get(raw, "error")
+        reason = self.reason_for(raw)
         if reason in ("stop", "tool_calls"):
             self._settle()
-            reason = "tool_calls" if self.out.has_calls else "stop"
         self.out.finish(reason, raw)
 
     def _count_tokens(self, record: Any) -> None:

@@ -37,7 +37,6 @@ from ..server import (
     named_frame,
 )
 from ..server_errors import headers_of, message_on, status_of
-from .reply import FINISH
 from .server_request import TABLE, read_request
 
 
@@ -120,7 +119,7 @@ class _StreamEncoder(ReplyEncoder):
             [_citation(at, record) for at, record in enumerate(_citations_of(complete))]
         )
         closed = self._turn("")
-        word = self.finish_word(complete, FINISH)
+        word = self.finish_word(complete, "cohere")
         return (
             spoken + cited + closed + _end(finish_reason=word, usage=_write_usage(complete.usage))
         )
@@ -214,7 +213,7 @@ def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
     body = {
         "id": complete.message_id,
         "message": {"role": "assistant", **message},
-        "finish_reason": reply.finish_word(complete, FINISH),
+        "finish_reason": reply.finish_word(complete, "cohere"),
         "usage": _write_usage(complete.usage),
     }
     return encode_json(body)

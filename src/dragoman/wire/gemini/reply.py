@@ -27,6 +27,7 @@ from ...messages import (
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
+from ..finish import READ
 from ..json import read_count
 from .arguments import StreamedArguments
 from .errors import inband_error
@@ -141,20 +142,6 @@ _BLOCKS = (
     "IMAGE_SAFETY",
 )
 
-FINISH: dict[str, FinishReason] = {
-    "STOP": "stop",
-    "MAX_TOKENS": "length",
-    "SAFETY": "content_filter",
-    "RECITATION": "content_filter",
-    "BLOCKLIST": "content_filter",
-    "PROHIBITED_CONTENT": "content_filter",
-    "SPII": "content_filter",
-    "IMAGE_SAFETY": "content_filter",
-    "IMAGE_PROHIBITED_CONTENT": "content_filter",
-    "IMAGE_RECITATION": "content_filter",
-    "MODEL_ARMOR": "content_filter",  # only Vertex AI sends this reason
-}
-
 
 def _word(value: Any, numbered: Sequence[str]) -> str | None:
     """Return the name of an enum value; ``None`` if the value is missing or unspecified."""
@@ -228,6 +215,8 @@ class _OpenCall:
 
 class GeminiDecoder(Decoder):
     """Decode chunks and bodies of this wire."""
+
+    finish_words = READ["gemini"]
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
@@ -450,7 +439,7 @@ class GeminiDecoder(Decoder):
 
     def _finish(self) -> None:
         self._abandon_call()
-        if self._empty is not None and FINISH.get(self._finish_raw or "") == "length":
+        if self._empty is not None and self.finish_words.get(self._finish_raw or "") == "length":
             self._cut = True  # the token limit was reached before the arguments of the call
         else:
             self._close_empty()
@@ -462,7 +451,7 @@ class GeminiDecoder(Decoder):
             self.out.finish(self._reason(), self._finish_raw)
 
     def _reason(self) -> FinishReason:
-        reason = "stop" if self._finish_raw is None else FINISH.get(self._finish_raw, "error")
+        reason = self.reason_for(self._finish_raw)
         if self.out.has_calls and not (self._cut and reason == "length"):
             return "tool_calls"  # this wire sends STOP even if the model calls a tool
         return reason

@@ -45,7 +45,7 @@ from ..server import (
 )
 from ..server_errors import headers_of, message_on, status_of, terms_of
 from .array_stream import ArrayEncoder
-from .reply import FINISH, write_picture
+from .reply import write_picture
 from .server_request import TABLE, read_request, unwrap_count
 
 
@@ -236,7 +236,7 @@ def _chunk(
 
 def _finish_reason(reply: ReplyEncoder, complete: MessageComplete) -> str:
     return (
-        "STOP" if complete.finish_reason == "tool_calls" else reply.finish_word(complete, FINISH)
+        "STOP" if complete.finish_reason == "tool_calls" else reply.finish_word(complete, "gemini")
     )
 
 

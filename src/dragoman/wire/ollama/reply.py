@@ -8,11 +8,12 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError
-from ...events import Assembler, FinishReason, Usage, read_json
+from ...events import Assembler, Usage, read_json
 from ...messages import Request
 from ...sse import Frame, LineDecoder
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
+from ..finish import READ
 from ..json import json_text, read_count
 from ..openai.errors import inband_error
 
@@ -44,18 +45,13 @@ class _Line(Struct):
 
 
 _lines = msgspec.json.Decoder(_Line)
-FINISH: dict[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "load": "stop",
-    "unload": "stop",
-}
 
 
 class OllamaDecoder(Decoder):
     """Decode replies of this wire. A reply that is not streamed is a stream of one line."""
 
     framing = LineDecoder
+    finish_words = READ["ollama"]
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
@@ -120,9 +116,8 @@ class OllamaDecoder(Decoder):
         total = prompt + made if prompt is not None and made is not None else None
         self.out.usage(Usage(prompt, made, total_tokens=total))
         word = line.done_reason if isinstance(line.done_reason, str) and line.done_reason else None
-        reason: FinishReason = "stop" if word is None else FINISH.get(word, "error")
+        reason = self.reason_for(word)  # Ollama sends "stop" even if the reply has tool calls
         if reason != "length":
             self._close_empty()
-        # Ollama sends "stop" even if the reply has tool calls.
-        self.out.finish("tool_calls" if reason == "stop" and self._calls else reason, word)
+        self.out.finish(reason, word)
         self.done = True

@@ -33,7 +33,6 @@ from ..server import (
 )
 from ..server_errors import headers_of, message_on, status_of
 from .listings import show_model
-from .reply import FINISH
 from .server_request import TABLE, read_request
 
 # a request that only loads a model has at most this many bytes
@@ -188,7 +187,7 @@ def end_fields(reply: ReplyEncoder, complete: MessageComplete) -> dict[str, Any]
         reply.unsound, MalformedToolCallError
     )
     is_cut = complete.finish_reason == "length"
-    word = "stop" if called and not is_cut else reply.finish_word(complete, FINISH)
+    word = "stop" if called and not is_cut else reply.finish_word(complete, "ollama")
     counts = known(
         prompt_eval_count=complete.usage.input_tokens, eval_count=complete.usage.output_tokens
     )

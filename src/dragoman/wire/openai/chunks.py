@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from ...events import read_json
-from .finish import READ
+from ..finish import READ
 
 
 class Function(Struct, gc=False):
@@ -100,7 +100,7 @@ def _mend_calls(record: Any) -> bool:
             finish := choice.get("finish_reason"), str
         ):
             continue
-        if READ.get(finish, "error") != "error":
+        if READ["openai"].get(finish, "error") != "error":
             continue
         calls = part.get("tool_calls")
         part["tool_calls"] = (

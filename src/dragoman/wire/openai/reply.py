@@ -10,13 +10,17 @@ from ...messages import Opaque, Request, Thinking
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
+from ..finish import READ
 from ..json import json_text, sorted_json
 from .chunks import Call, Choice, Chunk, Function, Part, read_chunk
 from .errors import inband_error
-from .finish import CUT, READ
 from .other_parts import OtherParts, read_reference
 from .quirks import Quirks
 from .usage import read_usage
+
+_READ = READ["openai"]
+# words of other wires for a truncated reply, which a router forwards
+_CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 
 
 class _OpenCall:
@@ -379,7 +383,7 @@ class OpenAIDecoder(Decoder):
             return
         # OpenRouter may send two different finish reasons. The first one that is not "stop" is
         # kept (case: openai/finish-repeated-and-different).
-        if READ.get(self._finish_raw or "", "stop") == "stop":
+        if _READ.get(self._finish_raw or "", "stop") == "stop":
             self._finish_raw = str(choice.finish_reason)
         if isinstance(choice.native_finish_reason, str):
             self._native = choice.native_finish_reason.lower()
@@ -415,12 +419,12 @@ class OpenAIDecoder(Decoder):
         started = self._finish_raw
         reason: FinishReason = "stop"
         if started is not None:
-            reason = self._quirks.finish_words.get(started) or READ.get(started, "error")
+            reason = self._quirks.finish_words.get(started) or _READ.get(started, "error")
         if reason not in ("stop", "tool_calls"):
             return reason
         if not self.out.has_calls:
             return "stop"
-        if self._native in CUT and not self.out.calls_are_complete():
+        if self._native in _CUT and not self.out.calls_are_complete():
             return "length"
         return "tool_calls"
 
@@ -489,7 +493,7 @@ def _is_answer(choice: Choice) -> bool:
     Azure sends a blocked choice without a message.
     """
     has_part = choice.message is not None or choice.delta is not None
-    return has_part or READ.get(str(choice.finish_reason)) == "content_filter"
+    return has_part or _READ.get(str(choice.finish_reason)) == "content_filter"
 
 
 def _dig(value: Any, path: str) -> Any:

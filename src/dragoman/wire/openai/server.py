@@ -31,7 +31,6 @@ from ..server import (
     total_tokens,
 )
 from ..server_errors import headers_of, message_on, status_of, terms_of
-from .finish import FINISH
 from .other_parts import write_other_parts
 from .server_request import TABLE, read_request
 
@@ -109,7 +108,7 @@ class _StreamEncoder(ReplyEncoder):
     def write_end(self, complete: MessageComplete) -> bytes:
         other = write_other_parts(complete.final_content)
         late = self._chunk(other) if other else b""
-        return late + self._chunk({}, self.finish_word(complete, FINISH)) + self._usage() + _DONE
+        return late + self._chunk({}, self.finish_word(complete, "openai")) + self._usage() + _DONE
 
     def write_error(self, error: ProviderError) -> bytes:
         return self._usage() + data_frame({"error": error_record(error)})
@@ -155,7 +154,7 @@ def _write_message(reply: BodyEncoder, blocks: Sequence[AssistantBlock]) -> dict
 
 def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> bytes:
     message = _write_message(reply, complete.final_content)
-    finish = reply.finish_word(complete, FINISH)
+    finish = reply.finish_word(complete, "openai")
     usage = _write_usage(complete.usage)
     body = {
         "id": _reply_id(complete.message_id),

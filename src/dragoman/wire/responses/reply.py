@@ -18,6 +18,7 @@ from ...messages import Request
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure
+from ..finish import READ
 from ..json import read_count
 from .errors import reply_error
 from .output import Item, Output, index_of, kind_of, list_of, rest_of, string_of, text_of
@@ -70,16 +71,6 @@ def _read(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         return msgspec.convert(read_json(data), decoder.type)
 
 
-FINISH: dict[str, FinishReason] = {
-    "completed": "stop",
-    "max_output_tokens": "length",
-    "content_filter": "content_filter",
-}
-"""Finish reasons of this wire: the status of a reply, or the reason why it is incomplete."""
-
-# Finish reasons that are decoded, but that this library's server side never sends. mistral.rs
-# sends ``complete``.
-_READ: dict[str, FinishReason] = {**FINISH, "complete": "stop", "max_tokens": "length"}
 _TERMINAL = {
     "response.completed": "completed",
     "response.done": "completed",
@@ -294,7 +285,7 @@ class ResponsesDecoder(Decoder):
     def _reason(self, word: str) -> FinishReason:
         if self._output.refused:
             return "content_filter"
-        reason = _READ.get(word, "error")
+        reason = READ["responses"].get(word, "error")
         if (
             reason == "stop"
             and self._limit is not None

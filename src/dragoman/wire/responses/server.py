@@ -36,7 +36,6 @@ from ..server import (
     named_frame,
     total_tokens,
 )
-from .reply import FINISH
 from .server_request import TABLE, read_request
 
 
@@ -374,7 +373,7 @@ def _state_of(block: Image) -> dict[str, Any]:
 
 def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[str, Any]]:
     """Return the final status of a reply, and the fields that explain an incomplete reply."""
-    word = reply.finish_word(complete, FINISH)
+    word = reply.finish_word(complete, "responses")
     is_unsound = complete.finish_reason == "error" and reply.unsound is not None
     if complete.finish_reason in ("stop", "tool_calls") or word == "completed" or is_unsound:
         return "completed", {}

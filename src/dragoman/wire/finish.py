@@ -1,0 +1,79 @@
+"""The finish reasons of every wire, in tables that both sides of a wire use.
+
+A row is a finish reason of Dragoman, a column is a wire. If a wire has several words for a reason,
+the server side writes the first, unless the model's own wire is the same and used another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from ..events import FinishReason
+
+_Rows: TypeAlias = dict[FinishReason, dict[str, str]]
+_ROWS: _Rows = {
+    "stop": {
+        # To continue after ``compaction``, the client sends the reply back, as after
+        # ``pause_turn`` (case: anthropic/compaction).
+        "anthropic": "end_turn stop_sequence pause_turn compaction",
+        "bedrock": "end_turn stop_sequence",
+        "cohere": "COMPLETE STOP_SEQUENCE",
+        "gemini": "STOP",
+        "ollama": "stop load unload",
+        "openai": "stop",
+        "responses": "completed",
+    },
+    "length": {
+        "anthropic": "max_tokens model_context_window_exceeded",
+        "bedrock": "max_tokens model_context_window_exceeded",
+        "cohere": "MAX_TOKENS ERROR_LIMIT",
+        "gemini": "MAX_TOKENS",
+        "ollama": "length",
+        "openai": "length",
+        "responses": "max_output_tokens",
+    },
+    "tool_calls": {
+        "anthropic": "tool_use",
+        "bedrock": "tool_use",
+        "cohere": "TOOL_CALL",
+        "openai": "tool_calls function_call",
+    },
+    "content_filter": {
+        "anthropic": "refusal",
+        "bedrock": "guardrail_intervened content_filtered",
+        "cohere": "ERROR_TOXIC",
+        # only Vertex AI sends MODEL_ARMOR
+        "gemini": "SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY"
+        " IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION MODEL_ARMOR",
+        "openai": "content_filter",
+        "responses": "content_filter",
+    },
+    "error": {
+        "bedrock": "malformed_model_output malformed_tool_use",
+        "cohere": "ERROR TIMEOUT USER_CANCEL",
+    },
+}
+# Words that are read, but that this library's server side never writes. DeepSeek on Azure sends
+# ``tool_call`` (case: openai/finish-word-in-the-singular), and mistral.rs sends ``complete``.
+_READ_ONLY: _Rows = {
+    "stop": {"responses": "complete"},
+    "length": {"responses": "max_tokens"},
+    "tool_calls": {"openai": "tool_call"},
+    "error": {"openai": "error"},
+}
+
+
+def _list_words(*tables: _Rows) -> dict[str, dict[str, FinishReason]]:
+    found: dict[str, dict[str, FinishReason]] = {wire: {} for wire in _ROWS["stop"]}
+    for rows in tables:
+        for reason, columns in rows.items():
+            for wire, words in columns.items():
+                found[wire] |= dict.fromkeys(words.split(), reason)
+    return found
+
+
+WRITTEN: Mapping[str, Mapping[str, FinishReason]] = _list_words(_ROWS)
+"""The meaning of each word that the server side of a wire writes, by wire."""
+READ: Mapping[str, Mapping[str, FinishReason]] = _list_words(_ROWS, _READ_ONLY)
+"""The meaning of each word that the client side of a wire reads, by wire."""
