@@ -156,7 +156,7 @@ class _KeepingEncoder(ReplyEncoder):
     """Forward the output of another encoder, and extract the final response to be stored."""
 
     def __init__(self, inner: ReplyEncoder) -> None:
-        super().__init__()
+        super().__init__(inner.asked, inner.created)
         self._inner = inner
         self.content_type = inner.content_type
         self.response: Any = None

@@ -203,7 +203,7 @@ class Decoder(ABC):
 
     framing: ClassVar[type[Framing]] = SseDecoder
     finish_words: ClassVar[Mapping[str, FinishReason]] = {}
-    """The meaning of each word by which the wire says why a reply ended."""
+    """The meaning of each term of the wire for the reason why a reply ended."""
 
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         self.out = out
@@ -286,10 +286,10 @@ class Decoder(ABC):
             self.lose("choices_dropped", path, "a reply has one choice; the others are in raw")
 
     def reason_for(self, word: str | None) -> FinishReason:
-        """Return the finish reason from the wire's word; an unknown word means an error.
+        """Return the finish reason from the term of the wire; an unknown term means an error.
 
-        Some servers send the word for a usual end although the reply has a call (case:
-        anthropic/call-with-end-turn), or the word for calls although it has none.
+        Some servers send the term for a usual end although the reply has a call (case:
+        anthropic/call-with-end-turn), or the term for calls although it has none.
         """
         reason: FinishReason = "stop" if word is None else self.finish_words.get(word, "error")
         if reason not in ("stop", "tool_calls"):

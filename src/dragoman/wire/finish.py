@@ -1,6 +1,6 @@
 """The finish reasons of every wire, in tables that both sides of a wire use.
 
-A row is a finish reason of Dragoman, a column is a wire. If a wire has several words for a reason,
+A row is a finish reason of Dragoman, a column is a wire. If a wire has several terms for a reason,
 the server side writes the first, unless the model's own wire is the same and used another.
 """
 
@@ -54,7 +54,7 @@ _ROWS: _Rows = {
         "cohere": "ERROR TIMEOUT USER_CANCEL",
     },
 }
-# Words that are read, but that this library's server side never writes. DeepSeek on Azure sends
+# Terms that are read, but that this library's server side never writes. DeepSeek on Azure sends
 # ``tool_call`` (case: openai/finish-word-in-the-singular), and mistral.rs sends ``complete``.
 _READ_ONLY: _Rows = {
     "stop": {"responses": "complete"},
@@ -74,6 +74,6 @@ def _list_words(*tables: _Rows) -> dict[str, dict[str, FinishReason]]:
 
 
 WRITTEN: Mapping[str, Mapping[str, FinishReason]] = _list_words(_ROWS)
-"""The meaning of each word that the server side of a wire writes, by wire."""
+"""The meaning of each term that the server side of a wire writes, by wire."""
 READ: Mapping[str, Mapping[str, FinishReason]] = _list_words(_ROWS, _READ_ONLY)
-"""The meaning of each word that the client side of a wire reads, by wire."""
+"""The meaning of each term that the client side of a wire reads, by wire."""

@@ -63,6 +63,12 @@ def is_from(block: AssistantBlock, wire: str) -> bool:
     return state is not None and state.issuer is not None and state.issuer.wire == wire
 
 
+def own_fields(block: AssistantBlock, wire: str) -> dict[str, Any]:
+    """Return the opaque fields of a block, if they were issued on this wire."""
+    opaque = block.continuity.opaque if block.continuity is not None else None
+    return dict(opaque) if isinstance(opaque, dict) and is_from(block, wire) else {}
+
+
 def write_opaque(block: Opaque | Image, wire: str) -> dict[str, Any]:
     """Return an opaque block for a client: unchanged on the wire it came from, otherwise sealed.
 

@@ -35,6 +35,7 @@ from .codec import HttpReply
 from .fields import take_cache
 from .finish import WRITTEN
 from .losses import NO_TABLE, FieldTable, Leftover, Losses, Wish, describe_left, merge
+from .server_errors import headers_of, status_of, terms_of
 
 
 class Asked(Struct, frozen=True):
@@ -161,6 +162,10 @@ class ServerCodec(ABC):
     """Whether clients may send their key in the query of the URL."""
     keeps_responses: ClassVar[bool] = False
     """Whether a request may refer to earlier responses that the server keeps."""
+    key_header: ClassVar[str] = ""
+    """The header in which clients send their key, if not as a bearer token."""
+    stream_type: ClassVar[type[ReplyEncoder]]
+    body_type: ClassVar[type[ReplyEncoder]]
 
     @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
@@ -171,16 +176,25 @@ class ServerCodec(ABC):
         """
 
     @abstractmethod
-    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply. ``created`` is the reply's time in epoch seconds."""
+    def error_body(self, error: ProviderError) -> dict[str, Any]:
+        """Return the body of the reply for an error."""
 
-    @abstractmethod
+    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
+        """Return an encoder for the reply, which is one body or a stream.
+
+        ``created`` is the reply's time in epoch seconds.
+        """
+        kind = self.stream_type if asked.request.stream else self.body_type
+        return kind(asked, created)
+
     def error(self, error: ProviderError) -> HttpReply:
         """Return the reply for an error that occurs before the first event is sent."""
+        status = terms_of(error, self.wire).status or status_of(error)
+        return HttpReply(status, headers_of(error), encode_json(self.error_body(error)))
 
-    @abstractmethod
     def key(self, headers: Mapping[str, str]) -> str | None:
         """Return the client's key from ``headers``, whose names are in lower case."""
+        return headers.get(self.key_header) or bearer_token(headers)
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the list of served models, with the openai and the anthropic fields."""
@@ -237,14 +251,18 @@ class ReplyEncoder(ABC):
     to ``ServerCodec.error``.
     """
 
-    content_type: str = "application/json"
+    content_type: str = "text/event-stream"
+    wire: ClassVar[str]
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Asked, created: int = 0) -> None:
+        self.asked = asked
+        self.created = created
         self.start: MessageStart | None = None
         self.complete: MessageComplete | None = None
         # the validation error of a complete reply, if a tool call or the text is invalid
         self.unsound: ProviderError | None = None
         self.calls: list[CallFacts] = []  # tool calls that have ended
+        self.tool_name = ""  # the tool of the open call
         self._input: list[str] = []  # input fragments of the open call
         self.text_block = -1  # the content_block_index of the text that ``before_text`` frames
         self.before_text = self.after_text = b""
@@ -262,10 +280,10 @@ class ReplyEncoder(ABC):
         if isinstance(event, ThinkingDelta):
             return self.thinking(event)
         if isinstance(event, ToolUseStart):
-            self._input = []
+            self._input, self.tool_name = [], event.tool_name
             return self.call_start(event)
         if isinstance(event, ToolUseEnd):
-            self.calls.append(CallFacts(event, "".join(self._input)))
+            self.calls.append(CallFacts(event, self.tool_name, "".join(self._input)))
             return self.call_end(event)
         if isinstance(event, MessageStart):
             self.start = event
@@ -363,13 +381,13 @@ class ReplyEncoder(ABC):
         ]
         return isinstance(error, MalformedToolCallError) and bool(failed) and not hidden
 
-    def finish_word(self, complete: MessageComplete, wire: str) -> str:
+    def finish_word(self, complete: MessageComplete) -> str:
         """Return the wire's term for the finish reason.
 
         The provider's own term is returned if this wire has the same term with the same meaning.
         Otherwise the first term of the wire with that meaning is returned.
         """
-        words, raw, reason = WRITTEN[wire], complete.finish_raw, complete.finish_reason
+        words, raw, reason = WRITTEN[self.wire], complete.finish_raw, complete.finish_reason
         if reason == "error" and isinstance(self.unsound, MalformedToolCallError):
             # The original finish reason is sent, because the client can detect the invalid call
             # itself.
@@ -384,6 +402,7 @@ class CallFacts(NamedTuple):
     """A tool call that has ended, and its input as the model wrote it."""
 
     end: ToolUseEnd
+    name: str
     text: str
 
     @property
@@ -398,25 +417,23 @@ class CallFacts(NamedTuple):
 
 
 class BodyEncoder(ReplyEncoder):
-    """Encode a reply as one body, which ``write`` builds from the recorded events."""
+    """Encode a reply as one body, which ``write_end`` builds from the recorded events."""
 
-    def __init__(
-        self,
-        write: Callable[[BodyEncoder, MessageComplete], bytes],
-        hides_call: Callable[[MessageComplete], bool] | None = None,
-    ) -> None:
-        super().__init__()
-        self._write = write
-        self._hides_call = hides_call
-
-    def hides_call(self, complete: MessageComplete) -> bool:
-        return self._hides_call is not None and self._hides_call(complete)
-
-    def write_end(self, complete: MessageComplete) -> bytes:
-        return self._write(self, complete)
+    content_type = "application/json"
 
     def write_error(self, error: ProviderError) -> bytes:
         raise error
+
+    def function_calls(self) -> list[dict[str, Any]]:
+        """Return the tool calls of the reply in the form that several wires share."""
+        return [
+            {
+                "id": call.end.tool_use_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in self.calls
+        ]
 
 
 # --- functions that the encoders of all wires share --------------------------------------------

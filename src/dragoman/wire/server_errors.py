@@ -161,6 +161,7 @@ _TERMS: dict[str, dict[type[ProviderError], Terms]] = {
         ProviderError: Terms(),
     },
 }
+_TERMS["responses"] = _TERMS["openai"]
 V = TypeVar("V")
 
 

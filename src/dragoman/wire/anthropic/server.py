@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...errors import ProviderError
@@ -20,67 +19,27 @@ from ...messages import (
     AssistantBlock,
     Audio,
     Image,
-    Issuer,
     Opaque,
     RedactedThinking,
     Text,
     Thinking,
     ToolCall,
 )
-from ..codec import HttpReply
 from ..losses import FieldTable
 from ..media import transcript_of
-from ..seal import is_from, seal, write_opaque
+from ..seal import own_fields, seal, write_opaque
 from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
     ServerCodec,
-    bearer_token,
     encode_json,
     has_unreadable_call,
     known,
     named_frame,
 )
-from ..server_errors import headers_of, message_on, status_of, terms_of
+from ..server_errors import message_on, status_of, terms_of
 from .server_request import TABLE, read_request
-
-
-class AnthropicServer(ServerCodec):
-    """The server side of the Messages wire."""
-
-    wire: ClassVar[str] = "anthropic"
-    table: ClassVar[FieldTable] = TABLE
-    request_id_header: ClassVar[str | None] = "request-id"
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request.
-
-        ``max_tokens`` is required, unless ``path`` is the endpoint that only counts tokens.
-        """
-        return read_request(body, counting=self.is_count(path))
-
-    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, which is one body or a stream."""
-        return (
-            _StreamEncoder(asked.issuer)
-            if asked.request.stream
-            else BodyEncoder(_write_body, _hides_call)
-        )
-
-    def is_count(self, path: str) -> bool:
-        """Return whether a request to this path asks for the number of its tokens."""
-        return path.endswith("/count_tokens")
-
-    def error(self, error: ProviderError) -> HttpReply:
-        """Return an error as status, headers and body."""
-        status = terms_of(error, "anthropic").status or status_of(error)
-        return HttpReply(status, headers_of(error), encode_json(_error_record(error)))
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the key from ``x-api-key``, or a bearer token."""
-        return headers.get("x-api-key") or bearer_token(headers)
-
 
 # --- writing replies for clients ---------------------------------------------------------------
 
@@ -103,12 +62,18 @@ _WHOLE = (
 )  # types of blocks that are sent complete, without deltas
 
 
-class _StreamEncoder(ReplyEncoder):
-    content_type = "text/event-stream"
+class _Encoder(ReplyEncoder):
+    wire = "anthropic"
 
-    def __init__(self, issuer: Issuer | None) -> None:
-        super().__init__()
-        self._issuer = issuer
+    def finish_word(self, complete: MessageComplete) -> str:
+        word = super().finish_word(complete)
+        is_sequence = word == "end_turn" and complete.stop_sequence is not None
+        return "stop_sequence" if is_sequence else word
+
+
+class _StreamEncoder(_Encoder):
+    def __init__(self, asked: Asked, created: int) -> None:
+        super().__init__(asked, created)
         self._index = -1
         self._block = -1  # the content_block_index of the open block
         self._is_open = False
@@ -134,7 +99,7 @@ class _StreamEncoder(ReplyEncoder):
         # Blocks without deltas are known only at the end of the message.
         late = [block for block in complete.final_content if isinstance(block, _WHOLE)]
         written = [self._open(-1, _write_block(block)) + self._close() for block in late]
-        ending = self._ending(complete, _stop_reason(self, complete))
+        ending = self._ending(complete, self.finish_word(complete))
         return self._close() + b"".join(written) + ending + named_frame({"type": "message_stop"})
 
     def write_error(self, error: ProviderError) -> bytes:
@@ -173,7 +138,7 @@ class _StreamEncoder(ReplyEncoder):
         if event.text:
             written += self._delta({"type": "thinking_delta", "thinking": event.text})
         if event.signature is not None:
-            signature = seal(event.signature, self._issuer, "anthropic")
+            signature = seal(event.signature, self.asked.issuer, "anthropic")
             written += self._delta({"type": "signature_delta", "signature": signature})
         return written
 
@@ -194,19 +159,25 @@ class _StreamEncoder(ReplyEncoder):
         return named_frame({"type": "content_block_stop", "index": self._index})
 
 
-def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
-    assert reply.start is not None
-    body = {
-        **_write_message(reply.start),
-        "model": reply.model,
-        "content": [
-            _write_block(block) for block in complete.final_content if not _is_empty(block)
-        ],
-        "stop_reason": _stop_reason(reply, complete),
-        "stop_sequence": complete.stop_sequence,
-        "usage": _write_usage(complete.usage),
-    }
-    return encode_json(body)
+class _BodyEncoder(_Encoder, BodyEncoder):
+    def hides_call(self, complete: MessageComplete) -> bool:
+        # A call that the token limit truncated is sent with ``{}``, and clients recognise it by
+        # the stop reason.
+        blocks = complete.final_content
+        return has_unreadable_call(blocks[:-1] if complete.finish_reason == "length" else blocks)
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        assert self.start is not None
+        blocks = complete.final_content
+        body = {
+            **_write_message(self.start),
+            "model": self.model,
+            "content": [_write_block(block) for block in blocks if not _is_empty(block)],
+            "stop_reason": self.finish_word(complete),
+            "stop_sequence": complete.stop_sequence,
+            "usage": _write_usage(complete.usage),
+        }
+        return encode_json(body)
 
 
 def _write_message(start: MessageStart) -> dict[str, Any]:
@@ -226,24 +197,12 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
     }
 
 
-def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a reply has a tool call that cannot be sent: its input is not an object.
-
-    A call that the token limit truncated does not count: it is sent with ``{}``, and clients
-    recognise it by the stop reason.
-    """
-    blocks = complete.final_content
-    return has_unreadable_call(blocks[:-1] if complete.finish_reason == "length" else blocks)
-
-
 def _is_empty(block: AssistantBlock) -> bool:
     return isinstance(block, Text | Thinking) and not block.text and block.continuity is None
 
 
 def _write_block(block: AssistantBlock) -> dict[str, Any]:
-    state = block.continuity
-    own = state.opaque if state is not None and is_from(block, "anthropic") else None
-    extras = own if isinstance(own, dict) else {}
+    state, extras = block.continuity, own_fields(block, "anthropic")
     if isinstance(block, Text):
         return {"type": "text", "text": block.text, **extras}
     if isinstance(block, Thinking):
@@ -266,11 +225,6 @@ def _write_block(block: AssistantBlock) -> dict[str, Any]:
     if isinstance(block, Audio):
         return {"type": "text", "text": transcript_of(block)}
     return write_opaque(block, "anthropic")
-
-
-def _stop_reason(encoder: ReplyEncoder, complete: MessageComplete) -> str:
-    word = encoder.finish_word(complete, "anthropic")
-    return "stop_sequence" if word == "end_turn" and complete.stop_sequence is not None else word
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
@@ -302,3 +256,27 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
     if error.provider_code == "thread_unsupported_request":
         inner["details"] = {"error_code": error.provider_code}
     return {"type": "error", "error": inner, "request_id": error.request_id}
+
+
+class AnthropicServer(ServerCodec):
+    """The server side of the Messages wire."""
+
+    wire: ClassVar[str] = "anthropic"
+    table: ClassVar[FieldTable] = TABLE
+    stream_type = _StreamEncoder
+    body_type = _BodyEncoder
+    request_id_header: ClassVar[str | None] = "request-id"
+    key_header: ClassVar[str] = "x-api-key"
+
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
+        """Decode the body of a request.
+
+        ``max_tokens`` is required, unless ``path`` is the endpoint that only counts tokens.
+        """
+        return read_request(body, counting=self.is_count(path))
+
+    def is_count(self, path: str) -> bool:
+        return path.endswith("/count_tokens")
+
+    def error_body(self, error: ProviderError) -> dict[str, Any]:
+        return _error_record(error)

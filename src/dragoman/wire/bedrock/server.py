@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from ...errors import ProviderError
 from ...events import (
@@ -21,55 +22,29 @@ from ...messages import AssistantBlock, Audio, Image, RedactedThinking, Text, Th
 from ..codec import HttpReply
 from ..losses import FieldTable
 from ..media import describe_medium
-from ..seal import seal
+from ..seal import own_fields, seal
 from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
     ServerCodec,
-    bearer_token,
     encode_json,
     has_unreadable_call,
     known,
     total_tokens,
 )
-from ..server_errors import headers_of, message_on, status_of, terms_of
+from ..server_errors import message_on, terms_of
 from .server_request import TABLE, read_request
-
-
-class BedrockServer(ServerCodec):
-    """The server side of the Converse wire."""
-
-    wire: ClassVar[str] = "bedrock"
-    table: ClassVar[FieldTable] = TABLE
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request; the model and the mode are in the path."""
-        return read_request(body, path)
-
-    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, which is one body or a stream."""
-        return _StreamEncoder() if asked.request.stream else BodyEncoder(_write_body, _hides_call)
-
-    def error(self, error: ProviderError) -> HttpReply:
-        """Return an error reply: a message, and the name of the exception in a header."""
-        headers = {**headers_of(error), "x-amzn-errortype": terms_of(error, "bedrock").kind}
-        body = encode_json({"message": message_on(error, "bedrock")})
-        return HttpReply(status_of(error), headers, body)
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the client's bearer token."""
-        return bearer_token(headers)
-
 
 # --- writing replies for clients ---------------------------------------------------------------
 
 
 class _StreamEncoder(ReplyEncoder):
     content_type = "application/vnd.amazon.eventstream"
+    wire = "bedrock"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, asked: Asked, created: int) -> None:
+        super().__init__(asked, created)
         self._index = -1
         self._open = ""  # the type of the open block
 
@@ -93,7 +68,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def write_end(self, complete: MessageComplete) -> bytes:
         late = b"".join([self._late(block) for block in complete.final_content])
-        stop = _event("messageStop", {"stopReason": self.finish_word(complete, "bedrock")})
+        stop = _event("messageStop", {"stopReason": self.finish_word(complete)})
         usage = {"usage": _write_usage(complete.usage), "metrics": {"latencyMs": 0}}
         return late + self._turn("") + stop + _event("metadata", usage)
 
@@ -152,34 +127,26 @@ def _hidden(block: RedactedThinking) -> dict[str, str]:
     return {"redactedContent": block.data}
 
 
-def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
-    message = {
-        "role": "assistant",
-        "content": [each for block in complete.final_content for each in _write(block)],
-    }
-    body = {
-        "output": {"message": message},
-        "stopReason": reply.finish_word(complete, "bedrock"),
-        "usage": _write_usage(complete.usage),
-        "metrics": {"latencyMs": 0},
-    }
-    return encode_json(body)
+class _BodyEncoder(BodyEncoder):
+    wire = "bedrock"
+
+    def hides_call(self, complete: MessageComplete) -> bool:
+        return has_unreadable_call(complete.final_content)
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        content = [each for block in complete.final_content for each in _write(block)]
+        body = {
+            "output": {"message": {"role": "assistant", "content": content}},
+            "stopReason": self.finish_word(complete),
+            "usage": _write_usage(complete.usage),
+            "metrics": {"latencyMs": 0},
+        }
+        return encode_json(body)
 
 
 def _write(block: AssistantBlock) -> list[dict[str, Any]]:
     if isinstance(block, Text):
-        state = block.continuity
-        cited = (
-            state.opaque.get("citations")
-            if state is not None and isinstance(state.opaque, dict)
-            else None
-        )
-        if (
-            cited
-            and state is not None
-            and state.issuer is not None
-            and state.issuer.wire == "bedrock"
-        ):
+        if cited := own_fields(block, "bedrock").get("citations"):
             return [{"citationsContent": {"content": [{"text": block.text}], "citations": cited}}]
         return [{"text": block.text}]
     if isinstance(block, ToolCall):
@@ -214,5 +181,23 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     )
 
 
-def _hides_call(complete: MessageComplete) -> bool:
-    return has_unreadable_call(complete.final_content)
+class BedrockServer(ServerCodec):
+    """The server side of the Converse wire."""
+
+    wire: ClassVar[str] = "bedrock"
+    table: ClassVar[FieldTable] = TABLE
+    stream_type = _StreamEncoder
+    body_type = _BodyEncoder
+
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
+        """Decode the body of a request; the model and the mode are in the path."""
+        return read_request(body, path)
+
+    def error_body(self, error: ProviderError) -> dict[str, Any]:
+        return {"message": message_on(error, "bedrock")}
+
+    def error(self, error: ProviderError) -> HttpReply:
+        """Return an error reply: a message, and the name of the exception in a header."""
+        reply = super().error(error)
+        named = {"x-amzn-errortype": terms_of(error, "bedrock").kind}
+        return replace(reply, headers={**reply.headers, **named})

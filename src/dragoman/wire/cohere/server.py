@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...errors import MalformedToolCallError, ProviderError
@@ -21,60 +20,30 @@ from ...messages import (
     Image,
     Text,
     Thinking,
-    ToolCall,
 )
-from ..codec import HttpReply
 from ..losses import FieldTable
 from ..media import describe_medium
+from ..seal import own_fields
 from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
     ServerCodec,
-    bearer_token,
     encode_json,
     known,
     named_frame,
 )
-from ..server_errors import headers_of, message_on, status_of
+from ..server_errors import message_on, status_of
 from .server_request import TABLE, read_request
-
-
-class CohereServer(ServerCodec):
-    """The server side of the v2 chat wire."""
-
-    wire: ClassVar[str] = "cohere"
-    table: ClassVar[FieldTable] = TABLE
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request."""
-        return read_request(body)
-
-    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, which is one body or a stream."""
-        return _StreamEncoder() if asked.request.stream else BodyEncoder(_write_body)
-
-    def error(self, error: ProviderError) -> HttpReply:
-        """Return the status, headers and body for an error; the body contains only a message."""
-        return HttpReply(
-            status_of(error),
-            headers_of(error),
-            encode_json({"message": message_on(error, "cohere")}),
-        )
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the client's bearer token."""
-        return bearer_token(headers)
-
 
 # --- writing replies for clients ---------------------------------------------------------------
 
 
 class _StreamEncoder(ReplyEncoder):
-    content_type = "text/event-stream"
+    wire = "cohere"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, asked: Asked, created: int) -> None:
+        super().__init__(asked, created)
         self._index = -1  # the index of the last block
         self._open = ""  # the type of the open content
         self._calls = -1  # the index of the last call
@@ -119,10 +88,9 @@ class _StreamEncoder(ReplyEncoder):
             [_citation(at, record) for at, record in enumerate(_citations_of(complete))]
         )
         closed = self._turn("")
-        word = self.finish_word(complete, "cohere")
-        return (
-            spoken + cited + closed + _end(finish_reason=word, usage=_write_usage(complete.usage))
-        )
+        usage = _write_usage(complete.usage)
+        end = _end(finish_reason=self.finish_word(complete), usage=usage)
+        return spoken + cited + closed + end
 
     def write_error(self, error: ProviderError) -> bytes:
         usage = self.complete.usage if self.complete is not None else Usage()
@@ -177,46 +145,34 @@ def _end(**delta: Any) -> bytes:
 
 def _citations_of(complete: MessageComplete) -> list[Any]:
     """Return the citations in a complete reply, if they come from this wire."""
-    found: list[Any] = []
-    for block in complete.final_content:
-        state = block.continuity if isinstance(block, Text) else None
-        if state is not None and state.issuer is not None and state.issuer.wire == "cohere":
-            found += state.opaque.get("citations", ()) if isinstance(state.opaque, dict) else ()
-    return found
+    texts = [block for block in complete.final_content if isinstance(block, Text)]
+    return [each for text in texts for each in own_fields(text, "cohere").get("citations", ())]
 
 
-def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
-    content: list[dict[str, Any]] = []
-    names = []
-    for block in complete.final_content:
-        if isinstance(block, Text):
-            content.append({"type": "text", "text": block.text})
-        elif isinstance(block, Thinking):
-            content.append({"type": "thinking", "thinking": block.text})
-        elif isinstance(block, Audio | Image):
-            content.append({"type": "text", "text": describe_medium(block)})
-        elif isinstance(block, ToolCall):
-            names.append(block.name)
-    calls = [
-        {
-            "id": call.end.tool_use_id,
-            "type": "function",
-            "function": {"name": name, "arguments": call.arguments},
+class _BodyEncoder(BodyEncoder):
+    wire = "cohere"
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        content: list[dict[str, Any]] = []
+        for block in complete.final_content:
+            if isinstance(block, Text):
+                content.append({"type": "text", "text": block.text})
+            elif isinstance(block, Thinking):
+                content.append({"type": "thinking", "thinking": block.text})
+            elif isinstance(block, Audio | Image):
+                content.append({"type": "text", "text": describe_medium(block)})
+        message = known(
+            content=content or None,
+            tool_calls=self.function_calls() or None,
+            citations=_citations_of(complete) or None,
+        )
+        body = {
+            "id": complete.message_id,
+            "message": {"role": "assistant", **message},
+            "finish_reason": self.finish_word(complete),
+            "usage": _write_usage(complete.usage),
         }
-        for name, call in zip(names, reply.calls, strict=True)
-    ]
-    message = known(
-        content=content or None,
-        tool_calls=calls or None,
-        citations=_citations_of(complete) or None,
-    )
-    body = {
-        "id": complete.message_id,
-        "message": {"role": "assistant", **message},
-        "finish_reason": reply.finish_word(complete, "cohere"),
-        "usage": _write_usage(complete.usage),
-    }
-    return encode_json(body)
+        return encode_json(body)
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
@@ -231,3 +187,18 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
     return known(
         billed_units=billed or None, tokens=tokens, cached_tokens=usage.cached_input_tokens
     )
+
+
+class CohereServer(ServerCodec):
+    """The server side of the v2 chat wire."""
+
+    wire: ClassVar[str] = "cohere"
+    table: ClassVar[FieldTable] = TABLE
+    stream_type = _StreamEncoder
+    body_type = _BodyEncoder
+
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
+        return read_request(body)
+
+    def error_body(self, error: ProviderError) -> dict[str, Any]:
+        return {"message": message_on(error, "cohere")}

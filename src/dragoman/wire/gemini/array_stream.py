@@ -13,7 +13,7 @@ class ArrayEncoder(ReplyEncoder):
     content_type = "application/json; charset=UTF-8"
 
     def __init__(self, inner: ReplyEncoder) -> None:
-        super().__init__()
+        super().__init__(inner.asked, inner.created)
         self._inner = inner
         self._is_open = False
 

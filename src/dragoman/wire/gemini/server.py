@@ -13,7 +13,6 @@ from ...events import (
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
-    ToolUseStart,
     Usage,
 )
 from ...messages import (
@@ -28,7 +27,6 @@ from ...messages import (
     ToolCall,
     Url,
 )
-from ..codec import HttpReply
 from ..losses import FieldTable
 from ..media import describe_picture
 from ..seal import is_from, seal
@@ -37,103 +35,57 @@ from ..server import (
     BodyEncoder,
     ReplyEncoder,
     ServerCodec,
-    bearer_token,
     data_frame,
     encode_json,
     has_unreadable_call,
     known,
 )
-from ..server_errors import headers_of, message_on, status_of, terms_of
+from ..server_errors import message_on, status_of, terms_of
 from .array_stream import ArrayEncoder
 from .reply import write_picture
 from .server_request import TABLE, read_request, unwrap_count
 
-
-class GeminiServer(ServerCodec):
-    """The server side of the Gemini wire."""
-
-    wire: ClassVar[str] = "gemini"
-    table: ClassVar[FieldTable] = TABLE
-    has_url_keys: ClassVar[bool] = True
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body and the path of a request."""
-        return read_request(body, path)
-
-    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, which is one body or a stream."""
-        return (
-            _StreamEncoder(asked.issuer)
-            if asked.request.stream
-            else BodyEncoder(_write_body, _hides_call)
-        )
-
-    def list_models(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the list of served models."""
-        return {"models": [self.show_model(name) for name in names]}
-
-    def show_model(self, name: str) -> dict[str, Any]:
-        """Return the description of one model."""
-        methods = ["generateContent", "streamGenerateContent", "countTokens"]
-        facts = {"displayName": name, "supportedGenerationMethods": methods}
-        return {"name": f"models/{name}", **facts}
-
-    def fit_stream(self, encoder: ReplyEncoder, query: str) -> ReplyEncoder:
-        """Return an encoder for a JSON array, unless the query asks for server-sent events."""
-        values = parse_qs(query)
-        is_sse = values.get("alt", values.get("$alt")) == ["sse"]
-        return encoder if is_sse else ArrayEncoder(encoder)
-
-    def is_count(self, path: str) -> bool:
-        """Return whether a request to this path asks for the number of its tokens."""
-        return path.endswith(":countTokens")
-
-    def unwrap(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-        """Return the fields; a request whose tokens are counted may be in an object of its own."""
-        return unwrap_count(fields) if self.is_count(path) else fields
-
-    def write_count(self, count: int) -> bytes:
-        """Return the reply to a request that asks for the number of its tokens."""
-        return encode_json({"totalTokens": count})
-
-    def error(self, error: ProviderError) -> HttpReply:
-        """Return an error as status, headers and body."""
-        return HttpReply(
-            status_of(error), headers_of(error), encode_json({"error": _error_record(error)})
-        )
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the key from ``x-goog-api-key``, or a bearer token.
-
-        A key in the URL is ignored, because proxies log URLs.
-        """
-        return headers.get("x-goog-api-key") or bearer_token(headers)
+# --- writing replies for clients ---------------------------------------------------------------
 
 
-class _StreamEncoder(ReplyEncoder):
-    content_type = "text/event-stream"
+class _Encoder(ReplyEncoder):
+    wire = "gemini"
 
-    def __init__(self, issuer: Issuer | None) -> None:
-        super().__init__()
-        self._issuer = issuer
-        self._name = ""  # the tool name of the open call
+    def hides_call(self, complete: MessageComplete) -> bool:
+        return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
 
+    def finish_word(self, complete: MessageComplete) -> str:
+        called = complete.finish_reason == "tool_calls"
+        return "STOP" if called else super().finish_word(complete)
+
+    def chunk(self, parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
+        """Return a chunk, which is also the form of a body."""
+        assert self.start is not None
+        candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
+        if finish is not None:
+            candidate["finishReason"] = finish
+        chunk = {
+            "modelVersion": self.start.model,
+            "responseId": self.start.message_id,
+            "candidates": [candidate],
+        }
+        usage = _write_usage(self.complete.usage) if self.complete is not None else {}
+        return {**chunk, "usageMetadata": usage} if usage else chunk
+
+
+class _StreamEncoder(_Encoder):
     def begin(self, event: MessageStart) -> bytes:
         # Nothing is sent before the first part, because clients create an empty block for an empty
         # chunk.
-        self.frame_text(data_frame(_chunk(self, [{"text": "\0"}])))
+        self.frame_text(data_frame(self.chunk([{"text": "\0"}])))
         return b""
 
     def text(self, event: TextDelta) -> bytes:
         return self.write_text(event) if event.text else b""
 
     def thinking(self, event: ThinkingDelta) -> bytes:
-        part = _write_thought(event.text, event.signature, self._issuer)
-        return data_frame(_chunk(self, [part])) if part is not None else b""
-
-    def call_start(self, event: ToolUseStart) -> bytes:
-        self._name = event.tool_name
-        return b""
+        part = _write_thought(event.text, event.signature, self.asked.issuer)
+        return data_frame(self.chunk([part])) if part is not None else b""
 
     def call_end(self, event: ToolUseEnd) -> bytes:
         # A call is sent when it is complete, because its input is an object on this wire.
@@ -141,11 +93,10 @@ class _StreamEncoder(ReplyEncoder):
             "unknown_tool",
             "invalid_arguments",
         )
-        call = _write_call(event.tool_use_id, self._name, None if is_cut else event.final_input)
-        return data_frame(_chunk(self, [call]))
-
-    def hides_call(self, complete: MessageComplete) -> bool:
-        return _hides_call(complete)
+        call = _write_call(
+            event.tool_use_id, self.tool_name, None if is_cut else event.final_input
+        )
+        return data_frame(self.chunk([call]))
 
     def write_end(self, complete: MessageComplete) -> bytes:
         # Media and opaque parts are known only at the end of the message.
@@ -153,21 +104,23 @@ class _StreamEncoder(ReplyEncoder):
             block for block in complete.final_content if isinstance(block, Opaque | Audio | Image)
         ]
         parts = [part for block in own if (part := _write_part(block)) is not None]
-        return data_frame(_chunk(self, parts, _finish_reason(self, complete)))
+        return data_frame(self.chunk(parts, self.finish_word(complete)))
 
     def write_error(self, error: ProviderError) -> bytes:
         complete = self.complete
         usage = (
-            data_frame(_chunk(self, []))
+            data_frame(self.chunk([]))
             if complete is not None and _write_usage(complete.usage)
             else b""
         )
         return usage + data_frame({"error": _error_record(error)})
 
 
-def _write_body(reply: BodyEncoder, complete: MessageComplete) -> bytes:
-    parts = [part for block in complete.final_content if (part := _write_part(block)) is not None]
-    return encode_json(_chunk(reply, parts, _finish_reason(reply, complete)))
+class _BodyEncoder(_Encoder, BodyEncoder):
+    def write_end(self, complete: MessageComplete) -> bytes:
+        blocks = complete.final_content
+        parts = [part for block in blocks if (part := _write_part(block)) is not None]
+        return encode_json(self.chunk(parts, self.finish_word(complete)))
 
 
 def _write_part(block: AssistantBlock) -> dict[str, Any] | None:
@@ -217,34 +170,6 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
     return {"functionCall": {**call, "args": arguments}}
 
 
-def _chunk(
-    reply: ReplyEncoder, parts: list[dict[str, Any]], finish: str | None = None
-) -> dict[str, Any]:
-    start = reply.start
-    assert start is not None
-    candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
-    if finish is not None:
-        candidate["finishReason"] = finish
-    chunk = {
-        "modelVersion": start.model,
-        "responseId": start.message_id,
-        "candidates": [candidate],
-    }
-    usage = _write_usage(reply.complete.usage) if reply.complete is not None else {}
-    return {**chunk, "usageMetadata": usage} if usage else chunk
-
-
-def _finish_reason(reply: ReplyEncoder, complete: MessageComplete) -> str:
-    return (
-        "STOP" if complete.finish_reason == "tool_calls" else reply.finish_word(complete, "gemini")
-    )
-
-
-def _hides_call(complete: MessageComplete) -> bool:
-    """Return whether a reply that is not truncated has a call whose input is not an object."""
-    return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
-
-
 def _write_usage(usage: Usage) -> dict[str, Any]:
     """Return the token counts. This wire counts thoughts separately from the answer."""
     thoughts, made = usage.reasoning_tokens, usage.output_tokens
@@ -271,3 +196,49 @@ def _error_record(error: ProviderError) -> dict[str, Any]:
         "message": message_on(error, "gemini"),
         "status": _STATUSES.get(status, terms_of(error, "gemini").kind),
     }
+
+
+class GeminiServer(ServerCodec):
+    """The server side of the Gemini wire."""
+
+    wire: ClassVar[str] = "gemini"
+    table: ClassVar[FieldTable] = TABLE
+    stream_type = _StreamEncoder
+    body_type = _BodyEncoder
+    has_url_keys: ClassVar[bool] = True
+    key_header: ClassVar[str] = "x-goog-api-key"
+
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
+        """Decode the body and the path of a request."""
+        return read_request(body, path)
+
+    def list_models(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the list of served models."""
+        return {"models": [self.show_model(name) for name in names]}
+
+    def show_model(self, name: str) -> dict[str, Any]:
+        """Return the description of one model."""
+        methods = ["generateContent", "streamGenerateContent", "countTokens"]
+        facts = {"displayName": name, "supportedGenerationMethods": methods}
+        return {"name": f"models/{name}", **facts}
+
+    def fit_stream(self, encoder: ReplyEncoder, query: str) -> ReplyEncoder:
+        """Return an encoder for a JSON array, unless the query asks for server-sent events."""
+        values = parse_qs(query)
+        is_sse = values.get("alt", values.get("$alt")) == ["sse"]
+        return encoder if is_sse else ArrayEncoder(encoder)
+
+    def is_count(self, path: str) -> bool:
+        """Return whether a request to this path asks for the number of its tokens."""
+        return path.endswith(":countTokens")
+
+    def unwrap(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+        """Return the fields; a request whose tokens are counted may be in an object of its own."""
+        return unwrap_count(fields) if self.is_count(path) else fields
+
+    def write_count(self, count: int) -> bytes:
+        """Return the reply to a request that asks for the number of its tokens."""
+        return encode_json({"totalTokens": count})
+
+    def error_body(self, error: ProviderError) -> dict[str, Any]:
+        return {"error": _error_record(error)}

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...events import MessageComplete, MessageStart, TextDelta, ThinkingDelta
 from ...messages import Text, Thinking
-from ..server import Asked, BodyEncoder, ReplyEncoder, encode_json
-from .server import OllamaServer, end_fields, format_time
+from ..server import BodyEncoder, encode_json
+from .server import LineEncoder, OllamaServer
 
 _TAKEN = ("prompt", "system", "images")
 
@@ -22,53 +22,45 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
     return chat
 
 
+class _LineEncoder(LineEncoder):
+    def hides_call(self, complete: MessageComplete) -> bool:
+        return False  # this API has no tool calls
+
+    def line(self, message: dict[str, Any], **ending: Any) -> bytes:
+        """Return a line with the texts of a message; the fields ``ending`` end the reply."""
+        head = {"model": self.model, "created_at": self.at, "response": message.pop("content")}
+        return encode_json({**head, "done": bool(ending), **message, **ending}) + b"\n"
+
+
+class _StreamEncoder(_LineEncoder):
+    def begin(self, event: MessageStart) -> bytes:
+        return self.line({"content": ""})
+
+    def text(self, event: TextDelta) -> bytes:
+        return self.line({"content": event.text})
+
+    def thinking(self, event: ThinkingDelta) -> bytes:
+        return self.line({"content": "", "thinking": event.text}) if event.text else b""
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        return self.line({"content": ""}, **self.ending(complete))
+
+
+class _BodyEncoder(BodyEncoder, _LineEncoder):
+    def write_end(self, complete: MessageComplete) -> bytes:
+        blocks = complete.final_content
+        message = {"content": "".join([each.text for each in blocks if isinstance(each, Text)])}
+        if thoughts := "".join([each.text for each in blocks if isinstance(each, Thinking)]):
+            message["thinking"] = thoughts
+        return self.line(message, **self.ending(complete))
+
+
 class OllamaGenerateServer(OllamaServer):
     """The server side of ``/api/generate``."""
+
+    stream_type = _StreamEncoder
+    body_type = _BodyEncoder
 
     def unwrap(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         """Return the fields of the equivalent ``/api/chat`` request."""
         return to_chat(fields)
-
-    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, which is one body or a stream."""
-        at = format_time(created)
-        if asked.request.stream:
-            return _StreamEncoder(at)
-        return BodyEncoder(lambda reply, complete: _write_body(reply, complete, at))
-
-
-class _StreamEncoder(ReplyEncoder):
-    content_type = "application/x-ndjson"
-
-    def __init__(self, at: str) -> None:
-        super().__init__()
-        self._at = at
-
-    def begin(self, event: MessageStart) -> bytes:
-        return _line(self, self._at, "")
-
-    def text(self, event: TextDelta) -> bytes:
-        return _line(self, self._at, event.text)
-
-    def thinking(self, event: ThinkingDelta) -> bytes:
-        return _line(self, self._at, "", thinking=event.text) if event.text else b""
-
-    def write_end(self, complete: MessageComplete) -> bytes:
-        return _line(self, self._at, "", done=True, **end_fields(self, complete))
-
-    def write_error(self, error: Any) -> bytes:
-        return OllamaServer().error(error).body + b"\n"
-
-
-def _write_body(reply: BodyEncoder, complete: MessageComplete, at: str) -> bytes:
-    text = "".join([block.text for block in complete.final_content if isinstance(block, Text)])
-    thoughts = "".join(
-        [block.text for block in complete.final_content if isinstance(block, Thinking)]
-    )
-    thinking = {"thinking": thoughts} if thoughts else {}
-    return _line(reply, at, text, **thinking, done=True, **end_fields(reply, complete))
-
-
-def _line(reply: ReplyEncoder, at: str, text: str, *, done: bool = False, **fields: Any) -> bytes:
-    head = {"model": reply.model, "created_at": at, "response": text, "done": done}
-    return encode_json({**head, **fields}) + b"\n"

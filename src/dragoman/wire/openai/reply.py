@@ -19,7 +19,7 @@ from .quirks import Quirks
 from .usage import read_usage
 
 _READ = READ["openai"]
-# words of other wires for a truncated reply, which a router forwards
+# how other wires report a truncated reply, as a router forwards it
 _CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 
 

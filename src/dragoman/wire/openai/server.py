@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ...errors import ProviderError
@@ -16,51 +16,21 @@ from ...events import (
     ToolUseStart,
     Usage,
 )
-from ...messages import AssistantBlock, Text, Thinking, ToolCall
-from ..codec import HttpReply
+from ...messages import AssistantBlock, Text, Thinking
 from ..losses import FieldTable
 from ..server import (
     Asked,
     BodyEncoder,
     ReplyEncoder,
     ServerCodec,
-    bearer_token,
     data_frame,
     encode_json,
     known,
     total_tokens,
 )
-from ..server_errors import headers_of, message_on, status_of, terms_of
+from ..server_errors import message_on, terms_of
 from .other_parts import write_other_parts
 from .server_request import TABLE, read_request
-
-
-class OpenAIServer(ServerCodec):
-    """The server side of the Chat Completions wire."""
-
-    wire: ClassVar[str] = "openai"
-    table: ClassVar[FieldTable] = TABLE
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request."""
-        return read_request(body)
-
-    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, which is one body or a stream."""
-        if asked.request.stream:
-            return _StreamEncoder(asked, created)
-        return BodyEncoder(lambda reply, complete: _write_body(reply, complete, created))
-
-    def error(self, error: ProviderError) -> HttpReply:
-        """Return an error as status, headers and body."""
-        return HttpReply(
-            status_of(error), headers_of(error), encode_json({"error": error_record(error)})
-        )
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the client's bearer token."""
-        return bearer_token(headers)
-
 
 # --- writing replies for clients ---------------------------------------------------------------
 
@@ -68,12 +38,10 @@ _DONE = b"data: [DONE]\n\n"
 
 
 class _StreamEncoder(ReplyEncoder):
-    content_type = "text/event-stream"
+    wire = "openai"
 
     def __init__(self, asked: Asked, created: int) -> None:
-        super().__init__()
-        self._created = created
-        self._with_usage = asked.stream_usage
+        super().__init__(asked, created)
         self._head: dict[str, Any] = {}
         self._index = -1  # the index of the open call
 
@@ -81,7 +49,7 @@ class _StreamEncoder(ReplyEncoder):
         self._head = {
             "id": _reply_id(event.message_id),
             "object": "chat.completion.chunk",
-            "created": self._created,
+            "created": self.created,
             "model": event.model,
         }
         self.frame_text(self._chunk({"content": "\0"}))
@@ -108,7 +76,7 @@ class _StreamEncoder(ReplyEncoder):
     def write_end(self, complete: MessageComplete) -> bytes:
         other = write_other_parts(complete.final_content)
         late = self._chunk(other) if other else b""
-        return late + self._chunk({}, self.finish_word(complete, "openai")) + self._usage() + _DONE
+        return late + self._chunk({}, self.finish_word(complete)) + self._usage() + _DONE
 
     def write_error(self, error: ProviderError) -> bytes:
         return self._usage() + data_frame({"error": error_record(error)})
@@ -116,7 +84,7 @@ class _StreamEncoder(ReplyEncoder):
     def _usage(self) -> bytes:
         usage = (
             _write_usage(self.complete.usage)
-            if self.complete is not None and self._with_usage
+            if self.complete is not None and self.asked.stream_usage
             else {}
         )
         return data_frame({**self._head, "choices": [], "usage": usage}) if usage else b""
@@ -129,49 +97,41 @@ class _StreamEncoder(ReplyEncoder):
         return data_frame({**self._head, "choices": [choice]})
 
 
-def _write_message(reply: BodyEncoder, blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
-    """Return the message of a reply that is one body."""
-    first = blocks[0] if len(blocks) == 1 else None
-    if type(first) is Text and first.continuity is None:  # as in most replies
-        return {"role": "assistant", "content": first.text}
-    names = [block.name for block in blocks if isinstance(block, ToolCall)]
-    calls = [
-        {
-            "id": call.end.tool_use_id,
-            "type": "function",
-            "function": {"name": name, "arguments": call.arguments},
+class _BodyEncoder(BodyEncoder):
+    wire = "openai"
+
+    def write_end(self, complete: MessageComplete) -> bytes:
+        message = self._message(complete.final_content)
+        usage = _write_usage(complete.usage)
+        choice = {
+            "index": 0,
+            "message": {**message, "refusal": None},
+            "logprobs": None,
+            "finish_reason": self.finish_word(complete),
         }
-        for name, call in zip(names, reply.calls, strict=True)
-    ]
-    text = "".join([block.text for block in blocks if isinstance(block, Text)])
-    message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
-    if thoughts := "".join([block.text for block in blocks if isinstance(block, Thinking)]):
-        message["reasoning_content"] = thoughts
-    if calls:
-        message["tool_calls"] = calls
-    return message | write_other_parts(blocks)
+        body = {
+            "id": _reply_id(complete.message_id),
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [choice],
+            **({"usage": usage} if usage else {}),
+        }
+        return encode_json(body)
 
-
-def _write_body(reply: BodyEncoder, complete: MessageComplete, created: int) -> bytes:
-    message = _write_message(reply, complete.final_content)
-    finish = reply.finish_word(complete, "openai")
-    usage = _write_usage(complete.usage)
-    body = {
-        "id": _reply_id(complete.message_id),
-        "object": "chat.completion",
-        "created": created,
-        "model": reply.model,
-        "choices": [
-            {
-                "index": 0,
-                "message": {**message, "refusal": None},
-                "logprobs": None,
-                "finish_reason": finish,
-            }
-        ],
-        **({"usage": usage} if usage else {}),
-    }
-    return encode_json(body)
+    def _message(self, blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
+        first = blocks[0] if len(blocks) == 1 else None
+        if type(first) is Text and first.continuity is None:  # as in most replies
+            return {"role": "assistant", "content": first.text}
+        calls = self.function_calls()
+        text = "".join([block.text for block in blocks if isinstance(block, Text)])
+        content = text if text or not calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if thoughts := "".join([block.text for block in blocks if isinstance(block, Thinking)]):
+            message["reasoning_content"] = thoughts
+        if calls:
+            message["tool_calls"] = calls
+        return message | write_other_parts(blocks)
 
 
 def _reply_id(message_id: str) -> str:
@@ -204,3 +164,18 @@ def error_record(error: ProviderError) -> dict[str, Any]:
     terms = terms_of(error, "openai")
     message = message_on(error, "openai")
     return {"message": message, "type": terms.kind, "param": None, "code": terms.code}
+
+
+class OpenAIServer(ServerCodec):
+    """The server side of the Chat Completions wire."""
+
+    wire: ClassVar[str] = "openai"
+    table: ClassVar[FieldTable] = TABLE
+    stream_type = _StreamEncoder
+    body_type = _BodyEncoder
+
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
+        return read_request(body)
+
+    def error_body(self, error: ProviderError) -> dict[str, Any]:
+        return {"error": error_record(error)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -19,13 +18,12 @@ from ...events import (
     Usage,
     read_object,
 )
-from ...messages import AssistantBlock, Audio, Image, Inline, Opaque, Text, Thinking, ToolCall
-from ..codec import HttpReply
+from ...messages import Audio, Image, Inline, Opaque, Text, Thinking, ToolCall
 from ..json import json_text
 from ..losses import FieldTable
 from ..media import describe_medium, write_annotations
-from ..openai.server import OpenAIServer, error_record
-from ..seal import is_from, write_opaque
+from ..openai.server import error_record
+from ..seal import own_fields, write_opaque
 from ..server import (
     Asked,
     BodyEncoder,
@@ -38,49 +36,85 @@ from ..server import (
 )
 from .server_request import TABLE, read_request
 
-
-class ResponsesServer(ServerCodec):
-    """The server side of the Responses wire."""
-
-    wire: ClassVar[str] = "responses"
-    table: ClassVar[FieldTable] = TABLE
-    keeps_responses: ClassVar[bool] = True
-    _refuser = OpenAIServer()
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request."""
-        return read_request(body)
-
-    def encoder(self, asked: Asked, *, created: int = 0) -> ReplyEncoder:
-        """Return an encoder for the reply, which is one body or a stream."""
-        if asked.request.stream:
-            return _StreamEncoder(asked, created)
-        return BodyEncoder(lambda reply, complete: _write_body(reply, complete, asked, created))
-
-    def is_count(self, path: str) -> bool:
-        """Return whether a request to this path asks for the number of its tokens."""
-        return path.endswith("/input_tokens")
-
-    def write_count(self, count: int) -> bytes:
-        """Return the reply to a request that asks for the number of its tokens."""
-        return encode_json({"object": "response.input_tokens", "input_tokens": count})
-
-    def error(self, error: ProviderError) -> HttpReply:
-        """Return an error in the form of the openai wire."""
-        return self._refuser.error(error)
-
-    def key(self, headers: Mapping[str, str]) -> str | None:
-        """Return the client's bearer token."""
-        return self._refuser.key(headers)
+# --- writing replies for clients ---------------------------------------------------------------
 
 
-class _StreamEncoder(ReplyEncoder):
-    content_type = "text/event-stream"
+class _Encoder(ReplyEncoder):
+    wire = "responses"
 
+    @property
+    def id(self) -> str:
+        """The id of the reply, without its prefix."""
+        return "" if self.start is None else self.start.message_id.removeprefix("msg_")
+
+    def name_of(self, tool: str) -> dict[str, str]:
+        """Return the name of a called tool, with its namespace if the client declared one."""
+        if tool not in self.asked.grouped:
+            return {"name": tool}
+        namespace, name = self.asked.grouped[tool]
+        return {"name": name, "namespace": namespace}
+
+    def new_item(self, at: int, kind: str, **fields: Any) -> dict[str, Any]:
+        """Return a new output item with the status ``in_progress``; reasoning has no status."""
+        status = {} if kind == "reasoning" else {"status": "in_progress"}
+        return {"id": f"{_PREFIXES[kind]}_{at}_{self.id}", "type": kind, **fields, **status}
+
+    def picture(self, at: int, block: Image) -> dict[str, Any]:
+        """Return the item for a generated image.
+
+        An image from this wire gets its original fields. An image from another wire gets a new
+        item that contains its opaque state.
+        """
+        data = block.source.base64_data if isinstance(block.source, Inline) else ""
+        if own := own_fields(block, "responses"):
+            return {**own, "result": data}
+        form = (block.media_type or "").removeprefix("image/")
+        item = self.new_item(at, "image_generation_call", result=data, output_format=form)
+        item["status"] = "completed"
+        if block.continuity is not None:
+            item["continuity"] = msgspec.to_builtins(block.continuity)
+        return item
+
+    def ending(self, complete: MessageComplete) -> tuple[str, dict[str, Any]]:
+        """Return the final status of a reply, and the fields that explain an incomplete reply."""
+        word = self.finish_word(complete)
+        is_unsound = complete.finish_reason == "error" and self.unsound is not None
+        if complete.finish_reason in ("stop", "tool_calls") or word == "completed" or is_unsound:
+            return "completed", {}
+        return "incomplete", {"incomplete_details": {"reason": word}}
+
+    def response(self, status: str, items: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
+        """Return a response object, which is a body or a field of some events."""
+        usage = _write_usage(self.complete.usage) if self.complete is not None else {}
+        return {
+            "id": f"resp_{self.id}",
+            "object": "response",
+            "access_programs": None,
+            "created_at": self.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": {},
+            "model": self.model,
+            "output": items,
+            "parallel_tool_calls": True,
+            "temperature": None,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": None,
+            "store": False,
+            "text": {"format": {"type": "text"}},
+            **self.asked.echo,
+            # Usage is omitted if unknown, because the specification does not allow null.
+            **({"usage": usage} if usage else {}),
+            **facts,
+        }
+
+
+class _StreamEncoder(_Encoder):
     def __init__(self, asked: Asked, created: int) -> None:
-        super().__init__()
-        self._asked = asked
-        self._created = created
+        super().__init__(asked, created)
         self._items: list[dict[str, Any]] = []
         self._text: list[str] = []  # the text fragments of the open item
         self._texts: dict[int, int] = {}  # the position of each text block's item in the output
@@ -90,17 +124,19 @@ class _StreamEncoder(ReplyEncoder):
         self._open: dict[str, Any] | None = None
 
     def begin(self, event: MessageStart) -> bytes:
-        opening = self._event("response.created", response=self._response("in_progress"))
+        opening = self._event(
+            "response.created", response=self.response("in_progress", self._items)
+        )
         return opening + self._event(
-            "response.in_progress", response=self._response("in_progress")
+            "response.in_progress", response=self.response("in_progress", self._items)
         )
 
     def text(self, event: TextDelta) -> bytes:
         return self._add_text(event.content_block_index, event.text)
 
     def call_start(self, event: ToolUseStart) -> bytes:
-        call = {"call_id": event.tool_use_id, **_name_of(event.tool_name, self._asked)}
-        if event.tool_name in self._asked.custom:
+        call = {"call_id": event.tool_use_id, **self.name_of(event.tool_name)}
+        if event.tool_name in self.asked.custom:
             return self._begin(event.content_block_index, "custom_tool_call", **call, input="")
         return self._begin(event.content_block_index, "function_call", **call, arguments="")
 
@@ -120,16 +156,16 @@ class _StreamEncoder(ReplyEncoder):
                 self._items.append(write_opaque(block, "responses"))
                 written += self._added() + self._done()
             elif isinstance(block, Image) and isinstance(block.source, Inline):
-                self._items.append(_write_picture(self, len(self._items), block))
+                self._items.append(self.picture(len(self._items), block))
                 written += self._added() + self._done()
             elif isinstance(block, Audio | Image):
                 written += (
                     self._add_text(_SPOKEN + len(self._items), describe_medium(block))
                     + self._close()
                 )
-        status, facts = _ending(self, complete)
+        status, facts = self.ending(complete)
         return written + self._event(
-            f"response.{status}", response=self._response(status, **facts)
+            f"response.{status}", response=self.response(status, self._items, **facts)
         )
 
     def _cite(self, complete: MessageComplete) -> bytes:
@@ -142,7 +178,7 @@ class _StreamEncoder(ReplyEncoder):
             at = self._texts.get(number)
             if at is None or not isinstance(block, Text):
                 continue
-            item, own = self._items[at], _own_fields(block)
+            item, own = self._items[at], own_fields(block, "responses")
             annotations = own.pop("annotations", []) or write_annotations(block, flat=True)
             item.update(own)
             part = item["content"][0] if item["content"] else None
@@ -168,22 +204,17 @@ class _StreamEncoder(ReplyEncoder):
             "message": record["message"],
             "type": record["code"] or record["type"],
         }
-        failed = self._event(
-            "response.failed", response=self._response("failed", error=why, output=[])
-        )
+        failed = self._event("response.failed", response=self.response("failed", [], error=why))
         return failed + self._event(
             "error", code=record["code"], message=record["message"], param=None, error=record
         )
 
     # --- private methods of the stream encoder
 
-    def _response(self, status: str, **facts: Any) -> dict[str, Any]:
-        return {**_response(self, status, self._items, self._asked, self._created), **facts}
-
     def _begin(self, block: int, kind: str, **fields: Any) -> bytes:
         """Close the open output item and begin another."""
         closing = self._close()
-        self._open, self._block = _item(self, len(self._items), kind, **fields), block
+        self._open, self._block = self.new_item(len(self._items), kind, **fields), block
         self._items.append(self._open)
         return closing + self._added()
 
@@ -300,84 +331,52 @@ class _StreamEncoder(ReplyEncoder):
         return named_frame({"type": kind, **fields, "sequence_number": number})
 
 
-def _name_of(tool: str, asked: Asked) -> dict[str, str]:
-    """Return the name of a called tool, with its namespace if the client declared one."""
-    if tool not in asked.grouped:
-        return {"name": tool}
-    namespace, name = asked.grouped[tool]
-    return {"name": name, "namespace": namespace}
+class _BodyEncoder(_Encoder, BodyEncoder):
+    def write_end(self, complete: MessageComplete) -> bytes:
+        calls = iter(self.calls)
+        items: list[dict[str, Any]] = []
+        for block in complete.final_content:
+            if isinstance(block, ToolCall):
+                items.append(self._call(len(items), block, next(calls), complete))
+            elif isinstance(block, Opaque):
+                items.append(write_opaque(block, "responses"))
+            elif isinstance(block, Image) and isinstance(block.source, Inline):
+                items.append(self.picture(len(items), block))
+            elif isinstance(block, Text | Audio | Image):
+                items.append(self._text(len(items), block))
+            elif isinstance(block, Thinking):
+                own = own_fields(block, "responses")
+                summary = [{"type": "summary_text", "text": block.text}]
+                items.append(
+                    own
+                    if own.get("type") == "reasoning"
+                    else self.new_item(len(items), "reasoning", summary=summary)
+                )
+        status, facts = self.ending(complete)
+        return encode_json(self.response(status, items, **facts))
 
+    def _call(
+        self, at: int, block: ToolCall, call: CallFacts, complete: MessageComplete
+    ) -> dict[str, Any]:
+        is_cut = complete.finish_reason == "length" and call.end.intent is None
+        facts = {"call_id": block.id, **self.name_of(block.name)}
+        if block.name in self.asked.custom:
+            item = self.new_item(at, "custom_tool_call", **facts, input=_input_of(call.text))
+        else:
+            item = self.new_item(at, "function_call", **facts, arguments=call.arguments)
+        status = "incomplete" if is_cut else "completed"
+        return {**item, **own_fields(block, "responses"), "status": status}
 
-def _write_body(
-    reply: BodyEncoder, complete: MessageComplete, asked: Asked, created: int
-) -> bytes:
-    items: list[dict[str, Any]] = []
-    calls = iter(reply.calls)
-    for block in complete.final_content:
-        own, at = _own_fields(block), len(items)
-        if isinstance(block, ToolCall):
-            call = next(calls)
-            is_cut = complete.finish_reason == "length" and call.end.intent is None
-            facts = {"call_id": block.id, **_name_of(block.name, asked)}
-            if block.name in asked.custom:
-                item = _item(reply, at, "custom_tool_call", **facts, input=_input_of(call.text))
-            else:
-                item = _item(reply, at, "function_call", **facts, arguments=call.arguments)
-            items.append({**item, **own, "status": "incomplete" if is_cut else "completed"})
-        elif isinstance(block, Opaque):
-            items.append(write_opaque(block, "responses"))
-        elif isinstance(block, Image) and isinstance(block.source, Inline):
-            items.append(_write_picture(reply, at, block))
-        elif isinstance(block, Text | Audio | Image):
-            part = {
-                "type": "output_text",
-                "text": block.text if isinstance(block, Text) else describe_medium(block),
-                "annotations": own.pop("annotations", []) or write_annotations(block, flat=True),
-                "logprobs": [],
-            }
-            item = _item(reply, at, "message", role="assistant", content=[part], **own)
-            items.append({**item, "status": "completed"})
-        elif isinstance(block, Thinking):
-            summary = [{"type": "summary_text", "text": block.text}]
-            items.append(
-                own
-                if own.get("type") == "reasoning"
-                else _item(reply, at, "reasoning", summary=summary)
-            )
-    status, facts = _ending(reply, complete)
-    return encode_json({**_response(reply, status, items, asked, created), **facts})
-
-
-def _write_picture(reply: ReplyEncoder, at: int, block: Image) -> dict[str, Any]:
-    """Return the item for a generated image.
-
-    An image from this wire gets its original fields. An image from another wire gets a new item
-    that contains its opaque state.
-    """
-    own, data = (
-        _own_fields(block),
-        block.source.base64_data if isinstance(block.source, Inline) else "",
-    )
-    if own:
-        return {**own, "result": data}
-    form = (block.media_type or "").removeprefix("image/")
-    item = _item(reply, at, "image_generation_call", result=data, output_format=form)
-    return {**item, "status": "completed", **_state_of(block)}
-
-
-def _state_of(block: Image) -> dict[str, Any]:
-    return (
-        {} if block.continuity is None else {"continuity": msgspec.to_builtins(block.continuity)}
-    )
-
-
-def _ending(reply: ReplyEncoder, complete: MessageComplete) -> tuple[str, dict[str, Any]]:
-    """Return the final status of a reply, and the fields that explain an incomplete reply."""
-    word = reply.finish_word(complete, "responses")
-    is_unsound = complete.finish_reason == "error" and reply.unsound is not None
-    if complete.finish_reason in ("stop", "tool_calls") or word == "completed" or is_unsound:
-        return "completed", {}
-    return "incomplete", {"incomplete_details": {"reason": word}}
+    def _text(self, at: int, block: Text | Audio | Image) -> dict[str, Any]:
+        own = own_fields(block, "responses")
+        part = {
+            "type": "output_text",
+            "text": block.text if isinstance(block, Text) else describe_medium(block),
+            "annotations": own.pop("annotations", []) or write_annotations(block, flat=True),
+            "logprobs": [],
+        }
+        item = self.new_item(at, "message", role="assistant", content=[part], **own)
+        return {**item, "status": "completed"}
 
 
 # The first block index for texts that replace media, such as audio transcripts. It is higher than
@@ -401,53 +400,6 @@ def _input_of(arguments: str) -> str:
     return text if isinstance(text, str) else json_text(text)
 
 
-def _item(reply: ReplyEncoder, at: int, kind: str, **fields: Any) -> dict[str, Any]:
-    """Return a new output item with the status ``in_progress``; reasoning items have no status."""
-    status = {} if kind == "reasoning" else {"status": "in_progress"}
-    return {"id": f"{_PREFIXES[kind]}_{at}_{_id(reply)}", "type": kind, **fields, **status}
-
-
-def _id(reply: ReplyEncoder) -> str:
-    return "" if reply.start is None else reply.start.message_id.removeprefix("msg_")
-
-
-def _response(
-    reply: ReplyEncoder, status: str, items: list[dict[str, Any]], asked: Asked, created: int
-) -> dict[str, Any]:
-    usage = _write_usage(reply.complete.usage) if reply.complete is not None else {}
-    return {
-        "id": f"resp_{_id(reply)}",
-        "object": "response",
-        "access_programs": None,
-        "created_at": created,
-        "status": status,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": None,
-        "metadata": {},
-        "model": reply.model,
-        "output": items,
-        "parallel_tool_calls": True,
-        "temperature": None,
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": None,
-        "store": False,
-        "text": {"format": {"type": "text"}},
-        **asked.echo,
-        # Usage is omitted if unknown, because the specification does not allow null.
-        **({"usage": usage} if usage else {}),
-    }
-
-
-def _own_fields(block: AssistantBlock) -> dict[str, Any]:
-    """Return the opaque fields of a block, if they were issued on this wire."""
-    state = block.continuity
-    if state is None or not is_from(block, "responses"):
-        return {}
-    return dict(state.opaque) if isinstance(state.opaque, dict) else {}
-
-
 _COUNTERS = [name for name in Usage.__struct_fields__ if name.endswith("_tokens")]
 
 
@@ -468,3 +420,26 @@ def _write_usage(usage: Usage) -> dict[str, Any]:
         },
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
     }
+
+
+class ResponsesServer(ServerCodec):
+    """The server side of the Responses wire."""
+
+    wire: ClassVar[str] = "responses"
+    table: ClassVar[FieldTable] = TABLE
+    stream_type = _StreamEncoder
+    body_type = _BodyEncoder
+    keeps_responses: ClassVar[bool] = True
+
+    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
+        return read_request(body)
+
+    def is_count(self, path: str) -> bool:
+        return path.endswith("/input_tokens")
+
+    def write_count(self, count: int) -> bytes:
+        """Return the reply to a request that asks for the number of its tokens."""
+        return encode_json({"object": "response.input_tokens", "input_tokens": count})
+
+    def error_body(self, error: ProviderError) -> dict[str, Any]:
+        return {"error": error_record(error)}
