@@ -11,26 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from .. import messages as m
 from ..errors import InvalidRequestError
-from ..messages import (
-    Assistant,
-    AssistantBlock,
-    Audio,
-    Document,
-    Image,
-    Issuer,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    User,
-    UserBlock,
-    join_system,
-)
 from .codec import Note, Notes
 from .continuity import drop_state, is_ours, note_state
 from .media import fit_result, transcribe
@@ -53,9 +35,9 @@ class ConversationWriter(ABC):
     unfinished: ClassVar[tuple[str, ...]] = ()
     no_place: ClassVar[str] = "this wire has no place for it"
 
-    def __init__(self, request: Request, home: Issuer, quirks: Any, notes: Notes) -> None:
+    def __init__(self, request: m.Request, home: m.Issuer, quirks: Any, notes: Notes) -> None:
         messages = rename_calls(request, notes).messages
-        self.system, self.messages = join_system(messages)
+        self.system, self.messages = m.join_system(messages)
         self.first = len(messages) - len(self.messages)  # the index of the first of the messages
         self.home = home
         self.quirks = quirks
@@ -63,7 +45,7 @@ class ConversationWriter(ABC):
         self.written: list[Any] = []
         self.omits_media = quirks.result_media == "omit"  # whether tool results have no media
         self.media: list[Any] = []  # the media of tool results that follow the results
-        self.answer: Assistant  # the assistant message that is being written
+        self.answer: m.Assistant  # the assistant message that is being written
 
     def write(self) -> list[Any]:
         """Return the messages in the form of the wire."""
@@ -72,17 +54,17 @@ class ConversationWriter(ABC):
         self.send_media()
         return self.written
 
-    def message(self, message: Message, at: int) -> None:
+    def message(self, message: m.Message, at: int) -> None:
         """Write one message."""
         path, kind = f"messages[{at}]", type(message)
-        if kind is ToolResult:
+        if kind is m.ToolResult:
             self._result(message, at, path)  # type: ignore[arg-type]
             return
         if self.media:
             self.send_media()
-        if kind is Assistant:
+        if kind is m.Assistant:
             self._assistant(message, at, path)  # type: ignore[arg-type]
-        elif kind is User:
+        elif kind is m.User:
             if type(message.content) is not str:
                 note_state(message, path, self.notes)  # type: ignore[arg-type]
             self.user(message, path)  # type: ignore[arg-type]
@@ -98,19 +80,19 @@ class ConversationWriter(ABC):
     # --- messages of users and tools
 
     @abstractmethod
-    def user(self, message: User, path: str) -> None:
+    def user(self, message: m.User, path: str) -> None:
         """Write a message of the user."""
 
     @abstractmethod
-    def part(self, block: UserBlock, path: str) -> Any:
+    def part(self, block: m.UserBlock, path: str) -> Any:
         """Return a block of a message of the user or of a tool result."""
 
-    def parts(self, blocks: str | Sequence[UserBlock], path: str) -> list[Any]:
+    def parts(self, blocks: str | Sequence[m.UserBlock], path: str) -> list[Any]:
         """Return the blocks of a message of the user or of a tool result."""
         assert not isinstance(blocks, str)
         return [self.part(block, f"{path}.content[{at}]") for at, block in enumerate(blocks)]
 
-    def check_medium(self, block: Image | Document | Audio, path: str) -> None:
+    def check_medium(self, block: m.Image | m.Document | m.Audio, path: str) -> None:
         """Raise an error if a tool result cannot have this medium."""
         notes, self.notes = self.notes, Notes()  # the medium is noted when it is written
         try:
@@ -118,7 +100,7 @@ class ConversationWriter(ABC):
         finally:
             self.notes = notes
 
-    def _result(self, message: ToolResult, at: int, path: str) -> None:
+    def _result(self, message: m.ToolResult, at: int, path: str) -> None:
         sent = self.id_of_result(message, at)
         if sent is None:
             self.notes.drop(path, self.orphan_code, "the call it answers is not sent")
@@ -137,31 +119,31 @@ class ConversationWriter(ABC):
         self.result(message, sent, at, path)
 
     @abstractmethod
-    def id_of_result(self, message: ToolResult, at: int) -> str | None:
+    def id_of_result(self, message: m.ToolResult, at: int) -> str | None:
         """Return the call id that a result is sent with; ``None`` if its call is not sent."""
 
     @abstractmethod
-    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+    def result(self, message: m.ToolResult, sent: str, at: int, path: str) -> None:
         """Write a tool result with the call id ``sent``."""
 
     # --- messages of the model
 
-    def _assistant(self, message: Assistant, at: int, path: str) -> None:
+    def _assistant(self, message: m.Assistant, at: int, path: str) -> None:
         self.answer = message
         paths, parts, has_call = [], [], False
         for index, block in enumerate(message.content):
             where, kind = f"{path}.content[{index}]", type(block)
-            if has_call and (kind is Text or kind is Audio) and self.sends_calls_last:
+            if has_call and (kind is m.Text or kind is m.Audio) and self.sends_calls_last:
                 why = "text after a tool call is sent before it on this wire"
                 self.notes.rewrite(where, "order_lost", why, loss=True)
-            if kind is ToolCall:
+            if kind is m.ToolCall:
                 made = self._call(block, at, index, where)  # type: ignore[arg-type]
             else:
                 made = self._block(block, where)
             if made is not None:
                 paths.append(where)
                 parts.append(made)
-                has_call = has_call or kind is ToolCall
+                has_call = has_call or kind is m.ToolCall
             if block.continuity is not None:
                 self.note_state(block, where)
         while parts and self.unfinished and parts[-1].get("type") in self.unfinished:
@@ -172,24 +154,24 @@ class ConversationWriter(ABC):
             why = "nothing of the message can be sent on this wire"
             self.notes.drop(path, "message_dropped", why)
 
-    def _block(self, block: AssistantBlock, path: str) -> Any:
-        if type(block) is Text:
+    def _block(self, block: m.AssistantBlock, path: str) -> Any:
+        if type(block) is m.Text:
             return self.text(block, path)
-        if type(block) is Thinking:
+        if type(block) is m.Thinking:
             return self.thinking(block, path)
-        if type(block) is Opaque:
+        if type(block) is m.Opaque:
             return self.opaque(block, path)
-        if type(block) is Image:
+        if type(block) is m.Image:
             return self.picture(block, path)
-        if type(block) is Audio:
+        if type(block) is m.Audio:
             return self.audio(block, path)
-        assert type(block) is RedactedThinking
+        assert type(block) is m.RedactedThinking
         return self.redacted(block, path)
 
-    def note_state(self, block: AssistantBlock, path: str) -> None:  # noqa: B027 - for some wires
+    def note_state(self, block: m.AssistantBlock, path: str) -> None:  # noqa: B027 - for some wires
         """Note that the opaque state of a block is dropped, unless the block's method does so."""
 
-    def _call(self, block: ToolCall, at: int, index: int, path: str) -> Any:
+    def _call(self, block: m.ToolCall, at: int, index: int, path: str) -> Any:
         sent = self.id_of_call(block, at, index)
         if sent is None:
             # A call without a result, from a cancelled turn, is not sent, because hosted servers
@@ -202,7 +184,7 @@ class ConversationWriter(ABC):
         return self.call(block, sent, path)
 
     @abstractmethod
-    def id_of_call(self, block: ToolCall, at: int, index: int) -> str | None:
+    def id_of_call(self, block: m.ToolCall, at: int, index: int) -> str | None:
         """Return the id that a call is sent with; ``None`` if the call is not sent.
 
         The call is the block ``index`` of the message ``at``.
@@ -214,7 +196,7 @@ class ConversationWriter(ABC):
 
     def drop(
         self,
-        block: AssistantBlock,
+        block: m.AssistantBlock,
         path: str,
         why: str | None = None,
         *,
@@ -226,50 +208,50 @@ class ConversationWriter(ABC):
         self.notes.items.append(Note("dropped", code, path, why or self.no_place, loss))
 
     @abstractmethod
-    def text(self, block: Text, path: str) -> Any:
+    def text(self, block: m.Text, path: str) -> Any:
         """Return a text of the model."""
 
     @abstractmethod
-    def call(self, block: ToolCall, sent: str, path: str) -> Any:
+    def call(self, block: m.ToolCall, sent: str, path: str) -> Any:
         """Return a tool call with the id ``sent``."""
 
     @abstractmethod
-    def thinking(self, block: Thinking, path: str) -> Any:
+    def thinking(self, block: m.Thinking, path: str) -> Any:
         """Return thinking of the model."""
 
-    def redacted(self, block: RedactedThinking, path: str) -> Any:
+    def redacted(self, block: m.RedactedThinking, path: str) -> Any:
         """Return redacted thinking."""
         return self.drop(block, path)
 
-    def opaque(self, block: Opaque, path: str) -> Any:
+    def opaque(self, block: m.Opaque, path: str) -> Any:
         """Return a block that only its issuer can read."""
         return self.drop(block, path)
 
-    def picture(self, block: Image, path: str) -> Any:
+    def picture(self, block: m.Image, path: str) -> Any:
         """Return an image that the model generated."""
         return self.drop(block, path)
 
-    def audio(self, block: Audio, path: str) -> Any:
+    def audio(self, block: m.Audio, path: str) -> Any:
         """Return audio of the model."""
         said = transcribe(block, path, self.notes)
-        return None if said is None else self.text(Text(said), path)
+        return None if said is None else self.text(m.Text(said), path)
 
 
 class PairedWriter(ConversationWriter):
     """Write for a wire that rejects a call without its result, and a result without its call."""
 
-    def __init__(self, request: Request, home: Issuer, quirks: Any, notes: Notes) -> None:
+    def __init__(self, request: m.Request, home: m.Issuer, quirks: Any, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
         self.pairs = Pairs(self.messages, self.first, quirks.id_rule)
 
-    def id_of_call(self, block: ToolCall, at: int, index: int) -> str | None:
+    def id_of_call(self, block: m.ToolCall, at: int, index: int) -> str | None:
         return self.pairs.ids.get(Call(at, index))
 
-    def id_of_result(self, message: ToolResult, at: int) -> str | None:
+    def id_of_result(self, message: m.ToolResult, at: int) -> str | None:
         call = self.pairs.answers.get(at)
         return None if call is None else self.pairs.ids[call]
 
-    def own_fields(self, block: Text | ToolCall, path: str) -> dict[str, Any]:
+    def own_fields(self, block: m.Text | m.ToolCall, path: str) -> dict[str, Any]:
         """Return the provider-specific fields of a block, if the request goes to its issuer."""
         state = block.continuity
         if state is None or not (state.opaque or state.signature):
@@ -290,25 +272,25 @@ class FieldWriter(ConversationWriter):
 
     can_mark_errors = False
     sends_calls_last = True
-    with_state: ClassVar[tuple[type, ...]] = (Text, ToolCall, Thinking)
+    with_state: ClassVar[tuple[type, ...]] = (m.Text, m.ToolCall, m.Thinking)
 
     def add_system(self, directive: str | None) -> None:
         """Write the system prompt, with an instruction at its end."""
         if texts := [text for text in (self.system, directive) if text]:
             self.written.append({"role": "system", "content": "\n\n".join(texts)})
 
-    def id_of_call(self, block: ToolCall, at: int, index: int) -> str | None:
+    def id_of_call(self, block: m.ToolCall, at: int, index: int) -> str | None:
         return block.id
 
-    def id_of_result(self, message: ToolResult, at: int) -> str | None:
+    def id_of_result(self, message: m.ToolResult, at: int) -> str | None:
         return message.tool_call_id
 
-    def result_text(self, block: UserBlock, path: str) -> str:
+    def result_text(self, block: m.UserBlock, path: str) -> str:
         """Return a block of a tool result as text.
 
         A medium becomes a numbered placeholder, and the medium itself is sent in the next message.
         """
-        if isinstance(block, Text):
+        if isinstance(block, m.Text):
             return block.text
         kind = block.__struct_config__.tag
         name = f"{kind} {len(self.media) // 2 + 1}"
@@ -317,13 +299,13 @@ class FieldWriter(ConversationWriter):
         self.notes.rewrite(path, f"{kind}_moved", why)
         return f"[{name}: in the message after the results]"
 
-    def result_texts(self, blocks: Sequence[UserBlock], path: str) -> list[str]:
+    def result_texts(self, blocks: Sequence[m.UserBlock], path: str) -> list[str]:
         """Return the blocks of a tool result as texts."""
         return [
             self.result_text(block, f"{path}.content[{at}]") for at, block in enumerate(blocks)
         ]
 
-    def note_state(self, block: AssistantBlock, path: str) -> None:
+    def note_state(self, block: m.AssistantBlock, path: str) -> None:
         if block.continuity is not None and isinstance(block, self.with_state):
             why = "opaque state of another issuer is not sent"
             drop_state(block.continuity, self.home.wire, path, self.notes, why)

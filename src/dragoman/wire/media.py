@@ -12,31 +12,21 @@ from typing import Any, NoReturn, TypeAlias
 
 from msgspec.structs import replace
 
+from .. import messages as m
 from ..errors import UnsupportedContentError
-from ..messages import (
-    AssistantBlock,
-    Audio,
-    Document,
-    Image,
-    Inline,
-    Text,
-    ToolResult,
-    Url,
-    UserBlock,
-)
 from .codec import Notes
 
-_Write: TypeAlias = Callable[[Image | Document | Audio, str], object]
+_Write: TypeAlias = Callable[[m.Image | m.Document | m.Audio, str], object]
 
 
 def fit_result(
-    message: ToolResult, path: str, notes: Notes, write: _Write, *, omit: bool
-) -> ToolResult:
+    message: m.ToolResult, path: str, notes: Notes, write: _Write, *, omit: bool
+) -> m.ToolResult:
     """Return a tool result with a text in place of each medium that the wire cannot send.
 
     ``write`` raises an error for such a medium. With ``omit``, every medium is replaced.
     """
-    if isinstance(message.content, str) or all(type(block) is Text for block in message.content):
+    if isinstance(message.content, str) or all(type(block) is m.Text for block in message.content):
         return message
     places = [(block, f"{path}.content[{at}]") for at, block in enumerate(message.content)]
     return replace(
@@ -45,9 +35,9 @@ def fit_result(
 
 
 def _fit_block(
-    block: UserBlock, path: str, notes: Notes, write: _Write, *, omit: bool
-) -> UserBlock:
-    if isinstance(block, Text):
+    block: m.UserBlock, path: str, notes: Notes, write: _Write, *, omit: bool
+) -> m.UserBlock:
+    if isinstance(block, m.Text):
         return block
     reason = "this model is not known to take it in a tool's result"
     if not omit:
@@ -60,19 +50,19 @@ def _fit_block(
     notes.drop(
         path, f"{block.__struct_config__.tag}_omitted", f"a text says so in its place: {reason}"
     )
-    return Text(f"[{describe_media(block)} left out: {reason}]")
+    return m.Text(f"[{describe_media(block)} left out: {reason}]")
 
 
-def describe_media(block: Image | Document | Audio) -> str:
+def describe_media(block: m.Image | m.Document | m.Audio) -> str:
     """Return a description of a medium, such as ``image (image/png, about 1200 bytes)``."""
     facts = [block.media_type] if block.media_type else []
-    if isinstance(block.source, Inline):
+    if isinstance(block.source, m.Inline):
         facts.append(f"about {len(block.source.base64_data) * 3 // 4} bytes")
     kind = str(block.__struct_config__.tag)
     return f"{kind} ({', '.join(facts)})" if facts else kind
 
 
-def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
+def transcribe(block: m.Audio, path: str, notes: Notes) -> str | None:
     """Return the transcript of audio that the wire cannot send; report the loss of the audio."""
     if block.transcript:
         notes.rewrite(path, "audio_transcribed", "its transcript is sent in its place", loss=True)
@@ -83,7 +73,7 @@ def transcribe(block: Audio, path: str, notes: Notes) -> str | None:
     return None
 
 
-def transcript_of(block: Audio) -> str:
+def transcript_of(block: m.Audio) -> str:
     """Return the text that replaces audio in a reply on a wire without audio."""
     return (
         block.transcript
@@ -91,26 +81,26 @@ def transcript_of(block: Audio) -> str:
     )
 
 
-def describe_picture(block: Image) -> str:
+def describe_picture(block: m.Image) -> str:
     """Return the text that replaces an image in a reply on a wire without images."""
-    if isinstance(block.source, Url) and not block.source.url.startswith("data:"):
+    if isinstance(block.source, m.Url) and not block.source.url.startswith("data:"):
         return f"![image]({block.source.url})"
     return f"[{describe_media(block)} left out: this wire has no pictures in replies]"
 
 
-def describe_medium(block: Audio | Image) -> str:
+def describe_medium(block: m.Audio | m.Image) -> str:
     """Return the text that replaces a medium in a reply on a wire without such media."""
-    return transcript_of(block) if isinstance(block, Audio) else describe_picture(block)
+    return transcript_of(block) if isinstance(block, m.Audio) else describe_picture(block)
 
 
-def refuse_audio(block: Audio, path: str) -> NoReturn:
+def refuse_audio(block: m.Audio, path: str) -> NoReturn:
     """Reject audio on a wire without a field for it."""
     raise UnsupportedContentError(f"{path}: this wire takes no {describe_media(block)}")
 
 
-def write_annotations(block: AssistantBlock, *, flat: bool) -> list[dict[str, Any]]:
+def write_annotations(block: m.AssistantBlock, *, flat: bool) -> list[dict[str, Any]]:
     """Return the citations that have a URL, in the form of Chat Completions and Responses."""
-    if not isinstance(block, Text):
+    if not isinstance(block, m.Text):
         return []
     found = []
     for cited in block.citations:

@@ -14,25 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ... import messages as m
 from ...errors import UnsupportedContentError, quote
-from ...messages import (
-    Assistant,
-    AssistantBlock,
-    Audio,
-    Document,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    RedactedThinking,
-    Request,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    User,
-    UserBlock,
-)
 from ...validate.data_url import read_data_url
 from ..codec import Notes
 from ..continuity import is_ours, is_welcome
@@ -51,7 +34,7 @@ class TurnWriter(PairedWriter):
 
     unfinished = ("thinking", "redacted_thinking")
 
-    def __init__(self, request: Request, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+    def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
         # Maps the index of each assistant message to the position of its turn.
         self._asked: dict[int, int] = {}
@@ -61,15 +44,15 @@ class TurnWriter(PairedWriter):
         self._served: set[str] = set()
         self._serving: set[str] = set()
         for message in self.messages:
-            for block in message.content if type(message) is Assistant else ():
+            for block in message.content if type(message) is m.Assistant else ():
                 self._note_server_tool(block)
 
-    def _note_server_tool(self, block: AssistantBlock) -> None:
-        if type(block) is ToolCall:
+    def _note_server_tool(self, block: m.AssistantBlock) -> None:
+        if type(block) is m.ToolCall:
             caller = _extras_of(block).get("caller")
             if isinstance(caller, dict) and isinstance(caller.get("tool_id"), str):
                 self._served.add(caller["tool_id"])
-        elif type(block) is Opaque and isinstance(block.data, dict):
+        elif type(block) is m.Opaque and isinstance(block.data, dict):
             if isinstance(block.data.get("tool_use_id"), str):
                 self._served.add(block.data["tool_use_id"])
             elif isinstance(block.data.get("id"), str):
@@ -83,7 +66,7 @@ class TurnWriter(PairedWriter):
 
     # --- messages of users and tools
 
-    def user(self, message: User, path: str) -> None:
+    def user(self, message: m.User, path: str) -> None:
         if not isinstance(message.content, str):
             blocks = self.parts(message.content, path)
             blocks[-1] |= mark_of(message)
@@ -94,25 +77,25 @@ class TurnWriter(PairedWriter):
         else:
             self.written.append({"role": "user", "content": message.content})
 
-    def part(self, block: UserBlock, path: str) -> dict[str, Any]:
-        if isinstance(block, Text):
+    def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
+        if isinstance(block, m.Text):
             return {"type": "text", "text": block.text, **mark_of(block)}
-        if isinstance(block, Image):
+        if isinstance(block, m.Image):
             if block.detail is not None:
                 self.notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
             return {"type": "image", "source": _write_source(block, path), **mark_of(block)}
-        if isinstance(block, Audio):
+        if isinstance(block, m.Audio):
             refuse_audio(block, path)
         titled = {} if block.name is None else {"title": block.name}
         source = _write_document(block, path)
         return {"type": "document", "source": source, **titled, **mark_of(block)}
 
-    def check_medium(self, block: Image | Document | Audio, path: str) -> None:
-        if isinstance(block, Audio):  # allowed only in messages of the user
+    def check_medium(self, block: m.Image | m.Document | m.Audio, path: str) -> None:
+        if isinstance(block, m.Audio):  # allowed only in messages of the user
             refuse_audio(block, path)
         super().check_medium(block, path)
 
-    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+    def result(self, message: m.ToolResult, sent: str, at: int, path: str) -> None:
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": sent}
         is_marked = message.cache
         if isinstance(message.content, str):
@@ -145,14 +128,14 @@ class TurnWriter(PairedWriter):
         self._asked[at] = len(self.written) - 1
         return True
 
-    def text(self, block: Text, path: str) -> Any:
+    def text(self, block: m.Text, path: str) -> Any:
         if not block.text or not (block.text.strip() or self.answer.text.strip()):
             why = "the wire takes no blank text"
             return self.drop(block, path, why, code="blank_text_dropped", loss=False)
         own = _foreign_fields(self.own_fields(block, path))
         return {"type": "text", "text": block.text, **own, **mark_of(block)}
 
-    def thinking(self, block: Thinking, path: str) -> Any:
+    def thinking(self, block: m.Thinking, path: str) -> Any:
         state = block.continuity
         if state is None or not state.signature:
             return self.drop(block, path, "the wire takes back only thinking that it signed")
@@ -161,16 +144,16 @@ class TurnWriter(PairedWriter):
         extras = _foreign_fields(_extras_of(block)) if is_ours(state, self.home) else {}
         return {"type": "thinking", "thinking": block.text, "signature": state.signature, **extras}
 
-    def redacted(self, block: RedactedThinking, path: str) -> Any:
+    def redacted(self, block: m.RedactedThinking, path: str) -> Any:
         if block.continuity is None or is_welcome(block.continuity, self.home):
             return {"type": "redacted_thinking", "data": block.data}
         return self.drop(block, path, "only its issuer can read it")
 
-    def call(self, block: ToolCall, sent: str, path: str) -> dict[str, Any]:
+    def call(self, block: m.ToolCall, sent: str, path: str) -> dict[str, Any]:
         given = {"id": sent, "name": block.name, "input": ordered_json(block.arguments)}
         return {"type": "tool_use", **given, **_foreign_fields(self.own_fields(block, path))}
 
-    def opaque(self, block: Opaque, path: str) -> Any:
+    def opaque(self, block: m.Opaque, path: str) -> Any:
         if not is_ours(block.continuity, self.home) or not isinstance(block.data, dict):
             return self.drop(block, path, "only its issuer can read it")
         answered = block.data.get("tool_use_id")
@@ -191,7 +174,7 @@ def _as_blocks(turn: dict[str, Any]) -> list[Any]:
     return blocks
 
 
-def _extras_of(block: AssistantBlock) -> dict[str, Any]:
+def _extras_of(block: m.AssistantBlock) -> dict[str, Any]:
     """Return the provider-specific fields that the decoder stored with a block."""
     state = block.continuity
     return state.opaque if state is not None and isinstance(state.opaque, dict) else {}
@@ -204,9 +187,9 @@ def _foreign_fields(extras: dict[str, Any]) -> dict[str, Any]:
 # --- writing media -----------------------------------------------------------------------------
 
 
-def _write_source(block: Image | Document, path: str) -> dict[str, Any]:
+def _write_source(block: m.Image | m.Document, path: str) -> dict[str, Any]:
     source = block.source
-    if isinstance(source, Inline):
+    if isinstance(source, m.Inline):
         return {"type": "base64", "media_type": block.media_type, "data": source.base64_data}
     if not source.url.startswith("data:"):
         return {"type": "url", "url": source.url}
@@ -219,7 +202,7 @@ def _write_source(block: Image | Document, path: str) -> dict[str, Any]:
     return {"type": "base64", "media_type": found[0], "data": found[1]}
 
 
-def _write_document(block: Document, path: str) -> dict[str, Any]:
+def _write_document(block: m.Document, path: str) -> dict[str, Any]:
     written = _write_source(block, path)
     kind = written.get("media_type", block.media_type)
     if kind == "text/plain" and written["type"] == "base64":

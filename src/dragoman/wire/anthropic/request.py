@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedFeatureError
-from ...messages import (
-    ForceTool,
-    Issuer,
-    Message,
-    Request,
-    RuntimeConfig,
-    System,
-    Tool,
-    ToolChoice,
-)
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
@@ -38,8 +29,8 @@ EFFORTS = ("low", "medium", "high", "xhigh")
 
 
 def write_request(
-    request: Request,
-    home: Issuer,
+    request: m.Request,
+    home: m.Issuer,
     quirks: Quirks,
     path: _Path | None,
     limit: int | None,
@@ -69,7 +60,7 @@ def write_request(
     return body
 
 
-def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path:
+def structured_path(request: m.Request, home: m.Issuer, quirks: Quirks) -> _Path:
     """Return how the schema is requested: by the wire's field, a forced tool, or the prompt."""
     schema = request.response_schema or {}
     if quirks.structured == "native" and fits_format(schema):
@@ -85,7 +76,7 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path:
 
 
 def _write_structure(
-    body: dict[str, Any], request: Request, quirks: Quirks, path: _Path | None, notes: Notes
+    body: dict[str, Any], request: m.Request, quirks: Quirks, path: _Path | None, notes: Notes
 ) -> str | None:
     """Write the tools and the response schema; return the instruction for the prompt, if any."""
     schema = request.response_schema
@@ -106,7 +97,7 @@ def _write_structure(
     )
 
 
-def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None) -> None:
+def _write_config(body: dict[str, Any], config: m.RuntimeConfig, limit: int | None) -> None:
     """Write the caller's settings; ``limit`` is the model's output limit, if known."""
     for name in ("seed", "frequency_penalty", "presence_penalty"):
         if getattr(config, name) is not None:
@@ -126,14 +117,14 @@ def _write_config(body: dict[str, Any], config: RuntimeConfig, limit: int | None
 
 
 def _write_reasoning(
-    body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
+    body: dict[str, Any], config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks, notes: Notes
 ) -> None:
     """Write the reasoning setting: a budget in tokens, an effort, or no thinking."""
     body |= _reasoning_fields(config, home, quirks, notes, body.get("max_tokens"))
 
 
 def _reasoning_fields(
-    config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes, room: int | None
+    config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks, notes: Notes, room: int | None
 ) -> dict[str, Any]:
     reasoning = config.reasoning
     if quirks.effort and isinstance(reasoning, str) and reasoning not in ("off", "none"):
@@ -158,7 +149,7 @@ def _reasoning_fields(
     return {"thinking": {"type": "enabled", "budget_tokens": reasoning}}
 
 
-def _requests_thinking(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
+def _requests_thinking(config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks) -> bool:
     """Return whether thinking is requested. If it is, the request cannot force a tool."""
     asked = config.extras.get("thinking")
     if not isinstance(asked, Mapping):
@@ -166,7 +157,7 @@ def _requests_thinking(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> b
     return asked is not None and asked.get("type") != "disabled"
 
 
-def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: Notes) -> None:
+def _write_tools(body: dict[str, Any], request: m.Request, quirks: Quirks, notes: Notes) -> None:
     """Write the tools and the tool choice."""
     tools = [_write_tool(tool, notes, f"tools[{at}]") for at, tool in enumerate(request.tools)]
     if tools:
@@ -191,7 +182,7 @@ def _write_tools(body: dict[str, Any], request: Request, quirks: Quirks, notes: 
         )
 
 
-def _write_tool(tool: Tool, notes: Notes, path: str) -> dict[str, Any]:
+def _write_tool(tool: m.Tool, notes: Notes, path: str) -> dict[str, Any]:
     written: dict[str, Any] = {"name": tool.name}
     if tool.description:
         written["description"] = tool.description
@@ -211,9 +202,9 @@ def _write_tool(tool: Tool, notes: Notes, path: str) -> dict[str, Any]:
     return written
 
 
-def _write_tool_choice(choice: ToolChoice) -> dict[str, Any]:
+def _write_tool_choice(choice: m.ToolChoice) -> dict[str, Any]:
     """Return the tool choice in the form of this wire."""
-    if isinstance(choice, ForceTool):
+    if isinstance(choice, m.ForceTool):
         return {"type": "tool", "name": choice.name}
     return {"type": "any" if choice == "required" else choice}
 
@@ -231,23 +222,23 @@ def _answer_tool(body: dict[str, Any], schema: Mapping[str, Any], notes: Notes) 
 
 
 def _write_system(
-    body: dict[str, Any], messages: Sequence[Message], system: str | None, directive: str | None
+    body: dict[str, Any], messages: Sequence[m.Message], system: str | None, directive: str | None
 ) -> None:
     """Return the system prompt as a string, or as blocks if a message is marked for caching."""
-    if any(isinstance(message, System) and message.cache for message in messages):
+    if any(isinstance(message, m.System) and message.cache for message in messages):
         blocks = [
-            _write_instructions(message) for message in messages if isinstance(message, System)
+            _write_instructions(message) for message in messages if isinstance(message, m.System)
         ]
         body["system"] = [*blocks, *([{"type": "text", "text": directive}] if directive else [])]
     elif texts := [text for text in (system, directive) if text]:
         body["system"] = "\n\n".join(texts)
 
 
-def _write_instructions(message: System) -> dict[str, Any]:
+def _write_instructions(message: m.System) -> dict[str, Any]:
     return {"type": "text", "text": message.content, **mark_of(message)}
 
 
-def _add_extras(body: dict[str, Any], request: Request) -> None:
+def _add_extras(body: dict[str, Any], request: m.Request) -> None:
     """Merge the caller's extras into the fields that the codec sets.
 
     The lists ``stop_sequences`` and ``tools`` are joined, with the codec's values first, so extras

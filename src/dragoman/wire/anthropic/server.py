@@ -4,27 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ... import events as ev
+from ... import messages as m
 from ...errors import ProviderError
-from ...events import (
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-)
-from ...messages import (
-    AssistantBlock,
-    Audio,
-    Image,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolCall,
-)
 from ..losses import FieldTable
 from ..media import transcript_of
 from ..seal import own_fields, seal, write_opaque
@@ -55,17 +37,17 @@ _COUNTS = (
 
 
 _WHOLE = (
-    RedactedThinking,
-    Opaque,
-    Audio,
-    Image,
+    m.RedactedThinking,
+    m.Opaque,
+    m.Audio,
+    m.Image,
 )  # types of blocks that are sent complete, without deltas
 
 
 class _Encoder(ReplyEncoder):
     wire = "anthropic"
 
-    def finish_word(self, complete: MessageComplete) -> str:
+    def finish_word(self, complete: ev.MessageComplete) -> str:
         word = super().finish_word(complete)
         is_sequence = word == "end_turn" and complete.stop_sequence is not None
         return "stop_sequence" if is_sequence else word
@@ -78,24 +60,24 @@ class _StreamEncoder(_Encoder):
         self._block = -1  # the content_block_index of the open block
         self._is_open = False
 
-    def begin(self, event: MessageStart) -> bytes:
+    def begin(self, event: ev.MessageStart) -> bytes:
         return named_frame({"type": "message_start", "message": _write_message(event)}) + _PING
 
-    def text(self, event: TextDelta) -> bytes:
+    def text(self, event: ev.TextDelta) -> bytes:
         opening = b""
         if event.content_block_index != self._block:
             opening = self._open(event.content_block_index, {"type": "text", "text": ""})
             self.frame_text(self._delta({"type": "text_delta", "text": "\0"}))
         return opening + self.write_text(event)
 
-    def call_start(self, event: ToolUseStart) -> bytes:
+    def call_start(self, event: ev.ToolUseStart) -> bytes:
         call = {"id": event.tool_use_id, "name": event.tool_name, "input": {}}
         return self._open(event.content_block_index, {"type": "tool_use", **call})
 
-    def call_input(self, event: ToolUseInputDelta) -> bytes:
+    def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
         return self._delta({"type": "input_json_delta", "partial_json": event.partial_json})
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         # Blocks without deltas are known only at the end of the message.
         late = [block for block in complete.final_content if isinstance(block, _WHOLE)]
         written = [self._open(-1, _write_block(block)) + self._close() for block in late]
@@ -106,18 +88,18 @@ class _StreamEncoder(_Encoder):
         complete = self.complete
         usage = (
             self._ending(complete, None)
-            if complete is not None and complete.usage != Usage()
+            if complete is not None and complete.usage != ev.Usage()
             else b""
         )
         return usage + named_frame(_error_record(error))
 
-    def _ending(self, complete: MessageComplete, reason: str | None) -> bytes:
+    def _ending(self, complete: ev.MessageComplete, reason: str | None) -> bytes:
         delta = {"stop_reason": reason, "stop_sequence": complete.stop_sequence}
         return named_frame(
             {"type": "message_delta", "delta": delta, "usage": _write_usage(complete.usage)}
         )
 
-    def call_end(self, event: ToolUseEnd) -> bytes:
+    def call_end(self, event: ev.ToolUseEnd) -> bytes:
         if event.problem in ("interrupted", "cancelled") or (
             event.problem and self.calls[-1].is_blank
         ):
@@ -129,7 +111,7 @@ class _StreamEncoder(_Encoder):
         empty = {"type": "input_json_delta", "partial_json": "{}"}
         return (self._delta(empty) if is_bare else b"") + self._close()
 
-    def thinking(self, event: ThinkingDelta) -> bytes:
+    def thinking(self, event: ev.ThinkingDelta) -> bytes:
         written = b""
         if event.content_block_index != self._block:
             written = self._open(
@@ -160,13 +142,13 @@ class _StreamEncoder(_Encoder):
 
 
 class _BodyEncoder(_Encoder, BodyEncoder):
-    def hides_call(self, complete: MessageComplete) -> bool:
+    def hides_call(self, complete: ev.MessageComplete) -> bool:
         # A call that the token limit truncated is sent with ``{}``, and clients recognise it by
         # the stop reason.
         blocks = complete.final_content
         return has_unreadable_call(blocks[:-1] if complete.finish_reason == "length" else blocks)
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         assert self.start is not None
         blocks = complete.final_content
         body = {
@@ -180,7 +162,7 @@ class _BodyEncoder(_Encoder, BodyEncoder):
         return encode_json(body)
 
 
-def _write_message(start: MessageStart) -> dict[str, Any]:
+def _write_message(start: ev.MessageStart) -> dict[str, Any]:
     """Return the message object that begins a reply, without content.
 
     The token counts are not known yet, but clients require integers, so zeros are sent.
@@ -197,24 +179,24 @@ def _write_message(start: MessageStart) -> dict[str, Any]:
     }
 
 
-def _is_empty(block: AssistantBlock) -> bool:
-    return isinstance(block, Text | Thinking) and not block.text and block.continuity is None
+def _is_empty(block: m.AssistantBlock) -> bool:
+    return isinstance(block, m.Text | m.Thinking) and not block.text and block.continuity is None
 
 
-def _write_block(block: AssistantBlock) -> dict[str, Any]:
+def _write_block(block: m.AssistantBlock) -> dict[str, Any]:
     state, extras = block.continuity, own_fields(block, "anthropic")
-    if isinstance(block, Text):
+    if isinstance(block, m.Text):
         return {"type": "text", "text": block.text, **extras}
-    if isinstance(block, Thinking):
+    if isinstance(block, m.Thinking):
         signature = (
             seal(state.signature, state.issuer, "anthropic")
             if state is not None and state.signature
             else ""
         )
         return {"type": "thinking", "thinking": block.text, "signature": signature, **extras}
-    if isinstance(block, RedactedThinking):
+    if isinstance(block, m.RedactedThinking):
         return {"type": "redacted_thinking", "data": block.data}
-    if isinstance(block, ToolCall):
+    if isinstance(block, m.ToolCall):
         return {
             "type": "tool_use",
             "id": block.id,
@@ -222,12 +204,12 @@ def _write_block(block: AssistantBlock) -> dict[str, Any]:
             "input": block.arguments or {},
             **extras,
         }
-    if isinstance(block, Audio):
+    if isinstance(block, m.Audio):
         return {"type": "text", "text": transcript_of(block)}
     return write_opaque(block, "anthropic")
 
 
-def _write_usage(usage: Usage) -> dict[str, Any]:
+def _write_usage(usage: ev.Usage) -> dict[str, Any]:
     """Return the token counts.
 
     Uncached, cache-read and cache-write input tokens are separate counts. Clients require these

@@ -10,41 +10,15 @@ import base64
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ... import messages as m
 from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
-from ...messages import (
-    EFFORTS,
-    Assistant,
-    AssistantBlock,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    PromptCache,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-)
 from ..fields import open_body, read_body, read_stops
 from ..losses import CACHE, HELD_CACHE, FieldTable, Losses, OfferedTool, Record, Rule
 from ..seal import read_opaque, unseal
 from ..server import Asked, gather
 
-_ISSUER = Issuer("anthropic")
-_CHOICES: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
+_ISSUER = m.Issuer("anthropic")
+_CHOICES: dict[str, m.ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
 _HINT = Rule("hint", "it does not change what the answer means")
 TABLE = FieldTable(
     {
@@ -155,34 +129,34 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
     stream = fields.flag("stream") or False
     system, talk = _read_system(fields), _read_turns(fields.inners("messages", required=True))
     # Messages with instructions are moved before the conversation.
-    moved = [message for message in talk if isinstance(message, System)]
-    messages = [*system, *moved, *[each for each in talk if not isinstance(each, System)]]
+    moved = [message for message in talk if isinstance(message, m.System)]
+    messages = [*system, *moved, *[each for each in talk if not isinstance(each, m.System)]]
     tools, choice = _read_tools(fields), _read_choice(fields)
     schema = _read_output(fields)
     _read_metadata(fields)
-    config = RuntimeConfig(
+    config = m.RuntimeConfig(
         fields.number("temperature"),
         limit,
         fields.number("top_p"),
         stop_sequences=read_stops(fields, "stop_sequences"),
         cache=_read_cache(fields),
     )
-    request = Request(messages, tools, config, schema, choice, model, stream=stream)
+    request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
     return gather(request, fields.losses)
 
 
 # --- reading settings of clients ---------------------------------------------------------------
 
 
-def _read_cache(fields: _Record) -> PromptCache | None:
+def _read_cache(fields: _Record) -> m.PromptCache | None:
     """Return the cache setting.
 
     A cache mark at the root of the body means ``auto``; marks on blocks are read with the blocks.
     """
     auto, ttl = fields.data.get("cache_control"), fields.losses.ttl
     if isinstance(auto, dict) and auto.get("type") == "ephemeral":
-        return PromptCache(True, "1h" if auto.get("ttl") == "1h" else ttl)
-    return PromptCache(False, ttl) if ttl else None
+        return m.PromptCache(True, "1h" if auto.get("ttl") == "1h" else ttl)
+    return m.PromptCache(False, ttl) if ttl else None
 
 
 def _read_output(fields: _Record) -> dict[str, Any] | None:
@@ -211,7 +185,7 @@ def _read_reasoning(thinking: _Record | None, effort: Any, losses: Losses) -> No
     if effort is not None:
         own["output_config"] = {"effort": effort}
         wanted = "xhigh" if effort == "max" else effort
-        if wanted in EFFORTS:
+        if wanted in m.EFFORTS:
             is_exact = wanted == effort and kind in (None, "adaptive")
             wanted = "none" if kind == "disabled" else wanted
             losses.wish("reasoning", wanted, own, extra={} if is_exact else own)
@@ -240,9 +214,9 @@ def _read_metadata(fields: _Record) -> None:
     inner.done()
 
 
-def _read_tools(fields: _Record) -> list[Tool]:
+def _read_tools(fields: _Record) -> list[m.Tool]:
     """Return the client's tools, and record the server's tools."""
-    tools: list[Tool] = []
+    tools: list[m.Tool] = []
     for record in fields.inners("tools"):
         kind = record.take("type") or "custom"
         if kind != "custom":
@@ -259,11 +233,11 @@ def _read_tools(fields: _Record) -> list[Tool]:
             record.refuse("input_schema", "must be a JSON Schema")
         record.drop_mark()
         record.done(_TOOL)
-        tools.append(Tool(name, described or "", schema, strict))
+        tools.append(m.Tool(name, described or "", schema, strict))
     return tools
 
 
-def _read_choice(fields: _Record) -> ToolChoice | None:
+def _read_choice(fields: _Record) -> m.ToolChoice | None:
     record = fields.inner("tool_choice")
     if record is None:
         return None
@@ -271,7 +245,7 @@ def _read_choice(fields: _Record) -> ToolChoice | None:
     if record.take("disable_parallel_tool_use") is True and kind != "none":
         own = {"tool_choice": {"disable_parallel_tool_use": True}}
         fields.losses.wish("parallel_tool_calls", False, own, extra=None)
-    choice = ForceTool(record.need_text("name")) if kind == "tool" else _CHOICES.get(kind)
+    choice = m.ForceTool(record.need_text("name")) if kind == "tool" else _CHOICES.get(kind)
     record.done()
     if choice is None:
         record.refuse("type", "must be auto, any, tool or none")
@@ -281,28 +255,28 @@ def _read_choice(fields: _Record) -> ToolChoice | None:
 # --- reading the conversation of clients -------------------------------------------------------
 
 
-def _read_system(fields: _Record) -> list[System]:
+def _read_system(fields: _Record) -> list[m.System]:
     system = fields.take("system")
     if system is not None and not isinstance(system, str | list):
         fields.refuse("system", "must be a string or a list of text blocks")
     return _read_instructions(fields, "system", system)
 
 
-def _read_instructions(holder: _Record, name: str, content: Any) -> list[System]:
+def _read_instructions(holder: _Record, name: str, content: Any) -> list[m.System]:
     if not isinstance(content, list):
-        return [System(content)] if content else []
+        return [m.System(content)] if content else []
     messages = []
     for record in holder.inners(name):
         if record.need_text("type") != "text":
             record.refuse("type", "must be text")
         mark = record.mark()
-        messages.append(System(record.need_text("text"), mark))
+        messages.append(m.System(record.need_text("text"), mark))
         record.done()
     return [message for message in messages if message.content]
 
 
-def _read_turns(turns: Sequence[_Record]) -> list[Message]:
-    messages: list[Message] = []
+def _read_turns(turns: Sequence[_Record]) -> list[m.Message]:
+    messages: list[m.Message] = []
     for turn in turns:
         role, content = turn.need_text("role"), turn.take("content")
         turn.done()
@@ -322,11 +296,11 @@ def _read_turns(turns: Sequence[_Record]) -> list[Message]:
     return messages
 
 
-def _read_user(content: str | Sequence[_Record]) -> list[Message]:
+def _read_user(content: str | Sequence[_Record]) -> list[m.Message]:
     if isinstance(content, str):
-        return [User(content)]
-    messages: list[Message] = []
-    words: list[UserBlock] = []
+        return [m.User(content)]
+    messages: list[m.Message] = []
+    words: list[m.UserBlock] = []
     for record in content:
         if record.data.get("type") != "tool_result":
             words.append(_read_block(record))
@@ -338,55 +312,55 @@ def _read_user(content: str | Sequence[_Record]) -> list[Message]:
     return [*messages, _user(words)] if words or not messages else messages
 
 
-def _user(blocks: list[UserBlock]) -> User:
+def _user(blocks: list[m.UserBlock]) -> m.User:
     content = _plain(blocks)
-    return User(content, isinstance(content, str) and blocks[0].cache)
+    return m.User(content, isinstance(content, str) and blocks[0].cache)
 
 
-def _plain(blocks: list[UserBlock]) -> str | list[UserBlock]:
+def _plain(blocks: list[m.UserBlock]) -> str | list[m.UserBlock]:
     """Return the blocks of a message, or a string if the only block is a text.
 
     Every wire accepts a string.
     """
     only = blocks[0] if len(blocks) == 1 else None
-    return only.text if isinstance(only, Text) else blocks
+    return only.text if isinstance(only, m.Text) else blocks
 
 
-def _read_result(record: _Record) -> ToolResult:
+def _read_result(record: _Record) -> m.ToolResult:
     record.take("type")
     call_id, content = record.need_text("tool_use_id"), record.take("content")
     failed, mark = record.flag("is_error") or False, record.mark()
     record.done()
     if content is None or isinstance(content, str):
-        return ToolResult(call_id, () if content is None else content, failed, mark)
+        return m.ToolResult(call_id, () if content is None else content, failed, mark)
     if not isinstance(content, list):
         record.refuse("content", "must be a string or a list of blocks")
     blocks = [_read_block(inner) for inner in record.inners("content")]
     content = _plain(blocks)
-    return ToolResult(
+    return m.ToolResult(
         call_id, content, failed, mark or (isinstance(content, str) and blocks[0].cache)
     )
 
 
-def _read_block(record: _Record) -> UserBlock:
+def _read_block(record: _Record) -> m.UserBlock:
     kind, mark = record.need_text("type"), record.mark()
     if kind == "text":
-        block: UserBlock = Text(record.need_text("text"), cache=mark)
+        block: m.UserBlock = m.Text(record.need_text("text"), cache=mark)
     elif kind == "image":
         source, media_type = _read_source(record.need_inner("source"))
-        block = Image(source, media_type, cache=mark)
+        block = m.Image(source, media_type, cache=mark)
     elif kind == "document":
         block = _read_document(record, mark)
     elif kind == "search_result":
-        return Text(_read_search_result(record), cache=mark)
+        return m.Text(_read_search_result(record), cache=mark)
     else:
         record.losses.leave(record.where, _BLOCK, "content_dropped")
-        return Text("[content of another kind]", cache=mark)
+        return m.Text("[content of another kind]", cache=mark)
     record.done()
     return block
 
 
-def _read_document(record: _Record, mark: bool) -> Document | Text:
+def _read_document(record: _Record, mark: bool) -> m.Document | m.Text:
     """Return a document; one that consists of text blocks becomes a single text."""
     source, title = record.need_inner("source"), record.text("title")
     kind = source.data.get("type")
@@ -394,13 +368,13 @@ def _read_document(record: _Record, mark: bool) -> Document | Text:
         joined = Rule("mapped", "its blocks are sent as one text")
         source.losses.leave(source.where, joined, "document_joined")
         data = "\n\n".join(_read_texts(source)).encode("utf-8")
-        return Document(Inline(base64.b64encode(data).decode()), "text/plain", title, mark)
+        return m.Document(m.Inline(base64.b64encode(data).decode()), "text/plain", title, mark)
     if kind == "file":
         rule = Rule("refused", "send the file's content")
         record.losses.leave(record.where, rule, "content_dropped")
-        return Text("[a file]", cache=mark)
+        return m.Text("[a file]", cache=mark)
     found, media_type = _read_source(source)
-    return Document(found, media_type or "application/pdf", title, mark)
+    return m.Document(found, media_type or "application/pdf", title, mark)
 
 
 def _read_search_result(record: _Record) -> str:
@@ -420,16 +394,19 @@ def _read_texts(record: _Record) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-def _read_source(source: _Record) -> tuple[Url | Inline, str | None]:
+def _read_source(source: _Record) -> tuple[m.Url | m.Inline, str | None]:
     kind = source.need_text("type")
-    found: tuple[Url | Inline, str | None]
+    found: tuple[m.Url | m.Inline, str | None]
     if kind == "base64":
-        found = Inline(source.need_text("data")), source.need_text("media_type")
+        found = m.Inline(source.need_text("data")), source.need_text("media_type")
     elif kind == "url":
-        found = Url(source.need_text("url")), None
+        found = m.Url(source.need_text("url")), None
     elif kind == "text":
         data = source.need_text("data").encode("utf-8")
-        found = Inline(base64.b64encode(data).decode()), source.text("media_type") or "text/plain"
+        found = (
+            m.Inline(base64.b64encode(data).decode()),
+            source.text("media_type") or "text/plain",
+        )
     else:
         raise UnsupportedContentError(
             f"{source.at('type')}: a source of type {quote(kind)} is not supported"
@@ -438,25 +415,25 @@ def _read_source(source: _Record) -> tuple[Url | Inline, str | None]:
     return found
 
 
-def _read_assistant(content: str | Sequence[_Record]) -> Assistant:
+def _read_assistant(content: str | Sequence[_Record]) -> m.Assistant:
     if isinstance(content, str):
-        return Assistant(content)
-    return Assistant([_read_said(record) for record in content])
+        return m.Assistant(content)
+    return m.Assistant([_read_said(record) for record in content])
 
 
-def _read_said(record: _Record) -> AssistantBlock:
+def _read_said(record: _Record) -> m.AssistantBlock:
     kind = record.need_text("type")
     if kind == "text":
         mark = record.mark()
-        return Text(record.need_text("text"), _read_state(record), mark)
+        return m.Text(record.need_text("text"), _read_state(record), mark)
     record.drop_mark()
     if kind == "thinking":
         text, signature = record.need_text("thinking"), record.text("signature")
-        return Thinking(text, _read_state(record, signature))
+        return m.Thinking(text, _read_state(record, signature))
     if kind == "redacted_thinking":
         data = record.need_text("data")
         record.done()
-        return RedactedThinking(data, Continuity(issuer=_ISSUER))
+        return m.RedactedThinking(data, m.Continuity(issuer=_ISSUER))
     if kind == "tool_use":
         call_id, name, arguments = (
             record.need_text("id"),
@@ -465,13 +442,13 @@ def _read_said(record: _Record) -> AssistantBlock:
         )
         if not isinstance(arguments, dict):
             record.refuse("input", "must be an object")
-        return ToolCall(call_id, name, arguments, _read_state(record))
+        return m.ToolCall(call_id, name, arguments, _read_state(record))
     if kind == "opaque" and "issuer" in record:
         return read_opaque(record)
-    return Opaque({"type": kind, **record.rest()}, Continuity(issuer=_ISSUER))
+    return m.Opaque({"type": kind, **record.rest()}, m.Continuity(issuer=_ISSUER))
 
 
-def _read_state(record: _Record, signature: str | None = None) -> Continuity | None:
+def _read_state(record: _Record, signature: str | None = None) -> m.Continuity | None:
     """Return the opaque state of a block, such as its signature and citations."""
     extras = {name: value for name, value in record.rest().items() if value not in ([], "")}
     if extras.get("caller") == {"type": "direct"}:
@@ -479,5 +456,5 @@ def _read_state(record: _Record, signature: str | None = None) -> Continuity | N
         del extras["caller"]
     if signature:
         made, issuer = unseal(signature, "anthropic")
-        return Continuity(made, extras or None, issuer)
-    return Continuity(None, extras, _ISSUER) if extras else None
+        return m.Continuity(made, extras or None, issuer)
+    return m.Continuity(None, extras, _ISSUER) if extras else None

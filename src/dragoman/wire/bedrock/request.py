@@ -11,23 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ... import messages as m
 from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
-from ...messages import (
-    Audio,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Tool,
-    ToolChoice,
-    Url,
-    UserBlock,
-)
 from ...validate.data_url import read_data_url
 from ..anthropic.breakpoints import mark_of, place_breakpoints
 from ..anthropic.conversation import TurnWriter
@@ -78,7 +63,7 @@ SERVER_TOOLS = {
 _OBJECTS = frozenset({"inferenceConfig", "additionalModelRequestFields", "toolConfig"})
 
 
-def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path:
+def structured_path(request: m.Request, home: m.Issuer, quirks: Quirks) -> _Path:
     """Return how the response schema is requested: by a forced tool, or in the prompt."""
     tools = request.tools or request.server_tools or "toolConfig" in request.config.extras
     if quirks.structured == "prompt" or tools or _requests_thinking(request.config, home, quirks):
@@ -86,7 +71,7 @@ def structured_path(request: Request, home: Issuer, quirks: Quirks) -> _Path:
     return "tool"
 
 
-def _requests_thinking(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> bool:
+def _requests_thinking(config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks) -> bool:
     """Return whether thinking is requested. If it is, the request cannot force a tool."""
     asked = reasoning_fields(config, quirks.reasoning, home, Notes(), config.max_tokens) or {}
     given = config.extras.get("additionalModelRequestFields")
@@ -99,7 +84,7 @@ def _requests_thinking(config: RuntimeConfig, home: Issuer, quirks: Quirks) -> b
 
 
 def write_request(
-    request: Request, home: Issuer, quirks: Quirks, path: _Path | None, notes: Notes
+    request: m.Request, home: m.Issuer, quirks: Quirks, path: _Path | None, notes: Notes
 ) -> dict[str, Any]:
     """Return the body of a request; messages come last."""
     body: dict[str, Any] = {}
@@ -123,7 +108,7 @@ def write_request(
 
 
 def _draw(
-    request: Request, home: Issuer, rules: TurnRules, path: _Path | None, notes: Notes
+    request: m.Request, home: m.Issuer, rules: TurnRules, path: _Path | None, notes: Notes
 ) -> dict[str, Any]:
     """Return tools, system prompt and turns in the anthropic wire's form.
 
@@ -135,9 +120,9 @@ def _draw(
     if schema is not None and path == "tool":
         about = "Give your whole answer as the input of this tool."
         tools = [
-            _write_tool(Tool(schema_name(schema), about, dict(schema)), "response_schema", notes)
+            _write_tool(m.Tool(schema_name(schema), about, dict(schema)), "response_schema", notes)
         ]
-    leading = [each for each in request.messages[: writer.first] if isinstance(each, System)]
+    leading = [each for each in request.messages[: writer.first] if isinstance(each, m.System)]
     system = [{"type": "text", "text": each.content, **mark_of(each)} for each in leading]
     if schema is not None and path == "prompt":
         system.append({"type": "text", "text": schema_directive(schema)})
@@ -146,7 +131,7 @@ def _draw(
     return {"tools": tools, "system": system, "messages": writer.write()}
 
 
-def _write_config(config: RuntimeConfig) -> dict[str, Any]:
+def _write_config(config: m.RuntimeConfig) -> dict[str, Any]:
     for name in ("seed", "frequency_penalty", "presence_penalty"):
         if getattr(config, name) is not None:
             raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
@@ -163,7 +148,7 @@ def _write_config(config: RuntimeConfig) -> dict[str, Any]:
 # --- writing tools -----------------------------------------------------------------------------
 
 
-def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
+def _write_tool(tool: m.Tool, path: str, notes: Notes) -> dict[str, Any]:
     spec: dict[str, Any] = {"name": tool.name}
     if tool.description:
         spec["description"] = tool.description
@@ -184,7 +169,7 @@ def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
 
 def _write_tools(
     body: dict[str, Any],
-    request: Request,
+    request: m.Request,
     tools: list[dict[str, Any]],
     path: _Path | None,
     notes: Notes,
@@ -195,7 +180,7 @@ def _write_tools(
     """
     choice = request.tool_choice
     if path == "tool":
-        choice = ForceTool(tools[0]["toolSpec"]["name"])
+        choice = m.ForceTool(tools[0]["toolSpec"]["name"])
     elif choice == "none" and tools:
         notes.rewrite(
             "tool_choice", "tools_omitted", "the wire cannot forbid a call; no tool is sent"
@@ -212,8 +197,8 @@ def _write_tools(
     }
 
 
-def _write_choice(choice: ToolChoice) -> dict[str, Any]:
-    if isinstance(choice, ForceTool):
+def _write_choice(choice: m.ToolChoice) -> dict[str, Any]:
+    if isinstance(choice, m.ForceTool):
         return {"tool": {"name": choice.name}}
     return {"any" if choice == "required" else "auto": {}}
 
@@ -227,12 +212,12 @@ class _Writer(TurnWriter):
     Images, documents and audio are already encoded for Converse, in the field ``converse``.
     """
 
-    def part(self, block: UserBlock, path: str) -> dict[str, Any]:
-        if isinstance(block, Text):
+    def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
+        if isinstance(block, m.Text):
             return super().part(block, path)
-        if isinstance(block, Audio):
+        if isinstance(block, m.Audio):
             return {"type": "medium", "converse": {"audio": _write_medium(block, AUDIO, path)}}
-        if isinstance(block, Image):
+        if isinstance(block, m.Image):
             if block.detail is not None:
                 self.notes.drop(f"{path}.detail", "detail_dropped", "this wire has no such hint")
             made: dict[str, Any] = {"image": _write_medium(block, IMAGES, path)}
@@ -241,7 +226,7 @@ class _Writer(TurnWriter):
             made = {"document": {"name": name, **_write_medium(block, DOCUMENTS, path)}}
         return {"type": "medium", "converse": made, **mark_of(block)}
 
-    def _document_name(self, block: Document, path: str) -> str:
+    def _document_name(self, block: m.Document, path: str) -> str:
         given = block.name or "document"
         name = re.sub(r"[^A-Za-z0-9 ()\[\]-]+", "-", given).strip("-")[:200] or "document"
         if name != given:
@@ -251,10 +236,10 @@ class _Writer(TurnWriter):
 
 
 def _write_medium(
-    block: Image | Document | Audio, kinds: Mapping[str, str], path: str
+    block: m.Image | m.Document | m.Audio, kinds: Mapping[str, str], path: str
 ) -> dict[str, Any]:
     kind, data = block.media_type, None
-    if isinstance(block.source, Inline):
+    if isinstance(block.source, m.Inline):
         data = block.source.base64_data
     elif (found := read_data_url(block.source.url)) is not None:
         kind, data = found[0] or kind, found[1]
@@ -266,7 +251,7 @@ def _write_medium(
         )
     if data is not None:
         return {"format": word, "source": {"bytes": data}}
-    if isinstance(block.source, Url) and block.source.url.startswith("s3://"):
+    if isinstance(block.source, m.Url) and block.source.url.startswith("s3://"):
         return {"format": word, "source": {"s3Location": {"uri": block.source.url}}}
     raise UnsupportedContentError(f"{path}: this wire takes media inline, or from S3")
 

@@ -6,17 +6,8 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from ... import events as ev
 from ...errors import ProviderError
-from ...events import (
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-)
 from ...eventstream import encode_message
 from ...messages import AssistantBlock, Audio, Image, RedactedThinking, Text, Thinking, ToolCall
 from ..codec import HttpReply
@@ -48,25 +39,25 @@ class _StreamEncoder(ReplyEncoder):
         self._index = -1
         self._open = ""  # the type of the open block
 
-    def begin(self, event: MessageStart) -> bytes:
+    def begin(self, event: ev.MessageStart) -> bytes:
         return _event("messageStart", {"role": "assistant"})
 
-    def text(self, event: TextDelta) -> bytes:
+    def text(self, event: ev.TextDelta) -> bytes:
         return self._turn("text") + self._delta({"text": event.text}) if event.text else b""
 
-    def call_start(self, event: ToolUseStart) -> bytes:
+    def call_start(self, event: ev.ToolUseStart) -> bytes:
         started = {"toolUse": {"toolUseId": event.tool_use_id, "name": event.tool_name}}
         opened = self._turn("call")
         place = {"start": started, "contentBlockIndex": self._index}
         return opened + _event("contentBlockStart", place)
 
-    def call_input(self, event: ToolUseInputDelta) -> bytes:
+    def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
         return self._delta({"toolUse": {"input": event.partial_json}})
 
-    def call_end(self, event: ToolUseEnd) -> bytes:
+    def call_end(self, event: ev.ToolUseEnd) -> bytes:
         return self._turn("")
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         late = b"".join([self._late(block) for block in complete.final_content])
         stop = _event("messageStop", {"stopReason": self.finish_word(complete)})
         usage = {"usage": _write_usage(complete.usage), "metrics": {"latencyMs": 0}}
@@ -78,7 +69,7 @@ class _StreamEncoder(ReplyEncoder):
         payload = encode_json({"message": message_on(error, "bedrock")})
         return encode_message({**headers, ":content-type": "application/json"}, payload)
 
-    def thinking(self, event: ThinkingDelta) -> bytes:
+    def thinking(self, event: ev.ThinkingDelta) -> bytes:
         opened = self._turn("thinking")
         text = self._delta({"reasoningContent": {"text": event.text}}) if event.text else b""
         if event.signature is None:
@@ -130,10 +121,10 @@ def _hidden(block: RedactedThinking) -> dict[str, str]:
 class _BodyEncoder(BodyEncoder):
     wire = "bedrock"
 
-    def hides_call(self, complete: MessageComplete) -> bool:
+    def hides_call(self, complete: ev.MessageComplete) -> bool:
         return has_unreadable_call(complete.final_content)
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         content = [each for block in complete.final_content for each in _write(block)]
         body = {
             "output": {"message": {"role": "assistant", "content": content}},
@@ -162,7 +153,7 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
     return [{"text": describe_medium(block)}] if isinstance(block, Audio | Image) else []
 
 
-def _write_usage(usage: Usage) -> dict[str, Any]:
+def _write_usage(usage: ev.Usage) -> dict[str, Any]:
     """Return the token counts.
 
     The counts do not overlap on this wire: cached tokens are not part of the input count.

@@ -12,42 +12,15 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
+from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedContentError, quote
-from ...messages import (
-    Assistant,
-    AssistantBlock,
-    Audio,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    PromptCache,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-)
 from ..fields import open_body, read_body, read_stops
 from ..losses import CACHE, HELD_CACHE, FieldTable, Record, Rule
 from ..seal import unseal
 from ..server import Asked, encode_json, gather
 from .request import AUDIO, DOCUMENTS, IMAGES, SERVER_TOOLS
 
-_ISSUER = Issuer("bedrock")
+_ISSUER = m.Issuer("bedrock")
 TABLE = FieldTable(
     dict.fromkeys(
         ("modelId", "messages", "system", "toolConfig", "inferenceConfig"), Rule("read")
@@ -73,22 +46,22 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     fields = open_body(read_body(body).data, TABLE, Record)
     # SDKs also send the model id in the body, but the model in the path is used.
     fields.take("modelId")
-    system = [System(each.need_text("text"), mark) for each, mark in _split(fields, "system")]
+    system = [m.System(each.need_text("text"), mark) for each, mark in _split(fields, "system")]
     messages = [
         each for turn in fields.inners("messages", required=True) for each in _read_turn(turn)
     ]
     tools, offered, choice = _read_tools(fields)
     inner = fields.inner("inferenceConfig") or fields.enter("inferenceConfig", {})
     ttl = fields.losses.ttl
-    config = RuntimeConfig(
+    config = m.RuntimeConfig(
         inner.number("temperature"),
         inner.whole("maxTokens"),
         inner.number("topP"),
         stop_sequences=read_stops(inner, "stopSequences"),
-        cache=PromptCache(auto=False, ttl=ttl) if ttl else None,
+        cache=m.PromptCache(auto=False, ttl=ttl) if ttl else None,
     )
     inner.done()
-    request = Request(
+    request = m.Request(
         [*system, *messages], tools, config, None, choice, unquote(model), stream=bool(mode),
         server_tools=offered
     )  # fmt: skip
@@ -123,7 +96,7 @@ def _drop_mark(record: Record) -> None:
 # --- reading tools of clients ------------------------------------------------------------------
 
 
-_Tools: TypeAlias = tuple[tuple[Tool, ...], tuple[ServerTool, ...], ToolChoice | None]
+_Tools: TypeAlias = tuple[tuple[m.Tool, ...], tuple[m.ServerTool, ...], m.ToolChoice | None]
 
 
 def _read_tools(fields: Record) -> _Tools:
@@ -141,7 +114,7 @@ def _read_tools(fields: Record) -> _Tools:
         spec = record.need_inner("toolSpec")
         schema = spec.need_inner("inputSchema").take("json")
         found.append(
-            Tool(
+            m.Tool(
                 spec.need_text("name"), spec.text("description") or "", schema, spec.flag("strict")
             )
         )
@@ -151,57 +124,57 @@ def _read_tools(fields: Record) -> _Tools:
     return tuple(found), tuple(theirs), _read_choice(choice)
 
 
-def _read_server_tool(record: Record) -> ServerTool:
+def _read_server_tool(record: Record) -> m.ServerTool:
     name = record.need_text("name")
     portable = next(
         (known for known, fields in SERVER_TOOLS.items() if fields["name"] == name), name
     )
-    return ServerTool(portable, record.rest())
+    return m.ServerTool(portable, record.rest())
 
 
-def _read_choice(choice: Record | None) -> ToolChoice | None:
+def _read_choice(choice: Record | None) -> m.ToolChoice | None:
     if choice is None:
         return None
     if "tool" in choice:
-        return ForceTool(choice.need_inner("tool").need_text("name"))
+        return m.ForceTool(choice.need_inner("tool").need_text("name"))
     return "required" if "any" in choice else "auto"
 
 
 # --- reading the conversation of clients -------------------------------------------------------
 
 
-def _read_turn(fields: Record) -> list[Message]:
+def _read_turn(fields: Record) -> list[m.Message]:
     role = fields.choice("role", ("user", "assistant"))
     blocks = _split(fields, "content", required=True)
     fields.done()
     if role == "assistant":
-        return [Assistant([_read_spoken(block, mark=mark) for block, mark in blocks])]
-    messages: list[Message] = []
-    said: list[UserBlock] = []
+        return [m.Assistant([_read_spoken(block, mark=mark) for block, mark in blocks])]
+    messages: list[m.Message] = []
+    said: list[m.UserBlock] = []
     for block, mark in blocks:
         if "toolResult" not in block:
             said.append(_read_block(block, mark=mark))
             continue
-        messages += [User(said)] if said else []
+        messages += [m.User(said)] if said else []
         said = []
         messages.append(_read_result(block.need_inner("toolResult"), mark=mark))
-    return [*messages, User(said)] if said else messages
+    return [*messages, m.User(said)] if said else messages
 
 
-def _read_result(fields: Record, *, mark: bool) -> ToolResult:
+def _read_result(fields: Record, *, mark: bool) -> m.ToolResult:
     content = [_read_block(block) for block in fields.inners("content")]
     failed = fields.choice("status", ("success", "error")) == "error"
     call_id = fields.need_text("toolUseId")
     fields.take("type")
     fields.done()
-    return ToolResult(call_id, content, failed, mark)
+    return m.ToolResult(call_id, content, failed, mark)
 
 
-def _read_block(fields: Record, *, mark: bool = False) -> UserBlock:
+def _read_block(fields: Record, *, mark: bool = False) -> m.UserBlock:
     if "text" in fields:
-        return Text(fields.need_text("text"), cache=mark)
+        return m.Text(fields.need_text("text"), cache=mark)
     if "json" in fields:
-        return Text(encode_json(fields.take("json")).decode(), cache=mark)
+        return m.Text(encode_json(fields.take("json")).decode(), cache=mark)
     kind = next(iter(fields.data), "")
     if kind not in ("image", "audio", "document"):
         raise UnsupportedContentError(
@@ -211,26 +184,26 @@ def _read_block(fields: Record, *, mark: bool = False) -> UserBlock:
     if kind == "audio":
         if mark:
             _drop_mark(fields)
-        return Audio(_read_source(inner), _kind_of(inner, AUDIO))
+        return m.Audio(_read_source(inner), _kind_of(inner, AUDIO))
     if kind == "image":
-        return Image(_read_source(inner), _kind_of(inner, IMAGES), cache=mark)
+        return m.Image(_read_source(inner), _kind_of(inner, IMAGES), cache=mark)
     for name in ("citations", "context"):
         if name in inner:
             inner.leave(name, Rule("hint", "our documents have no field for it"))
-    return Document(_read_source(inner), _kind_of(inner, DOCUMENTS), inner.text("name"), mark)
+    return m.Document(_read_source(inner), _kind_of(inner, DOCUMENTS), inner.text("name"), mark)
 
 
-def _read_source(fields: Record) -> Inline | Url:
+def _read_source(fields: Record) -> m.Inline | m.Url:
     source = fields.need_inner("source")
     if "s3Location" in source:
-        return Url(source.need_inner("s3Location").need_text("uri"))
+        return m.Url(source.need_inner("s3Location").need_text("uri"))
     if "text" in source:
-        return Inline(base64.b64encode(source.need_text("text").encode("utf-8")).decode())
+        return m.Inline(base64.b64encode(source.need_text("text").encode("utf-8")).decode())
     if "content" in source:
         raise UnsupportedContentError(
             f"{source.at('content')}: a document of several parts is not supported"
         )
-    return Inline(source.need_text("bytes"))
+    return m.Inline(source.need_text("bytes"))
 
 
 def _kind_of(fields: Record, kinds: Mapping[str, str]) -> str:
@@ -242,31 +215,33 @@ def _kind_of(fields: Record, kinds: Mapping[str, str]) -> str:
     )
 
 
-def _read_spoken(fields: Record, *, mark: bool) -> AssistantBlock:
+def _read_spoken(fields: Record, *, mark: bool) -> m.AssistantBlock:
     if mark and not ("text" in fields or "citationsContent" in fields):
         _drop_mark(fields)
     if "text" in fields:
-        return Text(fields.need_text("text"), cache=mark)
+        return m.Text(fields.need_text("text"), cache=mark)
     if "reasoningContent" in fields:
         return _read_thinking(fields.need_inner("reasoningContent"))
     if "citationsContent" in fields:
         inner = fields.need_inner("citationsContent")
         said = "".join([part.need_text("text") for part in inner.inners("content")])
-        return Text(said, Continuity(None, {"citations": inner.take("citations")}, _ISSUER), mark)
+        return m.Text(
+            said, m.Continuity(None, {"citations": inner.take("citations")}, _ISSUER), mark
+        )
     if "toolUse" in fields:
         inner = fields.need_inner("toolUse")
         if inner.text("type") != "server_tool_use":
-            return ToolCall(
+            return m.ToolCall(
                 inner.need_text("toolUseId"), inner.need_text("name"), inner.take("input") or {}
             )
     kind = next(iter(fields.data), "")
-    return Opaque({"type": kind, kind: fields.take(kind)}, Continuity(issuer=_ISSUER))
+    return m.Opaque({"type": kind, kind: fields.take(kind)}, m.Continuity(issuer=_ISSUER))
 
 
-def _read_thinking(inner: Record) -> Thinking | RedactedThinking:
+def _read_thinking(inner: Record) -> m.Thinking | m.RedactedThinking:
     if "redactedContent" in inner:
-        return RedactedThinking(inner.need_text("redactedContent"), Continuity(issuer=_ISSUER))
+        return m.RedactedThinking(inner.need_text("redactedContent"), m.Continuity(issuer=_ISSUER))
     text = inner.need_inner("reasoningText")
     signature = text.text("signature")
     made, issuer = unseal(signature, "bedrock") if signature else (None, _ISSUER)
-    return Thinking(text.text("text") or "", Continuity(made, issuer=issuer) if made else None)
+    return m.Thinking(text.text("text") or "", m.Continuity(made, issuer=issuer) if made else None)

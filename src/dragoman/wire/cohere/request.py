@@ -11,26 +11,8 @@ import binascii
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from ... import messages as m
 from ...errors import UnsupportedContentError, quote
-from ...messages import (
-    AssistantBlock,
-    Audio,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Request,
-    RuntimeConfig,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-    UserBlock,
-)
 from ...reasoning import NOT_REASONING
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
@@ -56,7 +38,7 @@ _FIELDS = {
 }
 
 
-def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"]:
+def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "prompt"]:
     """Return how the response schema is requested: in the wire's own field, or in the prompt.
 
     The field cannot be combined with tools or documents.
@@ -68,7 +50,7 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 
 
 def write_request(
-    request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes
+    request: m.Request, home: m.Issuer, quirks: Quirks, path: str | None, notes: Notes
 ) -> dict[str, Any]:
     """Return the body of a request, with the messages last.
 
@@ -98,7 +80,7 @@ def write_request(
     return body
 
 
-def _write_config(config: RuntimeConfig) -> dict[str, Any]:
+def _write_config(config: m.RuntimeConfig) -> dict[str, Any]:
     fields = {
         theirs: value
         for ours, theirs in _FIELDS.items()
@@ -109,13 +91,13 @@ def _write_config(config: RuntimeConfig) -> dict[str, Any]:
     return fields
 
 
-def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
+def _write_tools(body: dict[str, Any], request: m.Request, notes: Notes) -> None:
     """Write the tools and the tool choice.
 
     The wire cannot force one tool among several, so a forced tool is sent alone.
     """
     choice = request.tool_choice
-    named = choice.name if isinstance(choice, ForceTool) else None
+    named = choice.name if isinstance(choice, m.ForceTool) else None
     tools = [tool for tool in request.tools if named in (None, tool.name)]
     if named is not None and len(tools) < len(request.tools):
         notes.rewrite("tool_choice", "tools_narrowed", "only the tool that must be called is sent")
@@ -133,7 +115,7 @@ def _write_tools(body: dict[str, Any], request: Request, notes: Notes) -> None:
             notes.rewrite("tool_choice", "tool_choice_omitted", "there is no tool to choose")
 
 
-def _write_tool(tool: Tool, path: str, notes: Notes, *, strict: bool) -> dict[str, Any]:
+def _write_tool(tool: m.Tool, path: str, notes: Notes, *, strict: bool) -> dict[str, Any]:
     if not strict:
         # This API has one strict switch for all tools, not one per tool.
         note_strict(tool, path, notes)
@@ -145,10 +127,10 @@ def _write_tool(tool: Tool, path: str, notes: Notes, *, strict: bool) -> dict[st
     return {"type": "function", "function": function}
 
 
-def _has_documents(messages: Sequence[Message]) -> bool:
-    blocks = [message.content for message in messages if isinstance(message, User)]
+def _has_documents(messages: Sequence[m.Message]) -> bool:
+    blocks = [message.content for message in messages if isinstance(message, m.User)]
     return any(
-        isinstance(block, Document)
+        isinstance(block, m.Document)
         for content in blocks
         if not isinstance(content, str)
         for block in content
@@ -158,36 +140,36 @@ def _has_documents(messages: Sequence[Message]) -> bool:
 class _Writer(FieldWriter):
     """Encode a conversation, and collect its documents."""
 
-    def __init__(self, request: Request, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+    def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
         self.omits_media = False
         self.documents: list[dict[str, Any]] = []
 
     # --- messages of users and tools
 
-    def user(self, message: User, path: str) -> None:
+    def user(self, message: m.User, path: str) -> None:
         content: Any = message.content
         if not isinstance(content, str):
             content = [part for part in self.parts(content, path) if part is not None] or ""
         self.written.append({"role": "user", "content": content})
 
-    def part(self, block: UserBlock, path: str) -> dict[str, Any] | None:
-        if isinstance(block, Text):
+    def part(self, block: m.UserBlock, path: str) -> dict[str, Any] | None:
+        if isinstance(block, m.Text):
             return {"type": "text", "text": block.text}
-        if isinstance(block, Image):
+        if isinstance(block, m.Image):
             detail = {} if block.detail is None else {"detail": block.detail}
             return {"type": "image_url", "image_url": {"url": media_url(block), **detail}}
-        if isinstance(block, Audio):
+        if isinstance(block, m.Audio):
             refuse_audio(block, path)
         self.documents.append(_write_document(block, len(self.documents), path))
         self.notes.rewrite(path, "document_moved", "sent among the documents of the request")
         return None
 
-    def check_medium(self, block: Image | Document | Audio, path: str) -> None:
-        if self.quirks.result_media != "after" or not isinstance(block, Image):
+    def check_medium(self, block: m.Image | m.Document | m.Audio, path: str) -> None:
+        if self.quirks.result_media != "after" or not isinstance(block, m.Image):
             raise UnsupportedContentError(f"{path}: this wire takes text only in a tool's result")
 
-    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+    def result(self, message: m.ToolResult, sent: str, at: int, path: str) -> None:
         content: Any = message.content
         if not isinstance(content, str):
             texts = self.result_texts(content, path)
@@ -196,10 +178,10 @@ class _Writer(FieldWriter):
 
     # --- messages of the model
 
-    def text(self, block: Text, path: str) -> Any:
+    def text(self, block: m.Text, path: str) -> Any:
         return ("content", {"type": "text", "text": block.text}) if block.text else None
 
-    def thinking(self, block: Thinking, path: str) -> Any:
+    def thinking(self, block: m.Thinking, path: str) -> Any:
         state = block.continuity
         if state is not None and not state.replayable:
             return self.drop(block, path)
@@ -209,11 +191,11 @@ class _Writer(FieldWriter):
             return self.drop(block, path, "this model is known not to reason")
         return "content", {"type": "thinking", "thinking": block.text}
 
-    def call(self, block: ToolCall, sent: str, path: str) -> tuple[str, Any]:
+    def call(self, block: m.ToolCall, sent: str, path: str) -> tuple[str, Any]:
         function = {"name": block.name, "arguments": json_text(block.arguments)}
         return "tool_calls", {"id": sent, "type": "function", "function": function}
 
-    def note_state(self, block: AssistantBlock, path: str) -> None:
+    def note_state(self, block: m.AssistantBlock, path: str) -> None:
         # The state of a tool plan only records that the text arrived in ``tool_plan``.
         if not isinstance(block, self.with_state):
             return
@@ -221,13 +203,13 @@ class _Writer(FieldWriter):
             why = "opaque state of another issuer is not sent"
             self.notes.drop(f"{path}.continuity", "continuity_dropped", why)
 
-    def _own_state(self, block: AssistantBlock) -> Any:
+    def _own_state(self, block: m.AssistantBlock) -> Any:
         state = block.continuity
         return state.opaque if state is not None and is_ours(state, self.home) else None
 
-    def _citations(self, block: AssistantBlock) -> list[Any] | None:
+    def _citations(self, block: m.AssistantBlock) -> list[Any] | None:
         """Return the citations of a text, which are sent back to their issuer."""
-        own = self._own_state(block) if isinstance(block, Text) else None
+        own = self._own_state(block) if isinstance(block, m.Text) else None
         cited = own.get("citations") if isinstance(own, dict) else None
         return cited if isinstance(cited, list) else None
 
@@ -248,8 +230,8 @@ the field ``tool_plan``.
 """
 
 
-def _write_document(block: Document, count: int, path: str) -> dict[str, Any]:
-    if not isinstance(block.source, Inline) or not (block.media_type or "").startswith("text/"):
+def _write_document(block: m.Document, count: int, path: str) -> dict[str, Any]:
+    if not isinstance(block.source, m.Inline) or not (block.media_type or "").startswith("text/"):
         raise UnsupportedContentError(
             f"{path}: this wire takes documents of text inline, not {quote(_kind_of(block))}"
         )
@@ -263,5 +245,5 @@ def _write_document(block: Document, count: int, path: str) -> dict[str, Any]:
     return {"id": f"doc_{count}", "data": {**titled, "text": text}}
 
 
-def _kind_of(block: Document) -> str:
+def _kind_of(block: m.Document) -> str:
     return block.media_type or "one of an unknown type"

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ... import events as ev
 from ...errors import MalformedToolCallError, ProviderError
-from ...events import (
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-)
 from ...messages import (
     Audio,
     Image,
@@ -48,35 +39,35 @@ class _StreamEncoder(ReplyEncoder):
         self._open = ""  # the type of the open content
         self._calls = -1  # the index of the last call
 
-    def begin(self, event: MessageStart) -> bytes:
+    def begin(self, event: ev.MessageStart) -> bytes:
         fields = {"content": [], "tool_plan": "", "tool_calls": [], "citations": []}
         message = {"role": "assistant", **fields}
         return named_frame(
             {"id": event.message_id, "type": "message-start", "delta": {"message": message}}
         )
 
-    def text(self, event: TextDelta) -> bytes:
+    def text(self, event: ev.TextDelta) -> bytes:
         return self._turn("text") + self.write_text(event) if event.text else b""
 
-    def thinking(self, event: ThinkingDelta) -> bytes:
+    def thinking(self, event: ev.ThinkingDelta) -> bytes:
         if not event.text:
             return b""
         opened = self._turn("thinking")
         return opened + _content("content-delta", self._index, thinking=event.text)
 
-    def call_start(self, event: ToolUseStart) -> bytes:
+    def call_start(self, event: ev.ToolUseStart) -> bytes:
         self._calls += 1
         function = {"name": event.tool_name, "arguments": ""}
         record = {"id": event.tool_use_id, "type": "function", "function": function}
         return self._turn("") + self._call("tool-call-start", record)
 
-    def call_input(self, event: ToolUseInputDelta) -> bytes:
+    def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
         return self._call("tool-call-delta", {"function": {"arguments": event.partial_json}})
 
-    def call_end(self, event: ToolUseEnd) -> bytes:
+    def call_end(self, event: ev.ToolUseEnd) -> bytes:
         return named_frame({"type": "tool-call-end", "index": self._calls})
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         spoken = b"".join(
             [
                 self._add_text(block)
@@ -93,7 +84,7 @@ class _StreamEncoder(ReplyEncoder):
         return spoken + cited + closed + end
 
     def write_error(self, error: ProviderError) -> bytes:
-        usage = self.complete.usage if self.complete is not None else Usage()
+        usage = self.complete.usage if self.complete is not None else ev.Usage()
         kind = _MALFORMED if isinstance(error, MalformedToolCallError) else str(status_of(error))
         end = {
             "usage": _write_usage(usage),
@@ -143,7 +134,7 @@ def _end(**delta: Any) -> bytes:
     return named_frame({"type": "message-end", "delta": delta}) + b"data: [DONE]\n\n"
 
 
-def _citations_of(complete: MessageComplete) -> list[Any]:
+def _citations_of(complete: ev.MessageComplete) -> list[Any]:
     """Return the citations in a complete reply, if they come from this wire."""
     texts = [block for block in complete.final_content if isinstance(block, Text)]
     return [each for text in texts for each in own_fields(text, "cohere").get("citations", ())]
@@ -152,7 +143,7 @@ def _citations_of(complete: MessageComplete) -> list[Any]:
 class _BodyEncoder(BodyEncoder):
     wire = "cohere"
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         content: list[dict[str, Any]] = []
         for block in complete.final_content:
             if isinstance(block, Text):
@@ -175,7 +166,7 @@ class _BodyEncoder(BodyEncoder):
         return encode_json(body)
 
 
-def _write_usage(usage: Usage) -> dict[str, Any]:
+def _write_usage(usage: ev.Usage) -> dict[str, Any]:
     tokens = known(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,

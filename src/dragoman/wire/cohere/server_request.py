@@ -4,25 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import messages as m
 from ...events import read_object
-from ...messages import (
-    Assistant,
-    AssistantBlock,
-    Continuity,
-    Image,
-    Issuer,
-    Message,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
-    User,
-    UserBlock,
-)
 from ...validate import parse_tools
 from ..fields import open_body, read_body, read_media_url, read_stops
 from ..losses import FieldTable, Record, Rule
@@ -67,7 +50,7 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     tools = parse_tools(fields.inners("tools"))
     choice = _read_choice(fields)
     schema = _read_format(fields)
-    config = RuntimeConfig(
+    config = m.RuntimeConfig(
         fields.number("temperature"),
         fields.whole("max_tokens"),
         fields.number("p"),
@@ -77,11 +60,11 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
         read_stops(fields, "stop_sequences"),
         _read_thinking(fields),
     )
-    request = Request(messages, tools, config, schema, choice, model, stream=stream)
+    request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
     return gather(request, fields.losses)
 
 
-def _read_choice(fields: Record) -> ToolChoice | None:
+def _read_choice(fields: Record) -> m.ToolChoice | None:
     choice = fields.choice("tool_choice", ("REQUIRED", "NONE"))
     if choice is None:
         return None
@@ -113,49 +96,49 @@ def _read_thinking(fields: Record) -> Any:
     return "medium" if budget is None else budget
 
 
-def _read_message(fields: Record) -> Message:
+def _read_message(fields: Record) -> m.Message:
     role = fields.need_text("role")
-    message: Message
+    message: m.Message
     if role == "system":
-        message = System("\n\n".join([part.text for part in _read_texts(fields)]))
+        message = m.System("\n\n".join([part.text for part in _read_texts(fields)]))
     elif role == "user":
-        message = User(_read_content(fields))
+        message = m.User(_read_content(fields))
     elif role == "assistant":
-        message = Assistant(_read_blocks(fields))
+        message = m.Assistant(_read_blocks(fields))
     elif role == "tool":
-        message = ToolResult(fields.need_text("tool_call_id"), _read_content(fields))
+        message = m.ToolResult(fields.need_text("tool_call_id"), _read_content(fields))
     else:
         fields.refuse("role", "must be system, user, assistant or tool")
     fields.done()
     return message
 
 
-def _read_texts(fields: Record) -> list[Text]:
+def _read_texts(fields: Record) -> list[m.Text]:
     if isinstance(content := fields.take("content"), str):
-        return [Text(content)]
-    return [Text(part.need_text("text")) for part in fields.inners("content")]
+        return [m.Text(content)]
+    return [m.Text(part.need_text("text")) for part in fields.inners("content")]
 
 
-def _read_content(fields: Record) -> str | tuple[UserBlock, ...]:
+def _read_content(fields: Record) -> str | tuple[m.UserBlock, ...]:
     if isinstance(content := fields.take("content"), str):
         return content
     return tuple([_read_part(part) for part in fields.inners("content", required=True)])
 
 
-def _read_part(part: Record) -> UserBlock:
+def _read_part(part: Record) -> m.UserBlock:
     kind = part.need_text("type")
-    block: UserBlock
+    block: m.UserBlock
     if kind == "text":
-        block = Text(part.need_text("text"))
+        block = m.Text(part.need_text("text"))
     elif kind == "image_url":
         inner = part.need_inner("image_url")
         source, media_type = read_media_url(inner.need_text("url"))
-        block = Image(source, media_type, inner.choice("detail", ("auto", "low", "high")))
+        block = m.Image(source, media_type, inner.choice("detail", ("auto", "low", "high")))
         inner.done()
     elif kind == "document":
         inner = part.need_inner("document")
         data, _ = inner.take("data"), inner.take("id")
-        block = Text(data if isinstance(data, str) else encode_json(data).decode())
+        block = m.Text(data if isinstance(data, str) else encode_json(data).decode())
         inner.done()
     else:
         part.refuse("type", "must be text, image_url or document")
@@ -163,37 +146,37 @@ def _read_part(part: Record) -> UserBlock:
     return block
 
 
-def _read_blocks(fields: Record) -> list[AssistantBlock]:
+def _read_blocks(fields: Record) -> list[m.AssistantBlock]:
     plan, citations = fields.text("tool_plan"), fields.items("citations")
-    blocks: list[AssistantBlock] = (
-        [Thinking(plan, Continuity(None, PLAN, Issuer("cohere")))] if plan else []
+    blocks: list[m.AssistantBlock] = (
+        [m.Thinking(plan, m.Continuity(None, PLAN, m.Issuer("cohere")))] if plan else []
     )
     content = fields.take("content")
     if isinstance(content, str):
-        blocks += [Text(content)] if content else []
+        blocks += [m.Text(content)] if content else []
     elif content is not None:
         blocks += [_read_spoken(part) for part in fields.inners("content")]
-    if citations and any(isinstance(block, Text) for block in blocks):
-        last = max(at for at, block in enumerate(blocks) if isinstance(block, Text))
-        state = Continuity(None, {"citations": list(citations)}, Issuer("cohere"))
+    if citations and any(isinstance(block, m.Text) for block in blocks):
+        last = max(at for at, block in enumerate(blocks) if isinstance(block, m.Text))
+        state = m.Continuity(None, {"citations": list(citations)}, m.Issuer("cohere"))
         text = blocks[last]
-        assert isinstance(text, Text)
-        blocks[last] = Text(text.text, state)
+        assert isinstance(text, m.Text)
+        blocks[last] = m.Text(text.text, state)
     return [*blocks, *[_read_call(call) for call in fields.inners("tool_calls")]]
 
 
-def _read_spoken(part: Record) -> AssistantBlock:
+def _read_spoken(part: Record) -> m.AssistantBlock:
     kind = part.choice("type", ("text", "thinking"))
     block = (
-        Thinking(part.need_text("thinking"))
+        m.Thinking(part.need_text("thinking"))
         if kind == "thinking"
-        else Text(part.need_text("text"))
+        else m.Text(part.need_text("text"))
     )
     part.done()
     return block
 
 
-def _read_call(fields: Record) -> ToolCall:
+def _read_call(fields: Record) -> m.ToolCall:
     call_id, inner = fields.need_text("id"), fields.need_inner("function")
     fields.take("type")
     name, text = inner.need_text("name"), inner.text("arguments")
@@ -202,4 +185,4 @@ def _read_call(fields: Record) -> ToolCall:
         inner.refuse("arguments", "must be the JSON of an object")
     inner.done()
     fields.done()
-    return ToolCall(call_id, name, arguments)
+    return m.ToolCall(call_id, name, arguments)

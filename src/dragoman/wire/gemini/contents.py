@@ -10,23 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ... import messages as m
 from ...errors import UnsupportedContentError
-from ...messages import (
-    Audio,
-    Continuity,
-    Document,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    Request,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    User,
-    UserBlock,
-)
 from ...validate.data_url import read_data_url
 from ..codec import Notes
 from ..continuity import drop_state, is_ours, is_welcome
@@ -48,23 +33,23 @@ class ContentWriter(PairedWriter):
     orphan_code = "result_dropped"
     no_place = "only the model that made it takes it back"
 
-    def __init__(self, request: Request, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+    def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
         self._ids = IdMap(quirks.id_rule, self.messages)
         # the calls of the message that is being written, with the index of their results
-        self._calls: list[tuple[int, ToolCall]] = []
+        self._calls: list[tuple[int, m.ToolCall]] = []
         # maps the index of a result to its call, the parts of its turn and the place among them
-        self._slots: dict[int, tuple[ToolCall, list[Any], int]] = {}
+        self._slots: dict[int, tuple[m.ToolCall, list[Any], int]] = {}
 
     # --- messages of the user
 
-    def user(self, message: User, path: str) -> None:
+    def user(self, message: m.User, path: str) -> None:
         content = message.content
         parts = [{"text": content}] if isinstance(content, str) else self.parts(content, path)
         self.written.append({"role": "user", "parts": parts})
 
-    def part(self, block: UserBlock, path: str) -> dict[str, Any]:
-        if isinstance(block, Text):
+    def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
+        if isinstance(block, m.Text):
             return {"text": block.text}
         return _write_media(block, path, self.notes)
 
@@ -84,44 +69,44 @@ class ContentWriter(PairedWriter):
                     self.notes.rewrite(f"messages[{result}]", "result_moved", why)
         return True
 
-    def text(self, block: Text, path: str) -> Any:
+    def text(self, block: m.Text, path: str) -> Any:
         signature = self._signature(block.continuity, path)
         return {"text": block.text, **signature} if block.text or signature else None
 
-    def thinking(self, block: Thinking, path: str) -> Any:
+    def thinking(self, block: m.Thinking, path: str) -> Any:
         if not is_ours(block.continuity, self.home):
             return self.drop(block, path)
         return {"text": block.text, "thought": True, **self._signature(block.continuity, path)}
 
-    def opaque(self, block: Opaque, path: str) -> Any:
+    def opaque(self, block: m.Opaque, path: str) -> Any:
         if not is_ours(block.continuity, self.home):
             return self.drop(block, path)
         return ordered_json(block.data)
 
-    def picture(self, block: Image, path: str) -> Any:
+    def picture(self, block: m.Image, path: str) -> Any:
         if not is_ours(block.continuity, self.home):
             return self.drop(block, path)
         return ordered_json(write_picture(block))
 
-    def audio(self, block: Audio, path: str) -> dict[str, Any]:
+    def audio(self, block: m.Audio, path: str) -> dict[str, Any]:
         medium = _write_media(block, path, self.notes)
         return {**medium, **self._signature(block.continuity, path)}
 
-    def id_of_result(self, message: ToolResult, at: int) -> str | None:
+    def id_of_result(self, message: m.ToolResult, at: int) -> str | None:
         return message.tool_call_id if at in self._slots else None
 
-    def id_of_call(self, block: ToolCall, at: int, index: int) -> str | None:
+    def id_of_call(self, block: m.ToolCall, at: int, index: int) -> str | None:
         result = self.pairs.results.get(Call(at, index))
         if result is None:
             return None
         self._calls.append((result, block))
         return self._ids[block.id]
 
-    def call(self, block: ToolCall, sent: str, path: str) -> dict[str, Any]:
+    def call(self, block: m.ToolCall, sent: str, path: str) -> dict[str, Any]:
         inner = {**self._id_of(block), "name": block.name, "args": ordered_json(block.arguments)}
         return {"functionCall": inner, **self._signature(block.continuity, path)}
 
-    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+    def result(self, message: m.ToolResult, sent: str, at: int, path: str) -> None:
         call, results, place = self._slots[at]
         response = {"error" if message.is_error else "result": message.text}
         inner: dict[str, Any] = {**self._id_of(call), "name": call.name, "response": response}
@@ -129,20 +114,20 @@ class ContentWriter(PairedWriter):
             media = [
                 self.part(block, f"{path}.content[{index}]")
                 for index, block in enumerate(message.content)
-                if not isinstance(block, Text)
+                if not isinstance(block, m.Text)
             ]
             if media:  # Gemini 3 accepts media in a function response; older models answer 400
                 inner["parts"] = media
         results[place] = {"functionResponse": inner}
 
-    def _id_of(self, call: ToolCall) -> dict[str, str]:
+    def _id_of(self, call: m.ToolCall) -> dict[str, str]:
         if not self.quirks.call_ids or _MINTED.fullmatch(call.id):
             return {}
         return {"id": self._ids[call.id]}
 
     # --- opaque state
 
-    def _signature(self, state: Continuity | None, where: str) -> dict[str, str]:
+    def _signature(self, state: m.Continuity | None, where: str) -> dict[str, str]:
         """Return the signature of a block, if it may be sent back.
 
         A signature whose issuer is unknown may be sent back.
@@ -187,13 +172,13 @@ _SUFFIXES = {
 }
 
 
-def _write_media(block: Image | Document | Audio, path: str, notes: Notes) -> dict[str, Any]:
-    if isinstance(block, Image):
+def _write_media(block: m.Image | m.Document | m.Audio, path: str, notes: Notes) -> dict[str, Any]:
+    if isinstance(block, m.Image):
         if block.detail is not None:
             notes.drop(f"{path}.detail", "detail_dropped", "this wire has no place for it")
-    elif isinstance(block, Document) and block.name is not None:
+    elif isinstance(block, m.Document) and block.name is not None:
         notes.drop(f"{path}.name", "name_dropped", "this wire has no place for it")
-    if isinstance(block.source, Inline):
+    if isinstance(block.source, m.Inline):
         return _inline(block.media_type, block.source.base64_data, path)
     url = block.source.url
     if url[:5].lower() == "data:":

@@ -10,20 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ... import messages as m
 from ...errors import InvalidResponseError
 from ...events import LAST, Assembler, FinishReason, Usage, read_json
-from ...messages import (
-    Audio,
-    Continuity,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    Request,
-    Text,
-    Thinking,
-    ToolCall,
-)
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
@@ -156,8 +145,8 @@ _TEXTUAL = frozenset({"text", "thought", "thoughtSignature"})
 
 
 def read_medium(
-    part: dict[str, Any], signature: str | None, issuer: Issuer | None = None
-) -> Audio | Image | None:
+    part: dict[str, Any], signature: str | None, issuer: m.Issuer | None = None
+) -> m.Audio | m.Image | None:
     """Return the audio or image of a part, or ``None`` for any other kind of part."""
     data = part.get("inlineData")
     if not isinstance(data, dict) or not isinstance(kind := data.get("mimeType"), str):
@@ -165,15 +154,17 @@ def read_medium(
     if not isinstance(data.get("data"), str) or not data["data"]:
         return None
     if kind.startswith("image/"):
-        return Image(
-            Inline(data["data"]), kind, continuity=Continuity(signature, _own_fields(part), issuer)
+        return m.Image(
+            m.Inline(data["data"]),
+            kind,
+            continuity=m.Continuity(signature, _own_fields(part), issuer),
         )
     if not kind.startswith("audio/"):
         return None
-    return Audio(
-        Inline(data["data"]),
+    return m.Audio(
+        m.Inline(data["data"]),
         kind,
-        continuity=None if signature is None else Continuity(signature, issuer=issuer),
+        continuity=None if signature is None else m.Continuity(signature, issuer=issuer),
     )
 
 
@@ -195,11 +186,11 @@ def _own_fields(part: dict[str, Any]) -> dict[str, Any] | None:
     return {**own, **({"inlineData": inner} if inner else {})} or None
 
 
-def write_picture(block: Image) -> dict[str, Any]:
+def write_picture(block: m.Image) -> dict[str, Any]:
     """Return the original part of an image that was generated on this wire."""
-    state = block.continuity or Continuity()
+    state = block.continuity or m.Continuity()
     rest = state.opaque if isinstance(state.opaque, dict) else {}
-    data = block.source.base64_data if isinstance(block.source, Inline) else ""
+    data = block.source.base64_data if isinstance(block.source, m.Inline) else ""
     signed = {"thoughtSignature": state.signature} if state.signature else {}
     inline = {**rest.get("inlineData", {}), "mimeType": block.media_type, "data": data}
     return {**rest, "inlineData": inline, **signed}
@@ -218,7 +209,7 @@ class GeminiDecoder(Decoder):
 
     finish_words = READ["gemini"]
 
-    def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
+    def __init__(self, request: m.Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._usage: dict[str, Any] | None = None
         self._finish_raw: str | None = None
@@ -347,7 +338,7 @@ class GeminiDecoder(Decoder):
             self._in_thought = False
             # Server-side code execution and unknown parts become opaque blocks, which are sent
             # back to their issuer.
-            self.out.whole(read_medium(part, signature) or Opaque(part))
+            self.out.whole(read_medium(part, signature) or m.Opaque(part))
         elif part.get("thought") is True:
             self._add_thought(text, signature)
         else:
@@ -362,21 +353,21 @@ class GeminiDecoder(Decoder):
         # becomes a separate block.
         self.out.block_end()
         self.out.text(text)
-        self.out.attach(Text, signature)
+        self.out.attach(m.Text, signature)
         self.out.block_end()
 
     def _add_thought(self, text: str, signature: str | None) -> None:
         if signature is not None:
             self.out.block_end()
             self.out.thinking(text)
-            self.out.attach(Thinking, signature)
+            self.out.attach(m.Thinking, signature)
             self.out.block_end()
             self._in_thought = False
         else:
             self.out.thinking(text)
             if not self._in_thought:
                 # Without a signature, the opaque state of the block contains only the issuer.
-                self.out.attach(Thinking)
+                self.out.attach(m.Thinking)
             self._in_thought = True
 
     # --- tool calls: complete in one part, or continued in parts without a name
@@ -401,7 +392,7 @@ class GeminiDecoder(Decoder):
             self._continue_call(self._call, call, signature)
             return
         if signature is not None:
-            self.out.attach(ToolCall, signature, key=key)
+            self.out.attach(m.ToolCall, signature, key=key)
         if arguments is None:
             self._empty = key
             return
@@ -418,7 +409,7 @@ class GeminiDecoder(Decoder):
         self, opened: _OpenCall, call: dict[str, Any], signature: str | None
     ) -> None:
         if signature is not None:
-            self.out.attach(ToolCall, signature, key=opened.key)
+            self.out.attach(m.ToolCall, signature, key=opened.key)
         pieces = call.get("partialArgs")
         for piece in pieces if isinstance(pieces, list) else ():
             opened.arguments.add(piece)
@@ -444,7 +435,7 @@ class GeminiDecoder(Decoder):
         else:
             self._close_empty()
         if self._sources:
-            self.out.attach(Text, opaque=self._sources, key=LAST)
+            self.out.attach(m.Text, opaque=self._sources, key=LAST)
         if self._finish_raw is None and self._blocked is not None:
             self.out.finish("content_filter", self._blocked)
         else:

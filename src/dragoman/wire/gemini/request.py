@@ -8,16 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from ... import messages as m
 from ...errors import InvalidRequestError
-from ...messages import (
-    ForceTool,
-    Issuer,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    Tool,
-    ToolChoice,
-)
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..extras import note_raw_only
@@ -57,8 +49,8 @@ _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 
 
 def write_request(
-    request: Request,
-    home: Issuer,
+    request: m.Request,
+    home: m.Issuer,
     quirks: Quirks,
     path: Literal["native", "prompt"] | None,
     notes: Notes,
@@ -88,7 +80,7 @@ def write_request(
     return body
 
 
-def _write_cache(body: dict[str, Any], request: Request, notes: Notes) -> None:
+def _write_cache(body: dict[str, Any], request: m.Request, notes: Notes) -> None:
     """Write the handle of cached contents, if the call has one.
 
     Cached contents include a system prompt and tools. The server rejects a request that refers to
@@ -150,7 +142,7 @@ def _join(ours: Any, theirs: Any, name: str, depth: int) -> None:
             ours[part] = ordered_json(value)
 
 
-def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"]:
+def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "prompt"]:
     """Return how the response schema is requested: in the wire's own field, or in the prompt."""
     in_words = quirks.structured == "prompt" or (
         request.tools and quirks.structured_with_tools == "prompt"
@@ -159,8 +151,8 @@ def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prom
 
 
 def _write_config(
-    config: RuntimeConfig,
-    home: Issuer,
+    config: m.RuntimeConfig,
+    home: m.Issuer,
     quirks: Quirks,
     schema: Mapping[str, Any] | None,
     notes: Notes,
@@ -186,7 +178,7 @@ def _write_config(
 
 
 def _write_reasoning(
-    config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
+    config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks, notes: Notes
 ) -> dict[str, Any]:
     reasoning = config.reasoning
     if reasoning in quirks.effort_budgets:
@@ -196,7 +188,7 @@ def _write_reasoning(
     return reasoning_fields(config, quirks.reasoning, home, notes) or {}
 
 
-def _write_tools(request: Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:
+def _write_tools(request: m.Request, quirks: Quirks, notes: Notes) -> dict[str, Any]:
     """Return the fields for the tools and the tool choice. Without tools, return no fields."""
     if not request.tools:
         if request.tool_choice is not None:
@@ -223,12 +215,12 @@ _SERVER_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _write_server_tool(tool: ServerTool) -> dict[str, Any]:
+def _write_server_tool(tool: m.ServerTool) -> dict[str, Any]:
     name, fields = _SERVER_TOOLS.get(tool.name, (tool.name, {}))
     return {name: ordered_json({**fields, **tool.options})}
 
 
-def _declare(tools: Sequence[Tool], quirks: Quirks, notes: Notes) -> list[dict[str, Any]]:
+def _declare(tools: Sequence[m.Tool], quirks: Quirks, notes: Notes) -> list[dict[str, Any]]:
     declared = []
     for at, tool in enumerate(tools):
         entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
@@ -245,8 +237,8 @@ def _declare(tools: Sequence[Tool], quirks: Quirks, notes: Notes) -> list[dict[s
     return declared
 
 
-def _write_choice(choice: ToolChoice) -> dict[str, Any]:
-    if isinstance(choice, ForceTool):
+def _write_choice(choice: m.ToolChoice) -> dict[str, Any]:
+    if isinstance(choice, m.ForceTool):
         return {"mode": "ANY", "allowedFunctionNames": [choice.name]}
     return {"mode": _MODES[choice]}
 

@@ -6,27 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
+from ... import events as ev
+from ... import messages as m
 from ...errors import ProviderError
-from ...events import (
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    Usage,
-)
-from ...messages import (
-    AssistantBlock,
-    Audio,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    Text,
-    Thinking,
-    ToolCall,
-    Url,
-)
 from ..losses import FieldTable
 from ..media import describe_picture
 from ..seal import is_from, seal
@@ -51,10 +33,10 @@ from .server_request import TABLE, read_request, unwrap_count
 class _Encoder(ReplyEncoder):
     wire = "gemini"
 
-    def hides_call(self, complete: MessageComplete) -> bool:
+    def hides_call(self, complete: ev.MessageComplete) -> bool:
         return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
 
-    def finish_word(self, complete: MessageComplete) -> str:
+    def finish_word(self, complete: ev.MessageComplete) -> str:
         called = complete.finish_reason == "tool_calls"
         return "STOP" if called else super().finish_word(complete)
 
@@ -74,20 +56,20 @@ class _Encoder(ReplyEncoder):
 
 
 class _StreamEncoder(_Encoder):
-    def begin(self, event: MessageStart) -> bytes:
+    def begin(self, event: ev.MessageStart) -> bytes:
         # Nothing is sent before the first part, because clients create an empty block for an empty
         # chunk.
         self.frame_text(data_frame(self.chunk([{"text": "\0"}])))
         return b""
 
-    def text(self, event: TextDelta) -> bytes:
+    def text(self, event: ev.TextDelta) -> bytes:
         return self.write_text(event) if event.text else b""
 
-    def thinking(self, event: ThinkingDelta) -> bytes:
+    def thinking(self, event: ev.ThinkingDelta) -> bytes:
         part = _write_thought(event.text, event.signature, self.asked.issuer)
         return data_frame(self.chunk([part])) if part is not None else b""
 
-    def call_end(self, event: ToolUseEnd) -> bytes:
+    def call_end(self, event: ev.ToolUseEnd) -> bytes:
         # A call is sent when it is complete, because its input is an object on this wire.
         is_cut = event.intent is None and event.problem not in (
             "unknown_tool",
@@ -98,10 +80,12 @@ class _StreamEncoder(_Encoder):
         )
         return data_frame(self.chunk([call]))
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         # Media and opaque parts are known only at the end of the message.
         own = [
-            block for block in complete.final_content if isinstance(block, Opaque | Audio | Image)
+            block
+            for block in complete.final_content
+            if isinstance(block, m.Opaque | m.Audio | m.Image)
         ]
         parts = [part for block in own if (part := _write_part(block)) is not None]
         return data_frame(self.chunk(parts, self.finish_word(complete)))
@@ -117,33 +101,33 @@ class _StreamEncoder(_Encoder):
 
 
 class _BodyEncoder(_Encoder, BodyEncoder):
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         blocks = complete.final_content
         parts = [part for block in blocks if (part := _write_part(block)) is not None]
         return encode_json(self.chunk(parts, self.finish_word(complete)))
 
 
-def _write_part(block: AssistantBlock) -> dict[str, Any] | None:
-    if isinstance(block, Text):
+def _write_part(block: m.AssistantBlock) -> dict[str, Any] | None:
+    if isinstance(block, m.Text):
         return {"text": block.text} if block.text else None
-    if isinstance(block, Thinking):
+    if isinstance(block, m.Thinking):
         state = block.continuity
         if state is None:
             return _write_thought(block.text, None, None)
         return _write_thought(block.text, state.signature, state.issuer)
-    if isinstance(block, ToolCall):
+    if isinstance(block, m.ToolCall):
         return _write_call(block.id, block.name, block.arguments)
-    if isinstance(block, Opaque) and isinstance(block.data, dict) and is_from(block, "gemini"):
+    if isinstance(block, m.Opaque) and isinstance(block.data, dict) and is_from(block, "gemini"):
         return block.data
-    if isinstance(block, Image):
+    if isinstance(block, m.Image):
         return _write_picture(block)
-    if isinstance(block, Audio) and isinstance(block.source, Inline):
+    if isinstance(block, m.Audio) and isinstance(block.source, m.Inline):
         return {"inlineData": {"mimeType": block.media_type, "data": block.source.base64_data}}
     return None
 
 
-def _write_picture(block: Image) -> dict[str, Any]:
-    if isinstance(block.source, Url):
+def _write_picture(block: m.Image) -> dict[str, Any]:
+    if isinstance(block.source, m.Url):
         return {"text": describe_picture(block)}
     state = block.continuity
     if state is None or state.issuer is None or is_from(block, "gemini"):
@@ -154,7 +138,7 @@ def _write_picture(block: Image) -> dict[str, Any]:
 
 
 def _write_thought(
-    text: str, signature: str | None, issuer: Issuer | None
+    text: str, signature: str | None, issuer: m.Issuer | None
 ) -> dict[str, Any] | None:
     if not text and signature is None:
         return None
@@ -170,7 +154,7 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
     return {"functionCall": {**call, "args": arguments}}
 
 
-def _write_usage(usage: Usage) -> dict[str, Any]:
+def _write_usage(usage: ev.Usage) -> dict[str, Any]:
     """Return the token counts. This wire counts thoughts separately from the answer."""
     thoughts, made = usage.reasoning_tokens, usage.output_tokens
     return known(

@@ -10,34 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+from ... import messages as m
 from ...errors import InvalidRequestError
-from ...messages import (
-    EFFORTS,
-    Assistant,
-    AssistantBlock,
-    Audio,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    PromptCache,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-)
 from ..fields import open_body, read_body, read_stops
 from ..json import json_text
 from ..losses import NOTHING, FieldTable, OfferedTool, Record, Rule, is_among, merge
@@ -48,10 +22,10 @@ from .names import to_camel, to_standard_base64
 from .reply import read_medium
 from .request import SETTINGS
 
-_ISSUER = Issuer("gemini")
+_ISSUER = m.Issuer("gemini")
 # The verb in the path decides whether the reply is streamed.
 _VERBS = {"generateContent": False, "streamGenerateContent": True, "countTokens": False}
-_MODES: dict[str, ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
+_MODES: dict[str, m.ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
 # Other wires have no mode for validated calls and need none: calls are always validated.
 _USUAL_MODES = ("VALIDATED", "MODE_UNSPECIFIED")
 _READ = Rule("read")
@@ -174,7 +148,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     messages = [*_read_system(fields), *_Reader().read(fields)]
     tools, choice = _read_tools(fields)
     config, schema = _read_config(fields)
-    request = Request(messages, tools, config, schema, choice, model, stream=_VERBS[verb])
+    request = m.Request(messages, tools, config, schema, choice, model, stream=_VERBS[verb])
     return gather(request, fields.losses)
 
 
@@ -191,12 +165,12 @@ def unwrap_count(body: Mapping[str, Any]) -> Mapping[str, Any]:
 # --- reading settings of clients ---------------------------------------------------------------
 
 
-def _read_config(fields: _Record) -> tuple[RuntimeConfig, dict[str, Any] | None]:
+def _read_config(fields: _Record) -> tuple[m.RuntimeConfig, dict[str, Any] | None]:
     inner = fields.inner(_CONFIG) or fields.enter(_CONFIG, {})
     inner.sort(TABLE.inner[_CONFIG], ("thinkingConfig", "responseSchema"))
     _read_thinking(inner)
     handle = fields.data.get("cachedContent")
-    config = RuntimeConfig(
+    config = m.RuntimeConfig(
         inner.number("temperature"),
         inner.whole("maxOutputTokens"),
         inner.number("topP"),
@@ -204,7 +178,7 @@ def _read_config(fields: _Record) -> tuple[RuntimeConfig, dict[str, Any] | None]
         inner.number("frequencyPenalty"),
         inner.number("presencePenalty"),
         read_stops(inner, "stopSequences"),
-        cache=PromptCache(auto=False, handle=handle) if isinstance(handle, str) else None,
+        cache=m.PromptCache(auto=False, handle=handle) if isinstance(handle, str) else None,
     )
     return config, _read_format(inner)
 
@@ -224,7 +198,7 @@ def _read_thinking(inner: _Record) -> None:
     extra = {_CONFIG: {name: rest}} if rest else {}
     if type(budget) is int and budget >= 0:
         losses.wish("reasoning", budget or "none", own, extra=extra)
-    elif isinstance(level, str) and level.lower() in EFFORTS:
+    elif isinstance(level, str) and level.lower() in m.EFFORTS:
         losses.wish("reasoning", level.lower(), own, extra=extra)
     else:
         losses.wish("reasoning", None, own)
@@ -277,8 +251,8 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 # --- reading tools of clients ------------------------------------------------------------------
 
 
-def _read_tools(fields: _Record) -> tuple[list[Tool], ToolChoice | None]:
-    tools: list[Tool] = []
+def _read_tools(fields: _Record) -> tuple[list[m.Tool], m.ToolChoice | None]:
+    tools: list[m.Tool] = []
     offered: list[tuple[str, OfferedTool]] = []
     for record in fields.inners("tools"):
         tools += [_read_tool(declared) for declared in record.inners("functionDeclarations")]
@@ -291,16 +265,16 @@ def _read_tools(fields: _Record) -> tuple[list[Tool], ToolChoice | None]:
     return _read_choice(fields, tools)
 
 
-def _read_tool(record: _Record) -> Tool:
+def _read_tool(record: _Record) -> m.Tool:
     name, described = record.need_text("name"), record.text("description") or ""
     schema = record.take("parametersJsonSchema") or record.take("parameters")
     record.take("parameters")
     record.done(_TOOL)
     if schema is None:
-        return Tool(name, described)
+        return m.Tool(name, described)
     if not isinstance(schema, dict):
         record.refuse("parameters", "must be a JSON Schema")
-    return Tool(name, described, to_json_schema(schema))
+    return m.Tool(name, described, to_json_schema(schema))
 
 
 def to_json_schema(schema: Any) -> Any:
@@ -335,7 +309,7 @@ _DIALECT: dict[str, str] = {
 }
 
 
-def _read_choice(fields: _Record, tools: list[Tool]) -> tuple[list[Tool], ToolChoice | None]:
+def _read_choice(fields: _Record, tools: list[m.Tool]) -> tuple[list[m.Tool], m.ToolChoice | None]:
     """Return the tools that the client allows, and the tool choice."""
     record = fields.inner("toolConfig")
     inner = record.inner("functionCallingConfig") if record is not None else None
@@ -354,7 +328,7 @@ def _read_choice(fields: _Record, tools: list[Tool]) -> tuple[list[Tool], ToolCh
     if not names:
         return tools, _MODES[mode]
     if mode == "ANY" and len(names) == 1:
-        return tools, ForceTool(names[0])
+        return tools, m.ForceTool(names[0])
     fields.losses.own |= {**own, "tools": fields.data.get("tools")}
     return [tool for tool in tools if tool.name in names], _MODES[mode]
 
@@ -362,10 +336,10 @@ def _read_choice(fields: _Record, tools: list[Tool]) -> tuple[list[Tool], ToolCh
 # --- reading the conversation of clients -------------------------------------------------------
 
 
-def _read_system(fields: _Record) -> list[System]:
+def _read_system(fields: _Record) -> list[m.System]:
     given = fields.take("systemInstruction")
     if isinstance(given, str):
-        return [System(given)] if given else []
+        return [m.System(given)] if given else []
     record = fields.inner("systemInstruction")
     if record is None:
         return []
@@ -376,7 +350,7 @@ def _read_system(fields: _Record) -> list[System]:
         _finish_part(inner)
     record.done()
     text = "".join(texts)
-    return [System(text)] if text else []
+    return [m.System(text)] if text else []
 
 
 class _Reader:
@@ -386,25 +360,25 @@ class _Reader:
         self._waiting: list[tuple[str, str]] = []  # the id and name of each call without a result
         self._count = 0
 
-    def read(self, fields: _Record) -> list[Message]:
-        messages: list[Message] = []
+    def read(self, fields: _Record) -> list[m.Message]:
+        messages: list[m.Message] = []
         for record in fields.elements("contents", required=True):
             if record.data.keys() == {"text"}:
-                messages.append(User(record.need_text("text")))
+                messages.append(m.User(record.need_text("text")))
                 continue
             role, parts = record.text("role") or "user", record.elements("parts", required=True)
             record.done()
             if role == "model":
-                messages.append(Assistant([self._said(part) for part in parts]))
+                messages.append(m.Assistant([self._said(part) for part in parts]))
             elif role in ("user", "function"):
                 messages += self._user(parts)
             else:
                 record.refuse("role", "must be user or model")
         return messages
 
-    def _user(self, parts: list[_Record]) -> list[Message]:
-        messages: list[Message] = []
-        words: list[UserBlock] = []
+    def _user(self, parts: list[_Record]) -> list[m.Message]:
+        messages: list[m.Message] = []
+        words: list[m.UserBlock] = []
         for record in parts:
             if "functionResponse" in record:
                 if words:
@@ -415,12 +389,12 @@ class _Reader:
                 words.append(_read_block(record))
         return [*messages, _user(words)] if words or not messages else messages
 
-    def _said(self, record: _Record) -> AssistantBlock:
+    def _said(self, record: _Record) -> m.AssistantBlock:
         signature = record.text("thoughtSignature")
         state = None
         if signature:
             made, issuer = unseal(signature, "gemini")
-            state = Continuity(made, issuer=issuer)
+            state = m.Continuity(made, issuer=issuer)
         if (call := record.inner("functionCall")) is not None:
             record.take("thought")
             record.done()
@@ -428,15 +402,15 @@ class _Reader:
         if "text" in record and not set(record.rest()) - {"text", "thought"}:
             text = record.need_text("text")
             return (
-                Thinking(text, state or Continuity(issuer=_ISSUER))
+                m.Thinking(text, state or m.Continuity(issuer=_ISSUER))
                 if record.flag("thought")
-                else Text(text, state)
+                else m.Text(text, state)
             )
-        found = Continuity(issuer=_ISSUER) if state is None else state
+        found = m.Continuity(issuer=_ISSUER) if state is None else state
         medium = read_medium(dict(record.data), found.signature or None, found.issuer)
-        return medium or Opaque(record.data, Continuity(issuer=_ISSUER))
+        return medium or m.Opaque(record.data, m.Continuity(issuer=_ISSUER))
 
-    def _call(self, call: _Record, state: Continuity | None) -> ToolCall:
+    def _call(self, call: _Record, state: m.Continuity | None) -> m.ToolCall:
         name, arguments, call_id = call.need_text("name"), call.take("args"), call.text("id")
         call.done()
         if not isinstance(arguments, dict | None):
@@ -446,9 +420,9 @@ class _Reader:
         # not send it to a provider of this wire.
         made = call_id or f"call_{self._count:026d}"
         self._waiting.append((made, name))
-        return ToolCall(made, name, arguments or {}, state)
+        return m.ToolCall(made, name, arguments or {}, state)
 
-    def _result(self, record: _Record) -> ToolResult:
+    def _result(self, record: _Record) -> m.ToolResult:
         inner = record.need_inner("functionResponse")
         _finish_part(record)
         name, given, response = inner.need_text("name"), inner.text("id"), inner.take("response")
@@ -469,8 +443,8 @@ class _Reader:
         text = _response_text(response)
         blocks = [_read_block(part) for part in media]
         if not blocks:
-            return ToolResult(match[0], text, failed)
-        return ToolResult(match[0], [*([Text(text)] if text else []), *blocks], failed)
+            return m.ToolResult(match[0], text, failed)
+        return m.ToolResult(match[0], [*([m.Text(text)] if text else []), *blocks], failed)
 
 
 def _response_text(response: Any) -> str:
@@ -486,9 +460,9 @@ def _response_text(response: Any) -> str:
     return json_text(response)
 
 
-def _user(blocks: list[UserBlock]) -> User:
+def _user(blocks: list[m.UserBlock]) -> m.User:
     only = blocks[0] if len(blocks) == 1 else None
-    return User(only.text if isinstance(only, Text) else blocks)
+    return m.User(only.text if isinstance(only, m.Text) else blocks)
 
 
 def _finish_part(record: _Record) -> None:
@@ -498,29 +472,29 @@ def _finish_part(record: _Record) -> None:
     record.done()
 
 
-def _read_block(record: _Record) -> UserBlock:
-    block: UserBlock
+def _read_block(record: _Record) -> m.UserBlock:
+    block: m.UserBlock
     if "text" in record:
-        block = Text(record.need_text("text"))
+        block = m.Text(record.need_text("text"))
     elif (data := record.inner("inlineData")) is not None:
         kind, source = (
             data.need_text("mimeType"),
-            Inline(to_standard_base64(data.need_text("data"))),
+            m.Inline(to_standard_base64(data.need_text("data"))),
         )
         data.done()
         block = _read_medium(source, kind)
     elif (file := record.inner("fileData")) is not None:
-        kind, place = file.text("mimeType") or "application/pdf", Url(file.need_text("fileUri"))
+        kind, place = file.text("mimeType") or "application/pdf", m.Url(file.need_text("fileUri"))
         file.done()
         block = _read_medium(place, kind)
     else:
         record.losses.leave(record.where, _PART, "content_dropped")
-        return Text("[content of another kind]")
+        return m.Text("[content of another kind]")
     _finish_part(record)
     return block
 
 
-def _read_medium(source: Url | Inline, kind: str) -> Image | Document | Audio:
+def _read_medium(source: m.Url | m.Inline, kind: str) -> m.Image | m.Document | m.Audio:
     if kind.startswith("image/"):
-        return Image(source, kind)
-    return Audio(source, kind) if kind.startswith("audio/") else Document(source, kind)
+        return m.Image(source, kind)
+    return m.Audio(source, kind) if kind.startswith("audio/") else m.Document(source, kind)

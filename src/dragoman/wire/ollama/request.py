@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ... import messages as m
 from ...errors import UnsupportedContentError
-from ...messages import (
-    Assistant,
-    Image,
-    Inline,
-    Issuer,
-    Request,
-    RuntimeConfig,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-    UserBlock,
-)
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..conversation import FieldWriter
@@ -42,7 +28,7 @@ _OPTIONS = {
 
 
 def write_request(
-    request: Request, home: Issuer, quirks: Quirks, path: str | None, notes: Notes
+    request: m.Request, home: m.Issuer, quirks: Quirks, path: str | None, notes: Notes
 ) -> dict[str, Any]:
     """Return the body of a request, with the messages last.
 
@@ -74,7 +60,7 @@ def write_request(
     return body
 
 
-def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
+def _write_tool(tool: m.Tool, path: str, notes: Notes) -> dict[str, Any]:
     note_strict(tool, path, notes)
     function = {
         "name": tool.name,
@@ -84,7 +70,7 @@ def _write_tool(tool: Tool, path: str, notes: Notes) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _write_options(config: RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
+def _write_options(config: m.RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
     options = {
         theirs: value
         for ours, theirs in _OPTIONS.items()
@@ -100,48 +86,48 @@ def _write_options(config: RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
 class _Writer(FieldWriter):
     """Write a conversation; a tool result is sent with the tool's name in place of the call id."""
 
-    def __init__(self, request: Request, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+    def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
         self._names = {
             call.id: call.name
             for message in self.messages
-            if isinstance(message, Assistant)
+            if isinstance(message, m.Assistant)
             for call in message.tool_calls
         }
 
-    def user(self, message: User, path: str) -> None:
+    def user(self, message: m.User, path: str) -> None:
         self.written.append({"role": "user", **self._content(message.content, path)})
 
-    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+    def result(self, message: m.ToolResult, sent: str, at: int, path: str) -> None:
         named = {"role": "tool", "tool_name": self._names[sent]}
         self.written.append({**named, **self._content(message.content, path)})
 
-    def _content(self, content: str | Sequence[UserBlock], path: str) -> dict[str, Any]:
+    def _content(self, content: str | Sequence[m.UserBlock], path: str) -> dict[str, Any]:
         if isinstance(content, str):
             return {"content": content}
         parts = list(zip(content, self.parts(content, path), strict=True))
-        texts = [part for block, part in parts if isinstance(block, Text)]
-        images = [part for block, part in parts if not isinstance(block, Text)]
+        texts = [part for block, part in parts if isinstance(block, m.Text)]
+        images = [part for block, part in parts if not isinstance(block, m.Text)]
         return {"content": "\n".join(texts), **({"images": images} if images else {})}
 
-    def part(self, block: UserBlock, path: str) -> str:
-        if isinstance(block, Text):
+    def part(self, block: m.UserBlock, path: str) -> str:
+        if isinstance(block, m.Text):
             return block.text
-        if not isinstance(block, Image) or not isinstance(block.source, Inline):
+        if not isinstance(block, m.Image) or not isinstance(block.source, m.Inline):
             raise UnsupportedContentError(f"{path}: this wire takes text and inline images only")
         if block.detail is not None:
             self.notes.drop(f"{path}.detail", "detail_dropped", "this wire has no place for it")
         return block.source.base64_data
 
-    def text(self, block: Text, path: str) -> tuple[str, str]:
+    def text(self, block: m.Text, path: str) -> tuple[str, str]:
         return "content", block.text
 
-    def thinking(self, block: Thinking, path: str) -> Any:
+    def thinking(self, block: m.Thinking, path: str) -> Any:
         if block.continuity is not None and not block.continuity.replayable:
             return self.drop(block, path)
         return "thinking", block.text
 
-    def call(self, block: ToolCall, sent: str, path: str) -> tuple[str, dict[str, Any]]:
+    def call(self, block: m.ToolCall, sent: str, path: str) -> tuple[str, dict[str, Any]]:
         function = {"name": block.name, "arguments": ordered_json(block.arguments)}
         return "tool_calls", {"function": function}
 

@@ -11,25 +11,8 @@ import binascii
 from collections.abc import Sequence
 from typing import Any
 
+from ... import messages as m
 from ...errors import InvalidRequestError
-from ...messages import (
-    EFFORTS,
-    Assistant,
-    AssistantBlock,
-    Effort,
-    Image,
-    Inline,
-    Message,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    User,
-    UserBlock,
-)
 from ...validate import parse_tools
 from ..fields import open_body, read_body, read_stops
 from ..losses import FieldTable, Record, Rule
@@ -104,15 +87,15 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     tools = parse_tools(fields.inners("tools"))
     schema = _read_format(fields)
     config = _read_config(fields)
-    request = Request(messages, tools, config, schema, None, model, stream=stream is not False)
+    request = m.Request(messages, tools, config, schema, None, model, stream=stream is not False)
     return gather(request, fields.losses)
 
 
-def _read_config(fields: Record) -> RuntimeConfig:
+def _read_config(fields: Record) -> m.RuntimeConfig:
     inner = fields.inner("options") or fields.enter("options", {})
     inner.sort(TABLE.inner["options"])
     limit = inner.whole("num_predict")
-    return RuntimeConfig(
+    return m.RuntimeConfig(
         inner.number("temperature"),
         None if limit in (-1, -2) else limit,  # -1 and -2 mean "no limit", which is the default
         inner.number("top_p"),
@@ -124,12 +107,12 @@ def _read_config(fields: Record) -> RuntimeConfig:
     )
 
 
-def _read_think(fields: Record) -> Effort | None:
+def _read_think(fields: Record) -> m.Effort | None:
     """Return the reasoning setting from ``think``, which is an effort or a boolean."""
     think = fields.take("think")
     if isinstance(think, bool):
         return "medium" if think else "none"
-    return fields.choice("think", EFFORTS)
+    return fields.choice("think", m.EFFORTS)
 
 
 def _read_format(fields: Record) -> dict[str, Any] | None:
@@ -152,34 +135,34 @@ class _Reader:
         self._waiting: list[tuple[str, str]] = []  # the names and ids of calls without a result
         self._ids: list[Any] = []  # the ids of all calls
 
-    def read(self, items: Sequence[Record]) -> list[Message]:
+    def read(self, items: Sequence[Record]) -> list[m.Message]:
         calls = [call for item in items for call in item.inners("tool_calls")]
         self._ids = [call.data.get("id") for call in calls]
         return [self._message(item) for item in items]
 
-    def _message(self, fields: Record) -> Message:
+    def _message(self, fields: Record) -> m.Message:
         role = fields.need_text("role")
-        message: Message
+        message: m.Message
         if role == "system":
-            message = System(fields.text("content") or "")
+            message = m.System(fields.text("content") or "")
         elif role == "user":
-            message = User(_read_content(fields))
+            message = m.User(_read_content(fields))
         elif role == "assistant":
-            message = Assistant(self._blocks(fields))
+            message = m.Assistant(self._blocks(fields))
         elif role == "tool":
-            message = ToolResult(self._answered(fields), _read_content(fields))
+            message = m.ToolResult(self._answered(fields), _read_content(fields))
         else:
             fields.refuse("role", "must be system, user, assistant or tool")
         fields.done()
         return message
 
-    def _blocks(self, fields: Record) -> list[AssistantBlock]:
+    def _blocks(self, fields: Record) -> list[m.AssistantBlock]:
         thinking, text = fields.text("thinking"), fields.text("content")
-        blocks: list[AssistantBlock] = [Thinking(thinking)] if thinking else []
-        blocks += [Text(text)] if text else []
+        blocks: list[m.AssistantBlock] = [m.Thinking(thinking)] if thinking else []
+        blocks += [m.Text(text)] if text else []
         return [*blocks, *[self._call(call) for call in fields.inners("tool_calls")]]
 
-    def _call(self, fields: Record) -> ToolCall:
+    def _call(self, fields: Record) -> m.ToolCall:
         own = fields.text("id")
         inner = fields.need_inner("function")
         name, arguments = inner.need_text("name"), inner.take("arguments")
@@ -189,7 +172,7 @@ class _Reader:
         self._count += 1
         call_id = own or f"call_{self._count}"
         self._waiting.append((name, call_id))
-        return ToolCall(call_id, name, arguments or {})
+        return m.ToolCall(call_id, name, arguments or {})
 
     def _answered(self, fields: Record) -> str:
         name, own = fields.text("tool_name"), fields.text("tool_call_id")
@@ -210,11 +193,11 @@ class _Reader:
         return fitting[0][1]
 
 
-def _read_content(fields: Record) -> str | tuple[UserBlock, ...]:
+def _read_content(fields: Record) -> str | tuple[m.UserBlock, ...]:
     text, images = fields.text("content") or "", fields.items("images")
     if not images:
         return text
-    blocks: list[UserBlock] = [Text(text)] if text else []
+    blocks: list[m.UserBlock] = [m.Text(text)] if text else []
     return (
         *blocks,
         *[_read_image(data, f"{fields.at('images')}[{at}]") for at, data in enumerate(images)],
@@ -230,13 +213,14 @@ _KINDS = (
 )
 
 
-def _read_image(data: Any, path: str) -> Image:
+def _read_image(data: Any, path: str) -> m.Image:
     if not isinstance(data, str):
         raise InvalidRequestError(f"{path} must be base64 text")
     try:
         head = base64.b64decode(data[:16], validate=True)
     except (binascii.Error, ValueError):
         raise InvalidRequestError(f"{path} is not base64") from None
-    return Image(
-        Inline(data), next((kind for first, kind in _KINDS if head.startswith(first)), "image/png")
+    return m.Image(
+        m.Inline(data),
+        next((kind for first, kind in _KINDS if head.startswith(first)), "image/png"),
     )

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ... import messages as m
 from ...events import LAST, Assembler
-from ...messages import (
-    AssistantBlock,
-    Audio,
-    Continuity,
-    Image,
-    Inline,
-    Opaque,
-    Request,
-    Text,
-    Url,
-)
 from ...validate.data_url import read_data_url
 from ..media import write_annotations
 from ..urls import media_url
@@ -28,7 +18,7 @@ _TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 class OtherParts:
     """Collect citations, images, audio and executed tools; add them at the end of the message."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: m.Request) -> None:
         asked = request.config.extras.get("audio")
         self._format = asked.get("format") if isinstance(asked, dict) else None
         self._sources: dict[str, Any] = {}
@@ -71,17 +61,17 @@ class OtherParts:
         """Add the collected parts: citations to the text, images and audio as blocks."""
         sources = {"annotations": self._annotations} if self._annotations else self._sources
         if sources or self._found:
-            out.attach(Text, opaque={**sources, **self._found}, key=LAST)
+            out.attach(m.Text, opaque={**sources, **self._found}, key=LAST)
         for tool in self._executed.values():
-            out.whole(Opaque(tool))
+            out.whole(m.Opaque(tool))
         for image in self._images:
             out.whole(_read_picture(image))
         speech = {name: "".join(pieces) for name, pieces in self._speech.items()}
         if speech.get("data"):
             kind = _TYPES.get(str(self._format), f"audio/{self._format or 'wav'}")
-            state = None if self._id is None else Continuity(opaque={"id": self._id})
+            state = None if self._id is None else m.Continuity(opaque={"id": self._id})
             out.whole(
-                Audio(Inline(speech["data"]), kind, speech.get("transcript"), continuity=state)
+                m.Audio(m.Inline(speech["data"]), kind, speech.get("transcript"), continuity=state)
             )
         elif speech.get("transcript"):
             out.text(speech["transcript"])
@@ -103,25 +93,25 @@ def read_reference(part: dict[str, Any], out: Assembler) -> bool:
         found.append({**part, "start_index": start, "end_index": end})
         return {"annotations": found}
 
-    out.attach(Text, opaque=add, key=LAST)
+    out.attach(m.Text, opaque=add, key=LAST)
     return bool(found)
 
 
-def _read_picture(record: Any) -> Image | Opaque:
+def _read_picture(record: Any) -> m.Image | m.Opaque:
     """Return a generated image, or an opaque block if the record is not an image."""
     inner = record.get("image_url") if isinstance(record, dict) else None
     url = inner.get("url") if isinstance(inner, dict) else inner
     if not isinstance(url, str) or not url:
-        return Opaque(record)
+        return m.Opaque(record)
     if not url.startswith("data:"):
-        return Image(Url(url))
+        return m.Image(m.Url(url))
     found = read_data_url(url)
     if found is None or not found[1] or not (found[0] or "").startswith("image/"):
-        return Opaque(record)
-    return Image(Inline(found[1]), found[0])
+        return m.Opaque(record)
+    return m.Image(m.Inline(found[1]), found[0])
 
 
-def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
+def write_pictures(blocks: Sequence[m.AssistantBlock]) -> list[dict[str, Any]]:
     """Return the generated images in the form of this wire.
 
     OpenRouter uses the field ``images`` of an assistant message in both requests and replies.
@@ -129,15 +119,17 @@ def write_pictures(blocks: Sequence[AssistantBlock]) -> list[dict[str, Any]]:
     return [
         {"type": "image_url", "image_url": {"url": media_url(block)}}
         for block in blocks
-        if isinstance(block, Image)
+        if isinstance(block, m.Image)
     ]
 
 
-def write_other_parts(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
+def write_other_parts(blocks: Sequence[m.AssistantBlock]) -> dict[str, Any]:
     """Return the citations, images and audio of a reply as fields of the message to send."""
     annotations = [each for block in blocks for each in write_annotations(block, flat=False)]
     spoken = [
-        block for block in blocks if isinstance(block, Audio) and isinstance(block.source, Inline)
+        block
+        for block in blocks
+        if isinstance(block, m.Audio) and isinstance(block.source, m.Inline)
     ]
     fields: dict[str, Any] = {"annotations": annotations} if annotations else {}
     if pictures := write_pictures(blocks):
@@ -147,9 +139,9 @@ def write_other_parts(blocks: Sequence[AssistantBlock]) -> dict[str, Any]:
     return fields
 
 
-def _write_speech(block: Audio) -> dict[str, Any]:
+def _write_speech(block: m.Audio) -> dict[str, Any]:
     own = block.continuity.opaque if block.continuity is not None else None
-    data = block.source.base64_data if isinstance(block.source, Inline) else ""
+    data = block.source.base64_data if isinstance(block.source, m.Inline) else ""
     given = own.get("id") if isinstance(own, dict) else None
     return {
         "id": given or "audio",

@@ -7,31 +7,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedContentError, UnsupportedFeatureError, quote
-from ...messages import (
-    NO_CONFIG,
-    Assistant,
-    AssistantBlock,
-    Audio,
-    Continuity,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Message,
-    Opaque,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-    UserBlock,
-    join_system,
-)
 from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
 from ..codec import Notes
@@ -51,8 +28,8 @@ from .quirks import Quirks
 
 
 def write_request(
-    request: Request,
-    home: Issuer,
+    request: m.Request,
+    home: m.Issuer,
     quirks: Quirks,
     path: Literal["native", "prompt"] | None,
     notes: Notes,
@@ -98,20 +75,20 @@ def write_request(
     return body
 
 
-def structured_path(request: Request, quirks: Quirks) -> Literal["native", "prompt"]:
+def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "prompt"]:
     """Return how the response schema is requested: in the wire's own field, or in the prompt."""
     # If tool calls are requested through a schema, that schema occupies ``response_format``, so
     # the caller's response schema is put into the prompt.
     return "prompt" if quirks.structured == "prompt" or coerces(request, quirks) else "native"
 
 
-def coerces(request: Request, quirks: Quirks) -> bool:
+def coerces(request: m.Request, quirks: Quirks) -> bool:
     """Return whether tool calls are requested through a JSON Schema (``tools="schema"``)."""
     return quirks.tools == "schema" and bool(request.tools) and request.tool_choice != "none"
 
 
 def _write_structure(
-    body: dict[str, Any], request: Request, quirks: Quirks, path: str | None, notes: Notes
+    body: dict[str, Any], request: m.Request, quirks: Quirks, path: str | None, notes: Notes
 ) -> None:
     if coerces(request, quirks):
         body["response_format"] = _response_format(_calls_schema(request), strict=False)
@@ -127,7 +104,7 @@ def _write_structure(
         body["response_format"] = _response_format(schema, strict=quirks.strict_schemas)
 
 
-def _find_directives(request: Request, quirks: Quirks, path: str | None) -> list[str]:
+def _find_directives(request: m.Request, quirks: Quirks, path: str | None) -> list[str]:
     """Return instructions for the system prompt.
 
     They are necessary if the server's fields for tools or for the schema cannot be used.
@@ -141,10 +118,10 @@ def _find_directives(request: Request, quirks: Quirks, path: str | None) -> list
 
 
 def _write_config(
-    body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
+    body: dict[str, Any], config: m.RuntimeConfig, home: m.Issuer, quirks: Quirks, notes: Notes
 ) -> None:
     """Write the caller's settings into the body, under the names of this wire."""
-    if config is NO_CONFIG:
+    if config is m.NO_CONFIG:
         return
     for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"):
         if (value := getattr(config, name)) is not None:
@@ -169,7 +146,7 @@ def _write_config(
 _JOINED = frozenset({"chat_template_kwargs", "reasoning"})
 
 
-def _add_extras(body: dict[str, Any], request: Request) -> None:
+def _add_extras(body: dict[str, Any], request: m.Request) -> None:
     """Merge the caller's extras into the fields that the codec sets."""
     extras = request.config.extras
     if "stream" in extras and not request.stream:
@@ -181,7 +158,7 @@ def _add_extras(body: dict[str, Any], request: Request) -> None:
     merge_extras(body, extras, lists=frozenset({"stop"}), objects=_JOINED, coerce=True)
 
 
-def _write_tool(tool: Tool, at: int, notes: Notes) -> dict[str, Any]:
+def _write_tool(tool: m.Tool, at: int, notes: Notes) -> dict[str, Any]:
     """Return a tool in the form of this wire. ``strict`` is sent only if the caller sets it."""
     strict, parameters = choose_strict(tool, f"tools[{at}]", notes)
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
@@ -195,7 +172,7 @@ def _write_tool_choice(choice: Any) -> Any:
     """Return the tool choice in the form of this wire."""
     return (
         {"type": "function", "function": {"name": choice.name}}
-        if isinstance(choice, ForceTool)
+        if isinstance(choice, m.ForceTool)
         else choice
     )
 
@@ -212,17 +189,17 @@ def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, An
 
 
 def _write_messages(
-    request: Request, home: Issuer, quirks: Quirks, directives: list[str], notes: Notes
+    request: m.Request, home: m.Issuer, quirks: Quirks, directives: list[str], notes: Notes
 ) -> list[Any]:
     """Return the messages in the form of this wire; add the directives to the system prompt."""
-    system, rest = join_system(request.messages)
+    system, rest = m.join_system(request.messages)
     if directives:
         system = "\n\n".join([*([system] if system else []), *directives])
     leading: list[Any] = (
         [] if system is None else [{"role": quirks.system_role, "content": system}]
     )
     if quirks.cache_control and any(
-        type(message) is System and message.cache for message in request.messages
+        type(message) is m.System and message.cache for message in request.messages
     ):
         mark_end(leading[0])
     plain = _write_plain(rest)
@@ -231,22 +208,22 @@ def _write_messages(
     return leading + _Writer(request, home, quirks, notes, plain).write()
 
 
-def _write_plain(messages: Sequence[Message]) -> list[User | dict[str, Any] | None]:
+def _write_plain(messages: Sequence[m.Message]) -> list[m.User | dict[str, Any] | None]:
     """Encode each message that consists of one text; return ``None`` for each other message.
 
     Nearly all messages of a long history are one text, and need none of the later steps.
     """
-    plain: list[User | dict[str, Any] | None] = []
+    plain: list[m.User | dict[str, Any] | None] = []
     for message in messages:
-        if type(message) is User:
+        if type(message) is m.User:
             # The JSON encoding of a ``User`` with a string already has the form of this wire.
             plain.append(message if type(message.content) is str and not message.cache else None)
             continue
-        if type(message) is Assistant:
+        if type(message) is m.Assistant:
             content = message.content
             if (
                 len(content) == 1
-                and type(block := content[0]) is Text
+                and type(block := content[0]) is m.Text
                 and block.continuity is None
             ):
                 plain.append({"role": "assistant", "content": block.text})
@@ -258,17 +235,17 @@ def _write_plain(messages: Sequence[Message]) -> list[User | dict[str, Any] | No
 class _Writer(FieldWriter):
     """Write a conversation that does not consist of texts alone."""
 
-    with_state = (Text, ToolCall)
+    with_state = (m.Text, m.ToolCall)
 
     def __init__(
-        self, request: Request, home: Issuer, quirks: Quirks, notes: Notes, plain: list[Any]
+        self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes, plain: list[Any]
     ) -> None:
         super().__init__(request, home, quirks, notes)
         self.omits_media = quirks.result_media != "after"
         self._plain = plain
         self._ids = IdMap(quirks.id_rule, self.messages)
         self._answered = {
-            message.tool_call_id for message in self.messages if type(message) is ToolResult
+            message.tool_call_id for message in self.messages if type(message) is m.ToolResult
         }
 
     def write(self) -> list[Any]:
@@ -277,7 +254,7 @@ class _Writer(FieldWriter):
             message = self.messages[at]
             if simple is None:
                 self.message(message, self.first + at)
-                if marks and isinstance(message, User | ToolResult):
+                if marks and isinstance(message, m.User | m.ToolResult):
                     mark_message(written[-1], message)
             else:
                 if self.media:
@@ -288,11 +265,11 @@ class _Writer(FieldWriter):
 
     # --- messages of users and tools
 
-    def user(self, message: User, path: str) -> None:
+    def user(self, message: m.User, path: str) -> None:
         content: Any = message.content
         if not isinstance(content, str):
             parts = self.parts(content, path)
-            if len(content) == 1 and type(content[0]) is Text:
+            if len(content) == 1 and type(content[0]) is m.Text:
                 content = content[0].text
             elif self.quirks.cache_control:
                 content = [mark_part(*pair) for pair in zip(parts, content, strict=True)]
@@ -300,25 +277,25 @@ class _Writer(FieldWriter):
                 content = parts
         self.written.append({"role": "user", "content": content})
 
-    def part(self, block: UserBlock, path: str) -> dict[str, Any]:
-        if isinstance(block, Text):
+    def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
+        if isinstance(block, m.Text):
             return {"type": "text", "text": block.text}
-        if isinstance(block, Image):
+        if isinstance(block, m.Image):
             image: dict[str, Any] = {"url": media_url(block)}
             if block.detail is not None:
                 image["detail"] = block.detail
             return {"type": "image_url", "image_url": image}
-        if isinstance(block, Audio):
+        if isinstance(block, m.Audio):
             return {"type": "input_audio", "input_audio": _write_audio(block, path)}
-        if not isinstance(block.source, Inline):
+        if not isinstance(block.source, m.Inline):
             raise UnsupportedContentError(f"{path}: this wire takes documents inline, not by URL")
         file = {"filename": block.name or "document", "file_data": media_url(block)}
         return {"type": "file", "file": file}
 
-    def id_of_result(self, message: ToolResult, at: int) -> str:
+    def id_of_result(self, message: m.ToolResult, at: int) -> str:
         return self._ids.get(message.tool_call_id, message.tool_call_id)
 
-    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+    def result(self, message: m.ToolResult, sent: str, at: int, path: str) -> None:
         content = message.content
         if not isinstance(content, str):
             content = "".join(self.result_texts(content, path))
@@ -329,10 +306,10 @@ class _Writer(FieldWriter):
 
     # --- messages of the model
 
-    def id_of_call(self, block: ToolCall, at: int, index: int) -> str | None:
+    def id_of_call(self, block: m.ToolCall, at: int, index: int) -> str | None:
         return self._ids.get(block.id, block.id) if block.id in self._answered else None
 
-    def call(self, block: ToolCall, sent: str, path: str) -> tuple[str, Any]:
+    def call(self, block: m.ToolCall, sent: str, path: str) -> tuple[str, Any]:
         arguments = json_text(block.arguments)
         if self.quirks.tools == "schema":
             text = f'{{"tool": {json_text(block.name)}, "arguments": {arguments}}}'
@@ -340,10 +317,10 @@ class _Writer(FieldWriter):
         function = {"name": block.name, "arguments": arguments}
         return "tool_calls", {"id": sent, "type": "function", "function": function}
 
-    def text(self, block: Text, path: str) -> tuple[str, Any]:
+    def text(self, block: m.Text, path: str) -> tuple[str, Any]:
         return "texts", block.text
 
-    def thinking(self, block: Thinking, path: str) -> Any:
+    def thinking(self, block: m.Thinking, path: str) -> Any:
         state = block.continuity
         opaque = state.opaque if state is not None and self._is_returned(block) else None
         if opaque and isinstance(opaque, list):
@@ -353,17 +330,17 @@ class _Writer(FieldWriter):
             return "thoughts", block.text
         return self.drop(block, path)
 
-    def opaque(self, block: Opaque, path: str) -> Any:
+    def opaque(self, block: m.Opaque, path: str) -> Any:
         if block.continuity is None or not _is_record(block.continuity):
             return self.drop(block, path)
         # Omitting the record of a tool that this server ran itself is not a loss.
         why = "it is for the reader; the server does not take it back"
         return self.drop(block, path, why, loss=False)
 
-    def picture(self, block: Image, path: str) -> Any:
+    def picture(self, block: m.Image, path: str) -> Any:
         return ("pictures", block) if self._is_returned(block) else self.drop(block, path)
 
-    def _is_returned(self, block: AssistantBlock) -> bool:
+    def _is_returned(self, block: m.AssistantBlock) -> bool:
         """Return whether the opaque state of a block is sent back to its issuer."""
         return bool(self.quirks.reasoning_details) and is_ours(block.continuity, self.home)
 
@@ -383,7 +360,7 @@ class _Writer(FieldWriter):
         return written
 
 
-def _is_record(state: Continuity) -> bool:
+def _is_record(state: m.Continuity) -> bool:
     """Return whether opaque state is complete and came from this wire."""
     return state.replayable and state.issuer is not None and state.issuer.wire == "openai"
 
@@ -398,8 +375,8 @@ AUDIO_FORMATS = {
 }
 
 
-def _write_audio(block: Audio, path: str) -> dict[str, str]:
-    if not isinstance(block.source, Inline):
+def _write_audio(block: m.Audio, path: str) -> dict[str, str]:
+    if not isinstance(block.source, m.Inline):
         raise UnsupportedContentError(f"{path}: this wire takes audio inline, not by URL")
     form = AUDIO_FORMATS.get((block.media_type or "").lower())
     if form is None:
@@ -412,13 +389,13 @@ def _write_audio(block: Audio, path: str) -> dict[str, str]:
 # --- tool calls through a JSON Schema ----------------------------------------------------------
 
 
-def _calls_schema(request: Request) -> dict[str, Any]:
+def _calls_schema(request: m.Request) -> dict[str, Any]:
     """Return a schema that allows calls of the tools and, unless a call is required, an answer."""
     chosen = request.tool_choice
     tools = [
         tool
         for tool in request.tools
-        if not isinstance(chosen, ForceTool) or tool.name == chosen.name
+        if not isinstance(chosen, m.ForceTool) or tool.name == chosen.name
     ]
     options: list[dict[str, Any]] = [
         {
@@ -442,7 +419,7 @@ def _calls_schema(request: Request) -> dict[str, Any]:
     return options[0] if len(options) == 1 else {"anyOf": options}
 
 
-def _calls_directive(tools: Sequence[Tool]) -> str:
+def _calls_directive(tools: Sequence[m.Tool]) -> str:
     """Return the prompt instruction that asks the model for tool calls in JSON.
 
     It is for models whose chat template ignores tools.

@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ... import events as ev
 from ...errors import ProviderError
-from ...events import (
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-)
 from ...messages import AssistantBlock, Text, Thinking
 from ..losses import FieldTable
 from ..server import (
@@ -45,7 +36,7 @@ class _StreamEncoder(ReplyEncoder):
         self._head: dict[str, Any] = {}
         self._index = -1  # the index of the open call
 
-    def begin(self, event: MessageStart) -> bytes:
+    def begin(self, event: ev.MessageStart) -> bytes:
         self._head = {
             "id": _reply_id(event.message_id),
             "object": "chat.completion.chunk",
@@ -55,25 +46,25 @@ class _StreamEncoder(ReplyEncoder):
         self.frame_text(self._chunk({"content": "\0"}))
         return self._chunk({"role": "assistant", "content": ""})
 
-    def text(self, event: TextDelta) -> bytes:
+    def text(self, event: ev.TextDelta) -> bytes:
         return self.write_text(event)
 
-    def thinking(self, event: ThinkingDelta) -> bytes:
+    def thinking(self, event: ev.ThinkingDelta) -> bytes:
         return self._chunk({"reasoning_content": event.text}) if event.text else b""
 
-    def call_start(self, event: ToolUseStart) -> bytes:
+    def call_start(self, event: ev.ToolUseStart) -> bytes:
         self._index += 1
         function = {"name": event.tool_name, "arguments": ""}
         return self._call({"id": event.tool_use_id, "type": "function", "function": function})
 
-    def call_input(self, event: ToolUseInputDelta) -> bytes:
+    def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
         return self._call({"function": {"arguments": event.partial_json}})
 
-    def call_end(self, event: ToolUseEnd) -> bytes:
+    def call_end(self, event: ev.ToolUseEnd) -> bytes:
         is_empty = event.intent is not None and self.calls[-1].is_blank
         return self._call({"function": {"arguments": "{}"}}) if is_empty else b""
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         other = write_other_parts(complete.final_content)
         late = self._chunk(other) if other else b""
         return late + self._chunk({}, self.finish_word(complete)) + self._usage() + _DONE
@@ -100,7 +91,7 @@ class _StreamEncoder(ReplyEncoder):
 class _BodyEncoder(BodyEncoder):
     wire = "openai"
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         message = self._message(complete.final_content)
         usage = _write_usage(complete.usage)
         choice = {
@@ -138,7 +129,7 @@ def _reply_id(message_id: str) -> str:
     return "chatcmpl-" + message_id.removeprefix("msg_")
 
 
-def _write_usage(usage: Usage) -> dict[str, Any]:
+def _write_usage(usage: ev.Usage) -> dict[str, Any]:
     counts: dict[str, Any] = {}
     if usage.input_tokens is not None:
         counts["prompt_tokens"] = usage.input_tokens

@@ -7,21 +7,8 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from ... import messages as m
 from ...errors import UnsupportedContentError
-from ...messages import (
-    DETAILS,
-    EFFORTS,
-    NO_CONFIG,
-    Effort,
-    Image,
-    Message,
-    Request,
-    RuntimeConfig,
-    Tool,
-    ToolChoice,
-    Url,
-    User,
-)
 from ...validate import parse_messages, parse_tool_choice, parse_tools
 from ..fields import open_body, read_body, read_media_url, read_schema, read_stops
 from ..losses import (
@@ -118,7 +105,7 @@ class _Record(Record):
         super().allow(*names)
 
     def choice(self, name: str, choices: Any) -> Any:
-        if name == "detail" and self.data.get(name) not in (None, *DETAILS):
+        if name == "detail" and self.data.get(name) not in (None, *m.DETAILS):
             self.leave(name)
             return None
         return super().choice(name, choices)
@@ -146,12 +133,12 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     records = [_rewrite(record) for record in fields.inners("messages", required=True)]
     messages = tuple([_inline_media(message) for message in parse_messages(records)])
     if not fields.rest():  # as in many requests
-        return gather(Request(messages, model=model, stream=stream), losses, stream_usage=False)
+        return gather(m.Request(messages, model=model, stream=stream), losses, stream_usage=False)
     usage = _read_stream_options(fields, stream)
     schema = _read_format(fields)
     tools, choice = _read_tools(fields)
-    config = _read_config(fields) if fields.rest() else NO_CONFIG
-    request = Request(messages, tools, config, schema, choice, model, stream=stream)
+    config = _read_config(fields) if fields.rest() else m.NO_CONFIG
+    request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
     return gather(request, losses, stream_usage=usage)
 
 
@@ -207,20 +194,23 @@ def _rewrite_call(call: Any, path: str, losses: Losses) -> Any:
     return {"id": call.get("id"), "type": "function", "function": function}
 
 
-def _inline_media(message: Message) -> Message:
+def _inline_media(message: m.Message) -> m.Message:
     """Return a message with its ``data:`` URLs decoded.
 
     Other wires need the data and the media type separately.
     """
-    if not isinstance(message, User) or isinstance(message.content, str):
+    if not isinstance(message, m.User) or isinstance(message.content, str):
         return message
-    return User(
-        [_inline_image(block) if isinstance(block, Image) else block for block in message.content]
+    return m.User(
+        [
+            _inline_image(block) if isinstance(block, m.Image) else block
+            for block in message.content
+        ]
     )
 
 
-def _inline_image(image: Image) -> Image:
-    if not isinstance(image.source, Url):
+def _inline_image(image: m.Image) -> m.Image:
+    if not isinstance(image.source, m.Url):
         return image
     source, media_type = read_media_url(image.source.url)
     return image if media_type is None else replace(image, source=source, media_type=media_type)
@@ -229,7 +219,7 @@ def _inline_image(image: Image) -> Image:
 # --- reading tools and settings of clients -----------------------------------------------------
 
 
-def _read_tools(fields: _Record) -> tuple[tuple[Tool, ...], ToolChoice | None]:
+def _read_tools(fields: _Record) -> tuple[tuple[m.Tool, ...], m.ToolChoice | None]:
     losses = fields.losses
     search = fields.take("web_search_options")
     if search is not None:
@@ -250,8 +240,8 @@ def _read_tools(fields: _Record) -> tuple[tuple[Tool, ...], ToolChoice | None]:
 
 
 def read_allowed(
-    fields: Record, tools: tuple[Tool, ...], choice: Mapping[str, Any]
-) -> tuple[tuple[Tool, ...], ToolChoice]:
+    fields: Record, tools: tuple[m.Tool, ...], choice: Mapping[str, Any]
+) -> tuple[tuple[m.Tool, ...], m.ToolChoice]:
     """Return the tools that a tool choice of type ``allowed_tools`` allows, and its mode.
 
     Other wires cannot restrict the choice to some of the offered tools.
@@ -306,11 +296,11 @@ def _read_format(fields: _Record) -> dict[str, Any] | None:
     return None
 
 
-def _read_config(fields: _Record) -> RuntimeConfig:
+def _read_config(fields: _Record) -> m.RuntimeConfig:
     limit, newer = fields.whole("max_tokens"), fields.whole("max_completion_tokens")
     if limit is not None and newer is not None and limit != newer:
         fields.refuse("max_tokens", "contradicts max_completion_tokens, its newer name")
-    return RuntimeConfig(
+    return m.RuntimeConfig(
         fields.number("temperature"),
         newer if limit is None else limit,
         fields.number("top_p"),
@@ -322,10 +312,10 @@ def _read_config(fields: _Record) -> RuntimeConfig:
     )
 
 
-def _read_reasoning(fields: _Record) -> Effort | None:
+def _read_reasoning(fields: _Record) -> m.Effort | None:
     """Return the effort; record the other fields for reasoning, which differ between servers."""
     effort, losses = fields.text("reasoning_effort"), fields.losses
-    if effort is not None and effort not in EFFORTS:
+    if effort is not None and effort not in m.EFFORTS:
         wish_effort(losses, effort, {"reasoning_effort": effort})
     given = {
         name: value for name in _SPELLINGS if not is_among(value := fields.take(name), NOTHING)
@@ -340,7 +330,7 @@ def _read_reasoning(fields: _Record) -> Effort | None:
         losses.wish("reasoning", wanted, given, extra=extra)
     else:
         losses.own |= given
-    return next((each for each in EFFORTS if each == effort), None)
+    return next((each for each in m.EFFORTS if each == effort), None)
 
 
 def wish_effort(losses: Losses, effort: str, own: Mapping[str, Any]) -> None:
@@ -353,7 +343,7 @@ def _read_amount(given: Mapping[str, Any]) -> str | int | None:
     reasoning, thinking, switch, options = map(given.get, _SPELLINGS)
     if isinstance(reasoning, dict):
         effort, budget = reasoning.get("effort"), reasoning.get("max_tokens")
-        if effort in EFFORTS or (type(budget) is int and budget > 0):
+        if effort in m.EFFORTS or (type(budget) is int and budget > 0):
             return effort or budget
         switch = reasoning.get("enabled", switch)
     if isinstance(thinking, dict) and thinking.get("type") in ("enabled", "disabled"):

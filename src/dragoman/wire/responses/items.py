@@ -9,22 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...messages import (
-    Assistant,
-    Audio,
-    Document,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    Request,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    User,
-    UserBlock,
-)
+from ... import messages as m
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import PairedWriter
@@ -54,13 +39,13 @@ class ItemWriter(PairedWriter):
     # The server answers 400 to reasoning without the item that follows it.
     unfinished = ("reasoning",)
 
-    def __init__(self, request: Request, home: Issuer, quirks: Quirks, notes: Notes) -> None:
+    def __init__(self, request: m.Request, home: m.Issuer, quirks: Quirks, notes: Notes) -> None:
         super().__init__(request, home, quirks, notes)
         # The call_id of each opaque item, paired with whether the item is an output.
         self._own: set[tuple[str, bool]] = set()
         for message in self.messages:
-            for block in message.content if isinstance(message, Assistant) else ():
-                if isinstance(block, Opaque) and is_ours(block.continuity, home):
+            for block in message.content if isinstance(message, m.Assistant) else ():
+                if isinstance(block, m.Opaque) and is_ours(block.continuity, home):
                     item: dict[str, Any] = block.data if isinstance(block.data, dict) else {}
                     kind, call_id = item.get("type"), item.get("call_id")
                     if isinstance(kind, str) and isinstance(call_id, str):
@@ -68,19 +53,19 @@ class ItemWriter(PairedWriter):
 
     # --- messages of users and tools
 
-    def user(self, message: User, path: str) -> None:
+    def user(self, message: m.User, path: str) -> None:
         content = message.content
-        plain = isinstance(content, str) or (len(content) == 1 and isinstance(content[0], Text))
+        plain = isinstance(content, str) or (len(content) == 1 and isinstance(content[0], m.Text))
         said = message.text if plain else self.parts(content, path)
         self.written.append({"type": "message", "role": "user", "content": said})
 
-    def part(self, block: UserBlock, path: str) -> dict[str, Any]:
-        if isinstance(block, Text):
+    def part(self, block: m.UserBlock, path: str) -> dict[str, Any]:
+        if isinstance(block, m.Text):
             return {"type": "input_text", "text": block.text}
-        if isinstance(block, Audio):
+        if isinstance(block, m.Audio):
             refuse_audio(block, path)
         url = media_url(block)
-        if isinstance(block, Image):
+        if isinstance(block, m.Image):
             detail = {} if block.detail is None else {"detail": block.detail}
             return {"type": "input_image", "image_url": url, **detail}
         if url.startswith("data:"):
@@ -90,11 +75,11 @@ class ItemWriter(PairedWriter):
             self.notes.drop(f"{path}.name", "name_dropped", "this wire has no name for a URL")
         return {"type": "input_file", "file_url": url}
 
-    def result(self, message: ToolResult, sent: str, at: int, path: str) -> None:
+    def result(self, message: m.ToolResult, sent: str, at: int, path: str) -> None:
         content = message.content
         # Output that is only text is sent as a string, because llama.cpp and vLLM reject a list of
         # parts.
-        plain = isinstance(content, str) or all(isinstance(block, Text) for block in content)
+        plain = isinstance(content, str) or all(isinstance(block, m.Text) for block in content)
         output = message.text if plain else self.parts(content, path)
         self.written.append({"type": "function_call_output", "call_id": sent, "output": output})
 
@@ -104,7 +89,7 @@ class ItemWriter(PairedWriter):
         self.written += parts
         return True
 
-    def text(self, block: Text, path: str) -> Any:
+    def text(self, block: m.Text, path: str) -> Any:
         if not block.text:
             why = "the wire takes no blank text"
             return self.drop(block, path, why, code="blank_text_dropped", loss=False)
@@ -118,11 +103,11 @@ class ItemWriter(PairedWriter):
             item["phase"] = own["phase"]
         return item
 
-    def call(self, block: ToolCall, sent: str, path: str) -> dict[str, Any]:
+    def call(self, block: m.ToolCall, sent: str, path: str) -> dict[str, Any]:
         given = {"call_id": sent, "name": block.name, "arguments": json_text(block.arguments)}
         return {**self.own_fields(block, path), "type": "function_call", **given}
 
-    def thinking(self, block: Thinking, path: str) -> Any:
+    def thinking(self, block: m.Thinking, path: str) -> Any:
         item = block.continuity.opaque if block.continuity is not None else None
         if (
             not isinstance(item, dict)
@@ -137,7 +122,7 @@ class ItemWriter(PairedWriter):
             return self.drop(block, path, "reasoning that is not encrypted is not taken back")
         return item
 
-    def opaque(self, block: Opaque, path: str) -> Any:
+    def opaque(self, block: m.Opaque, path: str) -> Any:
         item: dict[str, Any] = block.data if isinstance(block.data, dict) else {}
         kind, call_id = item.get("type"), item.get("call_id")
         if not isinstance(kind, str) or not is_ours(block.continuity, self.home):
@@ -149,11 +134,11 @@ class ItemWriter(PairedWriter):
             return self.drop(block, path, why, code="dangling_call_dropped")
         return item
 
-    def picture(self, block: Image, path: str) -> Any:
+    def picture(self, block: m.Image, path: str) -> Any:
         own = block.continuity.opaque if block.continuity is not None else None
         if (
             not isinstance(own, dict)
-            or not isinstance(block.source, Inline)
+            or not isinstance(block.source, m.Inline)
             or not is_ours(block.continuity, self.home)
         ):
             why = "only the issuer of a picture takes it back as the model's own"
@@ -161,5 +146,5 @@ class ItemWriter(PairedWriter):
         return {**own, "result": block.source.base64_data}
 
 
-def _name_of(block: Document) -> str:
+def _name_of(block: m.Document) -> str:
     return "document.pdf" if block.media_type == "application/pdf" else "document"

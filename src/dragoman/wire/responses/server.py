@@ -6,18 +6,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ... import events as ev
 from ...errors import ProviderError
-from ...events import (
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-    read_object,
-)
 from ...messages import Audio, Image, Inline, Opaque, Text, Thinking, ToolCall
 from ..json import json_text
 from ..losses import FieldTable
@@ -75,7 +65,7 @@ class _Encoder(ReplyEncoder):
             item["continuity"] = msgspec.to_builtins(block.continuity)
         return item
 
-    def ending(self, complete: MessageComplete) -> tuple[str, dict[str, Any]]:
+    def ending(self, complete: ev.MessageComplete) -> tuple[str, dict[str, Any]]:
         """Return the final status of a reply, and the fields that explain an incomplete reply."""
         word = self.finish_word(complete)
         is_unsound = complete.finish_reason == "error" and self.unsound is not None
@@ -123,7 +113,7 @@ class _StreamEncoder(_Encoder):
         self._block = -1  # the content_block_index of the open block
         self._open: dict[str, Any] | None = None
 
-    def begin(self, event: MessageStart) -> bytes:
+    def begin(self, event: ev.MessageStart) -> bytes:
         opening = self._event(
             "response.created", response=self.response("in_progress", self._items)
         )
@@ -131,16 +121,16 @@ class _StreamEncoder(_Encoder):
             "response.in_progress", response=self.response("in_progress", self._items)
         )
 
-    def text(self, event: TextDelta) -> bytes:
+    def text(self, event: ev.TextDelta) -> bytes:
         return self._add_text(event.content_block_index, event.text)
 
-    def call_start(self, event: ToolUseStart) -> bytes:
+    def call_start(self, event: ev.ToolUseStart) -> bytes:
         call = {"call_id": event.tool_use_id, **self.name_of(event.tool_name)}
         if event.tool_name in self.asked.custom:
             return self._begin(event.content_block_index, "custom_tool_call", **call, input="")
         return self._begin(event.content_block_index, "function_call", **call, arguments="")
 
-    def call_input(self, event: ToolUseInputDelta) -> bytes:
+    def call_input(self, event: ev.ToolUseInputDelta) -> bytes:
         if self._open is not None and self._open["type"] == "custom_tool_call":
             # The input is a string inside the JSON arguments, so it is sent once they are
             # complete.
@@ -148,7 +138,7 @@ class _StreamEncoder(_Encoder):
         kind = "response.function_call_arguments.delta"
         return self._about_item(kind, delta=event.partial_json)
 
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         written = self._cite(complete) + self._close()
         # Opaque items and media are known only at the end of the message.
         for block in complete.final_content:
@@ -168,7 +158,7 @@ class _StreamEncoder(_Encoder):
             f"response.{status}", response=self.response(status, self._items, **facts)
         )
 
-    def _cite(self, complete: MessageComplete) -> bytes:
+    def _cite(self, complete: ev.MessageComplete) -> bytes:
         """Add citations to the text items that the client has already received.
 
         The citations are known only at the end of the reply.
@@ -238,7 +228,7 @@ class _StreamEncoder(_Encoder):
         self.frame_text(frame)
         return opening + self._add_text(block, text)
 
-    def thinking(self, event: ThinkingDelta) -> bytes:
+    def thinking(self, event: ev.ThinkingDelta) -> bytes:
         written = b""
         if event.content_block_index != self._block or self._open is None:
             written = self._begin(event.content_block_index, "reasoning", summary=[])
@@ -253,7 +243,7 @@ class _StreamEncoder(_Encoder):
             )
         return written
 
-    def call_end(self, event: ToolUseEnd) -> bytes:
+    def call_end(self, event: ev.ToolUseEnd) -> bytes:
         item, call, self._open, self._block = self._items[-1], self.calls[-1], None, -1
         if item["type"] == "custom_tool_call":
             return self._end_custom(item, call)
@@ -332,7 +322,7 @@ class _StreamEncoder(_Encoder):
 
 
 class _BodyEncoder(_Encoder, BodyEncoder):
-    def write_end(self, complete: MessageComplete) -> bytes:
+    def write_end(self, complete: ev.MessageComplete) -> bytes:
         calls = iter(self.calls)
         items: list[dict[str, Any]] = []
         for block in complete.final_content:
@@ -356,7 +346,7 @@ class _BodyEncoder(_Encoder, BodyEncoder):
         return encode_json(self.response(status, items, **facts))
 
     def _call(
-        self, at: int, block: ToolCall, call: CallFacts, complete: MessageComplete
+        self, at: int, block: ToolCall, call: CallFacts, complete: ev.MessageComplete
     ) -> dict[str, Any]:
         is_cut = complete.finish_reason == "length" and call.end.intent is None
         facts = {"call_id": block.id, **self.name_of(block.name)}
@@ -395,15 +385,15 @@ _CODES = frozenset({"server_error", "rate_limit_exceeded", "invalid_prompt"})
 
 def _input_of(arguments: str) -> str:
     """Return the free-text input from the arguments of a function that replaces a custom tool."""
-    found = read_object(arguments)
+    found = ev.read_object(arguments)
     text = arguments if found is None else found.get("input", "")
     return text if isinstance(text, str) else json_text(text)
 
 
-_COUNTERS = [name for name in Usage.__struct_fields__ if name.endswith("_tokens")]
+_COUNTERS = [name for name in ev.Usage.__struct_fields__ if name.endswith("_tokens")]
 
 
-def _write_usage(usage: Usage) -> dict[str, Any]:
+def _write_usage(usage: ev.Usage) -> dict[str, Any]:
     """Return the token counts.
 
     The specification requires the detailed counts, so unknown ones are sent as zero.

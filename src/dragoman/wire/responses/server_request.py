@@ -11,34 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ... import messages as m
 from ...errors import UnsupportedContentError
 from ...events import read_object
-from ...messages import (
-    DETAILS,
-    EFFORTS,
-    Assistant,
-    AssistantBlock,
-    Continuity,
-    Document,
-    Effort,
-    ForceTool,
-    Image,
-    Issuer,
-    Message,
-    Opaque,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-)
 from ...validate import parse_tool_choice
 from ..fields import open_body, read_body, read_media_url, read_schema
 from ..losses import FieldTable, OfferedTool, Record, Rule
@@ -48,7 +23,7 @@ from ..server import Asked, gather
 from .echo import write_echo
 from .output import read_picture
 
-_ISSUER = Issuer("responses")
+_ISSUER = m.Issuer("responses")
 _HINT = Rule("hint", "it does not change what the answer means")
 _STATE = Rule(
     "refused",
@@ -148,28 +123,28 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     messages = _read_conversation(fields)
     tools, choice = _read_tools(fields)
     schema = _read_text(fields)
-    config = RuntimeConfig(
+    config = m.RuntimeConfig(
         fields.number("temperature"),
         fields.whole("max_output_tokens"),
         fields.number("top_p"),
         reasoning=_read_effort(fields),
     )
-    request = Request(messages, tools, config, schema, choice, model, stream=stream)
+    request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
     return gather(request, fields.losses, echo=write_echo(fields.data))
 
 
 # --- reading settings of clients ---------------------------------------------------------------
 
 
-def _read_effort(fields: Record) -> Effort | None:
+def _read_effort(fields: Record) -> m.Effort | None:
     reasoning = fields.inner("reasoning")
     if reasoning is None:
         return None
     effort = reasoning.text("effort")
     reasoning.done({"summary": _SUMMARY, "generate_summary": _SUMMARY})
-    if effort is not None and effort not in EFFORTS:
+    if effort is not None and effort not in m.EFFORTS:
         wish_effort(fields.losses, effort, {"reasoning": reasoning.data})
-    return next((each for each in EFFORTS if each == effort), None)
+    return next((each for each in m.EFFORTS if each == effort), None)
 
 
 def _read_text(fields: Record) -> dict[str, Any] | None:
@@ -201,8 +176,8 @@ def _read_text(fields: Record) -> dict[str, Any] | None:
 # --- reading tools of clients ------------------------------------------------------------------
 
 
-def _read_tools(fields: Record) -> tuple[tuple[Tool, ...], ToolChoice | None]:
-    tools: list[Tool] = []
+def _read_tools(fields: Record) -> tuple[tuple[m.Tool, ...], m.ToolChoice | None]:
+    tools: list[m.Tool] = []
     others: list[Record] = []
     for record in fields.inners("tools"):
         kind = record.text("type")
@@ -219,7 +194,7 @@ def _read_tools(fields: Record) -> tuple[tuple[Tool, ...], ToolChoice | None]:
     return _read_choice(fields, tuple(tools))
 
 
-def _read_tool(record: Record) -> Tool:
+def _read_tool(record: Record) -> m.Tool:
     name, described = record.need_text("name"), record.text("description") or ""
     if record.take("type") == "custom":
         return _read_custom(record, name, described)
@@ -228,10 +203,10 @@ def _read_tool(record: Record) -> Tool:
         record.refuse("parameters", "must be a JSON Schema")
     record.done(_FUNCTION)
     made = {} if schema is None else {"parameters": schema}
-    return Tool(name, described, strict=strict, **made)
+    return m.Tool(name, described, strict=strict, **made)
 
 
-def _read_custom(record: Record, name: str, described: str) -> Tool:
+def _read_custom(record: Record, name: str, described: str) -> m.Tool:
     """Convert a custom tool, whose input is free text, to a function with one parameter."""
     record.losses.leave(record.where, _CUSTOM_TOOL, "custom_tool_rewritten")
     record.losses.custom.add(name)
@@ -248,10 +223,10 @@ def _read_custom(record: Record, name: str, described: str) -> Tool:
         "required": ["input"],
         "additionalProperties": False,
     }
-    return Tool(name, described.strip(), schema)
+    return m.Tool(name, described.strip(), schema)
 
 
-def _read_namespace(record: Record) -> list[Tool]:
+def _read_namespace(record: Record) -> list[m.Tool]:
     """Return the tools of a namespace as functions whose names contain the namespace.
 
     The description of the first function begins with the description of the namespace.
@@ -284,8 +259,8 @@ def _join_name(namespace: Any, name: Any) -> Any:
 
 
 def _read_choice(
-    fields: Record, tools: tuple[Tool, ...]
-) -> tuple[tuple[Tool, ...], ToolChoice | None]:
+    fields: Record, tools: tuple[m.Tool, ...]
+) -> tuple[tuple[m.Tool, ...], m.ToolChoice | None]:
     choice = fields.take("tool_choice")
     if not isinstance(choice, dict):
         return tools, parse_tool_choice(choice)
@@ -299,7 +274,7 @@ def _read_choice(
         record.take("type")
         name = record.need_text("name")
         record.done()
-        return tools, ForceTool(name)
+        return tools, m.ForceTool(name)
     if kind in (None, "tool"):
         return tools, parse_tool_choice(choice)
     fields.leave("tool_choice", _HOSTED)
@@ -316,39 +291,39 @@ def as_items(given: Any) -> list[Any]:
     return [] if given is None else [{"role": "user", "content": given}]
 
 
-def _read_conversation(fields: Record) -> list[Message]:
+def _read_conversation(fields: Record) -> list[m.Message]:
     """Read the instructions and the input; instructions may be a text or a list of items."""
     instructions, given = fields.take("instructions"), fields.take("input")
     if isinstance(instructions, list):
         items = [*fields.inners("instructions")]
         if isinstance(given, str):
-            return [*_read_items(items), User(given)]
+            return [*_read_items(items), m.User(given)]
         return _read_items([*items, *fields.inners("input")])
     text = fields.text("instructions")
-    system: list[Message] = [System(text)] if text else []
+    system: list[m.Message] = [m.System(text)] if text else []
     if isinstance(given, str):
-        return [*system, User(given)]
+        return [*system, m.User(given)]
     if not isinstance(given, list):
         fields.refuse("input", "must be text or a list of items")
     return [*system, *_read_items(fields.inners("input"))]
 
 
-def _read_items(items: Sequence[Record]) -> list[Message]:
-    messages: list[Message] = []
-    turn: list[AssistantBlock] = []
+def _read_items(items: Sequence[Record]) -> list[m.Message]:
+    messages: list[m.Message] = []
+    turn: list[m.AssistantBlock] = []
     for item in items:
         read = _read_item(item)
         if isinstance(read, list):
             turn += read
             continue
         if turn:
-            messages.append(Assistant(turn))
+            messages.append(m.Assistant(turn))
             turn = []
         messages.append(read)
-    return [*messages, Assistant(turn)] if turn else messages
+    return [*messages, m.Assistant(turn)] if turn else messages
 
 
-def _read_item(record: Record) -> Message | list[AssistantBlock]:
+def _read_item(record: Record) -> m.Message | list[m.AssistantBlock]:
     """Return an input item as a message, or as blocks of the current assistant turn."""
     kind, item = record.text("type") or "message", dict(record.data)
     if kind == "message":
@@ -369,21 +344,21 @@ def _read_item(record: Record) -> Message | list[AssistantBlock]:
             for part in parts
             if isinstance(part, dict) and isinstance(part.get("text"), str)
         ]
-        return [Thinking("\n\n".join(texts), Continuity(opaque=item, issuer=_ISSUER))]
+        return [m.Thinking("\n\n".join(texts), m.Continuity(opaque=item, issuer=_ISSUER))]
     if kind == "item_reference":
         record.losses.leave(record.where, _REFERENCE)
         return []
     if kind == "opaque" and isinstance(item.get("issuer"), dict):
         return [read_opaque(record)]
     if (picture := read_picture(item, _ISSUER)) is None:
-        return [Opaque(item, Continuity(issuer=_ISSUER))]
+        return [m.Opaque(item, m.Continuity(issuer=_ISSUER))]
     if item.get("continuity") is not None:  # an image from another wire, which the gateway sealed
-        state = read_sealed(item["continuity"], Continuity, record.at("continuity"))
+        state = read_sealed(item["continuity"], m.Continuity, record.at("continuity"))
         picture = replace(picture, continuity=state)
     return [picture]
 
 
-def _read_message(record: Record) -> Message | list[AssistantBlock]:
+def _read_message(record: Record) -> m.Message | list[m.AssistantBlock]:
     role, content = record.need_text("role"), record.take("content")
     if not isinstance(content, str | list):
         record.refuse("content", "must be text or a list of parts")
@@ -394,10 +369,10 @@ def _read_message(record: Record) -> Message | list[AssistantBlock]:
             return [_with_state(content, None, phase)]
         return [_read_said(part, phase) for part in record.inners("content")]
     if role in ("system", "developer"):
-        return System(content if isinstance(content, str) else "".join(_read_texts(record)))
+        return m.System(content if isinstance(content, str) else "".join(_read_texts(record)))
     if role != "user":
         record.refuse("role", "must be user, assistant, system or developer")
-    return User(
+    return m.User(
         content
         if isinstance(content, str)
         else [_read_part(part) for part in record.inners("content")]
@@ -413,15 +388,15 @@ def _take_facts(record: Record, name: str = "") -> Any:
 
 def _read_texts(record: Record) -> list[str]:
     blocks = [_read_part(part) for part in record.inners("content")]
-    if not all(isinstance(block, Text) for block in blocks):
+    if not all(isinstance(block, m.Text) for block in blocks):
         raise UnsupportedContentError(f"{record.at('content')}: instructions are text only")
-    return [block.text for block in blocks if isinstance(block, Text)]
+    return [block.text for block in blocks if isinstance(block, m.Text)]
 
 
-def _read_said(record: Record, phase: Any) -> Text:
+def _read_said(record: Record, phase: Any) -> m.Text:
     kind = record.need_text("type")
     if kind == "refusal":
-        text = Text(record.need_text("refusal"))
+        text = m.Text(record.need_text("refusal"))
     elif kind == "output_text":
         text = _with_state(record.need_text("text"), record.take("annotations"), phase)
         record.take("logprobs")
@@ -431,13 +406,13 @@ def _read_said(record: Record, phase: Any) -> Text:
     return text
 
 
-def _with_state(text: str, annotations: Any, phase: Any) -> Text:
+def _with_state(text: str, annotations: Any, phase: Any) -> m.Text:
     own = {"annotations": annotations, "phase": phase}
     state = {name: value for name, value in own.items() if value}
-    return Text(text, Continuity(opaque=state, issuer=_ISSUER) if state else None)
+    return m.Text(text, m.Continuity(opaque=state, issuer=_ISSUER) if state else None)
 
 
-def _read_call(record: Record) -> ToolCall:
+def _read_call(record: Record) -> m.ToolCall:
     call_id, name, text = (
         record.need_text("call_id"),
         record.need_text("name"),
@@ -453,67 +428,67 @@ def _read_call(record: Record) -> ToolCall:
         arguments = wrap_arguments(text, record.at("arguments"), record.losses)
     _take_facts(record)
     own = record.rest()
-    return ToolCall(
-        call_id, name, arguments, Continuity(opaque=own, issuer=_ISSUER) if own else None
+    return m.ToolCall(
+        call_id, name, arguments, m.Continuity(opaque=own, issuer=_ISSUER) if own else None
     )
 
 
-def _read_custom_call(record: Record, kind: str) -> ToolCall:
+def _read_custom_call(record: Record, kind: str) -> m.ToolCall:
     """Read a call of a custom tool as a call of the function that replaces the tool."""
     record.losses.leave(record.where, _CUSTOM_CALL, "custom_call_rewritten")
     item = record.data
     name = _join_name(item.get("namespace"), record.text("name")) or kind.removesuffix("_call")
     wanted = item["input"] if "input" in item else item.get("action") or item.get("operation")
-    return ToolCall(record.need_text("call_id"), name, {"input": wanted})
+    return m.ToolCall(record.need_text("call_id"), name, {"input": wanted})
 
 
-def _read_result(record: Record) -> ToolResult:
+def _read_result(record: Record) -> m.ToolResult:
     call_id, output = record.need_text("call_id"), record.take("output")
     _take_facts(record)
     record.done()
     if isinstance(output, str):
-        return ToolResult(call_id, output)
+        return m.ToolResult(call_id, output)
     if not isinstance(output, list):
         record.refuse("output", "must be text or a list of parts")
-    return ToolResult(call_id, [_read_part(part) for part in record.inners("output")])
+    return m.ToolResult(call_id, [_read_part(part) for part in record.inners("output")])
 
 
-def _read_part(record: Record) -> UserBlock:
+def _read_part(record: Record) -> m.UserBlock:
     kind = record.need_text("type")
-    block: UserBlock
+    block: m.UserBlock
     if kind in ("input_text", "output_text", "text"):
-        block = Text(record.need_text("text"))
+        block = m.Text(record.need_text("text"))
         record.take("annotations")
         record.take("logprobs")
     elif kind not in ("input_image", "input_file") or "file_id" in record:
         return _leave_part(record)
     elif kind == "input_image":
         source, media_type = read_media_url(record.need_text("image_url"))
-        block = Image(source, media_type, _read_detail(record))
+        block = m.Image(source, media_type, _read_detail(record))
     else:
         block = _read_file(record)
     record.done()
     return block
 
 
-def _leave_part(record: Record) -> Text:
+def _leave_part(record: Record) -> m.Text:
     record.losses.leave(record.where, _PART, "content_dropped")
-    return Text("[content of another kind]")
+    return m.Text("[content of another kind]")
 
 
 def _read_detail(record: Record) -> Any:
     detail = record.take("detail")
-    if detail in (None, *DETAILS):
+    if detail in (None, *m.DETAILS):
         return detail
     record.leave("detail")
     return None
 
 
-def _read_file(record: Record) -> Document:
+def _read_file(record: Record) -> m.Document:
     name, url = record.text("filename"), record.text("file_url")
     if url is not None:
-        return Document(Url(url), name=name)
+        return m.Document(m.Url(url), name=name)
     source, media_type = read_media_url(record.need_text("file_data"))
     if media_type is None:
         record.refuse("file_data", "must be a base64 data URL")
-    return Document(source, media_type, name)
+    return m.Document(source, media_type, name)
