@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import InvalidRequestError, cut, quote
+from ..events import read_json
 
+D = TypeVar("D")
 _encode = msgspec.json.Encoder().encode
 _sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -62,6 +64,19 @@ def to_bytes(body: dict[str, Any] | list[Any]) -> bytes:
         return _encode(body)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequestError(f"the request cannot be written as JSON: {error}") from error
+
+
+def read_as(decoder: msgspec.json.Decoder[D], data: bytes) -> D:
+    """Decode JSON of a reply into the type of a decoder; damaged characters are replaced.
+
+    A field of the wrong type raises ``msgspec.ValidationError``.
+    """
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.convert(read_json(data), decoder.type)
 
 
 def read_count(value: Any) -> int | None:

@@ -18,7 +18,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import read_count
+from ..json import read_as, read_count
 from .errors import inband_error
 
 
@@ -61,15 +61,6 @@ class _Body(Struct):
 
 
 _events = msgspec.json.Decoder(_Event)
-
-
-def _read_event(data: bytes) -> _Event:
-    try:
-        return _events.decode(data)
-    except msgspec.ValidationError:
-        raise
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.convert(read_json(data), _Event)
 
 
 _Kind = Literal["text", "thinking", "call", "answer", "opaque"]
@@ -133,7 +124,7 @@ class AnthropicDecoder(Decoder):
         elif frame.event == b"error" and data and not data.startswith(b"{"):
             self._fail(None, data)
         elif data:
-            event = _read_event(data)
+            event = read_as(_events, data)
             kind = (
                 event.type
                 if isinstance(event.type, str)

@@ -19,7 +19,7 @@ from ...sse import Frame
 from ..anthropic.reply import AnthropicDecoder
 from ..errors import read_failure
 from ..finish import READ
-from ..json import read_count
+from ..json import read_as, read_count
 from ..openai.errors import inband_error as foreign_error
 from ..readiness import entries_of
 from .errors import inband_error
@@ -57,7 +57,7 @@ class BedrockDecoder(AnthropicDecoder):
         if frame.event != b"event":
             self._refuse(frame.data)
             return
-        event = _read_event(frame.data)
+        event = read_as(_events, frame.data)
         if (changed := event.contentBlockDelta) is not None:
             if isinstance(changed.delta, dict):
                 self._change(changed.contentBlockIndex, changed.delta)
@@ -194,15 +194,6 @@ class BedrockDecoder(AnthropicDecoder):
             self.out.fail(foreign_error(read_failure(data)))
         else:
             self.out.fail(inband_error(name, record[name]))
-
-
-def _read_event(data: bytes) -> _Event:
-    try:
-        return _events.decode(data)
-    except msgspec.ValidationError:
-        raise
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.convert(read_json(data), _Event)
 
 
 def _read_body(data: bytes) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import json_text, read_count
+from ..json import json_text, read_as, read_count
 from ..openai.errors import inband_error as foreign_error
 from ..readiness import entries_of
 from .errors import inband_error
@@ -79,7 +79,7 @@ class CohereDecoder(Decoder):
         if frame.event == b"error" and not data.startswith(b"{"):
             self._fail(data)
             return
-        event = _read_event(data)
+        event = read_as(_events, data)
         kind = (
             event.type if isinstance(event.type, str) else frame.event.decode("utf-8", "replace")
         )
@@ -309,15 +309,6 @@ class CohereDecoder(Decoder):
 
 
 _OF_TEXT = "TEXT_CONTENT"
-
-
-def _read_event(data: bytes) -> _Event:
-    try:
-        return _events.decode(data)
-    except msgspec.ValidationError:
-        raise
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.convert(read_json(data), _Event)
 
 
 def _read_body(data: bytes) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from msgspec import Struct
 
 from ... import messages as m
 from ...errors import InvalidResponseError
-from ...events import LAST, Assembler, FinishReason, Usage, read_json
+from ...events import LAST, Assembler, FinishReason, Usage
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import read_count
+from ..json import read_as, read_count
 from .arguments import StreamedArguments
 from .errors import inband_error
 
@@ -53,15 +53,6 @@ _arrays = msgspec.json.Decoder(list[_Chunk])
 _BETWEEN = re.compile(r"\s*[\[,]\s*")
 
 
-def _read_chunk(data: bytes) -> _Chunk:
-    try:
-        return _chunks.decode(data)
-    except msgspec.ValidationError:
-        raise
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.convert(read_json(data), _Chunk)
-
-
 def _read_frame(data: bytes) -> list[_Chunk]:
     """Return the chunks of one event. If a server omits blank lines, an event has several chunks.
 
@@ -70,14 +61,16 @@ def _read_frame(data: bytes) -> list[_Chunk]:
     if data.startswith(b"["):
         return _read_array(data)
     try:
-        return [_read_chunk(data)]
+        return [read_as(_chunks, data)]
     except msgspec.ValidationError:
         raise
     except ValueError:
         if b"\n" not in data:
             raise
         return [
-            _read_chunk(line) for line in data.split(b"\n") if line.strip() not in (b"", b"[DONE]")
+            read_as(_chunks, line)
+            for line in data.split(b"\n")
+            if line.strip() not in (b"", b"[DONE]")
         ]
 
 
@@ -97,7 +90,7 @@ def _read_array(data: bytes) -> list[_Chunk]:
             _, at = reader.raw_decode(text, match.end())
         except ValueError:
             break
-        chunks.append(_read_chunk(text[match.end() : at].encode("utf-8", "replace")))
+        chunks.append(read_as(_chunks, text[match.end() : at].encode("utf-8", "replace")))
     return chunks
 
 
@@ -250,7 +243,7 @@ class GeminiDecoder(Decoder):
                     return
             self.at_end()
             return
-        chunk = _read_chunk(data)
+        chunk = read_as(_chunks, data)
         if _is_empty(chunk) and is_failure(data):
             self._fail(data)
             return

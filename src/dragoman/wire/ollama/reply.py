@@ -8,13 +8,13 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError
-from ...events import Assembler, Usage, read_json
+from ...events import Assembler, Usage
 from ...messages import Request
 from ...sse import Frame, LineDecoder
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import json_text, read_count
+from ..json import json_text, read_as, read_count
 from ..openai.errors import inband_error
 
 
@@ -60,12 +60,7 @@ class OllamaDecoder(Decoder):
         self._empty: int | None = None
 
     def frame(self, frame: Frame) -> None:
-        try:
-            line = _lines.decode(frame.data)
-        except msgspec.ValidationError:
-            raise
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            line = msgspec.convert(read_json(frame.data), _Line)
+        line = read_as(_lines, frame.data)
         if line.error or (line.message is line.done is None and is_failure(frame.data)):
             self.out.fail(inband_error(read_failure(frame.data)))
             return

@@ -19,7 +19,7 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure
 from ..finish import READ
-from ..json import read_count
+from ..json import read_as, read_count
 from .errors import reply_error
 from .output import Item, Output, index_of, kind_of, list_of, rest_of, string_of, text_of
 
@@ -62,15 +62,6 @@ _events = msgspec.json.Decoder(_Event)
 _responses = msgspec.json.Decoder(_Response)
 
 
-def _read(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    try:
-        return decoder.decode(data)
-    except msgspec.ValidationError:
-        raise
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.convert(read_json(data), decoder.type)
-
-
 _TERMINAL = {
     "response.completed": "completed",
     "response.done": "completed",
@@ -111,7 +102,7 @@ class ResponsesDecoder(Decoder):
         if frame.event == b"error" and not data.startswith(b"{"):
             self._fail(data.decode("utf-8", "replace"))
             return
-        event = _read(data, _events)
+        event = read_as(_events, data)
         reader = _READERS.get(event.type) if type(event.type) is str else None
         if reader is not None:
             reader(self, event)
@@ -123,7 +114,7 @@ class ResponsesDecoder(Decoder):
             self._fail(event.error or read_json(data))
 
     def body(self, data: bytes) -> None:
-        response: _Response = _read(data, _responses)
+        response = read_as(_responses, data)
         output = response.output
         if not output and (response.error or (response.status is None and is_failure(data))):
             self._fail(response.error or read_json(data))
