@@ -167,7 +167,7 @@ def test_forged_log_exports_raise_only_log_errors(
 ) -> None:
     draw, seen = random.Random(4), Counter[str]()
     path, text = tmp_path / "x.jsonl", json.dumps(lines)
-    exports = 4000 if EXHAUSTIVE else 40
+    exports = 4000 if EXHAUSTIVE else 16
     for _ in range(exports):
         path.write_bytes(relink(json.loads(text), draw))
         try:
@@ -183,8 +183,8 @@ def test_forged_log_exports_raise_only_log_errors(
         except logs.LogError as error:
             seen[type(error).__name__] += 1
     count("hostile exports read", exports)
-    assert seen["whole"] > 10
-    assert seen["read"] > 10
+    assert seen["whole"] > 3
+    assert seen["read"] > 3
     assert seen["LogCorruptError"] > 0
 
 

