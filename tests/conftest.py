@@ -88,7 +88,9 @@ def snapshot() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of recordings if there are none; shuffle the tests if a seed is set.
 
-    Exclude the exhaustive tests from coverage, because they cover no additional lines.
+    Exclude exhaustive tests and property tests from coverage: tracing doubles their time, and what
+    only a random example reaches is not covered. They run last then, because a cache that one of
+    them fills would leave the code that fills it untraced.
     """
     if "DRAGOMAN_RECORDINGS" not in os.environ:
         recorded = [item for item in items if item.get_closest_marker("recordings")]
@@ -97,8 +99,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "DRAGOMAN_SHUFFLE" in os.environ:
         _shuffle(items, random.Random(os.environ["DRAGOMAN_SHUFFLE"]))
     for item in items:
-        if item.get_closest_marker("exhaustive"):
+        is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+        if is_property or item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.no_cover)
+    if config.pluginmanager.hasplugin("_cov"):
+        items.sort(key=lambda item: item.get_closest_marker("no_cover") is not None)
 
 
 def _shuffle(items: list[pytest.Item], draw: random.Random) -> None:

@@ -639,6 +639,12 @@ def test_argument_pieces_without_a_valid_path_make_the_tool_call_invalid(path: A
         arguments.add("text")
 
 
+def test_objects_and_lists_on_a_path_are_created() -> None:
+    arguments = StreamedArguments({})
+    arguments.add({"jsonPath": "$.a[0][0].b", "numberValue": 1})
+    assert arguments.value == {"a": [[{"b": 1}]]}
+
+
 @given(some.json_objects)
 def test_streamed_pieces_of_tool_arguments_are_joined(value: dict[str, Any]) -> None:
     arguments = StreamedArguments({})

@@ -274,6 +274,9 @@ EMPTY = [("tool_start", (0, "a", "any")), ("tool_input", (0, "{}"))]
 def test_any_reply_round_trips(
     verbs: list[some.Verb], ending: str, stream: bool, usage: object
 ) -> None:
+    # Only a "null" that arrives in one piece is an empty input, and a body has no pieces.
+    first = [each[1] for verb, each in verbs if verb == "tool_input"]
+    hypothesis.assume(stream or not {"n", "nu", "nul"} & set(first))
     for wire in COMPLETE:
         hypothesis.note(f"{wire} {verbs} {ending} {stream}")
         check_round_trip(wire, verbs, ending, usage, stream=stream)
