@@ -15,8 +15,11 @@ import pytest
 from dragoman.errors import OverloadedError, UnavailableError
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, new_key
+from dragoman.gateway.keystore import KeyStore
+from dragoman.gateway.ledger import Ledger
 from dragoman.gateway.store import ResponseStore
 from dragoman.gateway.stored_responses import RESPONSE
+from dragoman.gateway.usage import UsageBook
 from dragoman.messages import Assistant, User
 from tests.listed import Clock, Listed, speak
 from tests.waiting import poll, until
@@ -189,6 +192,40 @@ async def test_each_key_finds_only_its_own_responses(tmp_path: Path) -> None:
         with pytest.raises(openai.AuthenticationError):
             await client.responses.retrieve(made.id)
         assert (await hers.responses.retrieve(made.id)).id == made.id
+
+
+async def test_full_disk_costs_stored_responses_but_no_reply(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stored(tmp_path, *["One."] * 3, "Last.") as (client, _, store):
+        run = store._base.run  # noqa: SLF001 - the limit of pages holds for one connection
+        pages = run("pragma page_count")[0][0]
+        # if a database reaches its page limit, SQLite reports the same error as on a full disk
+        run(f"pragma max_page_count = {pages}")
+        text = "x" * 50_000
+        made = await client.responses.create(model="fast", input=text)
+        assert made.output_text == "One."
+        assert "a response was not kept" in caplog.text
+        items: Any = [{"type": "message", "role": "user", "content": text}]
+        for refused, status in (
+            (client.responses.retrieve(made.id), 404),
+            (client.responses.create(model="fast", input="?", previous_response_id=made.id), 404),
+            (client.conversations.create(items=items), 503),
+        ):
+            with pytest.raises(openai.APIStatusError) as caught:
+                await refused
+            assert caught.value.status_code == status
+        run("pragma max_page_count = 100000")
+        made = await client.responses.create(model="fast", input=text)
+        assert (await client.responses.retrieve(made.id)).id == made.id
+
+
+@pytest.mark.parametrize("store", [ResponseStore, Ledger, UsageBook, KeyStore])
+def test_databases_of_the_gateway_are_readable_by_their_owner_only(
+    tmp_path: Path, store: Any
+) -> None:
+    store(tmp_path / "a.db").close()
+    assert (tmp_path / "a.db").stat().st_mode & 0o077 == 0
 
 
 async def test_error_explains_how_to_configure_the_missing_response_store() -> None:

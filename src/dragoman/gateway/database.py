@@ -8,6 +8,7 @@ If the connection to PostgreSQL is lost, the next statement opens a new one.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -84,6 +85,9 @@ class _Sqlite:
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
     def __init__(self, path: str | Path, schema: Sequence[str]) -> None:
+        if str(path) != ":memory:":
+            # A new file is for its owner only: it has hashes of keys, or the messages of clients.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         self._base = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )

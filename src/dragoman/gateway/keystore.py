@@ -79,9 +79,6 @@ class KeyStore:
     """
 
     def __init__(self, place: str | Path, *, actor: str | None = None) -> None:
-        # a new file gets permissions so that only its owner can read or change it
-        if not is_postgres(place):
-            os.close(os.open(place, os.O_RDWR | os.O_CREAT, 0o600))
         self._place = place
         self._base = open_database(place, _SCHEMA)
         self._file = self._identify()
