@@ -38,6 +38,7 @@ FLOORS = {
     "transport": "the only code that opens a socket to a provider",
     "provider": "the provider contract, streams, and the provider over HTTP",
     "retrieval": "embedding and reranking: contract, wires, models over HTTP",
+    "database": "SQLite and PostgreSQL",
     "middleware": "retry, fallback, rate limits, observation, cassettes",
     "log": "the hash-chained event log", "registry": "names and configuration to providers",
     "permission": "rules that allow, deny or ask",
@@ -74,10 +75,9 @@ ALLOWED = {
     ("registry/auth.py", "azure"): "the package and the extra that tokens of Entra ID come from",
     ("local/server.py", "llamacpp"): "xllamacpp is the package that the server comes in",
 }
-# The layers before ``tools`` must not execute tools. The log and the cache call ``execute`` of a
-# database driver, which runs SQL.
-MAY_EXECUTE = ["log", *LAYERS[LAYERS.index("tools") :]]
-RUNS_SQL = ["middleware/stores.py"]
+# The layers before ``tools`` must not execute tools. The log calls ``execute`` of a database driver,
+# which runs SQL.
+MAY_EXECUTE = ["database", "log", *LAYERS[LAYERS.index("tools") :]]
 
 
 # --- the checks of the layers ------------------------------------------------------------------
@@ -243,7 +243,7 @@ def executors(modules: list[Module]) -> list[str]:
     return [
         f"{module.path}:{line}"
         for module in modules
-        if module.layer not in MAY_EXECUTE and module.path.as_posix() not in RUNS_SQL
+        if module.layer not in MAY_EXECUTE
         for line, name in module.names[0]
         if "execute" in name.lower().split("_")
     ]

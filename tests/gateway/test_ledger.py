@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from dragoman import connect
+from dragoman import database as database_module
 from dragoman.errors import InvalidRequestError, OverloadedError, ProviderError, TimedOutError
 from dragoman.events import Usage
-from dragoman.gateway import database as database_module
 from dragoman.gateway import ledger as ledger_module
 from dragoman.gateway.access import Bounds
 from dragoman.gateway.app import create_app
@@ -101,7 +101,7 @@ def test_limit_of_requests_per_minute_is_exact_across_processes(
 ) -> None:
     code = (
         "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import"
-        " Key\nfrom dragoman.errors import RateLimitError\nfrom dragoman.gateway import database\n"
+        " Key\nfrom dragoman.errors import RateLimitError\nfrom dragoman import database\n"
         f"database.BUSY_SECONDS = {PATIENCE}\nledger, key, done = Ledger(sys.argv[1],"
         " clock=lambda: 600.0), Key('k', 'h', requests_per_minute=LIMIT), 0\nprint('ready', "
         "flush=True); sys.stdin.readline()\nfor _ in range(200):\n    try: ledger.admit(key); "

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from ..database import is_postgres
 from ..errors import scrub
-from ..gateway.database import is_postgres
 from ..gateway.keys import Key, read_key_file, read_money
 from ..gateway.keystore import KeyStore, is_key_database
 from .console import show_json, show_table

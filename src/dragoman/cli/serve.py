@@ -19,9 +19,9 @@ import click
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from ..database import is_postgres
 from ..errors import ProviderError, scrub
 from ..gateway.access import Bounds
-from ..gateway.database import is_postgres
 from ..gateway.keys import Key, KeyRing, is_hash, new_key
 from ..gateway.keystore import load_keys
 from ..gateway.ledger import Ledger

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from .database import is_postgres, open_database
+from ..database import is_postgres, open_database
 from .keys import TEAM, Key, KeyRing, new_key
 
 _SCHEMA = [

@@ -24,11 +24,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
+from ..database import is_postgres, open_database
 from ..errors import OverloadedError, QuotaExceededError, scrub
 from ..messages import new_ulid
 from ..middleware.meters import Window
 from ..prices.results import EXACT
-from .database import is_postgres, open_database
 from .keys import Key
 from .limits import RedisLimits, check_delays, reject_concurrent
 from .processes import is_alive

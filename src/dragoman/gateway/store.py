@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from ..database import open_database
 from ..errors import OverloadedError
-from .database import open_database
 
 DAY = 86400.0
 KEEP_SECONDS = 30 * DAY

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from ..database import open_database
 from ..errors import scrub
 from ..events import Usage
 from ..messages import new_ulid
 from ..prices.results import EXACT
-from .database import open_database
 
 log = logging.getLogger("dragoman")
 

@@ -26,6 +26,7 @@ from ..calls import (
     RoutingSwitched,
     StopReason,
 )
+from ..database import is_postgres
 from .chain import Break, ChainReport
 from .conversation import Conversation, Sent
 from .errors import (
@@ -43,7 +44,7 @@ from .errors import (
 )
 from .eventlog import EventLog, Progress, SessionEntry, find_texts
 from .jsonl import ExportedLog
-from .location import SCHEMES, find_place, name_place
+from .location import find_place, name_place
 from .memory import MemoryLog
 from .payloads import (
     CATALOGUE,
@@ -161,7 +162,7 @@ __all__ = [
 
 def open_log(where: str | Path, *, readonly: bool = False) -> EventLog:
     """Open the log in a file, at a ``postgresql://`` URL, or in an export, which is read-only."""
-    if isinstance(where, str) and where.startswith(SCHEMES):
+    if is_postgres(where):
         return PostgresLog(where, readonly=readonly)
     if str(where).endswith(".jsonl"):
         if not readonly:

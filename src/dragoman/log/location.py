@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-SCHEMES = ("postgresql://", "postgres://")
+from ..database import is_postgres
 
 
 def find_place(where: str | Path | None = None) -> str | Path:
@@ -16,7 +16,7 @@ def find_place(where: str | Path | None = None) -> str | Path:
     """
     where = where or os.environ.get("DRAGOMAN_LOG")
     if where:
-        return where if str(where).startswith(SCHEMES) else Path(where).expanduser()
+        return where if is_postgres(str(where)) else Path(where).expanduser()
     import platformdirs  # lazy import: it takes a fifth of the package's import time
 
     return platformdirs.user_data_path("dragoman") / "log.db"
@@ -32,7 +32,7 @@ _URL = re.compile(
 
 def name_place(where: str | Path) -> str:
     """Return a location that is safe to display: only the host and the database of a URL."""
-    if not str(where).startswith(SCHEMES):
+    if not is_postgres(str(where)):
         return str(where)
     found = _URL.fullmatch(str(where))
     return f"postgresql://{found[1]}" if found else "postgresql://…"

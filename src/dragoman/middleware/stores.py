@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..database import Database, open_database
 from .layer import check_number
 from .redis import NOW, RedisServer
 
@@ -62,18 +61,24 @@ def _check(owner: str, ttl: float | None, max_bytes: int) -> None:
 
 # --- the cache store in a SQLite file ----------------------------------------------------------
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS entries (
-    key TEXT PRIMARY KEY, value BLOB NOT NULL, size INTEGER NOT NULL, created REAL NOT NULL, used REAL NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS entries_by_use ON entries (used, size);
-CREATE TABLE IF NOT EXISTS total (one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL);
-INSERT OR IGNORE INTO total VALUES (1, 0);
-CREATE TRIGGER IF NOT EXISTS entry_added AFTER INSERT ON entries
-    BEGIN UPDATE total SET bytes = bytes + new.size; END;
-CREATE TRIGGER IF NOT EXISTS entry_removed AFTER DELETE ON entries
-    BEGIN UPDATE total SET bytes = bytes - old.size; END;
-"""
+_SCHEMA = [
+    # Needed for the total size: only with recursive triggers does REPLACE run the DELETE trigger.
+    "PRAGMA recursive_triggers = ON",
+    """CREATE TABLE IF NOT EXISTS entries (
+        key TEXT PRIMARY KEY, value BLOB NOT NULL, size INTEGER NOT NULL, created REAL NOT NULL, used REAL NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS entries_by_use ON entries (used, size)",
+    """CREATE TABLE IF NOT EXISTS total
+        (one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL)""",
+    "INSERT OR IGNORE INTO total VALUES (1, 0)",
+    """CREATE TRIGGER IF NOT EXISTS entry_added AFTER INSERT ON entries
+        BEGIN UPDATE total SET bytes = bytes + new.size; END""",
+    """CREATE TRIGGER IF NOT EXISTS entry_removed AFTER DELETE ON entries
+        BEGIN UPDATE total SET bytes = bytes - old.size; END""",
+]
+_EVICT = """
+DELETE FROM entries WHERE key = (SELECT key FROM entries WHERE key <> ? ORDER BY used LIMIT 1)
+RETURNING size"""
 
 
 class SqliteStore(Store):
@@ -97,7 +102,7 @@ class SqliteStore(Store):
         self.max_bytes = max_bytes
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "dragoman-cache")
-        self._database: sqlite3.Connection | None = None
+        self._database: Database | None = None
 
     async def get(self, key: str) -> bytes | None:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._get, key)
@@ -111,61 +116,34 @@ class SqliteStore(Store):
 
     # --- methods that run in the thread of the database
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> Database:
         if self._database is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Create the file so that only its owner may read it, because replies are private.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-            database = sqlite3.connect(self.path, timeout=5, isolation_level=None)
-            # Do not call fsync for each entry: an entry lost in a power failure is only a cache
-            # miss.
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")
-            # Needed for the total size: only with recursive triggers does REPLACE run the DELETE
-            # trigger.
-            database.execute("PRAGMA recursive_triggers = ON")
-            database.executescript(_SCHEMA)
-            self._database = database
+            # There is no fsync for each entry: one lost in a power failure is only a cache miss.
+            self._database = open_database(self.path, _SCHEMA, busy_seconds=5)
         return self._database
 
     def _get(self, key: str) -> bytes | None:
         database, now = self._open(), self._clock()
-        row = database.execute(
-            "SELECT value, created, used FROM entries WHERE key = ?", (key,)
-        ).fetchone()
-        if row is None:
+        rows = database.run("SELECT value, created, used FROM entries WHERE key = ?", (key,))
+        if not rows:
             return None
-        value, created, used = row
+        value, created, used = rows[0]
         if self.ttl is not None and created + self.ttl <= now:
-            database.execute("DELETE FROM entries WHERE key = ? AND created = ?", (key, created))
+            database.run("DELETE FROM entries WHERE key = ? AND created = ?", (key, created))
             return None
         if used + _TOUCH_SECONDS < now:
-            database.execute("UPDATE entries SET used = ? WHERE key = ?", (now, key))
+            database.run("UPDATE entries SET used = ? WHERE key = ?", (now, key))
         return bytes(value)
 
     def _put(self, key: str, value: bytes) -> None:
         database, now = self._open(), self._clock()
-        with closing(database.cursor()) as cursor:
-            cursor.execute("BEGIN IMMEDIATE")
-            try:
-                entry = (key, value, len(value), now, now)
-                cursor.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", entry)
-                self._evict(cursor, key)
-            except BaseException:
-                cursor.execute("ROLLBACK")
-                raise
-            cursor.execute("COMMIT")
-
-    def _evict(self, cursor: sqlite3.Cursor, fresh: str) -> None:
-        excess = cursor.execute("SELECT bytes FROM total").fetchone()[0] - self.max_bytes
-        oldest: list[tuple[str]] = []
-        for key, size in cursor.execute("SELECT key, size FROM entries ORDER BY used"):
-            if excess <= 0:
-                break
-            if key != fresh:
-                oldest.append((key,))
-                excess -= size
-        cursor.executemany("DELETE FROM entries WHERE key = ?", oldest)
+        with database.transaction():
+            entry = (key, value, len(value), now, now)
+            database.run("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", entry)
+            excess = database.run("SELECT bytes FROM total")[0][0] - self.max_bytes
+            while excess > 0 and (gone := database.run(_EVICT, (key,))):
+                excess -= gone[0][0]
 
     def _close(self) -> None:
         if self._database is not None:

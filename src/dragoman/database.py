@@ -1,4 +1,4 @@
-"""The gateway's SQL database: a SQLite file, or PostgreSQL for several machines.
+"""SQL databases: a SQLite file, or PostgreSQL for several machines.
 
 Both run the same SQL statements, with ``?`` as the placeholder of a value. A transaction takes a
 lock before its first statement, so that reading, checking and writing are atomic across processes.
@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
-
-from ..log.location import SCHEMES
+from types import ModuleType
+from typing import Any, Protocol, TypeGuard
 
 BUSY_SECONDS = 2.0
 """How many seconds a transaction waits for a lock that another process holds."""
@@ -59,37 +58,67 @@ class Database(Protocol):
         ...
 
 
-def is_postgres(place: object) -> bool:
+def is_postgres(place: object) -> TypeGuard[str]:
     """Return whether a location is the URL of a PostgreSQL database."""
-    return isinstance(place, str) and place.startswith(SCHEMES)
+    return isinstance(place, str) and place.startswith(("postgresql://", "postgres://"))
 
 
-def open_database(place: str | Path, schema: Sequence[str]) -> Database:
+def load_driver() -> ModuleType:
+    """Import psycopg; raise ``ImportError`` with the name of the extra if it is missing."""
+    try:
+        import psycopg  # lazy import: an optional dependency that takes 400 ms to load
+    except ImportError as error:
+        raise ImportError(
+            "PostgreSQL needs the extra: pip install 'dragoman[postgres]'"
+        ) from error
+    return psycopg
+
+
+def create_private(path: str | Path) -> None:
+    """Create a file that only its owner may read and write; keep one that exists."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run a ``with`` block as one transaction of SQLite, which locks the complete file at once."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite rolls back by itself after some failures. If the rollback fails, the first error
+        # is reported.
+        if connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+        raise
+
+
+def open_database(
+    place: str | Path, schema: Sequence[str], *, busy_seconds: float | None = None
+) -> Database:
     """Open a SQLite file, ``:memory:``, or a ``postgresql://`` URL, and create the missing tables.
 
     ``{bytes}`` and ``{serial}`` in the schema are replaced by the database's own column types.
+    ``busy_seconds`` is how long SQLite waits for a lock, by default ``BUSY_SECONDS``.
     """
     if not is_postgres(place):
-        return _Sqlite(
-            place,
-            [
-                each.format(bytes="blob", serial="integer primary key autoincrement")
-                for each in schema
-            ],
-        )
+        types = {"bytes": "blob", "serial": "integer primary key autoincrement"}
+        return _Sqlite(place, [each.format(**types) for each in schema], busy_seconds)
     types = {"bytes": "bytea", "serial": "bigint generated always as identity primary key"}
-    return _Postgres(str(place), [each.format(**types) for each in schema])
+    return _Postgres(place, [each.format(**types) for each in schema])
 
 
 class _Sqlite:
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
-    def __init__(self, path: str | Path, schema: Sequence[str]) -> None:
+    def __init__(self, path: str | Path, schema: Sequence[str], busy: float | None) -> None:
         if str(path) != ":memory:":
             # A new file is for its owner only: it has hashes of keys, or the messages of clients.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            create_private(path)
         self._base = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            path, timeout=busy or BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         if str(path) != ":memory:":
             self._base.execute("pragma journal_mode = wal")
@@ -102,14 +131,8 @@ class _Sqlite:
 
     @contextlib.contextmanager
     def transaction(self, *locks: str) -> Iterator[float]:
-        self._base.execute("begin immediate")  # "immediate" locks the complete file at once
-        try:
+        with transaction(self._base):
             yield time.time()
-            self._base.execute("commit")
-        except BaseException:
-            if self._base.in_transaction:  # SQLite rolls back by itself after some failures
-                self._base.execute("rollback")
-            raise
 
     def close(self) -> None:
         self._base.close()
@@ -117,12 +140,7 @@ class _Sqlite:
 
 class _Postgres:
     def __init__(self, url: str, schema: Sequence[str]) -> None:
-        try:
-            import psycopg  # lazy import: an optional dependency
-        except ImportError as error:
-            raise ImportError(
-                "PostgreSQL needs its extra: pip install 'dragoman[postgres]'"
-            ) from error
+        psycopg = load_driver()
         self.errors: tuple[type[Exception], ...] = (psycopg.Error,)
         self._connect: Callable[[], Any] = lambda: psycopg.connect(url, autocommit=True, **_LINK)
         self._base = self._open()
