@@ -83,7 +83,7 @@ def test_unique_key_rejects_a_record_written_without_the_lock(
     with PostgresLog(conninfo) as log:
         log.append_sync("s1", TurnStarted(1))
         # Return outdated ends of the chains, as if another process had appended a record.
-        monkeypatch.setattr(module, "_read_heads", lambda *_: {})
+        monkeypatch.setattr(module._PostgresView, "heads", lambda *_: {})
         with pytest.raises(LogLockedError, match="Another writer appended"):
             log.append_sync("s1", TurnStarted(2))
         monkeypatch.undo()

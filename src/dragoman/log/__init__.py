@@ -42,7 +42,7 @@ from .errors import (
     LogVersionError,
     UnknownTypeError,
 )
-from .eventlog import EventLog, Progress, SessionEntry, find_texts
+from .eventlog import EventLog, Progress, SessionEntry
 from .jsonl import ExportedLog
 from .location import find_place, name_place
 from .memory import MemoryLog
@@ -80,7 +80,7 @@ from .payloads import (
     parse_payload,
 )
 from .postgres import PostgresLog
-from .record import ADMINISTRATION, MAX_PAYLOAD, LogRecord, genesis, hash_record
+from .record import ADMINISTRATION, MAX_PAYLOAD, LogRecord, find_texts, genesis, hash_record
 from .sqlite import SqliteLog
 from .usage import read_calls, read_uses
 

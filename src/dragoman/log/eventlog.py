@@ -36,6 +36,7 @@ from .record import (
     LogRecord,
     Row,
     draft_record,
+    find_texts,
     genesis,
     link_record,
     read_row,
@@ -99,6 +100,22 @@ class LogView(Protocol):
 
         The payloads of the rows may be left empty.
         """
+        ...
+
+
+class LogChange(LogView, Protocol):
+    """A transaction that changes the stored records."""
+
+    def heads(self, sessions: set[str]) -> dict[str, Head]:
+        """Return the last record of each of the sessions that has records."""
+        ...
+
+    def insert(self, records: Sequence[LogRecord]) -> None:
+        """Store records at the ends of their sessions."""
+        ...
+
+    def delete(self, sessions: Sequence[str]) -> None:
+        """Remove all records of some sessions."""
         ...
 
 
@@ -234,6 +251,30 @@ class EventLog(ABC):
                 if progress is not None:
                     progress(done, max(report.records, done))
         return done
+
+    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
+        """Add drafts to the hash chains of their sessions, and store them in one transaction.
+
+        A draft whose ``expected`` does not match is not stored and gets its error; the others are
+        stored.
+        """
+        with self._change({draft.session for draft in drafts}) as change:
+            return _link_group(drafts, change)
+
+    def _restore(self, records: Sequence[LogRecord]) -> None:
+        """Store records that already have hashes, atomically, at the end of their session."""
+        sessions = {records[0].session}
+        with self._change(sessions) as change:
+            _check_follows(records, change.heads(sessions).get(records[0].session))
+            change.insert(records)
+
+    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
+        """Remove old sessions and record the removal, in one transaction."""
+        with self._change(None) as change:
+            pruned = _select_old(change.ends(), before)
+            change.delete([gone.session for gone in pruned])
+            _link_group([draft_record(ADMINISTRATION, gone) for gone in pruned], change)
+        return tuple(pruned)
 
     def _offer(self, item: Draft | Callable[[], Any]) -> tuple[bool, Future[Any]]:
         if self._writer is None:
@@ -380,20 +421,11 @@ class EventLog(ABC):
     # --- methods that a store implements --------------------------------------------------------
 
     @abstractmethod
-    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
-        """Add drafts to the hash chains of their sessions, and store them in one transaction.
+    def _change(self, sessions: set[str] | None) -> AbstractContextManager[LogChange]:
+        """Open a transaction that appends to the given sessions, or that changes any session.
 
-        This runs in the writer's thread. A draft whose ``expected`` does not match is not stored
-        and gets its error; the others are stored.
+        This runs in the writer's thread.
         """
-
-    @abstractmethod
-    def _restore(self, records: Sequence[LogRecord]) -> None:
-        """Store records that already have hashes, atomically, at the end of their session."""
-
-    @abstractmethod
-    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        """Remove old sessions and record the removal, in one transaction of the writer thread."""
 
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:
@@ -422,22 +454,6 @@ def _collect(
             if len(rows) < _PAGE:
                 break
             after = rows[-1][1]
-
-
-_NOT_TEXT = ("type", "role", "base64_data")
-
-
-def find_texts(value: Any) -> Iterator[str]:
-    """Yield the strings in a payload, except type names, roles and the data of attachments."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            if name not in _NOT_TEXT or not isinstance(item, str):
-                yield from find_texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from find_texts(item)
 
 
 def _count_shared(log: EventLog, source: EventLog, session: str) -> int:
@@ -493,14 +509,12 @@ def _counting(view: LogView, session: str | None, progress: Progress | None) -> 
     return page
 
 
-def link_group(
-    drafts: Sequence[Draft], heads: dict[str, Head]
-) -> list[LogRecord | LogConflictError]:
-    """Append drafts to the hash chains of their sessions, in order, and update ``heads``.
+def _link_group(drafts: Sequence[Draft], change: LogChange) -> list[LogRecord | LogConflictError]:
+    """Append drafts to the hash chains of their sessions, in order.
 
-    ``heads`` has the last record of each chain. A draft that expects another last record gets an
-    error instead of a record.
+    A draft that expects another last record gets an error instead of a record.
     """
+    heads = change.heads({draft.session for draft in drafts})
     linked: list[LogRecord | LogConflictError] = []
     for draft in drafts:
         head = heads.get(draft.session)
@@ -511,12 +525,8 @@ def link_group(
         record = link_record(draft, head)
         heads[draft.session] = Head(record.seq, record.hash)
         linked.append(record)
+    change.insert([record for record in linked if isinstance(record, LogRecord)])
     return linked
-
-
-def only_records(linked: Sequence[LogRecord | LogConflictError]) -> list[LogRecord]:
-    """Return the records in a result of ``link_group``, without the errors."""
-    return [record for record in linked if isinstance(record, LogRecord)]
 
 
 def _conflict(draft: Draft, last: int) -> LogConflictError:
@@ -540,7 +550,7 @@ def _entry(first: LogRecord, last: LogRecord) -> SessionEntry:
     )
 
 
-def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPruned]:
+def _select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPruned]:
     """Return a ``log.pruned`` record for each session that ended before a time."""
     entries = [_entry(read_row(first), read_row(last)) for first, last in ends]
     return [
@@ -550,7 +560,7 @@ def select_old(ends: Sequence[tuple[Row, Row]], before: datetime) -> list[LogPru
     ]
 
 
-def check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
+def _check_follows(records: Sequence[LogRecord], head: Head | None) -> None:
     """Reject imported records that do not follow the last record of the chain."""
     seq, previous = (head.seq, head.hash) if head is not None else (0, genesis(records[0].session))
     if (records[0].seq, records[0].previous) != (seq + 1, previous):

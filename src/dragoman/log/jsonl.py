@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from ..errors import quote
-from .errors import LogConflictError, LogCorruptError, LogReadOnlyError, LogStorageError
-from .eventlog import EventLog
-from .payloads import Actor, LogPruned, Sensitivity
-from .record import Draft, Line, LogRecord, Row, to_row
+from .errors import LogCorruptError, LogReadOnlyError, LogStorageError
+from .eventlog import EventLog, LogChange
+from .payloads import Actor, Sensitivity
+from .record import Line, LogRecord, Row, to_row
 
 
 class _Place(Struct):
@@ -86,13 +86,7 @@ class ExportedLog(EventLog):
         with self._open() as file:
             yield _ExportView(file, self.path, self._places, self._count)
 
-    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
-        raise LogReadOnlyError(f"{self.path}: an export cannot be written")
-
-    def _restore(self, records: Sequence[LogRecord]) -> None:
-        raise LogReadOnlyError(f"{self.path}: an export cannot be written")
-
-    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
+    def _change(self, sessions: set[str] | None) -> AbstractContextManager[LogChange]:
         raise LogReadOnlyError(f"{self.path}: an export cannot be written")
 
 

@@ -6,13 +6,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any
 
-from .errors import LogConflictError
-from .eventlog import EventLog, LogView, check_follows, link_group, only_records, select_old
-from .payloads import LogPruned
-from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
+from .eventlog import EventLog, LogChange, LogView
+from .record import Draft, Head, LogRecord, Row, to_row
 
 
 class MemoryLog(EventLog):
@@ -24,7 +21,6 @@ class MemoryLog(EventLog):
     def __init__(self) -> None:
         super().__init__()
         self._rows: dict[str, list[Row]] = {}
-        self._heads: dict[str, Head] = {}
         self._changing = threading.RLock()
 
     def __repr__(self) -> str:
@@ -45,27 +41,9 @@ class MemoryLog(EventLog):
             future.set_result(result)
         return True, future
 
-    def _write(self, drafts: Sequence[Draft]) -> Sequence[LogRecord | LogConflictError]:
-        linked = link_group(drafts, self._heads)
-        self._store(only_records(linked))
-        return linked
-
-    def _restore(self, records: Sequence[LogRecord]) -> None:
-        check_follows(records, self._heads.get(records[0].session))
-        self._heads[records[0].session] = Head(records[-1].seq, records[-1].hash)
-        self._store(records)
-
-    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        with self._view() as view:
-            pruned = select_old(view.ends(), before)
-        for gone in pruned:
-            del self._rows[gone.session], self._heads[gone.session]
-        self._write([draft_record(ADMINISTRATION, gone) for gone in pruned])
-        return tuple(pruned)
-
-    def _store(self, records: Sequence[LogRecord]) -> None:
-        for record in records:
-            self._rows.setdefault(record.session, []).append(to_row(record))
+    @contextmanager
+    def _change(self, sessions: set[str] | None) -> Iterator[LogChange]:
+        yield _MemoryView(self._rows)
 
     @contextmanager
     def _view(self) -> Iterator[LogView]:
@@ -102,3 +80,15 @@ class _MemoryView:
 
     def ends(self) -> list[tuple[Row, Row]]:
         return [(self._rows[name][0], self._rows[name][-1]) for name in self.names()]
+
+    def heads(self, sessions: set[str]) -> dict[str, Head]:
+        ends = {name: self._rows[name][-1] for name in sessions if name in self._rows}
+        return {name: Head(row[1], row[11].hex()) for name, row in ends.items()}
+
+    def insert(self, records: Sequence[LogRecord]) -> None:
+        for record in records:
+            self._rows.setdefault(record.session, []).append(to_row(record))
+
+    def delete(self, sessions: Sequence[str]) -> None:
+        for session in sessions:
+            del self._rows[session]

@@ -10,26 +10,24 @@ import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
+from ..database import load_driver
 from ..errors import scrub
 from .errors import (
-    LogConflictError,
     LogCorruptError,
     LogError,
     LogFullError,
     LogLockedError,
     LogReadOnlyError,
     LogStorageError,
-    LogVersionError,
 )
-from .eventlog import EventLog, check_follows, link_group, only_records, select_old
-from .payloads import LogPruned
-from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
+from .eventlog import EventLog
+from .record import Head, LogRecord, Row, to_row
+from .sql import Dialect, SqlView, check_version, migrate
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -62,26 +60,11 @@ _COPY = """
 COPY dragoman_log (session, seq, id, turn, parent, type, actor, sensitivity, timestamp, payload, previous, hash)
 FROM STDIN"""
 _HEADS = """
-SELECT name, seq, hash FROM unnest(%s::text[]) AS name,
+SELECT name, seq, hash FROM unnest(?::text[]) AS name,
     LATERAL (SELECT seq, hash FROM dragoman_log WHERE session = name ORDER BY seq DESC LIMIT 1) AS head"""
-_PAGE = """
-SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, convert_to(payload, 'UTF8'), previous, hash
-FROM dragoman_log WHERE session = %s AND seq > %s ORDER BY seq LIMIT %s"""
-_SELECT = _PAGE.replace("ORDER BY", "AND type = ANY(%s::text[]) ORDER BY")
-_SEARCH = _PAGE.replace("ORDER BY", "AND payload ILIKE %s ORDER BY")
-# A loose index scan: find the next greater name repeatedly, one step per session instead of per
-# record.
-_NAMES = """
-WITH RECURSIVE names (name) AS (
-    (SELECT session FROM dragoman_log ORDER BY session LIMIT 1)
-    UNION ALL
-    SELECT (SELECT session FROM dragoman_log WHERE session > name ORDER BY session LIMIT 1)
-    FROM names WHERE name IS NOT NULL
-)
-SELECT name FROM names WHERE name IS NOT NULL"""
 _ENDS = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, ''::bytea, previous, hash
-FROM unnest(%s::text[]) AS name, LATERAL (
+FROM unnest(?::text[]) AS name, LATERAL (
     (SELECT * FROM dragoman_log WHERE session = name ORDER BY seq LIMIT 1)
     UNION ALL
     (SELECT * FROM dragoman_log WHERE session = name ORDER BY seq DESC LIMIT 1)
@@ -115,7 +98,8 @@ class PostgresLog(EventLog):
         self._leased: set[str] = set()
         if readonly:
             with self._view() as view:
-                _check_version(view.connection)
+                if _find_version(view.connection, readonly=True) is None:
+                    raise LogReadOnlyError("the database has no log to read")
         else:
             self._connection = self._open()
             self._writer = Writer(self._write, self._finish)
@@ -169,36 +153,15 @@ class PostgresLog(EventLog):
         with self._explained(), self._connection.transaction():
             yield self._connection
 
-    def _write(self, drafts: Sequence[Draft]) -> list[LogRecord | LogConflictError]:
+    @contextmanager
+    def _change(self, sessions: set[str] | None) -> Iterator[_PostgresView]:
         with self._transaction() as connection:
-            sessions = {draft.session for draft in drafts}
-            for session in (sessions & self._held.keys()) - self._leased:
+            for session in ((sessions or set()) & self._held.keys()) - self._leased:
                 # acquire the lease again after a takeover or a lost connection
                 self._try_lease(connection, session)
-            _lock(connection, {_lock_of(session) for session in sessions})
-            linked = link_group(drafts, _read_heads(connection, sessions))
-            _copy(connection, only_records(linked))
-        return linked
-
-    def _restore(self, records: Sequence[LogRecord]) -> None:
-        session = records[0].session
-        with self._transaction() as connection:
-            _lock(connection, {_lock_of(session)})
-            check_follows(records, _read_heads(connection, {session}).get(session))
-            _copy(connection, records)
-
-    def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        with self._transaction() as connection:
-            _lock(connection, set(range(_LOCKS)))
-            pruned = select_old(_PostgresView(connection).ends(), before)
-            gone = [session.session for session in pruned]
-            connection.execute("DELETE FROM dragoman_log WHERE session = ANY(%s::text[])", (gone,))
-            drafts = [draft_record(ADMINISTRATION, session) for session in pruned]
-            _copy(
-                connection,
-                only_records(link_group(drafts, _read_heads(connection, {ADMINISTRATION}))),
-            )
-        return tuple(pruned)
+            locks = range(_LOCKS) if sessions is None else map(_lock_of, sessions)
+            _lock(connection, set(locks))
+            yield _PostgresView(connection)
 
     # --- leases of sessions ---------------------------------------------------------------------
 
@@ -284,41 +247,35 @@ class PostgresLog(EventLog):
             raise kind(f"{words}{f' (SQLSTATE {state})' if state else ''}. {advice}") from None
 
 
-class _PostgresView:
+class _PostgresView(SqlView):
+    dialect = Dialect(
+        "dragoman_log", "?", "convert_to(payload, 'UTF8')",
+        "jsonb_array_elements_text(?::jsonb)", "ILIKE",
+    )  # fmt: skip
+
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
 
-    def names(self) -> list[str]:
-        return [name for (name,) in self.connection.execute(_NAMES)]
-
-    def count(self) -> int:
-        [(number,)] = self.connection.execute("SELECT count(*) FROM dragoman_log").fetchall()
-        return cast("int", number)
-
-    def length(self, session: str) -> int:
-        [(seq,)] = self.connection.execute(
-            "SELECT max(seq) FROM dragoman_log WHERE session = %s", (session,)
-        ).fetchall()
-        return cast("int", seq or 0)
-
-    def page(self, session: str, after: int, size: int) -> list[Row]:
-        return cast("list[Row]", self.connection.execute(_PAGE, (session, after, size)).fetchall())
-
-    def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
-        return cast(
-            "list[Row]",
-            self.connection.execute(_SELECT, (session, after, list(types), size)).fetchall(),
-        )
-
-    def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
-        return cast(
-            "list[Row]",
-            self.connection.execute(_SEARCH, (session, after, f"%{text}%", size)).fetchall(),
-        )
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        cursor = self.connection.execute(statement.replace("?", "%s").encode(), values)
+        return cursor.fetchall() if cursor.description is not None else []
 
     def ends(self) -> list[tuple[Row, Row]]:
-        rows = cast("list[Row]", self.connection.execute(_ENDS, (self.names(),)).fetchall())
+        rows = self.run(_ENDS, (self.names(),))
         return list(zip(rows[::2], rows[1::2], strict=True))
+
+    def heads(self, sessions: set[str]) -> dict[str, Head]:
+        rows = self.run(_HEADS, (sorted(sessions),))
+        return {session: Head(seq, digest.hex()) for session, seq, digest in rows}
+
+    def insert(self, records: Sequence[LogRecord]) -> None:
+        with self.connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+            for record in records:
+                row = to_row(record)
+                copy.write_row((*row[:9], row[9].decode(), *row[10:]))
+
+    def delete(self, sessions: Sequence[str]) -> None:
+        self.run("DELETE FROM dragoman_log WHERE session = ANY(?::text[])", (list(sessions),))
 
 
 # --- the connection to the database ------------------------------------------------------------
@@ -326,10 +283,9 @@ class _PostgresView:
 
 def _driver() -> ModuleType:
     try:
-        import psycopg  # lazy import: an optional dependency that takes 400 ms to load
-    except ImportError:
-        raise LogError("PostgreSQL needs the extra: pip install 'dragoman[postgres]'") from None
-    return psycopg
+        return load_driver()
+    except ImportError as error:
+        raise LogError(str(error)) from None
 
 
 def _find_secrets(conninfo: str) -> tuple[str, ...]:
@@ -392,52 +348,25 @@ def _lock(connection: psycopg.Connection[Any], numbers: set[int]) -> None:
     connection.execute(sql, (_SPACE, sorted(numbers)))
 
 
-def _read_heads(connection: psycopg.Connection[Any], sessions: set[str]) -> dict[str, Head]:
-    rows = connection.execute(_HEADS, (sorted(sessions),)).fetchall()
-    return {session: Head(seq, digest.hex()) for session, seq, digest in rows}
-
-
-def _copy(connection: psycopg.Connection[Any], records: Sequence[LogRecord]) -> None:
-    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-        for record in records:
-            row = to_row(record)
-            copy.write_row((*row[:9], row[9].decode(), *row[10:]))
-
-
 def _migrate(connection: psycopg.Connection[Any]) -> None:
     with connection.transaction():
         _lock(connection, {_SCHEMA_LOCK})
-        if _find_version(connection) is None:
+        if (version := _find_version(connection)) is None:
             connection.execute("CREATE TABLE dragoman_log_version (version int PRIMARY KEY)")
-        version = _find_version(connection) or 0
-        for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
-            for statement in statements:
-                connection.execute(statement.encode())
-            connection.execute("INSERT INTO dragoman_log_version VALUES (%s)", (number,))
+        migrate(
+            lambda statement: connection.execute(statement.encode()),
+            "dragoman_log_version", _MIGRATIONS, version or 0,
+        )  # fmt: skip
 
 
-def _find_version(connection: psycopg.Connection[Any]) -> int | None:
+def _find_version(connection: psycopg.Connection[Any], *, readonly: bool = False) -> int | None:
     """Return the version of the tables; ``None`` if the tables are missing."""
     row = connection.execute("SELECT to_regclass('dragoman_log_version') IS NOT NULL").fetchone()
     if row != (True,):
         return None
     found = connection.execute("SELECT max(version) FROM dragoman_log_version").fetchone()
     version = (found[0] if found else 0) or 0
-    if version > len(_MIGRATIONS):
-        raise LogVersionError(
-            f"the database has version {version}, but this package reads up to {len(_MIGRATIONS)}"
-        )
-    return int(version)
-
-
-def _check_version(connection: psycopg.Connection[Any]) -> None:
-    version = _find_version(connection)
-    if version is None:
-        raise LogReadOnlyError("the database has no log to read")
-    if version < len(_MIGRATIONS):
-        raise LogVersionError(
-            "the database has an older version; open it for writing once to migrate it"
-        )
+    return check_version(version, _MIGRATIONS, "the database", readonly=readonly)
 
 
 _UNREACHABLE = (

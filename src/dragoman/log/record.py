@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias, cast
 
@@ -280,3 +281,19 @@ def check_payload(raw: Raw) -> None:
     decode_object(data)
     if b"\n" in data or b"\r" in data:
         raise LogCorruptError("a payload has line breaks between its fields; verify() locates it")
+
+
+_NOT_TEXT = ("type", "role", "base64_data")
+
+
+def find_texts(value: Any) -> Iterator[str]:
+    """Yield the strings in a payload, except type names, roles and the data of attachments."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name not in _NOT_TEXT or not isinstance(item, str):
+                yield from find_texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from find_texts(item)

@@ -9,29 +9,28 @@ writing with another program.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Any
 
+from ..database import create_private, transaction
 from .errors import (
-    LogConflictError,
     LogCorruptError,
     LogError,
     LogFullError,
     LogLockedError,
     LogReadOnlyError,
     LogStorageError,
-    LogVersionError,
 )
-from .eventlog import EventLog, check_follows, link_group, only_records, select_old
+from .eventlog import EventLog
 from .lock import FileLock
 from .payloads import LogPruned
-from .record import ADMINISTRATION, Draft, Head, LogRecord, Row, draft_record, to_row
+from .record import Head, LogRecord, Row, to_row
+from .sql import Dialect, SqlView, check_version, migrate
 from .writer import Writer
 
 # The application id "DRAG" in the file header marks our files, so that tables are never added to
@@ -64,22 +63,6 @@ INSERT INTO records
     (session, seq, id, turn, parent, type, actor, sensitivity, timestamp, payload, previous, hash)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS TEXT), ?, ?)"""
 _HEAD = "SELECT seq, hash FROM records WHERE session = ? ORDER BY seq DESC LIMIT 1"
-# Names and payloads are passed as bytes, so that even damaged values can be queried and compared.
-_PAGE = """
-SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, CAST(payload AS BLOB), previous, hash
-FROM records WHERE session = CAST(? AS TEXT) AND seq > ? ORDER BY seq LIMIT ?"""
-_SELECT = _PAGE.replace("ORDER BY", "AND type IN (SELECT value FROM json_each(?)) ORDER BY")
-_SEARCH = _PAGE.replace("ORDER BY", "AND payload LIKE ? ORDER BY")
-_LENGTH = "SELECT max(seq) FROM records WHERE session = CAST(? AS TEXT)"
-# A loose index scan: find the next greater name repeatedly, one step per session instead of per
-# record.
-_NAMES = """
-WITH RECURSIVE names (name) AS (
-    SELECT min(session) FROM records
-    UNION ALL
-    SELECT (SELECT min(session) FROM records WHERE session > name) FROM names WHERE name IS NOT NULL
-)
-SELECT name FROM names WHERE name IS NOT NULL"""
 _END = """
 SELECT session, seq, id, turn, parent, type, actor, sensitivity, timestamp, x'', previous, hash
 FROM records WHERE session = CAST(?1 AS TEXT) AND seq IN (
@@ -157,7 +140,7 @@ class SqliteLog(EventLog):
         _check_size(self.path)
         try:
             with self._view() as view:
-                _check_version(view.connection, self.path)
+                self._check(view.connection)
         except LogReadOnlyError:
             # SQLite creates its -wal and -shm files even for reading. In a read-only folder, a log
             # without a -wal file has no writer and can be opened as immutable.
@@ -165,7 +148,11 @@ class SqliteLog(EventLog):
                 raise
             self._immutable = True
             with self._view() as view:
-                _check_version(view.connection, self.path)
+                self._check(view.connection)
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        _check_owner(connection, self.path)
+        _version(connection, self.path, readonly=True)
 
     def _finish(self) -> None:
         try:
@@ -176,21 +163,11 @@ class SqliteLog(EventLog):
 
     # --- writing records ------------------------------------------------------------------------
 
-    def _write(self, drafts: Sequence[Draft]) -> list[LogRecord | LogConflictError]:
-        with _explained(self.path), self._transaction() as connection:
-            heads = {
-                session: head
-                for session in {draft.session for draft in drafts}
-                if (head := self._head(session))
-            }
-            linked = link_group(drafts, heads)
-            connection.executemany(_INSERT, map(to_row, only_records(linked)))
-        return linked
-
-    def _restore(self, records: Sequence[LogRecord]) -> None:
-        with _explained(self.path), self._transaction() as connection:
-            check_follows(records, self._head(records[0].session))
-            connection.executemany(_INSERT, map(to_row, records))
+    @contextmanager
+    def _change(self, sessions: set[str] | None) -> Iterator[_SqliteView]:
+        with _explained(self.path), transaction(self._connection):
+            self._check_place()
+            yield _SqliteView(self._connection, self.path)
 
     def _check_place(self) -> None:
         """Raise an error if the file was deleted or moved, or if another process writes it."""
@@ -203,44 +180,11 @@ class SqliteLog(EventLog):
             raise LogStorageError(f"{self.path}: was moved or deleted while it was being written")
         self._lock.keep()
 
-    def _head(self, session: str) -> Head | None:
-        row = self._connection.execute(_HEAD, (session,)).fetchone()
-        if row is None:
-            return None
-        if type(row[0]) is not int or type(row[1]) is not bytes:
-            raise LogCorruptError(
-                f"session {session!r}: its last record is damaged; verify() locates it"
-            )
-        return Head(row[0], row[1].hex())
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            self._check_place()
-            yield self._connection
-            self._connection.execute("COMMIT")
-        except BaseException:
-            # some failures have already rolled the transaction back
-            if self._connection.in_transaction:
-                try:
-                    self._connection.execute("ROLLBACK")
-                except sqlite3.Error:
-                    pass  # a failed rollback is ignored: the first error is reported
-            raise
-
     def _prune(self, before: datetime) -> tuple[LogPruned, ...]:
-        with _explained(self.path), self._transaction() as connection:
-            pruned = select_old(_SqliteView(connection, self.path).ends(), before)
-            for gone in pruned:
-                connection.execute("DELETE FROM records WHERE session = ?", (gone.session,))
-            drafts = [draft_record(ADMINISTRATION, gone) for gone in pruned]
-            head = self._head(ADMINISTRATION)
-            records = only_records(link_group(drafts, {ADMINISTRATION: head} if head else {}))
-            connection.executemany(_INSERT, map(to_row, records))
+        pruned = super()._prune(before)
         if pruned:
             self._shrink()
-        return tuple(pruned)
+        return pruned
 
     def _shrink(self) -> None:
         try:
@@ -265,47 +209,51 @@ class SqliteLog(EventLog):
                 connection.close()
 
 
-class _SqliteView:
+class _SqliteView(SqlView):
+    # Names and payloads are passed as bytes, so that even damaged values can be queried and
+    # compared.
+    dialect = Dialect(
+        "records", "CAST(? AS TEXT)", "CAST(payload AS BLOB)", "value FROM json_each(?)", "LIKE",
+        "NOT INDEXED",
+    )  # fmt: skip
+
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.connection = connection
         self.path = path
 
-    def names(self) -> list[str]:
-        return [name for (name,) in self.connection.execute(_NAMES)]
-
-    def count(self) -> int:
-        return cast(
-            "int",
-            self.connection.execute("SELECT count(*) FROM records NOT INDEXED").fetchone()[0],
-        )
-
-    def page(self, session: str, after: int, size: int) -> list[Row]:
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         # convert errors for each query, since ``verify`` continues after damaged data
         with _explained(self.path):
-            return self.connection.execute(_PAGE, (_bytes(session), after, size)).fetchall()
+            return self.connection.execute(statement, values).fetchall()
 
-    def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
-        with _explained(self.path):
-            return self.connection.execute(
-                _SELECT, (_bytes(session), after, json.dumps(types), size)
-            ).fetchall()
-
-    def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
-        with _explained(self.path):
-            return self.connection.execute(
-                _SEARCH, (_bytes(session), after, f"%{text}%", size)
-            ).fetchall()
-
-    def length(self, session: str) -> int:
-        return cast("int", self.connection.execute(_LENGTH, (_bytes(session),)).fetchone()[0] or 0)
+    def bind(self, session: str) -> bytes:
+        return session.encode("utf-8", "surrogateescape")
 
     def ends(self) -> list[tuple[Row, Row]]:
-        ends = [self.connection.execute(_END, (_bytes(name),)).fetchall() for name in self.names()]
+        ends = [self.run(_END, (self.bind(name),)) for name in self.names()]
         if not all(ends):
             raise LogCorruptError(
                 "the index lists a session that has no records; verify() locates the damage"
             )
         return [(rows[0], rows[-1]) for rows in ends]
+
+    def heads(self, sessions: set[str]) -> dict[str, Head]:
+        heads = {}
+        for session in sessions:
+            for seq, digest in self.run(_HEAD, (session,)):
+                if type(seq) is not int or type(digest) is not bytes:
+                    raise LogCorruptError(
+                        f"session {session!r}: its last record is damaged; verify() locates it"
+                    )
+                heads[session] = Head(seq, digest.hex())
+        return heads
+
+    def insert(self, records: Sequence[LogRecord]) -> None:
+        self.connection.executemany(_INSERT, map(to_row, records))
+
+    def delete(self, sessions: Sequence[str]) -> None:
+        for session in sessions:
+            self.run("DELETE FROM records WHERE session = ?", (session,))
 
 
 # --- opening and checking the file -------------------------------------------------------------
@@ -325,8 +273,7 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
 def _create(path: Path) -> sqlite3.Connection:
     """Open the file for writing; create and migrate its tables as needed."""
     try:
-        # mode 0600, because conversations are private
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        create_private(path)  # because conversations are private
     except OSError as error:
         kind = LogFullError if error.errno == errno.ENOSPC else LogReadOnlyError
         raise kind(f"{path}: cannot be opened for writing: {error.strerror}") from None
@@ -398,47 +345,21 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         connection.execute(
             "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY)"
         )
         version = _version(connection, path)
-        for number, statements in enumerate(_MIGRATIONS[version:], version + 1):
-            for statement in statements:
-                connection.execute(statement)
-            connection.execute("INSERT INTO schema_version VALUES (?)", (number,))
+        migrate(connection.execute, "schema_version", _MIGRATIONS, version)
         if version == 0:
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
         # This query fails if the table is damaged.
         connection.execute("SELECT hash FROM records ORDER BY rowid DESC LIMIT 1").fetchall()
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    version = cast(
-        "int", connection.execute("SELECT max(version) FROM schema_version").fetchone()[0] or 0
-    )
-    if version > len(_MIGRATIONS):
-        raise LogVersionError(
-            f"{path}: has version {version}, but this package reads up to {len(_MIGRATIONS)}"
-        )
-    return version
-
-
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    _check_owner(connection, path)
-    if _version(connection, path) < len(_MIGRATIONS):
-        raise LogVersionError(
-            f"{path}: has an older version; open it for writing once to migrate it"
-        )
-
-
-def _bytes(session: str) -> bytes:
-    return session.encode("utf-8", "surrogateescape")
+def _version(connection: sqlite3.Connection, path: Path, *, readonly: bool = False) -> int:
+    found = connection.execute("SELECT max(version) FROM schema_version").fetchone()[0] or 0
+    return check_version(found, _MIGRATIONS, f"{path}:", readonly=readonly)
 
 
 @contextmanager
