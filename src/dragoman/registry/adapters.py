@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
@@ -21,13 +21,7 @@ from ..wire import CODECS
 from ..wire.urls import is_loopback
 from .auth import AuthSettings, read_auth
 from .keys import read_key
-from .limits import (
-    RateLimits,
-    read_connection,
-    read_rate_limit,
-    read_retries,
-    read_timeouts,
-)
+from .limits import RateLimits, Retries, read_connection, read_rate_limit, read_timeouts
 from .pools import Connection
 from .vendors import Side, Vendor, load_vendor, vendor_names
 
@@ -54,8 +48,8 @@ class Adapter(Struct, frozen=True):
     api_key_env: str | None = None
     api_key: str | None = None
     base_url: str | None = None
-    timeout_seconds: float = 600.0
-    max_retries: int = 2
+    timeout_seconds: Annotated[float, Meta(ge=1e-9, le=1e12, description="positive")] = 600.0
+    max_retries: Retries = 2
     extra_headers: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     quirks: dict[str, Any] = field(default_factory=dict)
@@ -249,13 +243,12 @@ class Adapter(Struct, frozen=True):
 
 def read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Adapter:
     """Read an adapter; ``remarks`` receives the settings that have no effect."""
-    section.allow(
-        "type", "wire", "api_key_env", "api_key", "base_url", "timeout_seconds", "max_retries",
-        "rate_limit",
-        "timeouts", "auth", "proxy", "ca", "client_cert", "extra_headers", "options", "quirks",
-        "embed", "rerank",
-    )  # fmt: skip
-    kind = section.get("type", str, name)
+    found = section.values(
+        Adapter,
+        without=("name", "api_key_env", "spare_key_envs", "connection", "own_wire"),
+        more=("api_key_env", "proxy", "ca", "client_cert", "wire"),
+    )
+    kind = found.get("type", name)
     load_wires()
     kinds = {*CODECS, *_WIRES, *vendor_names()}
     if kind not in kinds:
@@ -263,39 +256,38 @@ def read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ada
         section.complain(f"no such type {kind!r}{wrong}", "type")
         kind = "openai"
     vendor = load_vendor(kind) if kind in vendor_names() else None
-    key = section.get("api_key", str)
     wire = _read_wire(section, vendor)
-    base_url = section.get("base_url", str, vendor.address(wire) if vendor else None)
+    base_url = found.get("base_url", vendor.address(wire) if vendor else None)
     # The vendor's key goes to the vendor's own address only; an adapter with another base_url must
     # name its own key.
     inherits = (
         vendor is not None
-        and key is None
+        and "api_key" not in found
         and "auth" not in section.data
         and any(_same_origin(base_url, own) for own in (vendor.base_url, vendor.address(wire)))
     )
     variables = _read_variables(section) or ((vendor.api_key_env,) if vendor and inherits else ())
-    retries = read_retries(section)
-    adapter = Adapter(
-        name,
-        kind,
-        next(iter(variables), None),
-        key,
-        base_url,
-        _read_timeout(section),
-        2 if retries is None else retries,
-        _read_headers(section.section("extra_headers")),
-        section.section("options").plain(),
-        section.section("quirks").plain(),
-        tuple([variable for variable in variables[1:] if variable is not None]),
-        read_rate_limit(section),
-        None if (timeouts := read_timeouts(section)) is None else Timeouts(**timeouts),
-        read_connection(section),
-        wire,
-        read_auth(section),
-        _read_side(section, "embed", EMBED_CODECS, base_url),
-        _read_side(section, "rerank", RERANK_CODECS, base_url),
-    )
+    if "timeout_seconds" in section.data and "timeouts" in section.data:
+        section.complain("is the total of timeouts; give one of them", "timeout_seconds")
+    timeouts = read_timeouts(section)
+    found |= {
+        "type": kind,
+        "api_key_env": next(iter(variables), None),
+        "spare_key_envs": tuple([each for each in variables[1:] if each is not None]),
+        "base_url": base_url,
+        "timeout_seconds": float(found.get("timeout_seconds", 600)),
+        "extra_headers": _read_headers(section.section("extra_headers")),
+        "options": section.section("options").plain(),
+        "quirks": section.section("quirks").plain(),
+        "rate_limit": read_rate_limit(section),
+        "timeouts": None if timeouts is None else Timeouts(**timeouts),
+        "connection": read_connection(section),
+        "own_wire": wire,
+        "auth": read_auth(section),
+        "embed": _read_side(section, "embed", EMBED_CODECS, base_url),
+        "rerank": _read_side(section, "rerank", RERANK_CODECS, base_url),
+    }
+    adapter = Adapter(name, **found)
     _check_options(adapter, section.section("options"), remarks)
     _check_dialect(adapter, section)
     return adapter
@@ -332,11 +324,8 @@ def _read_side(
     """
     own = section.section(key)
     own.allow("wire", "base_url", "quirks")
-    side = Side(
-        own.choice("wire", tuple(codecs)) or "",
-        own.get("base_url", str),
-        own.section("quirks").plain(),
-    )
+    wire, quirks = own.choice("wire", tuple(codecs)) or "", own.section("quirks").plain()
+    side = Side(wire, own.get("base_url", str), quirks)
     if side.wire:
         try:
             codecs[side.wire].connect(
@@ -373,16 +362,6 @@ def _read_variables(section: Section) -> tuple[str | None, ...]:
     if not names:
         section.complain("must be the name of a variable, or a list of them", "api_key_env")
     return names
-
-
-def _read_timeout(section: Section) -> float:
-    if "timeout_seconds" in section.data and "timeouts" in section.data:
-        section.complain("is the total of timeouts; give one of them", "timeout_seconds")
-    timeout = float(section.get("timeout_seconds", (int, float), 600))
-    if not (timeout > 0 and timeout != float("inf")):
-        section.complain("must be positive", "timeout_seconds")
-        return 600.0
-    return timeout
 
 
 def _read_headers(section: Section) -> dict[str, str]:

@@ -77,21 +77,17 @@ def read_auth(section: Section) -> AuthSettings | None:
         if "type" not in inner.data:
             inner.complain(f"needs type, one of {', '.join(_KEYS)}")
         return None
-    inner.allow("type", *_KEYS[kind])
+    keys = ("type", *_KEYS[kind])
+    others = {*AuthSettings.__struct_fields__} - {*keys}
+    found = inner.values(AuthSettings, without=[*others, "command"], more=keys)
     for other in ("api_key", "api_key_env"):
         if other in section.data:
             section.complain("auth is given as well; keep only one of them", other)
-    scope = (
-        inner.get("scope", str)
-        if kind == "entra"
-        else " ".join(inner.texts("scopes") or ()) or None
-    )
-    command = _read_command(inner) if kind == "command" else ()
-    return AuthSettings(
-        kind, scope, inner.get("region", str), inner.get("service", str, "bedrock"),
-        inner.get("profile", str),
-        command, float(inner.get("seconds", (int, float), _SECONDS)),
-    )  # fmt: skip
+    if kind == "google":
+        found["scope"] = " ".join(inner.texts("scopes") or ()) or None
+    if kind == "command":
+        found["command"] = _read_command(inner)
+    return AuthSettings(**found)
 
 
 def _read_command(section: Section) -> tuple[str, ...]:

@@ -17,9 +17,7 @@ from ..tokens import FAMILIES
 from .adapters import Adapter, find_nearest, read_adapter
 from .folders import user_folder
 from .groups import Group, check_names, read_group
-from .limits import (
-    read_thresholds,
-)
+from .limits import read_thresholds
 from .vendors import vendor_names
 
 
@@ -190,26 +188,19 @@ def _read_probed(section: Section) -> Capabilities:
 
 
 def _read_model(name: str, section: Section, adapters: set[str]) -> ModelEntry:
-    section.allow(
-        "adapter", "wire_name", "tier", "can_delegate", "aliases", "capabilities", "probed",
-        "tokens", "priced_as",
-    )  # fmt: skip
+    found = section.values(
+        ModelEntry,
+        without=("id", "status", "tokens", "sold_as", "group"),
+        more=("tokens", "probed"),
+    )
     prefix, _, rest = name.partition(":")
-    adapter = section.get("adapter", str, prefix)
+    adapter = found.setdefault("adapter", prefix)
+    found.setdefault("wire_name", rest or name)
     if adapter not in adapters and adapter not in vendor_names():
         section.complain(
             f"no adapter {adapter!r}{find_nearest(adapter, {*adapters, *vendor_names()})}",
             "adapter",
         )
     capabilities = _read_probed(section).merged(_read_declared(section.section("capabilities")))
-    return ModelEntry(
-        name,
-        adapter,
-        section.get("wire_name", str, rest or name),
-        section.get("tier", str),
-        section.get("can_delegate", bool, False),
-        section.texts("aliases") or (),
-        capabilities,
-        tokens=section.choice("tokens", FAMILIES),
-        sold_as=section.get("priced_as", str),
-    )
+    tokens, sold_as = section.choice("tokens", FAMILIES), section.get("priced_as", str)
+    return ModelEntry(name, **found, capabilities=capabilities, tokens=tokens, sold_as=sold_as)

@@ -9,9 +9,9 @@ from msgspec import Meta, Struct
 
 from ..capabilities import Capabilities, Fact
 from ..config import Section
-from ..middleware import STRATEGIES, StrategyName
+from ..middleware import StrategyName
 from ..middleware.strategy import HALF_LIFE
-from .limits import RateLimits, read_rate_limit, read_retries, read_timeouts
+from .limits import RateLimits, Retries, read_rate_limit, read_timeouts
 
 
 class Candidate(Struct, frozen=True):
@@ -19,7 +19,7 @@ class Candidate(Struct, frozen=True):
 
     model: str
     weight: Annotated[float, Meta(ge=0.001, le=1e6, description="a positive number")] = 1.0
-    max_retries: Annotated[int, Meta(ge=0, le=100, description="between 0 and 100")] = 0
+    max_retries: Retries = 0
     rate_limit: RateLimits | None = None
     timeouts: dict[str, float | None] | None = None
 
@@ -34,18 +34,25 @@ class Group(Struct, frozen=True):
     half_life: float = HALF_LIFE
 
 
+class _Settings(Struct):
+    """The keys of a group in ``models.yaml``."""
+
+    strategy: StrategyName
+    candidates: list[Any]
+    aliases: tuple[str, ...]
+    max_retries: Retries
+    half_life_seconds: Annotated[
+        float, Meta(ge=0.001, le=1e6, description="a positive number of seconds")
+    ]
+
+
 def read_group(name: str, section: Section, find: Callable[[str], str | None]) -> Group | None:
     """Read a group; return ``None`` if it has no valid candidate.
 
     ``find`` checks the model name of a candidate, and returns the problem if there is one.
     """
-    section.allow("strategy", "candidates", "aliases", "max_retries", "half_life_seconds")
-    strategy = section.choice("strategy", STRATEGIES) or "fallback"
-    retries = read_retries(section) or 0
-    half_life = float(section.get("half_life_seconds", (int, float), HALF_LIFE))
-    if not 0.001 <= half_life <= 1e6:
-        section.complain("must be a positive number of seconds", "half_life_seconds")
-        half_life = HALF_LIFE
+    found = section.values(_Settings)
+    retries = found.get("max_retries", 0)
     given = section.items("candidates")
     if not given:
         section.complain("needs a list of models", "candidates")
@@ -64,8 +71,11 @@ def read_group(name: str, section: Section, find: Callable[[str], str | None]) -
             owner.complain(problem, key)
             continue
         candidates.append(candidate)
-    aliases = section.texts("aliases") or ()
-    return Group(name, tuple(candidates), strategy, aliases, half_life) if candidates else None
+    if not candidates:
+        return None
+    half_life = float(found.get("half_life_seconds", HALF_LIFE))
+    strategy, aliases = found.get("strategy", "fallback"), found.get("aliases", ())
+    return Group(name, tuple(candidates), strategy, aliases, half_life)
 
 
 def _read_candidate(section: Section, place: str, given: Any, retries: int) -> Candidate | None:

@@ -21,6 +21,8 @@ _Rate: TypeAlias = Annotated[
     float | None, Meta(ge=0.001, le=1e12, description="a positive number")
 ]
 
+Retries: TypeAlias = Annotated[int, Meta(ge=0, le=100, description="between 0 and 100")]
+
 
 class RateLimits(Struct, frozen=True):
     """Rate limits per minute and the limit of concurrent calls; ``None`` means unlimited."""
@@ -78,15 +80,6 @@ def _check_seconds(section: Section, name: str, value: float) -> float | None:
         section.complain("must be a positive number of seconds, or none", name)
         return None
     return float(value)
-
-
-def read_retries(section: Section) -> int | None:
-    """Read the ``max_retries:`` setting."""
-    retries: int | None = section.get("max_retries", int)
-    if retries is not None and not 0 <= retries <= 100:
-        section.complain("must be between 0 and 100", "max_retries")
-        return None
-    return retries
 
 
 def read_thresholds(root: Section) -> Thresholds:
