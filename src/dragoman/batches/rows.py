@@ -13,16 +13,8 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .. import messages as m
 from ..errors import ProviderError
-from ..messages import (
-    NO_CONFIG,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    System,
-    Tool,
-    ToolChoice,
-)
 from ..validate import build_request, check_request
 from ..wire import SERVER_CODECS, Asked
 from .sources import Record, Source
@@ -68,11 +60,11 @@ class Defaults(Struct, frozen=True, kw_only=True):
     """Default settings for the rows; plain data that can be sent to other processes."""
 
     system: str | None = None
-    tools: tuple[Tool, ...] = ()
-    server_tools: tuple[ServerTool, ...] = ()
-    tool_choice: ToolChoice | None = None
+    tools: tuple[m.Tool, ...] = ()
+    server_tools: tuple[m.ServerTool, ...] = ()
+    tool_choice: m.ToolChoice | None = None
     response_schema: dict[str, Any] | None = None
-    config: RuntimeConfig = NO_CONFIG
+    config: m.RuntimeConfig = m.NO_CONFIG
     template: str | None = None
     id_column: str | None = None
 
@@ -93,7 +85,7 @@ _OWN = frozenset(
 EMBED_URL = "/v1/embeddings"
 EMBED_FIELDS = ("input", "text")
 """The fields that may contain the text of a row to embed."""
-_OWN_SETTINGS = frozenset(RuntimeConfig.__struct_fields__)
+_OWN_SETTINGS = frozenset(m.RuntimeConfig.__struct_fields__)
 _URLS: dict[str, Shape] = {"/v1/chat/completions": "openai", "/v1/responses": "responses"}
 
 
@@ -138,10 +130,10 @@ class RowParser(Parser):
             return need_id(record, "key"), "gemini"
         return read_id(record, self._defaults.id_column or "id"), "own"
 
-    def check(self, request: Request) -> None:
+    def check(self, request: m.Request) -> None:
         check_request(request)
 
-    def parse(self, record: Record, shape: Shape) -> Request | Asked:
+    def parse(self, record: Record, shape: Shape) -> m.Request | Asked:
         if shape != "own":
             return self._read_foreign(record, shape)
         if self._template is not None:
@@ -155,7 +147,7 @@ class RowParser(Parser):
             raise ValueError(f"{unknown[0]!r} is not a field of a row; {more}")
         return self._build(record)
 
-    def _build(self, record: Mapping[str, Any]) -> Request:
+    def _build(self, record: Mapping[str, Any]) -> m.Request:
         given = self._defaults
         messages, prompt = record.get("messages"), record.get("prompt")
         if (messages is None) == (prompt is None):
@@ -204,8 +196,8 @@ class RowParser(Parser):
         asked: Asked = codec.decode(body, "/v1beta/models/model:generateContent")
         request = asked.with_extras()
         messages = request.messages
-        if given.system is not None and not any(isinstance(each, System) for each in messages):
-            messages = (System(given.system), *messages)
+        if given.system is not None and not any(isinstance(each, m.System) for each in messages):
+            messages = (m.System(given.system), *messages)
         has_tools = bool(request.tools or request.server_tools)
         request = replace(
             request,
@@ -221,12 +213,12 @@ class RowParser(Parser):
         return replace(asked, request=request)
 
 
-def _overlay(given: RuntimeConfig, own: RuntimeConfig) -> RuntimeConfig:
+def _overlay(given: m.RuntimeConfig, own: m.RuntimeConfig) -> m.RuntimeConfig:
     """Return the batch's settings, overridden by the settings of a row."""
-    if given == NO_CONFIG:
+    if given == m.NO_CONFIG:
         return own
-    empty = RuntimeConfig()
-    names = RuntimeConfig.__struct_fields__
+    empty = m.RuntimeConfig()
+    names = m.RuntimeConfig.__struct_fields__
     changed = {
         name: value for name in names if (value := getattr(own, name)) != getattr(empty, name)
     }

@@ -6,25 +6,8 @@ from typing import Any
 
 import click
 
+from .. import log as logs
 from ..events import Event, MessageComplete, TextDelta, ThinkingDelta, ToolIntent
-from ..log import (
-    BudgetExceeded,
-    CallFailed,
-    ContextProjected,
-    LogRecord,
-    MessageRecorded,
-    ModelSwapped,
-    PermissionDenied,
-    PermissionGranted,
-    RoutingSwitched,
-    SessionResumed,
-    SessionStarted,
-    ToolFailed,
-    ToolIntentClosed,
-    ToolIntentRejected,
-    ToolObserved,
-    ToolStarted,
-)
 from ..replay import make_headline, make_printable, shorten
 from ..session import Outcome
 from ..tools import Sandbox
@@ -60,7 +43,7 @@ class AgentView:
         elif isinstance(event, MessageComplete):
             self._break()
 
-    def show_record(self, record: LogRecord) -> None:
+    def show_record(self, record: logs.LogRecord) -> None:
         """Print a new log record: as readable lines or, with ``--json``, as JSON."""
         if self.as_json:
             echo_json(record.line)
@@ -69,9 +52,9 @@ class AgentView:
         headline = make_headline(payload) if type(payload) in _COLOURS else None
         if headline is not None:
             self.say(headline.label, headline.text, _find_colour(payload))
-        if isinstance(payload, ToolObserved):
+        if isinstance(payload, logs.ToolObserved):
             self._show_content(payload)
-        elif isinstance(payload, MessageRecorded):
+        elif isinstance(payload, logs.MessageRecorded):
             for loss in payload.warnings:
                 # show a warning once, since it would be repeated in every turn
                 if loss.code not in self._warned:
@@ -139,7 +122,7 @@ class AgentView:
             click.echo()
             self._fresh = True
 
-    def _show_content(self, seen: ToolObserved) -> None:
+    def _show_content(self, seen: logs.ToolObserved) -> None:
         if not isinstance(seen.content, str) or not seen.content.strip():
             return
         lines = seen.content.strip("\n").split("\n")
@@ -164,29 +147,29 @@ _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 # The record types that a running session shows, and the colours of their labels. A replay shows
 # all record types.
 _COLOURS: dict[type, str | None] = {
-    SessionStarted: None,
-    SessionResumed: None,
+    logs.SessionStarted: None,
+    logs.SessionResumed: None,
     ToolIntent: "cyan",
-    ToolIntentRejected: "red",
-    ToolIntentClosed: "red",
-    PermissionGranted: "green",
-    PermissionDenied: "red",
-    ToolStarted: None,
-    ToolObserved: "green",
-    ToolFailed: "red",
-    CallFailed: "red",
-    RoutingSwitched: "yellow",
-    ContextProjected: "yellow",
-    ModelSwapped: "yellow",
-    BudgetExceeded: "red",
+    logs.ToolIntentRejected: "red",
+    logs.ToolIntentClosed: "red",
+    logs.PermissionGranted: "green",
+    logs.PermissionDenied: "red",
+    logs.ToolStarted: None,
+    logs.ToolObserved: "green",
+    logs.ToolFailed: "red",
+    logs.CallFailed: "red",
+    logs.RoutingSwitched: "yellow",
+    logs.ContextProjected: "yellow",
+    logs.ModelSwapped: "yellow",
+    logs.BudgetExceeded: "red",
 }
 
 
 def _find_colour(payload: Any) -> str | None:
-    if isinstance(payload, SessionResumed) and payload.changed_tools:
+    if isinstance(payload, logs.SessionResumed) and payload.changed_tools:
         return "yellow"
     return (
         "yellow"
-        if isinstance(payload, ToolObserved) and payload.is_error
+        if isinstance(payload, logs.ToolObserved) and payload.is_error
         else _COLOURS[type(payload)]
     )

@@ -13,21 +13,9 @@ from typing import Any, Protocol
 import click
 import msgspec
 
+from .. import messages as m
 from ..errors import ProviderError
 from ..events import Response, Usage
-from ..messages import (
-    Assistant,
-    Document,
-    Image,
-    LossWarning,
-    Message,
-    RuntimeConfig,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-)
 from ..prices import Cost, Unpriced
 from ..sync import SyncProvider
 from ..validate import parse_messages, parse_tools
@@ -74,20 +62,20 @@ class Conversation:
         self,
         provider: SyncProvider,
         name: str,
-        opening: list[Message],
+        opening: list[m.Message],
         opener: Opener,
         transcript: Transcript | None = None,
     ) -> None:
         self.provider = provider
         self.name = name
-        self.messages: list[Message] = list(opening)
-        self.tools: tuple[Tool, ...] = ()
-        self.config = RuntimeConfig()
+        self.messages: list[m.Message] = list(opening)
+        self.tools: tuple[m.Tool, ...] = ()
+        self.config = m.RuntimeConfig()
         self._opening = list(opening)
         self._opener = opener
         self.transcript = transcript or Transcript("chat", None)
         self.before = 0  # number of messages before the question that is not answered yet
-        self._shown: list[Image | Document] = []
+        self._shown: list[m.Image | m.Document] = []
         self._used: list[tuple[str, Usage, Cost | Unpriced]] = []
         self._file: Path | None = None
 
@@ -97,20 +85,20 @@ class Conversation:
         """Add a question; before it, add an error result for each tool call without a result."""
         self.before = len(self.messages)
         self.messages += [
-            ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()
+            m.ToolResult(call.id, _NOT_RUN, is_error=True) for call in self._open_calls()
         ]
-        self.messages.append(User([Text(text), *self._shown]) if self._shown else User(text))
+        self.messages.append(m.User([m.Text(text), *self._shown]) if self._shown else m.User(text))
         self._shown = []
 
-    def answered(self, reply: Response | None) -> Assistant | None:
+    def answered(self, reply: Response | None) -> m.Assistant | None:
         """Add the reply and return what was added; if the reply is empty, remove the question."""
-        said = reply.message if reply is not None else Assistant(())
+        said = reply.message if reply is not None else m.Assistant(())
         if reply is not None:
             self.add_usage(reply.usage)
             # drop the tool calls of a cancelled reply, since they may be incomplete
             if reply.finish_reason == "cancelled":
-                said = Assistant(
-                    [block for block in said.content if not isinstance(block, ToolCall)]
+                said = m.Assistant(
+                    [block for block in said.content if not isinstance(block, m.ToolCall)]
                 )
         if not said.content:
             del self.messages[self.before :]
@@ -123,12 +111,12 @@ class Conversation:
         if usage != Usage():
             self._used.append((self.name, usage, self.provider.provider.priced_as.cost(usage)))
 
-    def _open_calls(self) -> list[ToolCall]:
+    def _open_calls(self) -> list[m.ToolCall]:
         done = {
-            message.tool_call_id for message in self.messages if isinstance(message, ToolResult)
+            message.tool_call_id for message in self.messages if isinstance(message, m.ToolResult)
         }
         last = next(
-            (each for each in reversed(self.messages) if isinstance(each, Assistant)), None
+            (each for each in reversed(self.messages) if isinstance(each, m.Assistant)), None
         )
         return [call for call in (last.tool_calls if last else ()) if call.id not in done]
 
@@ -176,7 +164,7 @@ class Conversation:
             click.echo(f"still with {self.name}", err=True)
             return
         losses = [
-            LossWarning(item.rule, item.path, item.reason)
+            m.LossWarning(item.rule, item.path, item.reason)
             for item in (planned.losses if planned else ())
         ]
         self.transcript.swap(self.provider, fresh, f"/model {rest}", losses)
@@ -225,13 +213,13 @@ class Conversation:
     def _attach(self, rest: str) -> None:
         path = _path(rest, "/image")
         try:
-            picture = Image.from_file(path)
+            picture = m.Image.from_file(path)
         except OSError as error:
             raise click.UsageError(f"{path} cannot be read: {error.strerror}") from error
         if (picture.media_type or "").startswith("image/"):
             self._shown.append(picture)
         elif picture.media_type == "application/pdf":
-            self._shown.append(Document.from_file(path))
+            self._shown.append(m.Document.from_file(path))
         else:
             raise click.UsageError(
                 f"{path} is not a picture, by its name ({picture.media_type or 'unknown type'})"
@@ -256,7 +244,7 @@ class Conversation:
         if not waiting:
             raise click.UsageError("no proposal is waiting for a result")
         self.before = len(self.messages)
-        self.messages.append(ToolResult(waiting[0].id, rest))
+        self.messages.append(m.ToolResult(waiting[0].id, rest))
         if len(waiting) > 1:
             click.echo(legible(f"and {waiting[1].name}?", err=True), err=True)
         return len(waiting) == 1

@@ -20,35 +20,11 @@ import platformdirs
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from .. import log as logs
+from .. import messages as m
 from ..calls import CallStarted, redact
 from ..errors import ProviderError, scrub
 from ..events import Event, MessageComplete, Response, ToolUseEnd, Usage, make_response
-from ..log import (
-    EventLog,
-    InvalidRecordError,
-    LogConflictError,
-    LogLockedError,
-    MessageRecorded,
-    ModelSwapped,
-    Payload,
-    Routing,
-    SessionFinished,
-    SessionResumed,
-    SessionStarted,
-    ToolIntentClosed,
-    TurnStarted,
-    find_place,
-)
-from ..messages import (
-    Assistant,
-    LossWarning,
-    Message,
-    Request,
-    RuntimeConfig,
-    Tool,
-    User,
-    new_ulid,
-)
 from ..middleware.attempts import Attempt
 from ..middleware.layer import Middleware, Wrapper
 from ..provider import Provider, Served
@@ -97,7 +73,7 @@ class WatchedProvider(Wrapper, Middleware):
         self.attempt: Attempt | None = None
         self.ends: list[ToolUseEnd] = []  # the tool calls of the last call
 
-    async def serve(self, request: Request, served: Served) -> AsyncGenerator[list[Event], None]:
+    async def serve(self, request: m.Request, served: Served) -> AsyncGenerator[list[Event], None]:
         attempt = self.attempt or Attempt(self.inner, request)
         async with aclosing(self.inner.open(request)) as reply:
             served.reply = attempt.reply = reply
@@ -119,7 +95,7 @@ class Past(Struct):
     """A recorded conversation that can be continued."""
 
     session: str
-    messages: list[Message]
+    messages: list[m.Message]
     metadata: dict[str, Any]
     state: State
 
@@ -144,7 +120,7 @@ class Transcript:
         self._turn = 0
         self._recorded = 0  # number of messages of the conversation that are in the log
         self._is_open = False
-        self._routing: Routing | None = None
+        self._routing: logs.Routing | None = None
         self._watched: WatchedProvider | None = None
         self._writer = _LogWriter(place) if place is not None else None
 
@@ -159,25 +135,25 @@ class Transcript:
     def begin(
         self,
         provider: SyncProvider,
-        messages: Sequence[Message],
+        messages: Sequence[m.Message],
         before: int,
         *,
-        tools: Iterable[Tool] = (),
-        config: RuntimeConfig | None = None,
+        tools: Iterable[m.Tool] = (),
+        config: m.RuntimeConfig | None = None,
         stream: bool = True,
     ) -> str:
         """Record a question and return the request's id.
 
         The question consists of the messages from index ``before`` on.
         """
-        request = Request((), config=config or RuntimeConfig(), stream=stream)
+        request = m.Request((), config=config or m.RuntimeConfig(), stream=stream)
         watched = provider.provider
         if not isinstance(watched, WatchedProvider):
             return request.request_id
         self._watched = watched
         watched.attempt, watched.ends = Attempt(watched.inner, request), []
         target: dict[str, Any] = {"model": provider.model, "provider": provider.name}
-        self._routing = self._routing or Routing(
+        self._routing = self._routing or logs.Routing(
             "default", f"{provider.name}:{provider.model}", "the model named"
         )
         self._write(
@@ -187,7 +163,7 @@ class Transcript:
         self._turn += 1
         said = [_record(message) for message in messages[max(before, self._recorded) :]]
         started = watched.attempt.start(_estimate(provider, messages, tools))
-        self._write(TurnStarted(self._turn, **target), *said, started, turn=True)
+        self._write(logs.TurnStarted(self._turn, **target), *said, started, turn=True)
         return request.request_id
 
     def end(
@@ -195,7 +171,7 @@ class Transcript:
         response: Response | None,
         error: ProviderError | None,
         *,
-        kept: Assistant | None,
+        kept: m.Assistant | None,
         count: int,
     ) -> None:
         """Record how a call ended; with neither a response nor an error, it was interrupted.
@@ -211,35 +187,35 @@ class Transcript:
         arrived = response or getattr(error, "response", None) or _rescue(attempt)
         attempt.answer = arrived
         attempt.stop(error or (asyncio.CancelledError() if arrived is None else None))
-        payloads: list[Payload] = []
+        payloads: list[logs.Payload] = []
         if arrived is not None:
             is_kept = kept is not None
             said = make_message(attempt, arrived, watched.ends, self._routing, in_context=is_kept)
             if arrived.message.content:
                 payloads.append(replace(said, message=kept or arrived.message))
             for intent in [each.intent for each in watched.ends if each.intent is not None]:
-                payloads += intent, ToolIntentClosed(intent.id, _NOT_RUN, intent.tool_name)
+                payloads += intent, logs.ToolIntentClosed(intent.id, _NOT_RUN, intent.tool_name)
         *history, end = attempt.finish()
         self._write(*history, *payloads, end, turn=True, of_call=True)
 
     # --- recording the session
 
     def _open_session(
-        self, question: Sequence[Message], target: dict[str, Any], tools: Iterable[Tool]
-    ) -> Iterator[Payload]:
+        self, question: Sequence[m.Message], target: dict[str, Any], tools: Iterable[m.Tool]
+    ) -> Iterator[logs.Payload]:
         self._is_open = True
         if self._session is None:
-            self._session = _Session(f"{self._kind}_{new_ulid()}")
-            text = next((each.text for each in reversed(question) if isinstance(each, User)), "")
+            self._session = _Session(f"{self._kind}_{m.new_ulid()}")
+            text = next((each.text for each in reversed(question) if isinstance(each, m.User)), "")
             names = tuple([tool.name for tool in tools])
-            yield SessionStarted(
+            yield logs.SessionStarted(
                 text[:_GOAL] or None, **target, tools=names, metadata=self._metadata,
                 kind=self._kind
             )  # fmt: skip
         elif self._is_resumed:
             self._is_resumed = False
             state = self._session.state
-            yield SessionResumed(
+            yield logs.SessionResumed(
                 state.last_seq, reason=f"continued by {self._kind}", epoch=state.epoch + 1
             )
 
@@ -255,14 +231,14 @@ class Transcript:
         self._session, self._is_resumed, self._turn, self._recorded = None, False, 0, 0
 
     def swap(
-        self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[LossWarning]
+        self, before: SyncProvider, now: SyncProvider, line: str, losses: Sequence[m.LossWarning]
     ) -> None:
         """Record that the user switched the conversation to another model by entering ``line``."""
         old, new = f"{before.name}:{before.model}", f"{now.name}:{now.model}"
-        self._routing = Routing("manual", new, line)
+        self._routing = logs.Routing("manual", new, line)
         self._metadata = read_place(line)
         if self._is_open:
-            self._write(ModelSwapped(old, new, line, tuple(losses)))
+            self._write(logs.ModelSwapped(old, new, line, tuple(losses)))
 
     def finish(
         self,
@@ -272,7 +248,7 @@ class Transcript:
         """Record the end of the session, if a question was asked in it."""
         if self._is_open:
             self._is_open = False
-            self._write(SessionFinished(outcome, detail, self._turn))
+            self._write(logs.SessionFinished(outcome, detail, self._turn))
 
     def close(self) -> None:
         """Wait until all records are written, and report records that could not be written."""
@@ -285,7 +261,7 @@ class Transcript:
         if self._writer is not None:
             self._writer.report()
 
-    def _write(self, *payloads: Payload, turn: bool = False, of_call: bool = False) -> None:
+    def _write(self, *payloads: logs.Payload, turn: bool = False, of_call: bool = False) -> None:
         if self._writer is not None and self._session is not None and payloads:
             place = f"t{self._turn}" if turn else None
             self._writer.write(
@@ -309,26 +285,26 @@ def open_transcript(
     kind: Literal["chat", "ask"], metadata: dict[str, Any], *, off: bool
 ) -> Transcript:
     """Return the transcript of a command; ``--no-log`` and ``dragoman log off`` disable it."""
-    return Transcript(kind, find_place() if is_logging() and not off else None, metadata)
+    return Transcript(kind, logs.find_place() if is_logging() and not off else None, metadata)
 
 
-def read_past(log: EventLog, session: str) -> Past:
+def read_past(log: logs.EventLog, session: str) -> Past:
     """Read a recorded conversation; omit questions without an answer."""
     records = list(log.read(session))
-    messages: list[Message] = []
+    messages: list[m.Message] = []
     mark, is_answered = 0, True
     metadata: dict[str, Any] = {}
     for payload in [record.payload for record in records]:
-        if isinstance(payload, TurnStarted):
+        if isinstance(payload, logs.TurnStarted):
             if not is_answered:
                 del messages[mark:]
             mark, is_answered = len(messages), False
-        elif isinstance(payload, MessageRecorded) and payload.in_context:
+        elif isinstance(payload, logs.MessageRecorded) and payload.in_context:
             messages.append(payload.message)
-            is_answered = is_answered or isinstance(payload.message, Assistant)
-        elif isinstance(payload, SessionStarted):
+            is_answered = is_answered or isinstance(payload.message, m.Assistant)
+        elif isinstance(payload, logs.SessionStarted):
             metadata = payload.metadata
-        elif isinstance(payload, ModelSwapped):
+        elif isinstance(payload, logs.ModelSwapped):
             metadata = read_place(payload.reason) or metadata
     if not is_answered:
         del messages[mark:]
@@ -354,7 +330,7 @@ def make_metadata(model: str, base_url: str | None, wire: str) -> dict[str, Any]
 
 
 def _estimate(
-    provider: SyncProvider, messages: Sequence[Message], tools: Iterable[Tool]
+    provider: SyncProvider, messages: Sequence[m.Message], tools: Iterable[m.Tool]
 ) -> int | None:
     try:
         return provider.estimate_input_tokens(list(messages), list(tools) or None)
@@ -363,8 +339,8 @@ def _estimate(
         return None
 
 
-def _record(message: Message) -> MessageRecorded:
-    return MessageRecorded(message, message_id=new_message_id())
+def _record(message: m.Message) -> logs.MessageRecorded:
+    return logs.MessageRecorded(message, message_id=new_message_id())
 
 
 def _rescue(attempt: Attempt) -> Response | None:
@@ -382,7 +358,7 @@ def _rescue(attempt: Attempt) -> Response | None:
 
 class _Entry(NamedTuple):
     session: _Session
-    payload: Payload
+    payload: logs.Payload
     turn: str | None
     of_call: bool
 
@@ -413,7 +389,7 @@ class _LogWriter:
         if (
             problem is None
             or self._is_reported
-            or (isinstance(problem, LogLockedError) and not self._is_off)
+            or (isinstance(problem, logs.LogLockedError) and not self._is_off)
         ):
             return
         self._is_reported = True
@@ -431,17 +407,17 @@ class _LogWriter:
             return
         try:
             # Wait only once for a locked log. After that, each new record causes one more attempt.
-            seconds = 0.0 if isinstance(self._problem, LogLockedError) else _PATIENCE
+            seconds = 0.0 if isinstance(self._problem, logs.LogLockedError) else _PATIENCE
             with open_patiently(self._place, seconds=seconds) as log:
                 # an invalid record stays out of the log; all others are written in the end
-                if not isinstance(self._problem, InvalidRecordError):
+                if not isinstance(self._problem, logs.InvalidRecordError):
                     self._problem = None
                 asyncio.run(self._append_all(log))
         except Exception as error:  # a problem with the log must never affect the reply
             self._problem = error
-            self._is_off = isinstance(error, LogConflictError)
+            self._is_off = isinstance(error, logs.LogConflictError)
 
-    async def _append_all(self, log: EventLog) -> None:
+    async def _append_all(self, log: logs.EventLog) -> None:
         while self._waiting:
             session, payload, turn, of_call = self._waiting[0]
             journal = Journal(log, session.id, session.state)
@@ -450,7 +426,7 @@ class _LogWriter:
                     payload, turn=turn, parent=session.call if of_call else None
                 )
             # the record is invalid, for example because an attachment is too long
-            except InvalidRecordError as error:
+            except logs.InvalidRecordError as error:
                 self._problem = error
             else:
                 if isinstance(payload, CallStarted) and not of_call:

@@ -12,30 +12,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    ProviderError,
-    StructuredOutputError,
-    UnavailableError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+from .. import errors
+from .. import messages as m
 from ..events import Response, TextDelta, ToolUseEnd, ToolUseInputDelta
-from ..messages import (
-    Assistant,
-    ForceTool,
-    Image,
-    Inline,
-    System,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-)
 from .server import Server
 
 
@@ -78,12 +57,12 @@ def _demand(holds: bool, found: str) -> None:
 
 
 _QUESTION = "Tell me about the sea in a few sentences."
-_TOOL = Tool(
+_TOOL = m.Tool(
     "get_weather",
     "Get the current weather in a city.",
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
-_OTHER = Tool("get_time", "Get the time in a city.", _TOOL.parameters)
+_OTHER = m.Tool("get_time", "Get the time in a city.", _TOOL.parameters)
 _TOOL_QUESTION = "What is the weather in Bern right now? Use the tool."
 
 
@@ -106,13 +85,15 @@ async def _text(server: Server) -> str:
 
 @_check("text.system", "takes a system prompt", optional=True)
 async def _system(server: Server) -> str:
-    await server.ask([System("You are terse."), User(_QUESTION)])
+    await server.ask([m.System("You are terse."), m.User(_QUESTION)])
     return ""
 
 
 @_check("text.turns", "takes a conversation of several turns")
 async def _turns(server: Server) -> str:
-    await server.ask([User("My name is Ada."), Assistant("Hello, Ada."), User("What is my name?")])
+    await server.ask(
+        [m.User("My name is Ada."), m.Assistant("Hello, Ada."), m.User("What is my name?")]
+    )
     return ""
 
 
@@ -273,7 +254,7 @@ async def _auto(server: Server) -> str:
 @_check("tools.forced", "calls the tool that is forced", optional=True)
 async def _forced(server: Server) -> str:
     reply = await server.ask(
-        _TOOL_QUESTION, tools=[_OTHER, _TOOL], tool_choice=ForceTool(_TOOL.name)
+        _TOOL_QUESTION, tools=[_OTHER, _TOOL], tool_choice=m.ForceTool(_TOOL.name)
     )
     _demand(bool(reply.tool_calls), "the forced tool choice is accepted but ignored: no call came")
     names = {call.name for call in reply.tool_calls}
@@ -324,11 +305,11 @@ async def _parallel(server: Server) -> str:
 
 @_check("tools.results", "takes the result of a call", optional=True)
 async def _results(server: Server) -> str:
-    call = ToolCall("call_1", _TOOL.name, {"city": "Bern"})
+    call = m.ToolCall("call_1", _TOOL.name, {"city": "Bern"})
     talk = [
-        User(_TOOL_QUESTION),
-        Assistant(tool_calls=[call]),
-        ToolResult("call_1", "Sunny, 21 degrees."),
+        m.User(_TOOL_QUESTION),
+        m.Assistant(tool_calls=[call]),
+        m.ToolResult("call_1", "Sunny, 21 degrees."),
     ]
     await server.ask(talk, tools=[_TOOL])
     return ""
@@ -352,7 +333,7 @@ async def _schema(server: Server) -> str:
     }
     try:
         reply = await server.ask("Choose a colour and a small number.", response_schema=schema)
-    except StructuredOutputError as error:
+    except errors.StructuredOutputError as error:
         if error.finish_reason == "length":
             raise NotApplicable(
                 "the reply was cut off before it was complete; try a larger --max-tokens"
@@ -398,8 +379,10 @@ async def _images(server: Server) -> str:
 async def _show(server: Server, square: str) -> str:
     question = "Which colour is this picture? Answer with one word."
     try:
-        reply = await server.ask([User([Text(question), Image(Inline(square), "image/png")])])
-    except UnavailableError as error:
+        reply = await server.ask(
+            [m.User([m.Text(question), m.Image(m.Inline(square), "image/png")])]
+        )
+    except errors.UnavailableError as error:
         if error.status not in (500, 501):
             raise
         raise Unsupported(f"rejected with status {error.status} instead of 4xx") from error
@@ -413,11 +396,11 @@ async def _show(server: Server, square: str) -> str:
 async def _unknown_model(server: Server) -> str:
     try:
         await server.ask_as(model="dragoman-no-such-model")
-    except InvalidModelError:
+    except errors.InvalidModelError:
         return ""
-    except UnavailableError:
+    except errors.UnavailableError:
         raise
-    except ProviderError as error:
+    except errors.ProviderError as error:
         raise Failed(f"rejected, but with the wrong error: {type(error).__name__}") from error
     raise Failed("the server replies even if the requested model does not exist")
 
@@ -446,7 +429,7 @@ async def _key(server: Server) -> str:
         raise NotApplicable("no key was given")
     try:
         await server.ask_as(key="dragoman-check-wrong-key")
-    except AuthenticationError:
+    except errors.AuthenticationError:
         return ""
     raise Failed("it accepts any key")
 
@@ -462,9 +445,9 @@ async def _context(server: Server) -> str:
     prompt = "sea " * (server.window + server.window // 4)
     try:
         await server.ask(prompt, config={"max_tokens": 4})
-    except ContextOverflowError:
+    except errors.ContextOverflowError:
         return f"refused beyond {server.window} tokens"
-    except InvalidRequestError as error:
+    except errors.InvalidRequestError as error:
         raise Failed(f"rejected, but with the wrong error: {type(error).__name__}") from error
     raise Failed(
         f"more than {server.window} tokens are accepted: the server truncates the prompt without "
@@ -516,5 +499,9 @@ async def _timed(call: Awaitable[Response]) -> float:
     return loop.time() - began
 
 
-REFUSALS = (UnsupportedFeatureError, UnsupportedContentError, InvalidRequestError)
+REFUSALS = (
+    errors.UnsupportedFeatureError,
+    errors.UnsupportedContentError,
+    errors.InvalidRequestError,
+)
 """The errors with which a server reports that it lacks a feature."""

@@ -10,16 +10,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from .. import errors
 from ..capabilities import Capabilities
-from ..errors import (
-    AuthenticationError,
-    InvalidRequestError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    UnavailableError,
-)
 from ..events import StreamContractError
 from ..messages import Request, System, Tool, User
 from ..wire import Codec, Encoded, HttpReply
@@ -66,7 +58,7 @@ def _same_request_same_bytes(codec: Codec) -> None:
         kept = msgspec.json.encode(request)
         try:
             first, second = codec.encode(request), codec.encode(request)
-        except ProviderError:
+        except errors.ProviderError:
             demand(bool(request.tools), "it rejects a plain request")
             continue  # a wire without tools may reject the request
         demand(first.http == second.http, "two encodings of one request differ")
@@ -148,7 +140,7 @@ def _every_setting_is_sent_or_noted(codec: Codec) -> None:
 def _demand_outcome(codec: Codec, asked: Request, without: Encoded, what: str) -> None:
     try:
         encoded = codec.encode(asked)
-    except ProviderError:
+    except errors.ProviderError:
         return
     sent = encoded.http.body != without.http.body or encoded.http.url != without.http.url
     demand(sent or bool(encoded.notes), f"{what} is neither sent, nor rejected, nor noted")
@@ -163,15 +155,16 @@ def _the_key_is_in_headers_alone(codec: Codec) -> None:
 
 # --- rules for replies and errors --------------------------------------------------------------
 
-_STATUSES: dict[int, type[ProviderError]] = {
-    400: InvalidRequestError,
-    401: AuthenticationError,
-    403: AuthenticationError,
-    429: RateLimitError,
-    500: UnavailableError,
-    502: UnavailableError,
-    503: ProviderError,  # some wires have a more specific error for a model that is still loading
-    529: OverloadedError,
+_STATUSES: dict[int, type[errors.ProviderError]] = {
+    400: errors.InvalidRequestError,
+    401: errors.AuthenticationError,
+    403: errors.AuthenticationError,
+    429: errors.RateLimitError,
+    500: errors.UnavailableError,
+    502: errors.UnavailableError,
+    # some wires have a more specific error for a model that is still loading
+    503: errors.ProviderError,
+    529: errors.OverloadedError,
 }
 _BODIES = [
     b"",
@@ -192,7 +185,7 @@ def _statuses_decide(codec: Codec) -> None:
             demand(isinstance(error, kind), f"{said}, not {kind.__name__}")
             demand(status != 403 or not error.transient, f"{said}, which is retried")
             demand_same(error.status, status, f"{said}: its status")
-            if kind is RateLimitError and not isinstance(error, QuotaExceededError):
+            if kind is errors.RateLimitError and not isinstance(error, errors.QuotaExceededError):
                 demand_same(error.retry_after, 7.0, f"{said}: retry_after")
 
 
@@ -265,17 +258,17 @@ def _ready_asks_for_nothing_billed(codec: Codec) -> None:
         said = f"when every response is {status} {body!r}, ready()"
         if status == 401:
             demand(
-                isinstance(error, AuthenticationError),
+                isinstance(error, errors.AuthenticationError),
                 f"{said} does not report that the key is wrong",
             )
         elif status >= 500:
-            demand(isinstance(error, ProviderError), f"{said} finds the model ready")
+            demand(isinstance(error, errors.ProviderError), f"{said} finds the model ready")
             demand(
                 error is None or error.transient, f"{said} raises an error that is not transient"
             )
 
 
-def _drive_ready(codec: Codec, answer: HttpReply) -> ProviderError | None:
+def _drive_ready(codec: Codec, answer: HttpReply) -> errors.ProviderError | None:
     questions = codec.ready()
     try:
         question = next(questions)
@@ -287,7 +280,7 @@ def _drive_ready(codec: Codec, answer: HttpReply) -> ProviderError | None:
             question = questions.send(answer)
     except StopIteration:
         return None
-    except ProviderError as error:
+    except errors.ProviderError as error:
         return error
     raise Violation("ready() never stops sending requests")
 
@@ -295,9 +288,9 @@ def _drive_ready(codec: Codec, answer: HttpReply) -> ProviderError | None:
 def _learns_only_from_refusals_it_knows(codec: Codec) -> None:
     request = plain_request(stream=False)
     for error in (
-        AuthenticationError("no", status=401),
-        RateLimitError("slow", status=429),
-        InvalidRequestError("what"),
+        errors.AuthenticationError("no", status=401),
+        errors.RateLimitError("slow", status=429),
+        errors.InvalidRequestError("what"),
     ):
         demand(
             codec.learn(error, request) is None,

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from .. import events as ev
+from .. import messages as m
 from ..capabilities import Capabilities
 from ..errors import (
     CallCancelledError,
@@ -18,27 +20,6 @@ from ..errors import (
     ProviderError,
     UnsupportedContentError,
     UnsupportedFeatureError,
-)
-from ..events import (
-    Response,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseStart,
-    fold,
-)
-from ..messages import (
-    Assistant,
-    ForceTool,
-    Image,
-    Inline,
-    Message,
-    System,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-    new_ulid,
 )
 from ..provider import Provider
 from ..validate.arguments import ConfigRecord
@@ -104,15 +85,15 @@ async def _answers_with_a_response(kit: Kit) -> None:
 async def _takes_every_form(kit: Kit) -> None:
     forms: list[Any] = [
         kit.prompt,
-        User(kit.prompt),
-        [User([Text(kit.prompt)])],
+        m.User(kit.prompt),
+        [m.User([m.Text(kit.prompt)])],
         [{"role": "user", "content": kit.prompt}],
-        [User(kit.prompt), Assistant("Hello."), User(kit.prompt)],
+        [m.User(kit.prompt), m.Assistant("Hello."), m.User(kit.prompt)],
     ]
     async with kit.open() as provider:
         for form in forms:
             reply = await provider.complete(form, config=kit.config)
-            demand(isinstance(reply, Response), f"{type(form).__name__} was not answered")
+            demand(isinstance(reply, ev.Response), f"{type(form).__name__} was not answered")
 
 
 async def _does_not_change_arguments(kit: Kit) -> None:
@@ -137,12 +118,12 @@ _PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _WRONG: dict[str, dict[str, Any]] = {
     "no messages": {"messages": []},
     "an unknown role": {"messages": [{"role": "wizard", "content": "x"}]},
-    "a system prompt in the middle": {"messages": [User("a"), System("b"), User("c")]},
-    "a result without a call": {"messages": [User("a"), ToolResult("none", "x")]},
-    "two tools of one name": {"tools": [Tool("a"), Tool("a")]},
-    "a tool without a name": {"tools": [Tool("")]},
-    "parameters that are not a schema": {"tools": [Tool("a", "", {"type": 3})]},
-    "a forced tool that is not offered": {"tools": [Tool("a")], "tool_choice": ForceTool("b")},
+    "a system prompt in the middle": {"messages": [m.User("a"), m.System("b"), m.User("c")]},
+    "a result without a call": {"messages": [m.User("a"), m.ToolResult("none", "x")]},
+    "two tools of one name": {"tools": [m.Tool("a"), m.Tool("a")]},
+    "a tool without a name": {"tools": [m.Tool("")]},
+    "parameters that are not a schema": {"tools": [m.Tool("a", "", {"type": 3})]},
+    "a forced tool that is not offered": {"tools": [m.Tool("a")], "tool_choice": m.ForceTool("b")},
     "a required call without tools": {"tool_choice": "required"},
     "a schema that is not an object": {"response_schema": {"type": "array"}},
     "a temperature that is not a number": {"config": {"temperature": float("nan")}},
@@ -205,12 +186,12 @@ async def _reports_a_broken_stream(kit: Kit, *, factory: Factory) -> None:
         demand_rules(heard)
         demand(raised is not None, "a reply that broke off counted as complete")
         demand_same(
-            fold(heard).finish_reason, "error", "the finish reason of a reply that broke off"
+            ev.fold(heard).finish_reason, "error", "the finish reason of a reply that broke off"
         )
         partly: Any = getattr(raised, "response", None)
         if partly is None:
             raise Violation("the error lacks the partial response")
-        demand_same(partly.text, fold(heard).text, "the partial response of the error")
+        demand_same(partly.text, ev.fold(heard).text, "the partial response of the error")
 
 
 # --- cases for cancelling ----------------------------------------------------------------------
@@ -231,7 +212,7 @@ async def _cancelling_nothing_is_false(kit: Kit) -> None:
 
 async def _a_call_can_be_cancelled(kit: Kit) -> None:
     async with kit.open() as provider:
-        name = new_ulid()
+        name = m.new_ulid()
         task = asyncio.ensure_future(
             provider.complete(kit.prompt, config=kit.config, request_id=name)
         )
@@ -253,16 +234,18 @@ async def _a_call_can_be_cancelled(kit: Kit) -> None:
 
 async def _takes_a_system(kit: Kit) -> None:
     async with kit.open() as provider:
-        reply = await provider.complete([System("Be terse."), User(kit.prompt)], config=kit.config)
+        reply = await provider.complete(
+            [m.System("Be terse."), m.User(kit.prompt)], config=kit.config
+        )
         demand(bool(reply.text.strip()), "the reply has no text")
 
 
 async def _rejects_a_system(kit: Kit) -> None:
     async with kit.open() as provider, refused(UnsupportedFeatureError, what="a system prompt"):
-        await provider.complete([System("Be terse."), User(kit.prompt)], config=kit.config)
+        await provider.complete([m.System("Be terse."), m.User(kit.prompt)], config=kit.config)
 
 
-_PICTURE = User([Text("What colour is this?"), Image(Inline(_DOT), "image/png")])
+_PICTURE = m.User([m.Text("What colour is this?"), m.Image(m.Inline(_DOT), "image/png")])
 
 
 async def _sees_images(kit: Kit) -> None:
@@ -282,21 +265,21 @@ async def _rejects_images(kit: Kit) -> None:
 async def _proposes_intents_only(kit: Kit) -> None:
     async with kit.open() as provider:
         stream = provider.stream(
-            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
+            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
         )  # fmt: skip
         heard = await read_events(stream)
-        ends = [event for event in heard if isinstance(event, ToolUseEnd)]
+        ends = [event for event in heard if isinstance(event, ev.ToolUseEnd)]
         demand(bool(ends), "the tool was forced, but no call came")
         for end in ends:
             if end.intent is None:
                 raise Violation(f"a call came without an intent: {end.problem}: {end.detail}")
             _demand_intent(end.intent, kit.tool)
         demand_same(
-            fold(heard).finish_reason, "tool_calls", "the finish reason of a reply with calls"
+            ev.fold(heard).finish_reason, "tool_calls", "the finish reason of a reply with calls"
         )
 
 
-def _demand_intent(intent: ToolIntent, tool: Tool) -> None:
+def _demand_intent(intent: ev.ToolIntent, tool: m.Tool) -> None:
     demand_same(intent.tool_name, tool.name, "the tool that was called")
     demand_same(intent.status, "proposed", "the status of an intent")
     demand(intent.id.startswith("tu_"), f"the intent's id is {intent.id!r}")
@@ -307,7 +290,7 @@ def _demand_intent(intent: ToolIntent, tool: Tool) -> None:
 async def _both_ways_propose(kit: Kit) -> None:
     async with kit.open() as provider:
         reply = await provider.complete(
-            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
+            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
         )  # fmt: skip
         demand(bool(reply.tool_calls), "the tool was forced, but complete() returned no call")
         for call in reply.tool_calls:
@@ -318,11 +301,13 @@ async def _both_ways_propose(kit: Kit) -> None:
 async def _ids_of_calls_are_one(kit: Kit) -> None:
     async with kit.open() as provider:
         stream = provider.stream(
-            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
+            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
         )  # fmt: skip
         heard = await read_events(stream)
-        begun = [event.tool_use_id for event in heard if isinstance(event, ToolUseStart)]
-        final = [block.id for block in fold(heard).message.content if isinstance(block, ToolCall)]
+        begun = [event.tool_use_id for event in heard if isinstance(event, ev.ToolUseStart)]
+        final = [
+            block.id for block in ev.fold(heard).message.content if isinstance(block, m.ToolCall)
+        ]
         demand(len(set(begun)) == len(begun), "two calls have the same id")
         demand_same(final, begun, "the ids of calls at their start and in the final content")
 
@@ -330,18 +315,18 @@ async def _ids_of_calls_are_one(kit: Kit) -> None:
 async def _takes_results(kit: Kit) -> None:
     async with kit.open() as provider:
         first = await provider.complete(
-            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=ForceTool(kit.tool.name)
+            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
         )  # fmt: skip
-        results: list[Message] = [
-            ToolResult(call.id, "Sunny, 21 degrees.") for call in first.tool_calls
+        results: list[m.Message] = [
+            m.ToolResult(call.id, "Sunny, 21 degrees.") for call in first.tool_calls
         ]
         second = await provider.complete(
-            [User(kit.tool_prompt), first.message, *results],
+            [m.User(kit.tool_prompt), first.message, *results],
             [kit.tool],
             config=kit.config,
             tool_choice="none",
         )
-        demand(isinstance(second, Response), "the results of a call were not answered")
+        demand(isinstance(second, ev.Response), "the results of a call were not answered")
 
 
 async def _rejects_tools(kit: Kit) -> None:
@@ -366,7 +351,7 @@ async def _parses_what_was_asked_for(kit: Kit) -> None:
         _demand_parsed(stream.response, schema)
 
 
-def _demand_parsed(reply: Response | None, schema: Mapping[str, Any]) -> None:
+def _demand_parsed(reply: ev.Response | None, schema: Mapping[str, Any]) -> None:
     parsed = None if reply is None else reply.parsed
     demand(parsed is not None, "parsed is empty, but a schema was given")
     wrong = first_error(compile_schema(dict(schema), "schema"), parsed)

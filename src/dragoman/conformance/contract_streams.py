@@ -7,25 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, get_args
 
+from .. import events as ev
 from ..errors import InvalidRequestError, ProviderError, UnsupportedFeatureError
-from ..events import (
-    Event,
-    FinishReason,
-    MessageComplete,
-    MessageStart,
-    Response,
-    StreamContractError,
-    TextDelta,
-    Usage,
-    check_events,
-    fold,
-)
 from ..messages import Assistant, new_ulid
 from ..provider import EventStream, Provider
 from .provider import Kit
 from .violation import Violation, demand, demand_same
 
-_FINISHES = get_args(FinishReason)
+_FINISHES = get_args(ev.FinishReason)
 
 Check = Callable[[Kit], Awaitable[None]]
 
@@ -33,24 +22,24 @@ Check = Callable[[Kit], Awaitable[None]]
 # --- reading events ----------------------------------------------------------------------------
 
 
-async def read_events(stream: EventStream) -> list[Event]:
+async def read_events(stream: EventStream) -> list[ev.Event]:
     """Return the events of a stream; raise ``Violation`` if they break a rule."""
     heard = [event async for event in stream]
     demand_rules(heard)
     return heard
 
 
-def demand_rules(events: list[Event]) -> None:
+def demand_rules(events: list[ev.Event]) -> None:
     """Raise ``Violation`` if events break a rule of streams."""
     try:
-        check_events(events)
-    except StreamContractError as error:
+        ev.check_events(events)
+    except ev.StreamContractError as error:
         raise Violation(f"the stream breaks a rule: {error}") from error
 
 
-async def read_until_error(stream: EventStream) -> tuple[list[Event], ProviderError | None]:
+async def read_until_error(stream: EventStream) -> tuple[list[ev.Event], ProviderError | None]:
     """Return the events of a stream, and the error that ended it, if any."""
-    heard: list[Event] = []
+    heard: list[ev.Event] = []
     try:
         async for event in stream:
             heard.append(event)
@@ -76,7 +65,7 @@ async def refused(*kinds: type[ProviderError], what: str) -> AsyncIterator[None]
 
 def demand_response(reply: Any) -> None:
     """Raise ``Violation`` unless a reply is a complete ``Response``."""
-    demand(isinstance(reply, Response), f"complete() returned {type(reply).__name__}")
+    demand(isinstance(reply, ev.Response), f"complete() returned {type(reply).__name__}")
     demand(isinstance(reply.message, Assistant), "message is not an Assistant")
     demand(reply.finish_reason in _FINISHES, f"finish_reason is {reply.finish_reason!r}")
     demand(bool(reply.request_id), "request_id is empty")
@@ -84,8 +73,8 @@ def demand_response(reply: Any) -> None:
     _demand_usage(reply.usage)
 
 
-def _demand_usage(usage: Usage) -> None:
-    for name in Usage.__struct_fields__:
+def _demand_usage(usage: ev.Usage) -> None:
+    for name in ev.Usage.__struct_fields__:
         value = getattr(usage, name)
         if name.endswith("_tokens") and value is not None:
             is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
@@ -108,9 +97,9 @@ async def _streams_keep_the_rules(kit: Kit) -> None:
     async with kit.open() as provider:
         heard = await read_events(provider.stream(kit.prompt, config=kit.config))
         demand(bool(heard), "the stream ended without an event and without an error")
-        demand(isinstance(heard[0], MessageStart), "the first event is not message.start")
-        demand(isinstance(heard[-1], MessageComplete), "the last event is not message.complete")
-        demand(any(isinstance(event, TextDelta) for event in heard), "no text came")
+        demand(isinstance(heard[0], ev.MessageStart), "the first event is not message.start")
+        demand(isinstance(heard[-1], ev.MessageComplete), "the last event is not message.complete")
+        demand(any(isinstance(event, ev.TextDelta) for event in heard), "no text came")
 
 
 async def _a_stream_folds_to_its_response(kit: Kit) -> None:
@@ -122,9 +111,11 @@ async def _a_stream_folds_to_its_response(kit: Kit) -> None:
         reply = stream.response
         demand_response(reply)
         demand_same(
-            reply.message, fold(heard).message, "the stream's response and the fold of its events"
+            reply.message,
+            ev.fold(heard).message,
+            "the stream's response and the fold of its events",
         )
-        demand_same(reply.usage, fold(heard).usage, "their usage")
+        demand_same(reply.usage, ev.fold(heard).usage, "their usage")
 
 
 async def _a_stream_can_be_abandoned(kit: Kit) -> None:
@@ -153,7 +144,7 @@ async def _a_cancelled_stream_is_closed(kit: Kit) -> None:
         demand(await stream.cancel(), "cancel() of a running stream returned False")
         heard += [event async for event in stream]
         demand_rules(heard)
-        demand_same(fold(heard).finish_reason, "cancelled", "the finish reason")
+        demand_same(ev.fold(heard).finish_reason, "cancelled", "the finish reason")
         demand(not await stream.cancel(), "a second cancel() returned True")
         demand(
             not await provider.cancel(stream.request_id),
@@ -247,7 +238,7 @@ async def _calls_do_not_wait_for_each_other(kit: Kit) -> None:
         await anext(waiting)
         await read_events(provider.stream(kit.prompt, config=kit.config))
         heard = [event async for event in waiting]
-        demand(isinstance(heard[-1], MessageComplete), "the first of two streams did not end")
+        demand(isinstance(heard[-1], ev.MessageComplete), "the first of two streams did not end")
 
 
 STREAMED: dict[str, Check] = {

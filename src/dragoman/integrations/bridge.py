@@ -26,15 +26,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from .. import errors
 from ..capabilities import Capabilities
-from ..errors import (
-    InvalidResponseError,
-    NetworkError,
-    ProviderError,
-    StreamInterruptedError,
-    TimedOutError,
-    cut,
-)
 from ..events import Assembler, Event, FinishReason, Usage
 from ..messages import LossWarning, Message, Request, Text, Thinking, ToolCall
 from ..provider import Provider
@@ -95,7 +88,7 @@ class BridgeProvider(Provider):
         read: Read,
         *,
         capabilities: Capabilities | Mapping[str, Any] | None = None,
-        read_error: Callable[[Exception], ProviderError | None] | None = None,
+        read_error: Callable[[Exception], errors.ProviderError | None] | None = None,
         close: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.name, self.model = name, model
@@ -134,14 +127,16 @@ class BridgeProvider(Provider):
         if close is not None:
             await close()
 
-    def _convert(self, error: Exception, request: Request, *, started: bool) -> ProviderError:
+    def _convert(
+        self, error: Exception, request: Request, *, started: bool
+    ) -> errors.ProviderError:
         found = self._read_error(error) if self._read_error is not None else None
         found = found or read_error(error)
         if found is None:
-            kind = StreamInterruptedError if started else InvalidResponseError
+            kind = errors.StreamInterruptedError if started else errors.InvalidResponseError
             found = kind(
                 f"the SDK raised {type(error).__name__}",
-                provider_message=cut(str(error)),
+                provider_message=errors.cut(str(error)),
                 advice="",
             )
         if found is not error:
@@ -200,7 +195,7 @@ class _Reading:
         self._out.finish(reason, raw)
 
 
-def read_error(error: Exception) -> ProviderError | None:
+def read_error(error: Exception) -> errors.ProviderError | None:
     """Return the ``ProviderError`` for an SDK's exception, or ``None`` if no error class fits.
 
     If the exception or its cause already is a ``ProviderError``, it is returned unchanged. A
@@ -208,7 +203,7 @@ def read_error(error: Exception) -> ProviderError | None:
     vendors, httpx and Pydantic AI have it.
     """
     for each in _walk_causes(error):
-        if isinstance(each, ProviderError):
+        if isinstance(each, errors.ProviderError):
             return each
         response = getattr(each, "response", None)
         status = getattr(each, "status_code", None) or getattr(response, "status_code", None)
@@ -222,14 +217,14 @@ def read_error(error: Exception) -> ProviderError | None:
             return build_error(status, headers, failure, ROWS)
         name = type(each).__name__
         if isinstance(each, TimeoutError) or "Timeout" in name:
-            return TimedOutError("the SDK gave up waiting", which="total")
+            return errors.TimedOutError("the SDK gave up waiting", which="total")
         if isinstance(each, OSError) or name in (
             "APIConnectionError",
             "ConnectError",
             "ReadError",
             "NetworkError",
         ):
-            return NetworkError(f"the connection of the SDK failed: {name}")
+            return errors.NetworkError(f"the connection of the SDK failed: {name}")
     return None
 
 

@@ -6,35 +6,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from langchain_core import messages as lc
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    BaseMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-)
 from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.messages.tool import tool_call
 
+from .. import messages as m
 from ..errors import InvalidResponseError, UnsupportedContentError, UnsupportedFeatureError
 from ..events import FinishReason, Usage
-from ..messages import (
-    Assistant,
-    Audio,
-    ForceTool,
-    Inline,
-    LossWarning,
-    Message,
-    Request,
-    System,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    UserBlock,
-)
 from .bridge import CallPiece, Finish, Piece
 from .losses import find_marks
 
@@ -58,7 +37,7 @@ class LangchainReader:
         found = getattr(model, "model", None) or getattr(model, "model_name", None)
         self.name = found if isinstance(found, str) else type(model).__name__
 
-    async def read(self, request: Request) -> AsyncGenerator[Piece, None]:
+    async def read(self, request: m.Request) -> AsyncGenerator[Piece, None]:
         """Call the model, and yield the pieces of its reply."""
         if request.server_tools:
             raise UnsupportedFeatureError(
@@ -88,7 +67,7 @@ class LangchainReader:
             yield piece
 
     async def _read_structured(
-        self, request: Request, messages: list[BaseMessage], settings: dict[str, Any]
+        self, request: m.Request, messages: list[lc.BaseMessage], settings: dict[str, Any]
     ) -> AsyncGenerator[Piece, None]:
         """Request structured output with ``with_structured_output``, which does not stream."""
         if request.tools and request.tool_choice != "none":
@@ -111,7 +90,7 @@ class LangchainReader:
         # LangChain requested the data by a forced tool call
         by_call = bool(raw.tool_calls)
         for piece in reply.read(raw):
-            if not by_call or not isinstance(piece, str | ToolCall | CallPiece):
+            if not by_call or not isinstance(piece, str | m.ToolCall | CallPiece):
                 yield piece
         if by_call:
             yield msgspec.json.encode(raw.tool_calls[0]["args"]).decode()
@@ -126,7 +105,7 @@ async def _once(call: Any) -> AsyncIterator[Any]:
 # --- converting requests -----------------------------------------------------------------------
 
 
-def _make_settings(request: Request) -> dict[str, Any]:
+def _make_settings(request: m.Request) -> dict[str, Any]:
     """Return the settings of a request under the names that LangChain's models have in common."""
     config = request.config
     given = {name: getattr(config, name) for name in _SETTINGS}
@@ -136,14 +115,14 @@ def _make_settings(request: Request) -> dict[str, Any]:
     return made | config.extras
 
 
-def _find_losses(request: Request) -> Iterator[LossWarning]:
+def _find_losses(request: m.Request) -> Iterator[m.LossWarning]:
     if request.config.reasoning is not None:
         detail = "LangChain has no setting for it; set it on the model"
-        yield LossWarning("reasoning_dropped", "config.reasoning", detail)
+        yield m.LossWarning("reasoning_dropped", "config.reasoning", detail)
     yield from find_marks(request)
 
 
-def _offer_tools(model: Any, request: Request) -> Any:
+def _offer_tools(model: Any, request: m.Request) -> Any:
     tools = [
         {
             "type": "function",
@@ -157,7 +136,7 @@ def _offer_tools(model: Any, request: Request) -> Any:
     ]
     choice = request.tool_choice
     given: dict[str, Any] = {}
-    if isinstance(choice, ForceTool):
+    if isinstance(choice, m.ForceTool):
         given["tool_choice"] = choice.name
     elif choice == "required":
         given["tool_choice"] = "any"
@@ -167,51 +146,53 @@ def _offer_tools(model: Any, request: Request) -> Any:
         raise UnsupportedFeatureError("this LangChain model takes no tools") from error
 
 
-def write_messages(messages: Sequence[Message]) -> tuple[list[BaseMessage], list[LossWarning]]:
+def write_messages(
+    messages: Sequence[m.Message],
+) -> tuple[list[lc.BaseMessage], list[m.LossWarning]]:
     """Convert a conversation to LangChain's messages; also return what they cannot express."""
-    losses: list[LossWarning] = []
+    losses: list[m.LossWarning] = []
     return [
         _write_message(each, f"messages[{at}]", losses) for at, each in enumerate(messages)
     ], losses
 
 
-def _write_message(message: Message, path: str, losses: list[LossWarning]) -> BaseMessage:
-    if isinstance(message, System):
-        return SystemMessage(message.content)
-    if isinstance(message, Assistant):
+def _write_message(message: m.Message, path: str, losses: list[m.LossWarning]) -> lc.BaseMessage:
+    if isinstance(message, m.System):
+        return lc.SystemMessage(message.content)
+    if isinstance(message, m.Assistant):
         return _write_reply(message, path, losses)
     content: Any = message.content
     if not isinstance(content, str):
         content = [
             _write_block(block, f"{path}.content[{at}]") for at, block in enumerate(content)
         ]
-    if isinstance(message, ToolResult):
+    if isinstance(message, m.ToolResult):
         status: Any = "error" if message.is_error else "success"
-        return ToolMessage(content, tool_call_id=message.tool_call_id, status=status)
-    return HumanMessage(content)
+        return lc.ToolMessage(content, tool_call_id=message.tool_call_id, status=status)
+    return lc.HumanMessage(content)
 
 
-def _write_reply(message: Assistant, path: str, losses: list[LossWarning]) -> AIMessage:
+def _write_reply(message: m.Assistant, path: str, losses: list[m.LossWarning]) -> lc.AIMessage:
     for at, block in enumerate(message.content):
-        if not isinstance(block, Text | ToolCall):
+        if not isinstance(block, m.Text | m.ToolCall):
             detail = f"a block of type {type(block).__name__} is not sent back"
-            losses.append(LossWarning("block_dropped", f"{path}.content[{at}]", detail))
+            losses.append(m.LossWarning("block_dropped", f"{path}.content[{at}]", detail))
     calls = [
         tool_call(name=call.name, args=call.arguments or {}, id=call.id)
         for call in message.tool_calls
     ]
-    return AIMessage(message.text, tool_calls=calls)
+    return lc.AIMessage(message.text, tool_calls=calls)
 
 
-def _write_block(block: UserBlock, path: str) -> dict[str, Any]:
-    if isinstance(block, Text):
+def _write_block(block: m.UserBlock, path: str) -> dict[str, Any]:
+    if isinstance(block, m.Text):
         return {"type": "text", "text": block.text}
-    if isinstance(block, Audio):
+    if isinstance(block, m.Audio):
         raise UnsupportedContentError(f"{path}: audio cannot be sent over a bridge")
     source = block.source
-    made = {"base64": source.base64_data} if isinstance(source, Inline) else {"url": source.url}
+    made = {"base64": source.base64_data} if isinstance(source, m.Inline) else {"url": source.url}
     kind = "image" if not hasattr(block, "name") else "file"
-    media_type = block.media_type or ("image/png" if isinstance(source, Inline) else None)
+    media_type = block.media_type or ("image/png" if isinstance(source, m.Inline) else None)
     return {"type": kind, **made, **({"mime_type": media_type} if media_type else {})}
 
 
@@ -229,7 +210,7 @@ class _Reply:
 
     def read(self, message: Any) -> Iterator[Piece]:
         """Yield the text, the reasoning and the tool calls of a message or chunk."""
-        if not isinstance(message, AIMessage):
+        if not isinstance(message, lc.AIMessage):
             raise InvalidResponseError(
                 f"the LangChain model returned {type(message).__name__}, not an AIMessage"
             )
@@ -237,12 +218,12 @@ class _Reply:
             if block["type"] == "text":
                 yield block["text"]
             elif block["type"] == "reasoning":
-                yield Thinking(block.get("reasoning") or "")
-        if isinstance(message, AIMessageChunk):
+                yield m.Thinking(block.get("reasoning") or "")
+        if isinstance(message, lc.AIMessageChunk):
             yield from [self._read_chunk(chunk) for chunk in message.tool_call_chunks]
         else:
             yield from [
-                ToolCall(call["id"] or "", call["name"], call["args"])
+                m.ToolCall(call["id"] or "", call["name"], call["args"])
                 for call in message.tool_calls
             ]
             for broken in message.invalid_tool_calls:

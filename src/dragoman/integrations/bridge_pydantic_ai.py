@@ -7,52 +7,17 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from pydantic_ai import messages as pai
 from pydantic_ai.direct import model_request, model_request_stream
-from pydantic_ai.messages import (
-    BinaryContent,
-    DocumentUrl,
-    ImageUrl,
-    ModelMessage,
-    ModelRequest,
-    ModelRequestPart,
-    ModelResponse,
-    ModelResponsePart,
-    PartDeltaEvent,
-    PartStartEvent,
-    SystemPromptPart,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ThinkingPartDelta,
-    ToolCallPart,
-    ToolCallPartDelta,
-    ToolReturnPart,
-    UserPromptPart,
-)
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
+from .. import messages as m
 from ..errors import UnsupportedContentError, UnsupportedFeatureError
 from ..events import FinishReason, Usage
-from ..messages import (
-    Assistant,
-    Audio,
-    ForceTool,
-    Image,
-    Inline,
-    LossWarning,
-    Message,
-    Request,
-    System,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    UserBlock,
-)
 from .bridge import CallPiece, Finish, Piece
 from .losses import find_marks
 
@@ -79,7 +44,7 @@ class PydanticAIReader:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    async def read(self, request: Request) -> AsyncGenerator[Piece, None]:
+    async def read(self, request: m.Request) -> AsyncGenerator[Piece, None]:
         """Call the model, and yield the pieces of its reply."""
         if request.server_tools:
             raise UnsupportedFeatureError(
@@ -111,7 +76,7 @@ class PydanticAIReader:
 # --- converting requests -----------------------------------------------------------------------
 
 
-def _make_settings(request: Request) -> ModelSettings:
+def _make_settings(request: m.Request) -> ModelSettings:
     config = request.config
     given: dict[str, Any] = {name: getattr(config, name) for name in _SETTINGS}
     if config.stop_sequences:
@@ -126,13 +91,13 @@ def _make_settings(request: Request) -> ModelSettings:
         given["thinking"] = False if config.reasoning in ("off", "none") else config.reasoning
     if request.tools and request.tool_choice is not None:
         choice = request.tool_choice
-        given["tool_choice"] = [choice.name] if isinstance(choice, ForceTool) else choice
+        given["tool_choice"] = [choice.name] if isinstance(choice, m.ForceTool) else choice
     made: Any = {name: value for name, value in given.items() if value is not None}
     settings: ModelSettings = made
     return settings
 
 
-def _make_parameters(request: Request) -> ModelRequestParameters:
+def _make_parameters(request: m.Request) -> ModelRequestParameters:
     tools = [
         ToolDefinition(
             name=tool.name,
@@ -147,71 +112,75 @@ def _make_parameters(request: Request) -> ModelRequestParameters:
     return ModelRequestParameters(function_tools=tools, output_mode="native", output_object=output)
 
 
-def write_messages(messages: Sequence[Message]) -> tuple[list[ModelMessage], list[LossWarning]]:
+def write_messages(
+    messages: Sequence[m.Message],
+) -> tuple[list[pai.ModelMessage], list[m.LossWarning]]:
     """Convert a conversation to Pydantic AI's messages; also return what they cannot express."""
-    made: list[ModelMessage] = []
-    losses: list[LossWarning] = []
+    made: list[pai.ModelMessage] = []
+    losses: list[m.LossWarning] = []
     names = {
         call.id: call.name
         for each in messages
-        if isinstance(each, Assistant)
+        if isinstance(each, m.Assistant)
         for call in each.tool_calls
     }
     for at, message in enumerate(messages):
         path = f"messages[{at}]"
-        if isinstance(message, Assistant):
-            made.append(ModelResponse(_write_reply(message, path, losses)))
+        if isinstance(message, m.Assistant):
+            made.append(pai.ModelResponse(_write_reply(message, path, losses)))
             continue
         part = _write_part(message, path, names)
         last = made[-1] if made else None
-        if isinstance(last, ModelRequest):  # all parts up to the next reply belong to one request
-            made[-1] = ModelRequest([*last.parts, part])
+        if isinstance(
+            last, pai.ModelRequest
+        ):  # all parts up to the next reply belong to one request
+            made[-1] = pai.ModelRequest([*last.parts, part])
         else:
-            made.append(ModelRequest([part]))
+            made.append(pai.ModelRequest([part]))
     return made, losses
 
 
-def _write_part(message: Any, path: str, names: dict[str, str]) -> ModelRequestPart:
-    if isinstance(message, System):
-        return SystemPromptPart(message.content)
+def _write_part(message: Any, path: str, names: dict[str, str]) -> pai.ModelRequestPart:
+    if isinstance(message, m.System):
+        return pai.SystemPromptPart(message.content)
     content: Any = message.content
     if not isinstance(content, str):
         content = [
             _write_block(block, f"{path}.content[{at}]") for at, block in enumerate(content)
         ]
-    if isinstance(message, ToolResult):
+    if isinstance(message, m.ToolResult):
         outcome: Any = "failed" if message.is_error else "success"
-        return ToolReturnPart(
+        return pai.ToolReturnPart(
             names[message.tool_call_id], content, message.tool_call_id, outcome=outcome
         )
-    return UserPromptPart(content)
+    return pai.UserPromptPart(content)
 
 
 def _write_reply(
-    message: Assistant, path: str, losses: list[LossWarning]
-) -> list[ModelResponsePart]:
-    parts: list[ModelResponsePart] = []
+    message: m.Assistant, path: str, losses: list[m.LossWarning]
+) -> list[pai.ModelResponsePart]:
+    parts: list[pai.ModelResponsePart] = []
     for at, block in enumerate(message.content):
-        if isinstance(block, Text):
-            parts.append(TextPart(block.text))
-        elif isinstance(block, ToolCall):
-            parts.append(ToolCallPart(block.name, block.arguments or {}, block.id))
+        if isinstance(block, m.Text):
+            parts.append(pai.TextPart(block.text))
+        elif isinstance(block, m.ToolCall):
+            parts.append(pai.ToolCallPart(block.name, block.arguments or {}, block.id))
         else:
             detail = f"a block of type {type(block).__name__} is not sent back"
-            losses.append(LossWarning("block_dropped", f"{path}.content[{at}]", detail))
+            losses.append(m.LossWarning("block_dropped", f"{path}.content[{at}]", detail))
     return parts
 
 
-def _write_block(block: UserBlock, path: str) -> Any:
-    if isinstance(block, Text):
+def _write_block(block: m.UserBlock, path: str) -> Any:
+    if isinstance(block, m.Text):
         return block.text
-    if isinstance(block, Audio):
+    if isinstance(block, m.Audio):
         raise UnsupportedContentError(f"{path}: audio cannot be sent over a bridge")
-    if isinstance(block.source, Inline):
-        return BinaryContent(
+    if isinstance(block.source, m.Inline):
+        return pai.BinaryContent(
             base64.b64decode(block.source.base64_data), media_type=block.media_type or "image/png"
         )
-    kind = ImageUrl if isinstance(block, Image) else DocumentUrl
+    kind = pai.ImageUrl if isinstance(block, m.Image) else pai.DocumentUrl
     return kind(block.source.url, media_type=block.media_type)
 
 
@@ -219,15 +188,15 @@ def _write_block(block: UserBlock, path: str) -> Any:
 
 
 def _read_event(event: Any) -> Iterator[Piece]:
-    if isinstance(event, PartStartEvent):
+    if isinstance(event, pai.PartStartEvent):
         yield from _read_part(event.index, event.part)
-    elif isinstance(event, PartDeltaEvent):
+    elif isinstance(event, pai.PartDeltaEvent):
         delta = event.delta
-        if isinstance(delta, TextPartDelta):
+        if isinstance(delta, pai.TextPartDelta):
             yield delta.content_delta
-        elif isinstance(delta, ThinkingPartDelta) and delta.content_delta:
-            yield Thinking(delta.content_delta)
-        elif isinstance(delta, ToolCallPartDelta):
+        elif isinstance(delta, pai.ThinkingPartDelta) and delta.content_delta:
+            yield m.Thinking(delta.content_delta)
+        elif isinstance(delta, pai.ToolCallPartDelta):
             yield CallPiece(
                 event.index,
                 _write_arguments(delta.args_delta),
@@ -236,16 +205,16 @@ def _read_event(event: Any) -> Iterator[Piece]:
             )
 
 
-def _read_part(index: int, part: ModelResponsePart) -> Iterator[Piece]:
-    if isinstance(part, TextPart):
+def _read_part(index: int, part: pai.ModelResponsePart) -> Iterator[Piece]:
+    if isinstance(part, pai.TextPart):
         yield part.content
-    elif isinstance(part, ThinkingPart):
-        yield Thinking(part.content)
-    elif isinstance(part, ToolCallPart):
+    elif isinstance(part, pai.ThinkingPart):
+        yield m.Thinking(part.content)
+    elif isinstance(part, pai.ToolCallPart):
         yield CallPiece(index, _write_arguments(part.args), part.tool_call_id, part.tool_name)
     else:
         detail = f"a part of kind {part.part_kind!r} is not read"
-        yield LossWarning("part_dropped", f"parts[{index}]", detail)
+        yield m.LossWarning("part_dropped", f"parts[{index}]", detail)
 
 
 def _write_arguments(given: str | Mapping[str, Any] | None) -> str:
@@ -254,7 +223,7 @@ def _write_arguments(given: str | Mapping[str, Any] | None) -> str:
     return msgspec.json.encode(given).decode()
 
 
-def _read_end(reply: ModelResponse) -> Iterator[Piece]:
+def _read_end(reply: pai.ModelResponse) -> Iterator[Piece]:
     if (usage := _make_usage(reply.usage)) is not None:
         yield usage
     reason = _FINISH.get(reply.finish_reason or "stop", "stop")

@@ -12,68 +12,44 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    BaseMessage,
-    FunctionMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-)
+from langchain_core import messages as lc
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call
 
+from .. import messages as m
 from ..errors import InvalidRequestError
 from ..events import Response, Usage
-from ..messages import (
-    Assistant,
-    AssistantBlock,
-    Audio,
-    Document,
-    Image,
-    Inline,
-    Message,
-    System,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-)
 
 KEPT = "dragoman_message"
 """The key in ``additional_kwargs`` under which a reply keeps the original Dragoman message."""
 
 
-def read_messages(messages: Sequence[BaseMessage]) -> list[Message]:
+def read_messages(messages: Sequence[lc.BaseMessage]) -> list[m.Message]:
     """Convert a LangChain conversation to Dragoman messages."""
     return [_read_message(message, f"messages[{at}]") for at, message in enumerate(messages)]
 
 
-def _read_message(message: BaseMessage, path: str) -> Message:
-    if isinstance(message, SystemMessage):
-        return System(str(message.text))
-    if isinstance(message, HumanMessage):
-        return User(_read_content(message, path))
-    if isinstance(message, ToolMessage):
-        return ToolResult(
+def _read_message(message: lc.BaseMessage, path: str) -> m.Message:
+    if isinstance(message, lc.SystemMessage):
+        return m.System(str(message.text))
+    if isinstance(message, lc.HumanMessage):
+        return m.User(_read_content(message, path))
+    if isinstance(message, lc.ToolMessage):
+        return m.ToolResult(
             message.tool_call_id, _read_content(message, path), message.status == "error"
         )
-    if isinstance(message, AIMessage):
+    if isinstance(message, lc.AIMessage):
         return _read_reply(message, path)
-    if isinstance(message, FunctionMessage):
+    if isinstance(message, lc.FunctionMessage):
         raise InvalidRequestError(
             f"{path}: FunctionMessage is deprecated by LangChain; use ToolMessage"
         )
     if message.type in ("human", "user") or getattr(message, "role", None) == "user":
-        return User(str(message.text))
+        return m.User(str(message.text))
     raise InvalidRequestError(f"{path}: a message of type {message.type!r} is not supported")
 
 
-def _read_content(message: BaseMessage, path: str) -> str | list[UserBlock]:
+def _read_content(message: lc.BaseMessage, path: str) -> str | list[m.UserBlock]:
     if isinstance(message.content, str):
         return message.content
     return [
@@ -82,64 +58,64 @@ def _read_content(message: BaseMessage, path: str) -> str | list[UserBlock]:
     ]
 
 
-def _read_block(block: Any, path: str) -> UserBlock:
+def _read_block(block: Any, path: str) -> m.UserBlock:
     kind = block["type"]
     if kind == "text":
-        return Text(block["text"])
+        return m.Text(block["text"])
     if kind == "image":
-        return Image(_read_source(block, path), block.get("mime_type"))
+        return m.Image(_read_source(block, path), block.get("mime_type"))
     if kind == "audio":
-        return Audio(_read_source(block, path), block.get("mime_type"))
+        return m.Audio(_read_source(block, path), block.get("mime_type"))
     if kind == "file":
         extras = block.get("extras") or {}
         name = extras.get("filename") or extras.get("name") or block.get("filename")
-        return Document(
+        return m.Document(
             _read_source(block, path), block.get("mime_type") or "application/pdf", name
         )
     if kind == "text-plain" and "text" in block:
         data = base64.b64encode(block["text"].encode()).decode("ascii")
-        return Document(Inline(data), "text/plain", block.get("title"))
+        return m.Document(m.Inline(data), "text/plain", block.get("title"))
     value = block.get("value") or {}
     # Anthropic's document block, for which LangChain has no type
     if kind == "non_standard" and value.get("type") == "document":
         source = value.get("source") or {}
-        return Document(
-            Inline(source.get("data", "")), source.get("media_type") or "application/pdf"
+        return m.Document(
+            m.Inline(source.get("data", "")), source.get("media_type") or "application/pdf"
         )
     raise InvalidRequestError(f"{path}: a content block of type {kind!r} is not supported")
 
 
-def _read_source(block: Any, path: str) -> Url | Inline:
+def _read_source(block: Any, path: str) -> m.Url | m.Inline:
     if block.get("base64"):
-        return Inline(block["base64"])
+        return m.Inline(block["base64"])
     if block.get("url"):
-        return Url(block["url"])
+        return m.Url(block["url"])
     raise InvalidRequestError(
         f"{path}: needs url or base64; ids of uploaded files belong to one vendor"
     )
 
 
-def _read_reply(message: AIMessage, path: str) -> Assistant:
+def _read_reply(message: lc.AIMessage, path: str) -> m.Assistant:
     kept = message.additional_kwargs.get(KEPT)
     if kept is not None:
-        exact = msgspec.convert(kept, Assistant)
+        exact = msgspec.convert(kept, m.Assistant)
         calls = [(call.id, call.name, call.arguments) for call in exact.tool_calls]
         if exact.text == message.text and calls == [
             (c["id"], c["name"], c["args"]) for c in message.tool_calls
         ]:
             return exact
-    return Assistant([*_rebuild_reply(message, path)])
+    return m.Assistant([*_rebuild_reply(message, path)])
 
 
-def _rebuild_reply(message: AIMessage, path: str) -> Iterator[AssistantBlock]:
+def _rebuild_reply(message: lc.AIMessage, path: str) -> Iterator[m.AssistantBlock]:
     """Yield the blocks of an assistant message that was created or edited outside Dragoman."""
     for block in message.content_blocks:
         if block["type"] == "text" and block["text"]:
-            yield Text(block["text"])
+            yield m.Text(block["text"])
         elif block["type"] == "reasoning" and (reasoning := block.get("reasoning")):
-            yield Thinking(reasoning)
+            yield m.Thinking(reasoning)
     for call in message.tool_calls:
-        yield ToolCall(call["id"] or "", call["name"], call["args"])
+        yield m.ToolCall(call["id"] or "", call["name"], call["args"])
     if message.invalid_tool_calls:
         name = message.invalid_tool_calls[0]["name"]
         raise InvalidRequestError(
@@ -150,14 +126,14 @@ def _rebuild_reply(message: AIMessage, path: str) -> Iterator[AssistantBlock]:
 # --- converting replies ------------------------------------------------------------------------
 
 
-def make_message(response: Response[Any]) -> AIMessage:
+def make_message(response: Response[Any]) -> lc.AIMessage:
     """Convert a complete reply to a LangChain message."""
     calls = [
         tool_call(name=call.name, args=call.arguments or {}, id=call.id)
         for call in response.tool_calls
         if call.arguments is not None
     ]
-    return AIMessage(
+    return lc.AIMessage(
         content=response.text,
         tool_calls=calls,
         usage_metadata=make_usage(response.usage),
@@ -165,9 +141,9 @@ def make_message(response: Response[Any]) -> AIMessage:
     )
 
 
-def make_last_chunk(response: Response[Any]) -> AIMessageChunk:
+def make_last_chunk(response: Response[Any]) -> lc.AIMessageChunk:
     """Return the last chunk of a stream: the usage, the finish reason and the exact message."""
-    return AIMessageChunk(
+    return lc.AIMessageChunk(
         content="",
         usage_metadata=make_usage(response.usage),
         chunk_position="last",

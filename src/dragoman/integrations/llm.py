@@ -22,26 +22,10 @@ from llm.parts import (
 )
 from pydantic import Field
 
+from .. import messages as m
 from ..config import ConfigError
 from ..errors import InvalidRequestError
 from ..events import Event, Response, TextDelta, ThinkingDelta, ToolUseInputDelta, ToolUseStart
-from ..messages import (
-    Assistant,
-    AssistantBlock,
-    Document,
-    Image,
-    Inline,
-    Message,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-)
 from ..provider import Provider, connect
 from ..registry import Registry
 from ..retrieval import Embedder, connect_embedder
@@ -197,7 +181,7 @@ def make_arguments(prompt: Any) -> dict[str, Any]:
         "check_calls": False,
     }
     tools = [
-        Tool(tool.name, tool.description or "", tool.input_schema) for tool in prompt.tools or ()
+        m.Tool(tool.name, tool.description or "", tool.input_schema) for tool in prompt.tools or ()
     ]
     if tools:
         arguments["tools"] = tools
@@ -209,52 +193,52 @@ def make_arguments(prompt: Any) -> dict[str, Any]:
     return arguments | settings
 
 
-def read_messages(messages: Any) -> Iterator[Message]:
+def read_messages(messages: Any) -> Iterator[m.Message]:
     """Yield the messages of an ``llm`` conversation as Dragoman messages."""
     for message in messages:
         if message.role == "system":
-            yield System("".join(part.text for part in message.parts))
+            yield m.System("".join(part.text for part in message.parts))
         elif message.role == "assistant":
             blocks = [*_read_reply(message.parts)]
             if blocks:
-                yield Assistant(blocks)
+                yield m.Assistant(blocks)
         else:
             results = [part for part in message.parts if isinstance(part, ToolResultPart)]
             yield from [
-                ToolResult(part.tool_call_id or "", part.output, bool(part.exception))
+                m.ToolResult(part.tool_call_id or "", part.output, bool(part.exception))
                 for part in results
             ]
             content = [
                 _read_part(part) for part in message.parts if not isinstance(part, ToolResultPart)
             ]
             if content:
-                yield User(content)
+                yield m.User(content)
 
 
-def _read_reply(parts: Any) -> Iterator[AssistantBlock]:
+def _read_reply(parts: Any) -> Iterator[m.AssistantBlock]:
     for part in parts:
         if isinstance(part, TextPart) and part.text:
-            yield Text(part.text)
+            yield m.Text(part.text)
         elif isinstance(part, ReasoningPart) and part.text:
-            yield Thinking(part.text)
+            yield m.Thinking(part.text)
         elif isinstance(part, ToolCallPart) and not part.server_executed:
-            yield ToolCall(part.tool_call_id or "", part.name, part.arguments)
+            yield m.ToolCall(part.tool_call_id or "", part.name, part.arguments)
 
 
-def _read_part(part: Any) -> UserBlock:
+def _read_part(part: Any) -> m.UserBlock:
     if isinstance(part, TextPart):
-        return Text(part.text)
+        return m.Text(part.text)
     if not isinstance(part, AttachmentPart) or part.attachment is None:
         raise InvalidRequestError(f"a part of type {type(part).__name__} cannot be sent")
     # typed as Any, because the attachment's methods have no annotations
     attachment: Any = part.attachment
     kind = attachment.resolve_type()
-    source: Url | Inline
+    source: m.Url | m.Inline
     if attachment.url:
-        source = Url(attachment.url)
+        source = m.Url(attachment.url)
     else:
-        source = Inline(base64.b64encode(attachment.content_bytes()).decode("ascii"))
-    return Image(source, kind) if kind in _IMAGES else Document(source, kind)
+        source = m.Inline(base64.b64encode(attachment.content_bytes()).decode("ascii"))
+    return m.Image(source, kind) if kind in _IMAGES else m.Document(source, kind)
 
 
 # --- converting replies ------------------------------------------------------------------------

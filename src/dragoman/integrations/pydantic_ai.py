@@ -18,17 +18,8 @@ from typing import Any
 
 import msgspec
 from pydantic_ai import RunContext
+from pydantic_ai import messages as pai
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
-from pydantic_ai.messages import (
-    FinishReason,
-    ModelMessage,
-    ModelResponse,
-    ModelResponsePart,
-    ModelResponseStreamEvent,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-)
 from pydantic_ai.models import (
     Model,
     ModelRequestParameters,
@@ -39,16 +30,8 @@ from pydantic_ai.profiles import ModelProfile, ModelProfileSpec
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
+from .. import events as ev
 from ..errors import ProviderError
-from ..events import (
-    Event,
-    Response,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-)
 from ..messages import Tool
 from ..provider import EventStream, Provider, connect
 from .loops import PerLoop
@@ -57,7 +40,7 @@ from .pydantic_ai_messages import KEPT, read_choice, read_messages
 
 __all__ = ["DragomanLossWarning", "DragomanModel"]
 
-_FINISH: dict[str, FinishReason] = {
+_FINISH: dict[str, pai.FinishReason] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_call",
@@ -119,10 +102,10 @@ class DragomanModel(Model[Provider]):
 
     async def request(
         self,
-        messages: list[ModelMessage],
+        messages: list[pai.ModelMessage],
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
-    ) -> ModelResponse:
+    ) -> pai.ModelResponse:
         """Call the model once and return its response."""
         check_allow_model_requests()
         provider, arguments, _ = await self._prepare(
@@ -134,7 +117,7 @@ class DragomanModel(Model[Provider]):
     @asynccontextmanager
     async def request_stream(
         self,
-        messages: list[ModelMessage],
+        messages: list[pai.ModelMessage],
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
@@ -154,7 +137,7 @@ class DragomanModel(Model[Provider]):
 
     async def count_tokens(
         self,
-        messages: list[ModelMessage],
+        messages: list[pai.ModelMessage],
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> RequestUsage:
@@ -170,7 +153,7 @@ class DragomanModel(Model[Provider]):
 
     async def _prepare(
         self,
-        messages: list[ModelMessage],
+        messages: list[pai.ModelMessage],
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
     ) -> tuple[Provider, dict[str, Any], ModelRequestParameters]:
@@ -211,16 +194,16 @@ def _read_thinking(thinking: bool | str) -> str:
 # --- converting replies ------------------------------------------------------------------------
 
 
-def make_response(response: Response[Any], system: str) -> ModelResponse:
+def make_response(response: ev.Response[Any], system: str) -> pai.ModelResponse:
     """Return a complete reply as a Pydantic AI response."""
-    parts: list[ModelResponsePart] = []
+    parts: list[pai.ModelResponsePart] = []
     if response.thinking:
-        parts.append(ThinkingPart(response.thinking))
+        parts.append(pai.ThinkingPart(response.thinking))
     if response.text:
-        parts.append(TextPart(response.text))
+        parts.append(pai.TextPart(response.text))
     for call in response.tool_calls:
-        parts.append(ToolCallPart(call.name, call.arguments or {}, call.id))
-    return ModelResponse(
+        parts.append(pai.ToolCallPart(call.name, call.arguments or {}, call.id))
+    return pai.ModelResponse(
         parts=parts,
         usage=make_usage(response.usage),
         model_name=response.model,
@@ -231,7 +214,7 @@ def make_response(response: Response[Any], system: str) -> ModelResponse:
     )
 
 
-def make_details(response: Response[Any]) -> dict[str, Any]:
+def make_details(response: ev.Response[Any]) -> dict[str, Any]:
     """Return the ``provider_details`` of a response; issue its losses as Python warnings.
 
     The details contain the message, which the next turn sends back, and the warnings.
@@ -244,7 +227,7 @@ def make_details(response: Response[Any]) -> dict[str, Any]:
     }
 
 
-def make_usage(usage: Usage) -> RequestUsage:
+def make_usage(usage: ev.Usage) -> RequestUsage:
     """Return the usage in Pydantic AI's form; mark a reply without token counts as unmeasured."""
     if usage.input_tokens is None and usage.output_tokens is None:
         return RequestUsage(unmeasured_requests=1)
@@ -265,7 +248,7 @@ class DragomanStreamedResponse(StreamedResponse):
     """A streamed reply in Pydantic AI's form, read as it arrives."""
 
     _stream: EventStream[Any]
-    _first: Event
+    _first: ev.Event
     _model_name: str
     _system: str
     _timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -274,7 +257,7 @@ class DragomanStreamedResponse(StreamedResponse):
         """Cancel the call and close its connection."""
         await self._stream.cancel()
 
-    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+    async def _get_event_iterator(self) -> AsyncIterator[pai.ModelResponseStreamEvent]:
         with _translated_errors(self._model_name, in_stream=True):
             for part in self._translate(self._first):
                 yield part
@@ -283,30 +266,30 @@ class DragomanStreamedResponse(StreamedResponse):
                     yield part
             self._end(self._stream.response)
 
-    def _translate(self, event: Event) -> Iterator[ModelResponseStreamEvent]:
+    def _translate(self, event: ev.Event) -> Iterator[pai.ModelResponseStreamEvent]:
         manager = self._parts_manager
-        if type(event) is TextDelta:
+        if type(event) is ev.TextDelta:
             yield from manager.handle_text_delta(
                 vendor_part_id=event.content_block_index, content=event.text
             )
-        elif type(event) is ThinkingDelta and event.text:
+        elif type(event) is ev.ThinkingDelta and event.text:
             yield from manager.handle_thinking_delta(
                 vendor_part_id=event.content_block_index, content=event.text
             )
-        elif type(event) is ToolUseStart:
+        elif type(event) is ev.ToolUseStart:
             call = manager.handle_tool_call_delta(
                 vendor_part_id=event.content_block_index,
                 tool_name=event.tool_name,
                 tool_call_id=event.tool_use_id,
             )
             yield from [call] if call is not None else []
-        elif type(event) is ToolUseInputDelta:
+        elif type(event) is ev.ToolUseInputDelta:
             call = manager.handle_tool_call_delta(
                 vendor_part_id=event.content_block_index, args=event.partial_json
             )
             yield from [call] if call is not None else []
 
-    def _end(self, response: Response[Any]) -> None:
+    def _end(self, response: ev.Response[Any]) -> None:
         self._usage = make_usage(response.usage)
         self.finish_reason = _FINISH.get(response.finish_reason)
         self.provider_details = make_details(response)

@@ -7,23 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from pydantic_ai import messages as pai
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import (
-    BinaryContent,
-    CachePoint,
-    DocumentUrl,
-    ImageUrl,
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    SystemPromptPart,
-    TextContent,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
 from pydantic_ai.models import ModelRequestParameters
 
 # a private function that all models of Pydantic AI use
@@ -31,96 +16,83 @@ from pydantic_ai.models._tool_choice import resolve_tool_choice
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from ..messages import (
-    Assistant,
-    AssistantBlock,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Message,
-    System,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-)
+from .. import messages as m
 
 KEPT = "dragoman_message"
 """The key in ``provider_details`` under which a response keeps its Dragoman message."""
 
 
-def read_messages(messages: Sequence[ModelMessage], instructions: Sequence[str]) -> list[Message]:
+def read_messages(
+    messages: Sequence[pai.ModelMessage], instructions: Sequence[str]
+) -> list[m.Message]:
     """Convert a Pydantic AI history to Dragoman messages.
 
     System prompts come first, then instructions, then the other messages.
     """
-    read: list[Message] = []
+    read: list[m.Message] = []
     for message in messages:
-        if isinstance(message, ModelRequest):
+        if isinstance(message, pai.ModelRequest):
             read += _read_request(message)
         # Pydantic AI keeps empty replies, which no provider accepts back
         elif (reply := _read_reply(message)).content:
             read.append(reply)
     leading = next(
-        (at for at, message in enumerate(read) if type(message) is not System), len(read)
+        (at for at, message in enumerate(read) if type(message) is not m.System), len(read)
     )
     # A system prompt that an agent adds later is moved to the beginning, because every wire
     # accepts one there.
-    late = [message for message in read[leading:] if type(message) is System]
-    rest = [message for message in read[leading:] if type(message) is not System]
-    return [*read[:leading], *late, *[System(text) for text in instructions], *rest]
+    late = [message for message in read[leading:] if type(message) is m.System]
+    rest = [message for message in read[leading:] if type(message) is not m.System]
+    return [*read[:leading], *late, *[m.System(text) for text in instructions], *rest]
 
 
-def _read_request(message: ModelRequest) -> Iterator[Message]:
+def _read_request(message: pai.ModelRequest) -> Iterator[m.Message]:
     for part in message.parts:
-        if isinstance(part, SystemPromptPart):
-            yield System(part.content)
-        elif isinstance(part, UserPromptPart):
-            yield User(_read_content(part))
-        elif isinstance(part, ToolReturnPart):
+        if isinstance(part, pai.SystemPromptPart):
+            yield m.System(part.content)
+        elif isinstance(part, pai.UserPromptPart):
+            yield m.User(_read_content(part))
+        elif isinstance(part, pai.ToolReturnPart):
             failed = part.outcome != "success"
             files = [_read_item(each) for each in part.files]
             text = part.model_response_str()
-            yield ToolResult(part.tool_call_id, [Text(text), *files] if files else text, failed)
+            yield m.ToolResult(
+                part.tool_call_id, [m.Text(text), *files] if files else text, failed
+            )
         else:
             raise UserError(f"a request part of kind {part.part_kind!r} cannot be sent")
 
 
-def _read_content(part: UserPromptPart) -> str | list[UserBlock]:
+def _read_content(part: pai.UserPromptPart) -> str | list[m.UserBlock]:
     if isinstance(part.content, str):
         return part.content
-    return [_read_item(each) for each in part.content if not isinstance(each, CachePoint)]
+    return [_read_item(each) for each in part.content if not isinstance(each, pai.CachePoint)]
 
 
-def _read_item(item: Any) -> UserBlock:
+def _read_item(item: Any) -> m.UserBlock:
     if isinstance(item, str):
-        return Text(item)
-    if isinstance(item, TextContent):
-        return Text(item.content)
-    if isinstance(item, ImageUrl):
-        return Image(Url(item.url))
-    if isinstance(item, DocumentUrl):
-        return Document(Url(item.url), item.media_type)
-    if isinstance(item, BinaryContent):
-        source = Inline(base64.b64encode(item.data).decode("ascii"))
+        return m.Text(item)
+    if isinstance(item, pai.TextContent):
+        return m.Text(item.content)
+    if isinstance(item, pai.ImageUrl):
+        return m.Image(m.Url(item.url))
+    if isinstance(item, pai.DocumentUrl):
+        return m.Document(m.Url(item.url), item.media_type)
+    if isinstance(item, pai.BinaryContent):
+        source = m.Inline(base64.b64encode(item.data).decode("ascii"))
         if item.is_image:
-            return Image(source, item.media_type)
+            return m.Image(source, item.media_type)
         if item.is_document:
-            return Document(source, item.media_type)
+            return m.Document(source, item.media_type)
     raise UserError(f"content of type {type(item).__name__} is not supported by Dragoman")
 
 
-def _read_reply(message: ModelResponse) -> Assistant:
-    rebuilt = Assistant([*_rebuild_reply(message)])
+def _read_reply(message: pai.ModelResponse) -> m.Assistant:
+    rebuilt = m.Assistant([*_rebuild_reply(message)])
     kept = (message.provider_details or {}).get(KEPT)
     if kept is None:
         return rebuilt
-    exact = msgspec.convert(kept, Assistant)
+    exact = msgspec.convert(kept, m.Assistant)
     calls = [
         [(call.id, call.name, call.arguments) for call in each.tool_calls]
         for each in (exact, rebuilt)
@@ -129,19 +101,19 @@ def _read_reply(message: ModelResponse) -> Assistant:
     return rebuilt if is_edited else exact
 
 
-def _rebuild_reply(message: ModelResponse) -> Iterator[AssistantBlock]:
+def _rebuild_reply(message: pai.ModelResponse) -> Iterator[m.AssistantBlock]:
     for part in message.parts:
-        if isinstance(part, TextPart) and part.content:
-            yield Text(part.content)
-        elif isinstance(part, ThinkingPart) and part.content:
-            yield Thinking(part.content)
-        elif isinstance(part, ToolCallPart):
-            yield ToolCall(part.tool_call_id, part.tool_name, part.args_as_dict())
+        if isinstance(part, pai.TextPart) and part.content:
+            yield m.Text(part.content)
+        elif isinstance(part, pai.ThinkingPart) and part.content:
+            yield m.Thinking(part.content)
+        elif isinstance(part, pai.ToolCallPart):
+            yield m.ToolCall(part.tool_call_id, part.tool_name, part.args_as_dict())
 
 
 def read_choice(
     settings: ModelSettings | None, parameters: ModelRequestParameters
-) -> tuple[ToolChoice, list[ToolDefinition]]:
+) -> tuple[m.ToolChoice, list[ToolDefinition]]:
     """Return the tool choice, and the tools that it allows."""
     resolved = resolve_tool_choice(settings, parameters)
     definitions = parameters.declared_tool_defs
@@ -149,6 +121,6 @@ def read_choice(
         mode, names = resolved
         definitions = {name: tool for name, tool in definitions.items() if name in names}
         if mode == "required" and len(definitions) == 1:
-            return ForceTool(next(iter(definitions))), [*definitions.values()]
+            return m.ForceTool(next(iter(definitions))), [*definitions.values()]
         return mode, [*definitions.values()]
     return resolved, [*definitions.values()]

@@ -15,34 +15,14 @@ from typing import Any
 
 import msgspec
 
-from ..events import (
-    Event,
-    FinishReason,
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-)
-from ..messages import (
-    AssistantBlock,
-    Audio,
-    Citation,
-    Image,
-    Inline,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-)
+from .. import events as ev
+from .. import messages as m
 
 __all__ = ["Chunk", "UIMessageChunks"]
 
 Chunk = dict[str, Any]
 
-_FINISH: dict[FinishReason, str] = {
+_FINISH: dict[ev.FinishReason, str] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool-calls",
@@ -50,7 +30,7 @@ _FINISH: dict[FinishReason, str] = {
     "error": "error",
 }
 # default media types, since some servers omit the type and the protocol requires it
-_MEDIA_TYPES = {Image: "image/png", Audio: "audio/wav"}
+_MEDIA_TYPES = {m.Image: "image/png", m.Audio: "audio/wav"}
 
 
 class UIMessageChunks:
@@ -67,19 +47,19 @@ class UIMessageChunks:
         self._part: tuple[str, int] | None = None
         self._signature: str | None = None
         self._tool_name = ""
-        self._complete: MessageComplete | None = None
+        self._complete: ev.MessageComplete | None = None
 
-    def convert(self, event: Event) -> list[Chunk]:
+    def convert(self, event: ev.Event) -> list[Chunk]:
         """Convert an event to chunks, and return them."""
-        if isinstance(event, TextDelta):
+        if isinstance(event, ev.TextDelta):
             return self._add("text", event.content_block_index, event.text)
-        if isinstance(event, ThinkingDelta):
+        if isinstance(event, ev.ThinkingDelta):
             chunks = self._add("reasoning", event.content_block_index, event.text)
             self._signature = event.signature or self._signature
             return chunks
-        if isinstance(event, MessageStart):
+        if isinstance(event, ev.MessageStart):
             return self._start(event)
-        if isinstance(event, MessageComplete):
+        if isinstance(event, ev.MessageComplete):
             self._complete = event
             return [
                 *self._close(),
@@ -109,7 +89,7 @@ class UIMessageChunks:
             chunks.append({"type": "message-metadata", **_write_metadata(self._complete)})
         return [*chunks, {"type": "error", "errorText": message}]
 
-    def _start(self, event: MessageStart) -> list[Chunk]:
+    def _start(self, event: ev.MessageStart) -> list[Chunk]:
         start: Chunk = {
             "type": "start",
             "messageMetadata": {"provider": event.provider, "model": event.model},
@@ -140,11 +120,13 @@ class UIMessageChunks:
         self._part = self._signature = None
         return [end]
 
-    def _convert_call(self, event: ToolUseStart | ToolUseInputDelta | ToolUseEnd) -> Chunk:
+    def _convert_call(
+        self, event: ev.ToolUseStart | ev.ToolUseInputDelta | ev.ToolUseEnd
+    ) -> Chunk:
         call: Chunk = {"toolCallId": event.tool_use_id}
-        if isinstance(event, ToolUseInputDelta):
+        if isinstance(event, ev.ToolUseInputDelta):
             return {"type": "tool-input-delta", **call, "inputTextDelta": event.partial_json}
-        if isinstance(event, ToolUseStart):
+        if isinstance(event, ev.ToolUseStart):
             self._tool_name = event.tool_name
             return {"type": "tool-input-start", **call, "toolName": event.tool_name}
         call |= {"toolName": self._tool_name, "input": event.final_input}
@@ -157,25 +139,25 @@ class UIMessageChunks:
         }
 
 
-def _write_metadata(event: MessageComplete) -> Chunk:
+def _write_metadata(event: ev.MessageComplete) -> Chunk:
     facts = {"finishReason": event.finish_reason, "usage": event.usage, "warnings": event.warnings}
     return {"messageMetadata": facts}
 
 
-def _write_media(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
+def _write_media(content: tuple[m.AssistantBlock, ...]) -> list[Chunk]:
     """Return the reply's images, audio and sources, which have no events of their own."""
     chunks: list[Chunk] = []
     for block in content:
-        if isinstance(block, Image | Audio):
+        if isinstance(block, m.Image | m.Audio):
             media_type = block.media_type or _MEDIA_TYPES[type(block)]
             source = block.source
             url = (
                 f"data:{media_type};base64,{source.base64_data}"
-                if isinstance(source, Inline)
+                if isinstance(source, m.Inline)
                 else source.url
             )
             chunks.append({"type": "file", "url": url, "mediaType": media_type})
-        elif isinstance(block, Text):
+        elif isinstance(block, m.Text):
             sources = [_write_source(citation) for citation in block.citations]
             chunks += [
                 source
@@ -185,11 +167,11 @@ def _write_media(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
     return chunks
 
 
-def _write_state(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
+def _write_state(content: tuple[m.AssistantBlock, ...]) -> list[Chunk]:
     """Return the blocks and the state that only the provider understands, as data parts."""
     chunks: list[Chunk] = []
     for index, block in enumerate(content):
-        if isinstance(block, Opaque | RedactedThinking):
+        if isinstance(block, m.Opaque | m.RedactedThinking):
             kind, state = "block", msgspec.to_builtins(block)
         elif _has_state(block):
             kind, state = "continuity", msgspec.to_builtins(block.continuity)
@@ -200,16 +182,16 @@ def _write_state(content: tuple[AssistantBlock, ...]) -> list[Chunk]:
     return chunks
 
 
-def _has_state(block: AssistantBlock) -> bool:
+def _has_state(block: m.AssistantBlock) -> bool:
     """Return whether a block has provider state that its UI part does not contain.
 
     A reasoning part contains the signature of its block, but no other state.
     """
     kept = getattr(block, "continuity", None)
-    return kept is not None and (kept.opaque is not None or not isinstance(block, Thinking))
+    return kept is not None and (kept.opaque is not None or not isinstance(block, m.Thinking))
 
 
-def _write_source(citation: Citation) -> Chunk:
+def _write_source(citation: m.Citation) -> Chunk:
     if citation.url is not None:
         titled = {} if citation.title is None else {"title": citation.title}
         return {"type": "source-url", "sourceId": citation.url, "url": citation.url, **titled}

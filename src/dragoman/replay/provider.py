@@ -16,42 +16,21 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidRequestError,
-    InvalidResponseError,
-    NetworkError,
-    ProviderError,
-    RateLimitError,
-    UnavailableError,
-)
+from .. import errors
+from .. import log as logs
 from ..events import Event, RecordedAssembler, ToolIntent, Usage
-from ..log import (
-    CallCompleted,
-    CallFailed,
-    CallStarted,
-    Conversation,
-    EventLog,
-    LogRecord,
-    MessageRecorded,
-    SessionFinished,
-    SessionResumed,
-    SessionStarted,
-    TurnStarted,
-)
 from ..messages import Assistant, Message, Request, ToolCall
 from ..provider import AssembledReply, Reply, ReplyProvider
 from .diff import Difference, find_differences
 
-_KINDS: dict[str, type[ProviderError]] = {
-    "auth": AuthenticationError,
-    "rate_limit": RateLimitError,
-    "network": NetworkError,
-    "server_error": UnavailableError,
-    "invalid_request": InvalidRequestError,
-    "context_overflow": ContextOverflowError,
-    "other": InvalidResponseError,
+_KINDS: dict[str, type[errors.ProviderError]] = {
+    "auth": errors.AuthenticationError,
+    "rate_limit": errors.RateLimitError,
+    "network": errors.NetworkError,
+    "server_error": errors.UnavailableError,
+    "invalid_request": errors.InvalidRequestError,
+    "context_overflow": errors.ContextOverflowError,
+    "other": errors.InvalidResponseError,
 }
 
 
@@ -70,14 +49,14 @@ class ReplayMismatch(LookupError):  # noqa: N818 - nothing failed: this is anoth
 class _Call:
     """One call of a recorded run: its conversation, the part that was sent, and how it ended."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: logs.Conversation) -> None:
         # These lists only grow, so their current lengths are enough to restore this state. Any
         # other change of the conversation creates new lists.
         self._messages, self._count = conversation.messages, len(conversation.messages)
         self._entries, self._sent = conversation.entries, len(conversation.entries)
-        self.reply: MessageRecorded | None = None
-        self.completed: CallCompleted | None = None
-        self.failure: CallFailed | None = None
+        self.reply: logs.MessageRecorded | None = None
+        self.completed: logs.CallCompleted | None = None
+        self.failure: logs.CallFailed | None = None
 
     @property
     def complete(self) -> list[Message]:
@@ -99,7 +78,7 @@ class ReplayProvider(ReplyProvider):
     Intents keep their ids. Nothing is sent.
     """
 
-    def __init__(self, log: EventLog, session: str) -> None:
+    def __init__(self, log: logs.EventLog, session: str) -> None:
         self.session = session
         self._read(log.read(session))
         self._asked = 0
@@ -109,32 +88,35 @@ class ReplayProvider(ReplyProvider):
         """The number of recorded calls that have not been used yet."""
         return len(self._recorded) - self._asked
 
-    def _read(self, records: Iterable[LogRecord]) -> None:
+    def _read(self, records: Iterable[logs.LogRecord]) -> None:
         calls: dict[str, _Call] = {}
         interrupted = False
         # Internal calls of the session, such as those that write a summary, are not replayed.
         workers: set[str] = set()
-        self._conversation = Conversation()
+        self._conversation = logs.Conversation()
         self._intents: dict[str, ToolIntent] = {}
         self._tools: tuple[str, ...] = ()
         for record in records:
             payload = record.payload
-            if isinstance(payload, SessionStarted):
+            if isinstance(payload, logs.SessionStarted):
                 self.name, self.model = payload.provider or "", payload.model or ""
                 self._tools = payload.tools
             elif isinstance(payload, ToolIntent):
                 self._intents[payload.id] = payload
-            elif isinstance(payload, SessionResumed | TurnStarted):
-                interrupted = isinstance(payload, SessionResumed)
-            elif isinstance(payload, SessionFinished):
+            elif isinstance(payload, logs.SessionResumed | logs.TurnStarted):
+                interrupted = isinstance(payload, logs.SessionResumed)
+            elif isinstance(payload, logs.SessionFinished):
                 _forget_cut(calls, payload)
-            elif isinstance(payload, CallFailed) and (
+            elif isinstance(payload, logs.CallFailed) and (
                 interrupted or payload.error_class == "cancelled"
             ):
                 # a call that was cancelled from outside has no reply
                 calls.pop(payload.request_id or "", None)
-            elif isinstance(payload, MessageRecorded | CallStarted | CallCompleted | CallFailed):
-                if isinstance(payload, CallStarted) and payload.is_worker:
+            elif isinstance(
+                payload,
+                logs.MessageRecorded | logs.CallStarted | logs.CallCompleted | logs.CallFailed,
+            ):
+                if isinstance(payload, logs.CallStarted) and payload.is_worker:
                     workers.add(payload.request_id or "")
                 if payload.request_id not in workers:
                     self._read_call(payload, calls)
@@ -146,18 +128,20 @@ class ReplayProvider(ReplyProvider):
 
     def _read_call(
         self,
-        payload: MessageRecorded | CallStarted | CallCompleted | CallFailed,
+        payload: logs.MessageRecorded | logs.CallStarted | logs.CallCompleted | logs.CallFailed,
         calls: dict[str, _Call],
     ) -> None:
-        is_reply = isinstance(payload, MessageRecorded) and isinstance(payload.message, Assistant)
-        if payload.request_id and (is_reply or not isinstance(payload, MessageRecorded)):
+        is_reply = isinstance(payload, logs.MessageRecorded) and isinstance(
+            payload.message, Assistant
+        )
+        if payload.request_id and (is_reply or not isinstance(payload, logs.MessageRecorded)):
             call = calls.get(payload.request_id) or _Call(self._conversation)
             calls[payload.request_id] = call
-            if isinstance(payload, MessageRecorded):
+            if isinstance(payload, logs.MessageRecorded):
                 call.reply = payload
-            elif isinstance(payload, CallCompleted):
+            elif isinstance(payload, logs.CallCompleted):
                 call.completed, call.failure = payload, None
-            elif isinstance(payload, CallFailed):
+            elif isinstance(payload, logs.CallFailed):
                 call.failure = payload
 
     def open(self, request: Request) -> Reply:
@@ -204,7 +188,7 @@ class ReplayProvider(ReplyProvider):
         return call
 
 
-def _forget_cut(calls: dict[str, _Call], end: SessionFinished) -> None:
+def _forget_cut(calls: dict[str, _Call], end: logs.SessionFinished) -> None:
     """Drop the last call if it failed only because the session was stopped."""
     last = next(reversed(calls), None)
     if (
@@ -239,9 +223,9 @@ def _to_plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return plain
 
 
-def _to_error(failure: CallFailed | None, request: Request) -> ProviderError:
+def _to_error(failure: logs.CallFailed | None, request: Request) -> errors.ProviderError:
     if failure is None:
-        return InvalidResponseError(
+        return errors.InvalidResponseError(
             "the log does not say how this call ended", request_id=request.request_id
         )
     where, words = f"{failure.provider}/{failure.model}: ", failure.error_message_redacted
@@ -257,22 +241,24 @@ def _to_error(failure: CallFailed | None, request: Request) -> ProviderError:
     return error
 
 
-def _find_kind(error_class: str, words: str) -> type[ProviderError]:
+def _find_kind(error_class: str, words: str) -> type[errors.ProviderError]:
     """Return the exception class of a recorded error.
 
     The record names only the family of the class; the advice at the end of the message identifies
     the class.
     """
     family = [
-        kind for kind in _walk(ProviderError) if kind.error_class == error_class and kind.advice
+        kind
+        for kind in _walk(errors.ProviderError)
+        if kind.error_class == error_class and kind.advice
     ]
     return next(
         (kind for kind in family if words.endswith(kind.advice)),
-        _KINDS.get(error_class, InvalidResponseError),
+        _KINDS.get(error_class, errors.InvalidResponseError),
     )
 
 
-def _walk(kind: type[ProviderError]) -> Iterator[type[ProviderError]]:
+def _walk(kind: type[errors.ProviderError]) -> Iterator[type[errors.ProviderError]]:
     yield kind
     for each in kind.__subclasses__():
         yield from _walk(each)
@@ -284,9 +270,9 @@ def _walk(kind: type[ProviderError]) -> Iterator[type[ProviderError]]:
 class Recorded(Struct, frozen=True):
     """A recorded call: the reply, its usage, the error that ended it, and the intents by id."""
 
-    reply: MessageRecorded | None
-    completed: CallCompleted | None
-    error: ProviderError | None
+    reply: logs.MessageRecorded | None
+    completed: logs.CallCompleted | None
+    error: errors.ProviderError | None
     intents: dict[str, ToolIntent]
 
 
@@ -296,7 +282,7 @@ class _RecordedReply(AssembledReply):
     def __init__(self, provider: ReplayProvider, request: Request) -> None:
         super().__init__(request, provider.name, provider.model)
         self._provider = provider
-        self._error: ProviderError | None = None
+        self._error: errors.ProviderError | None = None
 
     async def next(self) -> list[Event]:
         if self.out is None:
@@ -314,7 +300,9 @@ class _RecordedReply(AssembledReply):
         pass
 
 
-def _assemble(recorded: Recorded, reply: MessageRecorded, request: Request) -> RecordedAssembler:
+def _assemble(
+    recorded: Recorded, reply: logs.MessageRecorded, request: Request
+) -> RecordedAssembler:
     out = RecordedAssembler(
         request_id=request.request_id,
         model=reply.model or request.model,
@@ -342,7 +330,7 @@ def _assemble(recorded: Recorded, reply: MessageRecorded, request: Request) -> R
 
 
 def _find_intent(
-    reply: MessageRecorded, block: ToolCall, intents: dict[str, ToolIntent]
+    reply: logs.MessageRecorded, block: ToolCall, intents: dict[str, ToolIntent]
 ) -> ToolIntent | None:
     """Return the intent of a call.
 
@@ -376,7 +364,7 @@ def _reads_as(text: str, arguments: dict[str, Any]) -> bool:
         return False
 
 
-def _usage(reply: MessageRecorded, completed: CallCompleted | None) -> Usage:
+def _usage(reply: logs.MessageRecorded, completed: logs.CallCompleted | None) -> Usage:
     if reply.usage is not None:
         return reply.usage
     if completed is None:

@@ -6,16 +6,7 @@ from decimal import Decimal
 
 from msgspec import Struct
 
-from ..log import (
-    EventLog,
-    LogRecord,
-    ModelSwapped,
-    SessionEntry,
-    SessionFinished,
-    SessionStarted,
-    find_texts,
-    read_uses,
-)
+from .. import log as logs
 from ..prices.results import EXACT
 from .summary import shorten
 
@@ -36,26 +27,26 @@ class Summary(Struct):
     unpriced: int = 0
 
 
-def summarize(log: EventLog, entry: SessionEntry) -> Summary:
+def summarize(log: logs.EventLog, entry: logs.SessionEntry) -> Summary:
     """Summarise a session from its first and last record and the records of turns and calls."""
     found = Summary()
     first = next(log.read(entry.session)).payload
-    if isinstance(first, SessionStarted):
+    if isinstance(first, logs.SessionStarted):
         found.kind, found.goal, found.model = (
             first.kind,
             first.goal,
             _name_model(first.provider, first.model),
         )
     last = next(log.read(entry.session, entry.records - 1)).payload
-    if isinstance(last, SessionFinished):
+    if isinstance(last, logs.SessionFinished):
         found.outcome = last.outcome
     for record in log.find("model.swapped", "turn.started", session=entry.session):
-        if isinstance(record.payload, ModelSwapped):
+        if isinstance(record.payload, logs.ModelSwapped):
             found.model = record.payload.to
         else:
             found.turns += 1
     models: dict[str, None] = {}
-    for use in read_uses(log, entry.session):
+    for use in logs.read_uses(log, entry.session):
         found.calls += 1
         models[use.model] = None
         if not isinstance(use.old, Decimal):
@@ -72,9 +63,9 @@ def _name_model(provider: str | None, model: str | None) -> str | None:
     return f"{provider}:{model}" if provider and model else model
 
 
-def find_excerpt(record: LogRecord, text: str, width: int = 70) -> str:
+def find_excerpt(record: logs.LogRecord, text: str, width: int = 70) -> str:
     """Return the part of a record around the first match of a text."""
-    for value in find_texts(record.data):
+    for value in logs.find_texts(record.data):
         at = value.casefold().find(text.casefold())
         if at >= 0:
             begin = max(0, at - width // 3)

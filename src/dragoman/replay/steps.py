@@ -10,24 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from .. import log as logs
 from ..events import ToolIntent, Usage
-from ..log import (
-    CallCompleted,
-    CallFailed,
-    EventLog,
-    LogRecord,
-    PermissionDenied,
-    PermissionGranted,
-    SessionFinished,
-    SessionResumed,
-    SessionStarted,
-    ToolFailed,
-    ToolIntentClosed,
-    ToolIntentRejected,
-    ToolObserved,
-    ToolStarted,
-    TurnStarted,
-)
 from ..prices.results import EXACT
 from .summary import describe
 
@@ -50,14 +34,14 @@ class ReplayStep(Struct, frozen=True, omit_defaults=True):
     data: dict[str, Any] = {}
 
 
-def read_steps(log: EventLog, session: str, after: int = 0) -> Iterator[ReplayStep]:
+def read_steps(log: logs.EventLog, session: str, after: int = 0) -> Iterator[ReplayStep]:
     """Yield the steps after the record ``after``; raise ``LogCorruptError`` if there is a gap."""
     for step in to_steps(log.read(session)):
         if step.seq > after:
             yield step
 
 
-def to_steps(records: Iterable[LogRecord]) -> Iterator[ReplayStep]:
+def to_steps(records: Iterable[logs.LogRecord]) -> Iterator[ReplayStep]:
     """Yield records as steps, each checked against the earlier records."""
     evidence = Evidence()
     for record in records:
@@ -91,7 +75,7 @@ class Evidence:
             setattr(other, name, copy(value))
         return other
 
-    def add(self, record: LogRecord) -> tuple[str | None, tuple[str, ...]]:
+    def add(self, record: logs.LogRecord) -> tuple[str | None, tuple[str, ...]]:
         """Process a record; return the id of its proposal, and notes.
 
         Each note describes a contradiction with earlier records.
@@ -117,29 +101,33 @@ class Evidence:
         return intent in self._ran
 
     def _check_step(self, intent: str, payload: Any) -> Iterator[str]:
-        if isinstance(payload, PermissionGranted | PermissionDenied):
+        if isinstance(payload, logs.PermissionGranted | logs.PermissionDenied):
             if intent in self._ran:
                 yield "decided after it had run"
-            self._decided[intent] = isinstance(payload, PermissionGranted)
-            if isinstance(payload, PermissionGranted) and payload.input is not None:
+            self._decided[intent] = isinstance(payload, logs.PermissionGranted)
+            if isinstance(payload, logs.PermissionGranted) and payload.input is not None:
                 self._edited[intent] = payload.input
-        elif isinstance(payload, ToolStarted):
+        elif isinstance(payload, logs.ToolStarted):
             yield from self._check_start(intent, payload)
             self._ran.add(intent)
             self._running.add(intent)
-        elif isinstance(payload, ToolObserved | ToolFailed):
+        elif isinstance(payload, logs.ToolObserved | logs.ToolFailed):
             if intent not in self._running:
                 yield "there is no record that it began to run"
             self._running.discard(intent)
         if isinstance(
             payload,
-            ToolObserved | ToolFailed | ToolIntentClosed | ToolIntentRejected | PermissionDenied,
+            logs.ToolObserved
+            | logs.ToolFailed
+            | logs.ToolIntentClosed
+            | logs.ToolIntentRejected
+            | logs.PermissionDenied,
         ):
             if intent in self._proposed and intent not in self._open:
                 yield "it had come to an end before"
             self._open.pop(intent, None)
 
-    def _check_start(self, intent: str, payload: ToolStarted) -> Iterator[str]:
+    def _check_start(self, intent: str, payload: logs.ToolStarted) -> Iterator[str]:
         allowed = self._decided.get(intent)
         if allowed is None:
             yield "it ran without a decision"
@@ -154,9 +142,9 @@ class Evidence:
             yield "the input is not the one proposed"
 
     def _check_session(self, payload: Any) -> tuple[str, ...]:
-        if isinstance(payload, SessionResumed | TurnStarted):
+        if isinstance(payload, logs.SessionResumed | logs.TurnStarted):
             self._finished = False
-        if not isinstance(payload, SessionFinished):
+        if not isinstance(payload, logs.SessionFinished):
             return ()
         notes = ["the session had ended before"] if self._finished else []
         self._finished = True
@@ -199,32 +187,32 @@ COUNTED = (
     "tool_intent.proposed", "permission.granted", "permission.denied", "tool.started",
 )  # fmt: skip
 _COUNTERS: dict[type, str] = {
-    TurnStarted: "turns",
+    logs.TurnStarted: "turns",
     ToolIntent: "proposed",
-    PermissionGranted: "allowed",
-    PermissionDenied: "denied",
-    ToolStarted: "ran",
+    logs.PermissionGranted: "allowed",
+    logs.PermissionDenied: "denied",
+    logs.ToolStarted: "ran",
 }
 
 
-def count_totals(log: EventLog, session: str) -> Totals:
+def count_totals(log: logs.EventLog, session: str) -> Totals:
     """Compute the totals of a run, reading only the relevant records."""
     found: dict[str, Any] = dict.fromkeys(Totals.__struct_fields__[2:], 0)
     for record in log.find(*COUNTED, session=session):
         payload = record.payload
-        if isinstance(payload, SessionStarted):
+        if isinstance(payload, logs.SessionStarted):
             found["goal"] = payload.goal
-        elif isinstance(payload, SessionFinished):
+        elif isinstance(payload, logs.SessionFinished):
             found["outcome"] = payload.outcome
-        elif isinstance(payload, CallCompleted | CallFailed):
+        elif isinstance(payload, logs.CallCompleted | logs.CallFailed):
             _add_call(found, payload)
         elif type(payload) in _COUNTERS:
             found[_COUNTERS[type(payload)]] += 1
     return Totals(**{**found, "cost_usd": Decimal(found["cost_usd"])})
 
 
-def _add_call(found: dict[str, Any], call: CallCompleted | CallFailed) -> None:
-    if isinstance(call, CallFailed):
+def _add_call(found: dict[str, Any], call: logs.CallCompleted | logs.CallFailed) -> None:
+    if isinstance(call, logs.CallFailed):
         found["failed_calls"] += 1
         if call.usage == Usage():  # a rejected call used no tokens
             return

@@ -8,38 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from .. import log as logs
 from ..events import ToolIntent
-from ..log import (
-    BudgetExceeded,
-    CallCompleted,
-    CallFailed,
-    CallStarted,
-    ContextProjected,
-    ContextSummarised,
-    LlmExchangeKept,
-    LogPruned,
-    LogRecord,
-    MessageRecorded,
-    ModelSwapped,
-    PermissionAnswered,
-    PermissionDenied,
-    PermissionGranted,
-    PermissionRequested,
-    ProviderRecovered,
-    ProviderUnavailable,
-    RoutingChosen,
-    RoutingSwitched,
-    SessionFinished,
-    SessionResumed,
-    SessionStarted,
-    ToolFailed,
-    ToolIntentClosed,
-    ToolIntentRejected,
-    ToolIntentValidated,
-    ToolObserved,
-    ToolStarted,
-    TurnStarted,
-)
 from ..messages import Assistant, Text
 
 _LONGEST = 160
@@ -55,14 +25,14 @@ class Headline(NamedTuple):
         return f"{self.label} {self.text}" if self.text else self.label
 
 
-def describe(record: LogRecord, *, started: bool | None = None) -> str:
+def describe(record: logs.LogRecord, *, started: bool | None = None) -> str:
     """Describe a record in one line; for an unknown record type, show its contents.
 
     ``started`` is whether the record's intent had begun to run; it is used only for records that
     do not contain this information.
     """
     payload = record.payload
-    if isinstance(payload, ToolIntentClosed) and payload.started is None:
+    if isinstance(payload, logs.ToolIntentClosed) and payload.started is None:
         payload = replace(payload, started=started)
     headline = make_headline(payload)
     return shorten(
@@ -86,9 +56,9 @@ def _find_content(payload: Any) -> str | None:
 
     Return ``None`` for other records. The terminal shows these texts separately during a run.
     """
-    if isinstance(payload, SessionStarted):
+    if isinstance(payload, logs.SessionStarted):
         return payload.goal
-    return _text(payload.content) if isinstance(payload, ToolObserved) else None
+    return _text(payload.content) if isinstance(payload, logs.ToolObserved) else None
 
 
 def describe_action(name: str, arguments: dict[str, Any]) -> str:
@@ -142,14 +112,14 @@ def _number(count: int, what: str) -> str:
 # --- summary lines of sessions and turns -------------------------------------------------------
 
 
-def _started(it: SessionStarted) -> Headline:
+def _started(it: logs.SessionStarted) -> Headline:
     tools = f"with {', '.join(it.tools)}" if it.tools else None
     place = it.forked_from
     forked = f"forked from {place.session} after record {place.seq}" if place is not None else None
     return Headline("session", _join(_join(it.provider, it.model, by=":"), tools, forked, by=" "))
 
 
-def _resumed(it: SessionResumed) -> Headline:
+def _resumed(it: logs.SessionResumed) -> Headline:
     count = len(it.open_intents)
     changed = f"changed tools: {', '.join(it.changed_tools)}" if it.changed_tools else None
     opened = f"{_number(count, 'intent')} open" if count else None
@@ -159,17 +129,17 @@ def _resumed(it: SessionResumed) -> Headline:
     )
 
 
-def _finished(it: SessionFinished) -> Headline:
+def _finished(it: logs.SessionFinished) -> Headline:
     turns = f"after {_number(it.turns, 'turn')}" if it.turns is not None else None
     return Headline("finished", _join(_join(it.outcome, turns, by=" "), it.detail, by=": "))
 
 
-def _turn(it: TurnStarted) -> Headline:
+def _turn(it: logs.TurnStarted) -> Headline:
     model = _join(it.provider, it.model, by=":")
     return Headline("turn", _join(str(it.number), f"({model})" if model else None, by=" "))
 
 
-def _message(it: MessageRecorded) -> Headline:
+def _message(it: logs.MessageRecorded) -> Headline:
     message = it.message
     speaker = type(message).__name__.lower().replace("toolresult", "tool result")
     if isinstance(message, Assistant):
@@ -192,7 +162,7 @@ def _text(content: Any) -> str:
     )
 
 
-def _projected(it: ContextProjected) -> Headline:
+def _projected(it: logs.ContextProjected) -> Headline:
     why = " because the model refused it" if it.reason == "overflow" else ""
     count = _number(len(it.left_out), "message")
     return Headline(
@@ -204,7 +174,7 @@ def _projected(it: ContextProjected) -> Headline:
 # --- summary lines of model calls --------------------------------------------------------------
 
 
-def _called(it: CallStarted) -> Headline:
+def _called(it: logs.CallStarted) -> Headline:
     about = (
         f"about {it.estimated_input_tokens} tokens"
         if it.estimated_input_tokens is not None
@@ -215,7 +185,7 @@ def _called(it: CallStarted) -> Headline:
     return Headline("call", _join(f"{it.provider}:{it.model}", about, again))
 
 
-def _answered(it: CallCompleted) -> Headline:
+def _answered(it: logs.CallCompleted) -> Headline:
     cached = f" ({it.cached_input_tokens} cached)" if it.cached_input_tokens else ""
     facts = _join(
         f"{_count(it.input_tokens)}{cached} in",
@@ -231,7 +201,7 @@ def _count(tokens: int | None) -> str:
     return "?" if tokens is None else str(tokens)
 
 
-def _call_failed(it: CallFailed) -> Headline:
+def _call_failed(it: logs.CallFailed) -> Headline:
     status = f" {it.status}" if it.status is not None else ""
     return Headline(
         "error", f"{it.provider}:{it.model}: {it.error_class}{status}: {it.error_message_redacted}"
@@ -252,11 +222,11 @@ _SCOPES = {
 }
 
 
-def _closed(it: ToolIntentClosed) -> Headline:
+def _closed(it: logs.ToolIntentClosed) -> Headline:
     return Headline("closed", f"{it.tool_name or it.intent_id}{_ENDS[it.started]}: {it.reason}")
 
 
-def _granted(it: PermissionGranted) -> Headline:
+def _granted(it: logs.PermissionGranted) -> Headline:
     beyond = _SCOPES.get(it.scope, "") + (f" {it.prefix!r}" if it.prefix else "")
     edited = f", with {_write(it.input)}" if it.input is not None else ""
     return Headline(
@@ -265,17 +235,17 @@ def _granted(it: PermissionGranted) -> Headline:
     )
 
 
-def _denied(it: PermissionDenied) -> Headline:
+def _denied(it: logs.PermissionDenied) -> Headline:
     return Headline("denied", _join(f"{it.tool_name}, by {_find_source(it)}", it.reason, by=": "))
 
 
-def _find_source(it: PermissionGranted | PermissionDenied) -> str:
+def _find_source(it: logs.PermissionGranted | logs.PermissionDenied) -> str:
     if it.rule is None:
         return it.by
     return f"rule: {it.rule}" if it.by == "policy" else f"{it.by} (rule {it.rule})"
 
 
-def _running(it: ToolStarted) -> Headline:
+def _running(it: logs.ToolStarted) -> Headline:
     sandbox = it.context.get("sandbox")
     return Headline(
         "running",
@@ -283,7 +253,7 @@ def _running(it: ToolStarted) -> Headline:
     )
 
 
-def _observed(it: ToolObserved) -> Headline:
+def _observed(it: logs.ToolObserved) -> Headline:
     is_text = isinstance(it.content, str)
     facts = _join(
         "an error" if it.is_error and it.exit_code is None else None,
@@ -296,62 +266,62 @@ def _observed(it: ToolObserved) -> Headline:
 
 
 _HEADLINES: dict[type, Callable[[Any], Headline]] = {
-    SessionStarted: _started,
-    SessionResumed: _resumed,
-    SessionFinished: _finished,
-    TurnStarted: _turn,
-    MessageRecorded: _message,
-    ContextProjected: _projected,
-    ContextSummarised: lambda it: Headline(
+    logs.SessionStarted: _started,
+    logs.SessionResumed: _resumed,
+    logs.SessionFinished: _finished,
+    logs.TurnStarted: _turn,
+    logs.MessageRecorded: _message,
+    logs.ContextProjected: _projected,
+    logs.ContextSummarised: lambda it: Headline(
         "summary",
         f"{it.provider}:{it.model}, records {it.first} to {it.last} ({it.messages} messages): "
         f"{it.text}",
     ),
-    ModelSwapped: lambda it: Headline(
+    logs.ModelSwapped: lambda it: Headline(
         "model", f"{it.from_} to {it.to}: {it.reason} ({len(it.losses)} losses)"
     ),
-    BudgetExceeded: lambda it: Headline(
+    logs.BudgetExceeded: lambda it: Headline(
         "budget", f"{it.budget}: {it.used} of {it.limit} {it.unit or ''}".rstrip()
     ),
-    CallStarted: _called,
-    CallCompleted: _answered,
-    CallFailed: _call_failed,
-    LlmExchangeKept: lambda it: Headline(
+    logs.CallStarted: _called,
+    logs.CallCompleted: _answered,
+    logs.CallFailed: _call_failed,
+    logs.LlmExchangeKept: lambda it: Headline(
         "raw",
         f"{it.provider}:{it.model}, "
         + (f"not kept: {it.problem}" if it.problem else "the reply is kept"),
     ),
-    RoutingChosen: lambda it: Headline("routing", f"{it.chosen}: {it.reason}"),
-    RoutingSwitched: lambda it: Headline("routing", f"{it.from_} to {it.to}: {it.reason}"),
-    ProviderUnavailable: lambda it: Headline(
+    logs.RoutingChosen: lambda it: Headline("routing", f"{it.chosen}: {it.reason}"),
+    logs.RoutingSwitched: lambda it: Headline("routing", f"{it.from_} to {it.to}: {it.reason}"),
+    logs.ProviderUnavailable: lambda it: Headline(
         "routing", f"{it.provider} gets no calls now: {it.trigger_reason}"
     ),
-    ProviderRecovered: lambda it: Headline(
+    logs.ProviderRecovered: lambda it: Headline(
         "routing", f"{it.provider} gets calls again after {it.downtime_seconds:.0f} s"
     ),
     ToolIntent: lambda it: Headline("proposed", describe_action(it.tool_name, it.input)),
-    ToolIntentValidated: lambda it: Headline(
+    logs.ToolIntentValidated: lambda it: Headline(
         "checked", f"{it.tool_name}: {_join(it.side_effect, *it.paths)}"
     ),
-    ToolIntentRejected: lambda it: Headline(
+    logs.ToolIntentRejected: lambda it: Headline(
         "rejected", _join(f"{it.tool_name}: {it.problem}", it.detail, by=": ")
     ),
-    ToolIntentClosed: _closed,
-    PermissionRequested: lambda it: Headline(
+    logs.ToolIntentClosed: _closed,
+    logs.PermissionRequested: lambda it: Headline(
         "question", _join(f"may {it.tool_name} run", it.reason, by=": ")
     ),
-    PermissionGranted: _granted,
-    PermissionDenied: lambda it: Headline(
+    logs.PermissionGranted: _granted,
+    logs.PermissionDenied: lambda it: Headline(
         "denied", _join(f"{it.tool_name}, by {_find_source(it)}", it.reason, by=": ")
     ),
-    PermissionAnswered: lambda it: Headline(
+    logs.PermissionAnswered: lambda it: Headline(
         "answer",
         _join(
             f"{it.by} {'allowed' if it.allowed else 'denied'} {it.intent_id}", it.reason, by=": "
         ),
     ),
-    ToolStarted: _running,
-    ToolObserved: _observed,
-    ToolFailed: lambda it: Headline("failed", f"{it.tool_name}: {it.kind}: {it.message}"),
-    LogPruned: lambda it: Headline("pruned", f"session {it.session}: {it.records} records"),
+    logs.ToolStarted: _running,
+    logs.ToolObserved: _observed,
+    logs.ToolFailed: lambda it: Headline("failed", f"{it.tool_name}: {it.kind}: {it.message}"),
+    logs.LogPruned: lambda it: Headline("pruned", f"session {it.session}: {it.records} records"),
 }

@@ -18,18 +18,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from .. import log as logs
 from ..events import ToolIntent
-from ..log import (
-    EventLog,
-    LogError,
-    LogRecord,
-    PermissionAnswered,
-    PermissionRequested,
-    PostgresLog,
-    SideEffect,
-    SqliteLog,
-    ToolIntentValidated,
-)
 from ..permission import Approver, Decision, Proposal, Verdict
 from .hooks import ask
 from .outcome import SessionError
@@ -49,24 +39,24 @@ class Question(Struct, frozen=True, omit_defaults=True):
     input: dict[str, Any]
     asked_at: datetime
     seq: int
-    side_effect: SideEffect = "execute"
+    side_effect: logs.SideEffect = "execute"
     paths: tuple[str, ...] = ()
     reason: str = ""
     rule: str | None = None
 
 
-def find_questions(log: EventLog, session: str | None = None) -> list[Question]:
+def find_questions(log: logs.EventLog, session: str | None = None) -> list[Question]:
     """Return the unanswered permission requests of one session, or of all sessions."""
     intents: dict[str, ToolIntent] = {}
-    checked: dict[str, ToolIntentValidated] = {}
+    checked: dict[str, logs.ToolIntentValidated] = {}
     found: dict[str, Question] = {}
     for record in log.find(*_TYPES, session=session):
         payload = record.payload
         if isinstance(payload, ToolIntent):
             intents[payload.id] = payload
-        elif isinstance(payload, ToolIntentValidated):
+        elif isinstance(payload, logs.ToolIntentValidated):
             checked[payload.intent_id] = payload
-        elif isinstance(payload, PermissionRequested) and payload.intent_id in intents:
+        elif isinstance(payload, logs.PermissionRequested) and payload.intent_id in intents:
             found[payload.intent_id] = _make_question(
                 record, payload, intents[payload.intent_id], checked.get(payload.intent_id)
             )
@@ -76,10 +66,10 @@ def find_questions(log: EventLog, session: str | None = None) -> list[Question]:
 
 
 def _make_question(
-    record: LogRecord,
-    asked: PermissionRequested,
+    record: logs.LogRecord,
+    asked: logs.PermissionRequested,
     intent: ToolIntent,
-    checked: ToolIntentValidated | None,
+    checked: logs.ToolIntentValidated | None,
 ) -> Question:
     question = Question(
         record.session, intent.id, intent.tool_name, intent.input, record.timestamp, record.seq,
@@ -92,7 +82,9 @@ def _make_question(
     )
 
 
-def answer_question(log: EventLog, session: str, intent_id: str, decision: Decision) -> LogRecord:
+def answer_question(
+    log: logs.EventLog, session: str, intent_id: str, decision: Decision
+) -> logs.LogRecord:
     """Answer an open question of a session that runs in another process.
 
     Raise ``SessionError`` if the question is not open. ``log`` may be open for reading only.
@@ -102,7 +94,9 @@ def answer_question(log: EventLog, session: str, intent_id: str, decision: Decis
     facts = {name: value for name, value in asdict(decision).items() if name != "rule"}
     with _open_answers(log, readonly=False) as answers:
         assert answers is not None
-        return answers.append_sync(name_answers(session), PermissionAnswered(intent_id, **facts))
+        return answers.append_sync(
+            name_answers(session), logs.PermissionAnswered(intent_id, **facts)
+        )
 
 
 def name_answers(session: str) -> str:
@@ -111,13 +105,13 @@ def name_answers(session: str) -> str:
 
 
 @contextmanager
-def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]:
+def _open_answers(log: logs.EventLog, *, readonly: bool) -> Iterator[logs.EventLog | None]:
     """Open the log that stores the answers to the questions in ``log``.
 
     With ``readonly``, yield ``None`` if there is no such log yet.
     """
     path = find_answers_file(log)
-    if path is None and isinstance(log, PostgresLog) and not readonly:
+    if path is None and isinstance(log, logs.PostgresLog) and not readonly:
         with log.reopen() as answers:
             # The log may be open for reading only, so it is opened again to write the answer.
             yield answers
@@ -126,16 +120,18 @@ def _open_answers(log: EventLog, *, readonly: bool) -> Iterator[EventLog | None]
     elif readonly and not path.exists():
         yield None
     else:
-        with SqliteLog(path, readonly=readonly) as answers:
+        with logs.SqliteLog(path, readonly=readonly) as answers:
             yield answers
 
 
-def find_answers_file(log: EventLog) -> Path | None:
+def find_answers_file(log: logs.EventLog) -> Path | None:
     """Return the path of the SQLite file that stores the answers for a log.
 
     The result is ``None`` if the log is not an SQLite file: such a log stores the answers itself.
     """
-    return log.path.with_name(f"{log.path.name}.answers") if isinstance(log, SqliteLog) else None
+    return (
+        log.path.with_name(f"{log.path.name}.answers") if isinstance(log, logs.SqliteLog) else None
+    )
 
 
 class RemoteApprover:
@@ -148,13 +144,13 @@ class RemoteApprover:
     """
 
     def __init__(
-        self, log: EventLog, also: Approver | None = None, *, interval: float = 0.2
+        self, log: logs.EventLog, also: Approver | None = None, *, interval: float = 0.2
     ) -> None:
         self._log = log
         self._also = also
         self._interval = interval
         self._after: dict[str, int] = {}  # the number of the last answer that was read, by session
-        self._answers: dict[str, PermissionAnswered] = {}
+        self._answers: dict[str, logs.PermissionAnswered] = {}
 
     async def __call__(self, proposal: Proposal, verdict: Verdict) -> Decision:
         waiting = [asyncio.create_task(self._wait(proposal, verdict))]
@@ -187,7 +183,7 @@ class RemoteApprover:
                     answers.read(name, self._after.get(name, 0)) if answers is not None else ()
                 ):
                     self._after[name] = record.seq
-                    if isinstance(record.payload, PermissionAnswered):
+                    if isinstance(record.payload, logs.PermissionAnswered):
                         self._answers[record.payload.intent_id] = record.payload
-        except LogError:
+        except logs.LogError:
             pass  # the file is being created, or the server is briefly unavailable: poll again

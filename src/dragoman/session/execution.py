@@ -13,19 +13,8 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
+from .. import log as logs
 from ..events import ToolIntent
-from ..log import (
-    InvalidRecordError,
-    PermissionDenied,
-    PermissionGranted,
-    PermissionRequested,
-    ToolFailed,
-    ToolIntentClosed,
-    ToolIntentRejected,
-    ToolIntentValidated,
-    ToolObserved,
-    ToolStarted,
-)
 from ..messages import Text, UserBlock
 from ..permission import Decision, Gate, Proposal
 from ..tools import ExecutableTool, Observation, Toolbox, ToolFailure
@@ -64,12 +53,12 @@ class Pipeline:
         parent = self._journal.state.intents[intent.id].record
         rejection = self._tools.validate(intent.tool_name, intent.input)
         if rejection is not None:
-            rejected = ToolIntentRejected(intent.id, intent.tool_name, *rejection)
+            rejected = logs.ToolIntentRejected(intent.id, intent.tool_name, *rejection)
             await self._journal.write(rejected, parent=parent, turn=turn)
             return
         tool = self._tools.find(intent.tool_name)
         paths = tool.locate(intent.input)
-        validated = ToolIntentValidated(intent.id, tool.name, tool.side_effect, paths)
+        validated = logs.ToolIntentValidated(intent.id, tool.name, tool.side_effect, paths)
         record = await self._journal.write(validated, parent=parent, turn=turn)
         proposal = self._propose(intent, tool, intent.input, paths)
         granted = await self._permit(intent, proposal, record.id, turn)
@@ -96,7 +85,7 @@ class Pipeline:
         """
         verdict, decision = self._gate.settle(proposal)
         if decision is None:
-            asked = PermissionRequested(
+            asked = logs.PermissionRequested(
                 intent.id, proposal.tool_name, verdict.reason, verdict.rule
             )
             parent = (await self._journal.write(asked, parent=parent, turn=turn)).id
@@ -140,10 +129,10 @@ class Pipeline:
         actor = "system" if is_machine else "user"
         facts = (intent.id, intent.tool_name, decision.by, decision.rule, decision.reason)
         if decision.allowed is not True:
-            denied = PermissionDenied(*facts)
+            denied = logs.PermissionDenied(*facts)
             await self._journal.write(denied, parent=parent, turn=turn, actor=actor)  # type: ignore[arg-type]
             return None
-        granted = PermissionGranted(*facts, decision.scope, decision.prefix, decision.input)
+        granted = logs.PermissionGranted(*facts, decision.scope, decision.prefix, decision.input)
         return (await self._journal.write(granted, parent=parent, turn=turn, actor=actor)).id  # type: ignore[arg-type]
 
     async def _run(
@@ -154,13 +143,15 @@ class Pipeline:
             "timeout": tool.timeout,
             "output_limit": tool.output_limit,
         }
-        started = ToolStarted(intent.id, tool.name, proposal.input, {**context, **tool.context()})
+        started = logs.ToolStarted(
+            intent.id, tool.name, proposal.input, {**context, **tool.context()}
+        )
         parent = (await self._journal.write(started, parent=parent, turn=turn)).id
         try:
             withheld = self._gate.policy.withheld(proposal)
             observation = await self._tools.execute(tool.name, proposal.input, withheld)
         except ToolFailure as failure:
-            failed = ToolFailed(
+            failed = logs.ToolFailed(
                 intent.id, tool.name, failure.kind, failure.message, failure.duration_ms
             )
             await self._journal.write(failed, parent=parent, turn=turn)
@@ -172,7 +163,9 @@ class Pipeline:
             )
             message = f"cancelled while it ran: it {left}, and what it did is not known"
             await self._journal.write(
-                ToolFailed(intent.id, tool.name, "cancelled", message), parent=parent, turn=turn
+                logs.ToolFailed(intent.id, tool.name, "cancelled", message),
+                parent=parent,
+                turn=turn,
             )
             raise
         else:
@@ -181,16 +174,16 @@ class Pipeline:
     async def _observe(
         self, intent: ToolIntent, seen: Observation, parent: str, turn: str
     ) -> None:
-        observed = ToolObserved(
+        observed = logs.ToolObserved(
             intent.id, intent.tool_name, seen.content, seen.is_error, seen.truncated,
             seen.exit_code,
             seen.duration_ms, seen.details,
         )  # fmt: skip
         try:
             await self._journal.write(observed, parent=parent, turn=turn)
-        except InvalidRecordError as error:
+        except logs.InvalidRecordError as error:
             message = f"it ran, and what it gave back cannot be recorded: {error}"
-            failed = ToolFailed(
+            failed = logs.ToolFailed(
                 intent.id, intent.tool_name, "unreadable", message, seen.duration_ms
             )
             await self._journal.write(failed, parent=parent, turn=turn)
@@ -220,18 +213,18 @@ def describe_end(kept: IntentState | None) -> tuple[object, bool]:
 
 def _describe_end(kept: IntentState | None) -> tuple[object, bool]:
     end = kept.end if kept is not None else None
-    if isinstance(end, ToolObserved):
+    if isinstance(end, logs.ToolObserved):
         return end.content, end.is_error
-    if isinstance(end, ToolFailed):
+    if isinstance(end, logs.ToolFailed):
         return f"The tool did not come to an end ({end.kind}): {end.message}", True
-    if isinstance(end, PermissionDenied):
+    if isinstance(end, logs.PermissionDenied):
         return (
             f"Not run: permission denied by {end.by}" + (f": {end.reason}" if end.reason else ""),
             False,
         )
-    if isinstance(end, ToolIntentRejected):
+    if isinstance(end, logs.ToolIntentRejected):
         return f"Not run: {end.detail or end.problem}", True
-    if isinstance(end, ToolIntentClosed):
+    if isinstance(end, logs.ToolIntentClosed):
         began = kept is not None and kept.started
         return (
             f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {end.reason}",

@@ -7,20 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+from .. import messages as m
 from ..calls import IS_WORKER, TURN
 from ..errors import InvalidResponseError, ProviderError
 from ..log import ContextProjected, ContextSummarised, Sent
-from ..messages import (
-    Assistant,
-    Message,
-    Request,
-    RuntimeConfig,
-    System,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-)
 from ..middleware.attempts import Attempt, Price
 from ..provider import Provider
 from .context import ContextPolicy, ContextView, KeepAll, Part, Projection
@@ -36,7 +26,7 @@ class Projector:
         self,
         policies: Sequence[ContextPolicy],
         journal: Journal,
-        config: RuntimeConfig,
+        config: m.RuntimeConfig,
         price: Price | None = None,
     ) -> None:
         self.policies = tuple(policies) or (KeepAll(),)
@@ -51,8 +41,8 @@ class Projector:
         return all(isinstance(policy, KeepAll) for policy in self.policies)
 
     async def fit(
-        self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str
-    ) -> tuple[list[Message], int]:
+        self, provider: Provider, tools: Sequence[m.Tool] | None, parent: str, turn: str
+    ) -> tuple[list[m.Message], int]:
         """Return the messages to send and their tokens; shorten them if they exceed the limit."""
         messages, tokens = self._measure(provider, tools)
         window = self._find_window(provider)
@@ -62,7 +52,7 @@ class Projector:
         return self._measure(provider, tools)
 
     async def shrink(
-        self, provider: Provider, tools: Sequence[Tool] | None, parent: str, turn: str
+        self, provider: Provider, tools: Sequence[m.Tool] | None, parent: str, turn: str
     ) -> bool:
         """Shorten a conversation that the model rejected; return whether it became shorter."""
         _, tokens = self._measure(provider, tools)
@@ -71,8 +61,8 @@ class Projector:
         return await self._shorten(provider, tools, "overflow", goal, parent, turn)
 
     def _measure(
-        self, provider: Provider, tools: Sequence[Tool] | None
-    ) -> tuple[list[Message], int]:
+        self, provider: Provider, tools: Sequence[m.Tool] | None
+    ) -> tuple[list[m.Message], int]:
         """Return the messages to send and their estimated tokens.
 
         Each message is estimated only once.
@@ -91,7 +81,7 @@ class Projector:
             entry.measured = model, max(alone - self._frame(provider, None), 0)
         return entry.measured[1]
 
-    def _frame(self, provider: Provider, tools: Sequence[Tool] | None) -> int:
+    def _frame(self, provider: Provider, tools: Sequence[m.Tool] | None) -> int:
         """Return the estimated tokens of a request apart from its messages."""
         key = f"{provider.name}:{provider.model}", bool(tools)
         if key not in self._frames:
@@ -124,7 +114,7 @@ class Projector:
     async def _shorten(
         self,
         provider: Provider,
-        tools: Sequence[Tool] | None,
+        tools: Sequence[m.Tool] | None,
         reason: Literal["share", "overflow"],
         goal: int,
         parent: str,
@@ -159,26 +149,26 @@ class Projector:
         added = [each.instead for each in projection.left_out if each.instead is not None]
         added += [projection.note] if projection.note is not None else []
         return saved - sum(
-            [provider.estimate_input_tokens([User(text)]) - frame for text in added if text]
+            [provider.estimate_input_tokens([m.User(text)]) - frame for text in added if text]
         )
 
     def _list_parts(self, provider: Provider) -> tuple[Part, ...]:
         state = self._journal.state
         entries = state.conversation.entries
         newest = max(
-            [at for at, each in enumerate(entries) if isinstance(each.message, Assistant)],
+            [at for at, each in enumerate(entries) if isinstance(each.message, m.Assistant)],
             default=-1,
         )
-        calls: dict[str, tuple[ToolCall, str | None]] = {}
+        calls: dict[str, tuple[m.ToolCall, str | None]] = {}
         parts: list[Part] = []
         for at, entry in enumerate(entries):
             message, call, effect = entry.message, None, None
-            if isinstance(message, Assistant):
+            if isinstance(message, m.Assistant):
                 calls = {
                     each.id: (each, entry.said.tool_ids.get(each.id))
                     for each in message.tool_calls
                 }
-            elif isinstance(message, ToolResult) and message.tool_call_id in calls:
+            elif isinstance(message, m.ToolResult) and message.tool_call_id in calls:
                 call, intent = calls[message.tool_call_id]
                 kept = state.intents.get(intent or "")
                 effect = kept.side_effect if kept is not None else None
@@ -206,9 +196,9 @@ class Projector:
     ) -> tuple[str, str]:
         """Write a summary with a model; return the id of its record, and the text."""
         provider = provider or own
-        messages: list[Message] = [System(instructions), User(transcript)]
-        request = Request(
-            messages, config=RuntimeConfig(max_tokens=_SUMMARY_TOKENS), model=provider.model,
+        messages: list[m.Message] = [m.System(instructions), m.User(transcript)]
+        request = m.Request(
+            messages, config=m.RuntimeConfig(max_tokens=_SUMMARY_TOKENS), model=provider.model,
             stream=True, session_id=self._journal.session,
             metadata={TURN: turn, IS_WORKER: "true"},
         )  # fmt: skip
@@ -229,7 +219,7 @@ class Projector:
         return (await self._journal.write(summarised, parent=call.id, turn=turn)).id, text
 
     async def _ask(
-        self, provider: Provider, request: Request, attempt: Attempt, parent: str, turn: str
+        self, provider: Provider, request: m.Request, attempt: Attempt, parent: str, turn: str
     ) -> str:
         """Call a model without tools, and record the end of the call."""
         failure: BaseException | None = None

@@ -15,30 +15,11 @@ from typing import Any, Generic, Self, cast
 
 from msgspec import to_builtins
 
+from .. import errors
+from .. import log as logs
 from ..calls import redact
 from ..display import Displayed
-from ..errors import (
-    InvalidRequestError,
-    MalformedToolCallError,
-    ProviderError,
-    StructuredOutputError,
-    cut,
-)
 from ..events import Event, Parsed, Response, Usage
-from ..log import (
-    EventLog,
-    LogCorruptError,
-    LogError,
-    MemoryLog,
-    MessageRecorded,
-    ModelSwapped,
-    Routing,
-    SessionFinished,
-    SessionResumed,
-    SessionStarted,
-    ToolIntentRejected,
-    open_log,
-)
 from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
 from ..middleware.attempts import Price
 from ..permission import Approver, Gate, Policy, Rule
@@ -97,7 +78,7 @@ class Session(Displayed, Generic[Parsed]):
         provider: Provider,
         tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None = None,
         policy: Policy | None = None,
-        log: EventLog | str | Path | None = None,
+        log: logs.EventLog | str | Path | None = None,
         *,
         session_id: str | None = None,
         system: str | None = None,
@@ -120,8 +101,10 @@ class Session(Displayed, Generic[Parsed]):
         _check_rules(self.policy, self.tools)
         self.budget = budget or Budget()
         self.id = session_id or f"session_{new_ulid()}"
-        self._owned = open_log(log) if isinstance(log, str | Path) else None
-        self.log: EventLog = self._owned or (log if isinstance(log, EventLog) else MemoryLog())
+        self._owned = logs.open_log(log) if isinstance(log, str | Path) else None
+        self.log: logs.EventLog = self._owned or (
+            log if isinstance(log, logs.EventLog) else logs.MemoryLog()
+        )
         self._system = system
         texts = {key: value for key, value in (metadata or {}).items() if isinstance(value, str)}
         self._settings = TurnSettings(
@@ -132,7 +115,7 @@ class Session(Displayed, Generic[Parsed]):
         policies = (context,) if isinstance(context, ContextPolicy) else tuple(context or ())
         self._projector = Projector(policies, self._journal, self._settings.config, price)
         self._pipeline = Pipeline(self.tools, Gate(self.policy, approve), self._journal)
-        self._routing = Routing(
+        self._routing = logs.Routing(
             "default", _name(self.provider), "the provider the session was given"
         )
         self._loaded = False
@@ -150,7 +133,7 @@ class Session(Displayed, Generic[Parsed]):
         provider: Provider,
         tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None,
         policy: Policy | None,
-        log: EventLog | str | Path,
+        log: logs.EventLog | str | Path,
         session_id: str,
         *,
         takeover: bool = False,
@@ -183,7 +166,7 @@ class Session(Displayed, Generic[Parsed]):
         session._at = at
         known = session.state.model
         if known is not None and known != _name(session.provider):
-            session._routing = Routing(
+            session._routing = logs.Routing(
                 "manual", _name(session.provider), f"resumed with another provider than {known}"
             )
         return session
@@ -194,7 +177,7 @@ class Session(Displayed, Generic[Parsed]):
         provider: Provider,
         tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None,
         policy: Policy | None,
-        log: EventLog | str | Path,
+        log: logs.EventLog | str | Path,
         session_id: str,
         *,
         at: int | None = None,
@@ -209,10 +192,10 @@ class Session(Displayed, Generic[Parsed]):
         refers to it, and the new session has its own budget. Tool calls that the other session
         proposed do not run in the new one.
         """
-        owned = open_log(log) if isinstance(log, str | Path) else None
+        owned = logs.open_log(log) if isinstance(log, str | Path) else None
         name = new_id or f"session_{new_ulid()}"
         try:
-            await write_fork(owned or cast("EventLog", log), session_id, at, name)
+            await write_fork(owned or cast("logs.EventLog", log), session_id, at, name)
         finally:
             if owned is not None:
                 await asyncio.to_thread(owned.close)
@@ -267,14 +250,16 @@ class Session(Displayed, Generic[Parsed]):
                 plan.refused
                 or f"about {plan.estimated_tokens} tokens do not fit its window of {plan.context_tokens}"
             )
-            raise InvalidRequestError(
+            raise errors.InvalidRequestError(
                 f"swap to {plan.target}: {why}", provider=provider.name, model=provider.model
             )
         losses = tuple([LossWarning(item.rule, item.path, item.reason) for item in plan.losses])
         self.provider = provider
-        self._routing = Routing("manual", _name(self.provider), reason or "swapped by the caller")
+        self._routing = logs.Routing(
+            "manual", _name(self.provider), reason or "swapped by the caller"
+        )
         if self.state.root is not None:
-            swapped = ModelSwapped(
+            swapped = logs.ModelSwapped(
                 before, _name(provider), reason or "swapped by the caller", losses
             )
             await self._journal.write(swapped)
@@ -300,7 +285,7 @@ class Session(Displayed, Generic[Parsed]):
         await self.close()
 
     def __repr__(self) -> str:
-        where = ", log in memory" if isinstance(self.log, MemoryLog) else ""
+        where = ", log in memory" if isinstance(self.log, logs.MemoryLog) else ""
         return f"<Session {self.id} {_name(self.provider)}{where}>"
 
     _sheet = describe_session  # pyright: ignore[reportAssignmentType]
@@ -323,11 +308,13 @@ class Session(Displayed, Generic[Parsed]):
                 step = await self._advance()
         except asyncio.CancelledError:
             return await self._wind_up()
-        except LogError:
+        except logs.LogError:
             raise  # the log failed or another process took over, so nothing more can be written
         except Exception as error:
             if begun:
-                word = error.kind if isinstance(error, ProviderError) else type(error).__name__
+                word = (
+                    error.kind if isinstance(error, errors.ProviderError) else type(error).__name__
+                )
                 await close_open(self._journal, "the session failed before it came to this")
                 await self._finish("failed", redact(f"{word}: {error}"[:2000]))
             raise
@@ -337,7 +324,7 @@ class Session(Displayed, Generic[Parsed]):
         """Run one turn, unless the session has ended."""
         if self._queued and self.state.has_answered:
             await self._journal.write(
-                MessageRecorded(self._queued.pop(0), message_id=new_message_id())
+                logs.MessageRecorded(self._queued.pop(0), message_id=new_message_id())
             )
         if self.state.has_answered:
             reason = self.state.messages[-1].finish_reason or "stop"
@@ -346,7 +333,7 @@ class Session(Displayed, Generic[Parsed]):
                     self.state.spent.turns, None, (), await self._finish(*find_ending(reason))
                 )
             self._final = True
-            asked = MessageRecorded(User(_FINAL), message_id=new_message_id())
+            asked = logs.MessageRecorded(User(_FINAL), message_id=new_message_id())
             await self._journal.write(asked, actor="system")
         excess = self.budget.find_excess(self.state.spent)
         if excess is None:
@@ -365,15 +352,15 @@ class Session(Displayed, Generic[Parsed]):
         )  # fmt: skip
         try:
             response, intents = await turn.run(self._pipeline)
-        except (MalformedToolCallError, StructuredOutputError) as error:
+        except (errors.MalformedToolCallError, errors.StructuredOutputError) as error:
             self._corrections.count(error)
-            if isinstance(error, StructuredOutputError):
+            if isinstance(error, errors.StructuredOutputError):
                 await turn.correct_output(error)
             else:
                 await turn.correct(error)
             return Step(number, error.response)
         rejected = [self.state.intents[intent.id].end for intent in intents]
-        if rejected and all(isinstance(end, ToolIntentRejected) for end in rejected):
+        if rejected and all(isinstance(end, logs.ToolIntentRejected) for end in rejected):
             self._corrections.count(_reject(response, rejected[0]))
         else:
             self._corrections.used = 0
@@ -436,9 +423,9 @@ class Session(Displayed, Generic[Parsed]):
             message = _as_user(goal)
             if self._system and not self.state.messages:
                 await self._journal.write(
-                    MessageRecorded(System(self._system), message_id=new_message_id())
+                    logs.MessageRecorded(System(self._system), message_id=new_message_id())
                 )
-            await self._journal.write(MessageRecorded(message, message_id=new_message_id()))
+            await self._journal.write(logs.MessageRecorded(message, message_id=new_message_id()))
 
     async def _start(self, goal: str | User | None) -> None:
         if goal is None:
@@ -455,7 +442,7 @@ class Session(Displayed, Generic[Parsed]):
             **self._metadata,
         }
         digests = {tool.name: tool.digest for tool in self.tools}
-        started = SessionStarted(
+        started = logs.SessionStarted(
             message.text, self.provider.model, self.provider.name, tuple(digests), metadata,
             digests,
             definitions=self.tools.describe(),
@@ -476,7 +463,7 @@ class Session(Displayed, Generic[Parsed]):
         definitions = tuple(
             [tool.description for tool in self.tools if known.get(tool.name) != digests[tool.name]]
         )
-        resumed = SessionResumed(
+        resumed = logs.SessionResumed(
             state.last_seq, dangling, reason, state.epoch + 1, self._takeover, changed,
             definitions,
             self._at,
@@ -490,7 +477,7 @@ class Session(Displayed, Generic[Parsed]):
         self, ending: Ending, detail: str | None = None, parsed: Any = None
     ) -> Outcome[Parsed]:
         self._final = False
-        await self._journal.write(SessionFinished(ending, detail, self.state.spent.turns))
+        await self._journal.write(logs.SessionFinished(ending, detail, self.state.spent.turns))
         return make_outcome(self.id, self.state, ending, detail, parsed)
 
 
@@ -519,9 +506,9 @@ def _check_price(provider: Provider, budget: Budget, price: Price | None) -> Non
         )
 
 
-def _reject(response: Response, end: Any) -> MalformedToolCallError:
-    error = MalformedToolCallError(
-        f"tool call ({cut(end.tool_name)}): {end.detail or end.problem}"
+def _reject(response: Response, end: Any) -> errors.MalformedToolCallError:
+    error = errors.MalformedToolCallError(
+        f"tool call ({errors.cut(end.tool_name)}): {end.detail or end.problem}"
     )
     error.provider, error.model, error.request_id = (
         response.provider,
@@ -532,11 +519,11 @@ def _reject(response: Response, end: Any) -> MalformedToolCallError:
     return error
 
 
-def _load(log: EventLog, session: str) -> State:
+def _load(log: logs.EventLog, session: str) -> State:
     """Return the state of a session; raise ``LogCorruptError`` unless its hash chain is intact."""
     report = log.verify(session)
     if not report.ok:
-        raise LogCorruptError(f"cannot resume session {session!r}: {report}")
+        raise logs.LogCorruptError(f"cannot resume session {session!r}: {report}")
     state = reduce_records(log.read(session))
     if state.root is None:
         raise SessionError(f"there is no session {session!r} in this log")

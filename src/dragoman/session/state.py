@@ -9,31 +9,9 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .. import log as logs
 from ..errors import InvalidRequestError
 from ..events import ToolIntent
-from ..log import (
-    CallCompleted,
-    CallFailed,
-    CallStarted,
-    Conversation,
-    LogRecord,
-    MessageRecorded,
-    ModelSwapped,
-    PermissionDenied,
-    PermissionGranted,
-    Sent,
-    SessionFinished,
-    SessionResumed,
-    SessionStarted,
-    SideEffect,
-    ToolFailed,
-    ToolIntentClosed,
-    ToolIntentRejected,
-    ToolIntentValidated,
-    ToolObserved,
-    ToolStarted,
-    TurnStarted,
-)
 from ..messages import Assistant, AssistantBlock, Message, Opaque, Text, ToolCall, ToolResult
 from ..validate.content import check_depth
 from .budget import Spending
@@ -61,10 +39,15 @@ class IntentState(Struct):
     turn: str | None
     stage: Stage = "proposed"
     started: bool = False
-    side_effect: SideEffect | None = None
+    side_effect: logs.SideEffect | None = None
     edited: dict[str, Any] | None = None
     end: (
-        ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed | None
+        logs.ToolObserved
+        | logs.ToolFailed
+        | logs.PermissionDenied
+        | logs.ToolIntentRejected
+        | logs.ToolIntentClosed
+        | None
     ) = None
 
     @property
@@ -76,10 +59,10 @@ class IntentState(Struct):
 class OpenCall(Struct):
     """A call to a model without a recorded end."""
 
-    started: CallStarted
+    started: logs.CallStarted
     record: str
     turn: str | None
-    reply: MessageRecorded | None = None
+    reply: logs.MessageRecorded | None = None
 
 
 class State:
@@ -91,52 +74,52 @@ class State:
         self.last_seq = 0
         self.epoch = 0
         self.turn: str | None = None
-        self.conversation = Conversation()
+        self.conversation = logs.Conversation()
         self.intents: dict[str, IntentState] = {}
         self.call: OpenCall | None = None
         self.spent = Spending()
-        self.finished: SessionFinished | None = None
+        self.finished: logs.SessionFinished | None = None
         self.model: str | None = None
         self.tool_digests: dict[str, str] = {}
         self.ids = ToolIds()
         self._open: dict[str, IntentState] = {}
 
     @property
-    def messages(self) -> list[MessageRecorded]:
+    def messages(self) -> list[logs.MessageRecorded]:
         """All recorded messages, including those that are no longer sent."""
         return self.conversation.messages
 
-    def apply(self, record: LogRecord) -> None:
+    def apply(self, record: logs.LogRecord) -> None:
         """Update the state with the next record; ignore types that do not affect the state."""
         self.last_seq = record.seq
         payload = record.payload
         self.conversation.apply(record, payload)
-        if isinstance(payload, MessageRecorded):
+        if isinstance(payload, logs.MessageRecorded):
             self._hear(payload)
         elif isinstance(payload, ToolIntent):
             kept = IntentState(payload, record.id, record.turn)
             self.intents[payload.id] = self._open[payload.id] = kept
-        elif isinstance(payload, CallStarted | CallCompleted | CallFailed):
+        elif isinstance(payload, logs.CallStarted | logs.CallCompleted | logs.CallFailed):
             self._follow_call(record, payload)
-        elif isinstance(payload, SessionStarted):
+        elif isinstance(payload, logs.SessionStarted):
             self.goal, self.root, self.epoch = payload.goal, record.id, 1
             self.model, self.tool_digests = (
                 f"{payload.provider}:{payload.model}",
                 dict(payload.tool_digests),
             )
-        elif isinstance(payload, TurnStarted):
+        elif isinstance(payload, logs.TurnStarted):
             self.spent.turns, self.turn, self.finished = payload.number, record.turn, None
-        elif isinstance(payload, SessionResumed):
+        elif isinstance(payload, logs.SessionResumed):
             self.finished, self.epoch = None, self.epoch + 1
             self.tool_digests |= payload.changed_tools
-        elif isinstance(payload, SessionFinished):
+        elif isinstance(payload, logs.SessionFinished):
             self.finished = payload
-        elif isinstance(payload, ModelSwapped):
+        elif isinstance(payload, logs.ModelSwapped):
             self.model = payload.to
         else:
             self._follow_intent(record, payload)
 
-    def _hear(self, said: MessageRecorded) -> None:
+    def _hear(self, said: logs.MessageRecorded) -> None:
         if isinstance(said.message, Assistant):
             if self.call is not None and said.request_id == self.call.started.request_id:
                 self.call.reply = said
@@ -147,16 +130,18 @@ class State:
                     self.ids.issue(name or "", call_id, intent_id)
 
     def _follow_call(
-        self, record: LogRecord, payload: CallStarted | CallCompleted | CallFailed
+        self,
+        record: logs.LogRecord,
+        payload: logs.CallStarted | logs.CallCompleted | logs.CallFailed,
     ) -> None:
-        if isinstance(payload, CallStarted):
+        if isinstance(payload, logs.CallStarted):
             self.call = OpenCall(payload, record.id, record.turn)
             return
         guess = self.call.started.estimated_input_tokens if self.call is not None else None
         self.call = None
         self.spent.add_call(payload, guess or 0)
 
-    def _follow_intent(self, record: LogRecord, payload: object) -> None:
+    def _follow_intent(self, record: logs.LogRecord, payload: object) -> None:
         kept = self.intents.get(getattr(payload, "intent_id", ""))
         stage = _STAGES.get(type(payload))
         if kept is None or stage is None:
@@ -164,15 +149,19 @@ class State:
         kept.stage, kept.record = stage, record.id
         if not kept.is_open:
             self._open.pop(kept.intent.id, None)
-        if isinstance(payload, ToolIntentValidated):
+        if isinstance(payload, logs.ToolIntentValidated):
             kept.side_effect = payload.side_effect
-        elif isinstance(payload, PermissionGranted):
+        elif isinstance(payload, logs.PermissionGranted):
             kept.edited = payload.input
         if stage == "started":
             kept.started = True
         if isinstance(
             payload,
-            ToolObserved | ToolFailed | PermissionDenied | ToolIntentRejected | ToolIntentClosed,
+            logs.ToolObserved
+            | logs.ToolFailed
+            | logs.PermissionDenied
+            | logs.ToolIntentRejected
+            | logs.ToolIntentClosed,
         ):
             kept.end = payload
 
@@ -214,7 +203,7 @@ class State:
         """Return the messages to send, with the call ids that this provider expects."""
         return [self._rename(entry, provider) for entry in self.conversation.entries]
 
-    def _rename(self, entry: Sent, provider: str) -> Message:
+    def _rename(self, entry: logs.Sent, provider: str) -> Message:
         said, message = entry.said, _flatten(entry.message)
         if not said.tool_ids:
             return message
@@ -263,14 +252,14 @@ def _flatten_block(block: AssistantBlock) -> AssistantBlock:
 
 _PROVIDER = re.compile(r"(?:\[[^\]]*\]|[^:]*)(?::\d+(?=:))?")
 _STAGES: dict[type, Stage] = {
-    ToolIntentValidated: "validated",
-    ToolIntentRejected: "rejected",
-    ToolIntentClosed: "closed",
-    PermissionGranted: "granted",
-    PermissionDenied: "denied",
-    ToolStarted: "started",
-    ToolObserved: "observed",
-    ToolFailed: "failed",
+    logs.ToolIntentValidated: "validated",
+    logs.ToolIntentRejected: "rejected",
+    logs.ToolIntentClosed: "closed",
+    logs.PermissionGranted: "granted",
+    logs.PermissionDenied: "denied",
+    logs.ToolStarted: "started",
+    logs.ToolObserved: "observed",
+    logs.ToolFailed: "failed",
 }
 
 
@@ -283,7 +272,7 @@ def _provider_of(target: str) -> str:
     return found[0] if found else ""
 
 
-def reduce_records(records: Iterable[LogRecord]) -> State:
+def reduce_records(records: Iterable[logs.LogRecord]) -> State:
     """Return the state derived from a session's records."""
     state = State()
     for record in records:

@@ -10,22 +10,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .. import events as ev
 from ..calls import STOP_REASONS, TURN, CallStarted
 from ..errors import (
     ContextOverflowError,
     MalformedToolCallError,
     ProviderError,
     StructuredOutputError,
-)
-from ..events import (
-    Event,
-    MessageStart,
-    Response,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    make_intent,
 )
 from ..log import (
     InvalidRecordError,
@@ -58,7 +49,7 @@ class TurnSettings(Struct, frozen=True):
     tool_choice: ToolChoice | None = None
     price: Price | None = None
     keep_raw: bool = False
-    on_event: Callable[[Event], object] | None = None
+    on_event: Callable[[ev.Event], object] | None = None
     metadata: dict[str, str] = {}
     output: Any = None
 
@@ -101,13 +92,15 @@ class Turn:
         self._projector = projector
         self._settings = settings
         self._final = final  # whether the reply is the session's structured answer
-        self._ends: list[ToolUseEnd] = []
-        self._begun: ToolUseStart | None = None  # the tool call that is currently being received
+        self._ends: list[ev.ToolUseEnd] = []
+        self._begun: ev.ToolUseStart | None = (
+            None  # the tool call that is currently being received
+        )
         self._written: list[str] = []  # the arguments of the current tool call so far
         self._recorded = 0  # number of the call's history records already in the log
         self._estimate = 0  # estimated input tokens of the call
 
-    async def run(self, pipeline: Pipeline) -> tuple[Response, tuple[ToolIntent, ...]]:
+    async def run(self, pipeline: Pipeline) -> tuple[ev.Response, tuple[ev.ToolIntent, ...]]:
         """Call the model; process the intents if the finish reason allows it."""
         record = await self._write(
             TurnStarted(self.number, self._provider.model, self._provider.name)
@@ -148,7 +141,7 @@ class Turn:
 
     # --- calling the model in a turn ------------------------------------------------------------
 
-    async def _call(self, parent: str) -> Response:
+    async def _call(self, parent: str) -> ev.Response:
         """Call the model; if the conversation does not fit, shorten it and call once more."""
         tools = self._tools.describe() or None
         messages, estimate = await self._projector.fit(self._provider, tools, parent, self._id)
@@ -163,7 +156,7 @@ class Turn:
         messages, estimate = await self._projector.fit(self._provider, tools, parent, self._id)
         return await self._ask(messages, estimate, parent)
 
-    async def _ask(self, messages: list[Message], estimate: int, parent: str) -> Response:
+    async def _ask(self, messages: list[Message], estimate: int, parent: str) -> ev.Response:
         """Call the model once.
 
         Its intents are recorded as they arrive, before any of them can run.
@@ -213,14 +206,14 @@ class Turn:
         try:
             async for event in stream:
                 attempt.hear((event,))
-                if isinstance(event, MessageStart):
+                if isinstance(event, ev.MessageStart):
                     await self._write_history(stream.reply, parent)
                 self._report(event)
-                if isinstance(event, ToolUseStart):
+                if isinstance(event, ev.ToolUseStart):
                     self._begun, self._written = event, []
-                elif isinstance(event, ToolUseInputDelta):
+                elif isinstance(event, ev.ToolUseInputDelta):
                     self._written.append(event.partial_json)
-                elif isinstance(event, ToolUseEnd):
+                elif isinstance(event, ev.ToolUseEnd):
                     await self._record_end(event, parent)
         except asyncio.CancelledError:
             # Close the message, so that the partial reply is recorded.
@@ -229,7 +222,7 @@ class Turn:
                 pass
             raise
 
-    async def _record_end(self, end: ToolUseEnd, parent: str) -> None:
+    async def _record_end(self, end: ev.ToolUseEnd, parent: str) -> None:
         """Record the intent of a finished call.
 
         An intent id that was used before, as in a replay, is replaced. A provider that validates
@@ -243,7 +236,7 @@ class Turn:
         ):
             served = self._provider.name, self._provider.model
             end = replace(
-                end, intent=make_intent(self._begun, "".join(self._written), end, *served)
+                end, intent=ev.make_intent(self._begun, "".join(self._written), end, *served)
             )
         if end.intent is not None and end.intent.id in self._journal.state.intents:
             end = replace(end, intent=replace(end.intent, id=f"tu_{new_ulid()}"))
@@ -251,7 +244,7 @@ class Turn:
         if end.intent is not None:
             await self._write(end.intent, parent)
 
-    def _report(self, event: Event) -> None:
+    def _report(self, event: ev.Event) -> None:
         if self._settings.on_event is None:
             return
         try:
@@ -261,7 +254,7 @@ class Turn:
 
     # --- recording the reply or failure of a turn -----------------------------------------------
 
-    async def _record_reply(self, attempt: Attempt, call: str, response: Response) -> None:
+    async def _record_reply(self, attempt: Attempt, call: str, response: ev.Response) -> None:
         # An empty reply, and one that ended as an error, cannot be sent back to a model.
         usable = bool(response.message.content) and response.finish_reason in STOP_REASONS
         attempt.answer = response
@@ -277,7 +270,7 @@ class Turn:
     ) -> None:
         """Store the received events as evidence, and record how the call ended."""
         arrived = stream.response if stream is not None and stream.ended else None
-        partial: Response | None = arrived or getattr(error, "response", None)
+        partial: ev.Response | None = arrived or getattr(error, "response", None)
         attempt.answer = partial
         attempt.stop(error)
         await self._write_history(attempt.reply, call)
@@ -293,7 +286,7 @@ class Turn:
         if not attempt.is_ended:
             await self._write(attempt.end(), call)
 
-    async def _keep_raw(self, response: Response, parent: str) -> None:
+    async def _keep_raw(self, response: ev.Response, parent: str) -> None:
         """Record the provider's own JSON, if it was received and the session has ``keep_raw``."""
         if not self._settings.keep_raw or response.raw is None:
             return

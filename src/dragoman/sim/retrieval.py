@@ -11,18 +11,9 @@ import re
 import zlib
 from collections.abc import Sequence
 
+from .. import retrieval
 from ..errors import ProviderError
 from ..events import Usage
-from ..retrieval import (
-    Embedder,
-    Embeddings,
-    EmbedRequest,
-    Ranked,
-    Ranking,
-    Reranker,
-    RerankRequest,
-    Vectors,
-)
 from ..retrieval.wire.server import (
     CohereEmbedServer,
     EmbedServer,
@@ -63,7 +54,7 @@ RETRIEVAL_BASES = {
 _WORD = re.compile(r"\w+")
 
 
-class SimulatedEmbedder(Embedder):
+class SimulatedEmbedder(retrieval.Embedder):
     """Embed with a bag of words: each word adds to one dimension; the vector is normalised.
 
     ``errors`` are raised one after the other, one per call, before any answer; a ``None`` in this
@@ -79,18 +70,18 @@ class SimulatedEmbedder(Embedder):
         batch_size: int | None = None,
     ) -> None:
         self.name, self.model, self.batch_size = name, model, batch_size
-        self.requests: list[EmbedRequest] = []
+        self.requests: list[retrieval.EmbedRequest] = []
         self._errors = list(errors)
         self._dimensions = dimensions
 
-    async def answer(self, request: EmbedRequest) -> Embeddings:
+    async def answer(self, request: retrieval.EmbedRequest) -> retrieval.Embeddings:
         self.requests.append(request)
         _raise_next(self._errors)
         size = request.dimensions or self._dimensions
         data = b"".join([_embed(text, size) for text in request.texts])
         tokens = sum([text.count(" ") + 1 for text in request.texts])
-        return Embeddings(
-            vectors=Vectors(data, size),
+        return retrieval.Embeddings(
+            vectors=retrieval.Vectors(data, size),
             model=request.model or self.model,
             usage=Usage(input_tokens=tokens),
             provider=self.name,
@@ -98,7 +89,7 @@ class SimulatedEmbedder(Embedder):
         )
 
 
-class SimulatedReranker(Reranker):
+class SimulatedReranker(retrieval.Reranker):
     """Score a document by the share of the query's words it contains."""
 
     def __init__(
@@ -109,17 +100,17 @@ class SimulatedReranker(Reranker):
         batch_size: int | None = None,
     ) -> None:
         self.name, self.model, self.batch_size = name, model, batch_size
-        self.requests: list[RerankRequest] = []
+        self.requests: list[retrieval.RerankRequest] = []
         self._errors = list(errors)
 
-    async def answer(self, request: RerankRequest) -> Ranking:
+    async def answer(self, request: retrieval.RerankRequest) -> retrieval.Ranking:
         self.requests.append(request)
         _raise_next(self._errors)
         scores = _score(request.query, request.documents)
         echoes = request.documents if request.return_documents else [None] * len(scores)
-        results = [Ranked(at, score, echoes[at]) for at, score in enumerate(scores)]
+        results = [retrieval.Ranked(at, score, echoes[at]) for at, score in enumerate(scores)]
         results.sort(key=lambda each: -each.relevance_score)
-        return Ranking(
+        return retrieval.Ranking(
             results=tuple(results[: request.top_k]),
             model=request.model or self.model,
             usage=Usage(search_units=1),

@@ -12,19 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from .. import errors
+from .. import messages as m
 from ..errors import ProviderError
 from ..events import FinishReason, Usage
-from ..messages import (
-    Assistant,
-    Opaque,
-    RedactedThinking,
-    Request,
-    System,
-    Text,
-    Thinking,
-    ToolResult,
-    User,
-)
 
 FINISHES: tuple[str, ...] = get_args(FinishReason)
 
@@ -53,7 +43,7 @@ class Call(Struct, frozen=True):
         return msgspec.json.encode(self.arguments).decode()
 
 
-Said: TypeAlias = Text | Thinking | RedactedThinking | Opaque | Call
+Said: TypeAlias = m.Text | m.Thinking | m.RedactedThinking | m.Opaque | Call
 
 
 class Answer(Struct, frozen=True):
@@ -93,8 +83,8 @@ class Answer(Struct, frozen=True):
         """The content blocks of the reply, in order."""
         if self.content:
             return tuple(self.content)
-        thinking: tuple[Said, ...] = (Thinking(self.thinking),) if self.thinking else ()
-        text: tuple[Said, ...] = (Text(self.text),) if self.text else ()
+        thinking: tuple[Said, ...] = (m.Thinking(self.thinking),) if self.thinking else ()
+        text: tuple[Said, ...] = (m.Text(self.text),) if self.text else ()
         return (*thinking, *text, *self.tool_calls)
 
 
@@ -206,7 +196,7 @@ class RequestMatch(Struct, frozen=True):
     turn: int | None = None
     schema: bool | None = None
     stream: bool | None = None
-    where: Callable[[Request], bool] | None = None
+    where: Callable[[m.Request], bool] | None = None
 
     def __post_init__(self) -> None:
         if self.pattern is not None:
@@ -217,7 +207,7 @@ class RequestMatch(Struct, frozen=True):
         if self.turn is not None and (isinstance(self.turn, bool) or self.turn < 1):
             raise ValueError(f"match: turn counts from 1, not {self.turn!r}")
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: m.Request) -> bool:
         """Return whether the request meets all conditions."""
         return (
             _holds(self.text, _last_user(request))
@@ -237,33 +227,33 @@ def _holds(wanted: str | None, text: str | None) -> bool:
     return wanted is None or (text is not None and wanted.casefold() in text.casefold())
 
 
-def _last_user(request: Request) -> str:
+def _last_user(request: m.Request) -> str:
     return next(
-        (message.text for message in reversed(request.messages) if isinstance(message, User)), ""
+        (message.text for message in reversed(request.messages) if isinstance(message, m.User)), ""
     )
 
 
-def _system(request: Request) -> str:
+def _system(request: m.Request) -> str:
     return "\n\n".join(
-        [message.content for message in request.messages if isinstance(message, System)]
+        [message.content for message in request.messages if isinstance(message, m.System)]
     )
 
 
-def _last_results(request: Request) -> str | None:
+def _last_results(request: m.Request) -> str | None:
     """Return the tool results that end the conversation, or ``None`` if there are none."""
     found: list[str] = []
     for message in reversed(request.messages):
-        if not isinstance(message, ToolResult):
+        if not isinstance(message, m.ToolResult):
             break
         found.append(message.text)
     return "\n".join(reversed(found)) if found else None
 
 
-def _turn(request: Request) -> int:
-    return 1 + sum(isinstance(message, Assistant) for message in request.messages)
+def _turn(request: m.Request) -> int:
+    return 1 + sum(isinstance(message, m.Assistant) for message in request.messages)
 
 
-Reply: TypeAlias = Answer | str | Callable[[Request], Answer | str]
+Reply: TypeAlias = Answer | str | Callable[[m.Request], Answer | str]
 
 
 class ScriptRule(Struct, frozen=True):
@@ -286,7 +276,7 @@ class ScriptRule(Struct, frozen=True):
         if isinstance(self.chance, bool) or not 0 <= self.chance <= 1:
             raise ValueError(f"rule: chance must be between 0 and 1, not {self.chance!r}")
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: m.Request) -> Answer:
         """Return the answer to a request."""
         reply = self.reply(request) if callable(self.reply) else self.reply
         return Answer(reply) if isinstance(reply, str) else reply

@@ -16,17 +16,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from ... import retrieval
 from ...errors import ProviderError
-from ...retrieval import (
-    EMBED_CODECS,
-    RERANK_CODECS,
-    Embeddings,
-    EmbedRequest,
-    HttpEmbedder,
-    HttpReranker,
-    Ranking,
-    RerankRequest,
-)
 from ...transport import FixtureTransport
 from ..violation import demand, demand_same
 
@@ -46,18 +37,23 @@ class RetrievalCase(Struct, frozen=True):
 
     def run(self, codec: Any = None) -> None:
         """Test a codec class with the case; without one, test Dragoman's own codec."""
-        kind = codec or (EMBED_CODECS if self.operation == "embed" else RERANK_CODECS)[self.wire]
+        kind = (
+            codec
+            or (retrieval.EMBED_CODECS if self.operation == "embed" else retrieval.RERANK_CODECS)[
+                self.wire
+            ]
+        )
         transport = FixtureTransport(
             (self.data.get("status", 200), self.data.get("headers", {}), [self._body()])
         )
         made: Any = kind.connect(
             self.data["model"], self.data["base_url"], self.data.get("quirks")
         )
-        opened = HttpEmbedder if self.operation == "embed" else HttpReranker
+        opened = retrieval.HttpEmbedder if self.operation == "embed" else retrieval.HttpReranker
         model = opened(made, transport, name="case", prefixes=self.data.get("prefixes"))
-        request = EmbedRequest if self.operation == "embed" else RerankRequest
+        request = retrieval.EmbedRequest if self.operation == "embed" else retrieval.RerankRequest
         error: ProviderError | None = None
-        answer: Embeddings | Ranking | None = None
+        answer: retrieval.Embeddings | retrieval.Ranking | None = None
         try:
             answer = asyncio.run(model.send(msgspec.convert(self.data["request"], request)))
         except ProviderError as raised:
@@ -125,13 +121,13 @@ def _ordered(body: Any) -> Any:
     return [list(body.items()), body] if isinstance(body, dict) else body
 
 
-def _show(answer: Embeddings | Ranking) -> dict[str, Any]:
+def _show(answer: retrieval.Embeddings | retrieval.Ranking) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "model": answer.model,
         "usage": msgspec.to_builtins(answer.usage),
         "response_id": answer.response_id,
     }
-    if isinstance(answer, Embeddings):
+    if isinstance(answer, retrieval.Embeddings):
         return shown | {"vectors": answer.vectors.tolist()}
     return shown | {
         "results": [[each.index, each.relevance_score, each.document] for each in answer.results]
