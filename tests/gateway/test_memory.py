@@ -19,6 +19,7 @@ import dragoman as d
 from dragoman.gateway.app import create_app
 from dragoman.gateway.keys import Key, KeyRing, hash_key
 from dragoman.gateway.ledger import Ledger
+from dragoman.gateway.supervisor import tune_collector
 from tests.gateway.serving import serving
 from tests.gateway.upstream import write_reply
 from tests.server import Connection, serve
@@ -113,3 +114,15 @@ async def test_request_is_freed_without_the_collector(way: str, tmp_path: Path) 
             await settle()
             # There are a dictionary and a list for each property.
             await until(lambda: len(gc.get_objects()) - before < TIMES * SIZE, "less garbage")
+
+
+def test_collector_of_a_worker_runs_less_often_and_skips_the_application() -> None:
+    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
+    application = [object()]
+    try:
+        tune_collector()
+        assert gc.get_threshold() == (20_000, 20, 20)
+        assert gc.get_freeze_count() > frozen
+        assert not any(each is application for each in gc.get_objects())
+    finally:
+        gc.set_threshold(*thresholds)

@@ -81,13 +81,17 @@ async def test_rate_limits_use_a_sliding_window_shared_by_processes(
 ) -> None:
     key = Key(next(_names), "h", requests_per_minute=2, tokens_per_minute=100)
     one, two = open_ledger(), open_ledger()
-    await one.admit(key, 60)
-    await two.admit(key, 60)
+    wide = Key(next(_names), "h", requests_per_minute=10)
+    for each in (one, two):
+        await each.admit(key, 60)
+        await each.admit(wide, 60)
     assert two.describe_limits(key)["x-ratelimit-remaining-requests"] == "0"
     with pytest.raises(RateLimitError, match="requests a minute") as caught:
         await one.admit(key, 60)
     assert caught.value.retry_after == 60
     clock.now = 690  # half of the previous minute still counts towards the limit
+    await two.admit(wide, 60)
+    assert two.describe_limits(wide)["x-ratelimit-remaining-requests"] == "8"
     lease = await two.admit(key, 60)
     with pytest.raises(RateLimitError) as caught:
         await two.admit(key, 60)

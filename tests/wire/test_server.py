@@ -10,6 +10,7 @@ from dragoman.errors import (
     CallCancelledError,
     InvalidRequestError,
     MalformedToolCallError,
+    OverloadedError,
     UnsupportedFeatureError,
 )
 from dragoman.events import Assembler, Event, TextDelta, Usage
@@ -58,10 +59,22 @@ def test_errors_have_the_types_of_the_messages_api() -> None:
     codec = SERVER_CODECS["anthropic"]
     denied = codec.error(AuthenticationError("no", status=403))
     long = codec.error(InvalidRequestError("too long", status=413))
+    busy = codec.error(OverloadedError("busy"))
     kinds = [
-        (each.status, msgspec.json.decode(each.body)["error"]["type"]) for each in (denied, long)
+        (each.status, msgspec.json.decode(each.body)["error"]["type"])
+        for each in (denied, long, busy)
     ]
-    assert kinds == [(403, "permission_error"), (413, "request_too_large")]
+    assert kinds == [
+        (403, "permission_error"),
+        (413, "request_too_large"),
+        (529, "overloaded_error"),
+    ]
+
+
+def test_cached_input_tokens_are_reported_on_the_responses_wire() -> None:
+    events = make(input_tokens=9, output_tokens=1, cached_input_tokens=5)
+    usage = msgspec.json.decode(write("responses", events, stream=False))["usage"]
+    assert usage["input_tokens_details"] == {"cached_tokens": 5, "cache_write_tokens": 0}
 
 
 def test_empty_thinking_without_a_signature_is_not_sent() -> None:
