@@ -32,7 +32,7 @@ from .cases import (
 )
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
-CASE_OFFSETS = 10**9 if EXHAUSTIVE else 12
+CASE_OFFSETS = 10**9 if EXHAUSTIVE else 8
 RECORD_OFFSETS = 4  # the number of offsets tested per recording, unless all are tested
 # A partial event is parsed again at each offset, so truncating a large image at every byte would
 # take minutes.

@@ -156,7 +156,7 @@ def test_values_of_the_wrong_type_anywhere_in_a_reply_are_handled(wire: str) -> 
         shortest = min(chosen, key=lambda place: len(place[0].reply or b""))
         for case, at, path in chosen if EXHAUSTIVE else [shortest]:
             lines = lines_of(case)
-            for new in REPLACEMENTS if EXHAUSTIVE else chance.sample(REPLACEMENTS, 2):
+            for new in REPLACEMENTS if EXHAUSTIVE else chance.sample(REPLACEMENTS, 1):
                 prefix, value = lines[at]
                 one = (prefix, changed(value, path, new))
                 data = write_lines(case, [*lines[:at], one, *lines[at + 1 :]])

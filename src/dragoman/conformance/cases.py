@@ -415,14 +415,16 @@ def check_reply(case: CodecCase, codec: Codec) -> None:
     if text is None:
         raise Violation(f"{case}: has a reply but no events.jsonl")
     expected = [msgspec.json.decode(line) for line in text.splitlines()]
+    wanted = {offsets: plain_ids(expected, offsets=offsets) for offsets in (True, False)}
+    folded = case.json("folded.json")
     for way, pieces in ways(case).items():
         # added bytes change only the byte offsets of the events
-        moved = way in ("crlf", "comments", "pings")
-        heard = decode(codec, case.request, pieces)
-        if (folded := case.json("folded.json")) is not None:
-            demand_same(fold_of(heard), folded, f"{case}: the folded reply, fed {way}")
-        wanted = plain_ids(expected, offsets=not moved)
-        demand_same(lines_of(heard, offsets=not moved), wanted, f"{case}: the events, fed {way}")
+        offsets = way not in ("crlf", "comments", "pings")
+        heard, context = decode(codec, case.request, pieces), f"fed {way}"
+        if folded is not None:
+            demand_same(fold_of(heard), folded, f"{case}: the folded reply, {context}")
+        lines = lines_of(heard, offsets=offsets)
+        demand_same(lines, wanted[offsets], f"{case}: the events, {context}")
 
 
 def ways(case: CodecCase) -> dict[str, Iterable[bytes]]:
