@@ -282,7 +282,7 @@ async def test_one_name_opens_one_provider_and_each_adapter_has_one_connection_p
                 await registry.open(name).complete("Hi")
             assert server.open == 1
         await until(lambda: not server.open, "the connection to close")
-        with pytest.raises(RuntimeError, match="registry of this provider is closed"):
+        with pytest.raises(d.InvalidRequestError, match="registry of this provider is closed"):
             await registry.open("a:m").complete("Hi")
 
 

@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from dragoman import HttpTransport, NetworkError, TimedOutError, Timeouts, connect
+from dragoman import (
+    HttpTransport,
+    InvalidRequestError,
+    NetworkError,
+    TimedOutError,
+    Timeouts,
+    connect,
+)
 from dragoman.errors import keep_headers
 from dragoman.messages import Request, User
 from dragoman.transport import Secret, Transport, pool
@@ -397,7 +404,7 @@ def test_transport_belongs_to_one_event_loop() -> None:
     with pytest.raises(RuntimeError, match="another event loop"):
         asyncio.run(once())
     asyncio.run(transport.close())
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(InvalidRequestError, match="closed"):
         asyncio.run(once())
 
 

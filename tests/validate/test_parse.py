@@ -262,6 +262,10 @@ REFUSED_MESSAGES: list[tuple[Any, str]] = [
 REFUSED: list[tuple[Any, str]] = [
     (None, "messages must be text or a list of messages, not NoneType"),
     (5, "messages must be text or a list of messages, not int"),
+    (
+        d.Request(()),
+        "messages must be text or a list of messages, not Request; send it with send()",
+    ),
     ({"role": "user", "content": "u"}, "messages must be text or a list of messages, not dict"),
     (iter([d.User("u")]), "messages must be text or a list of messages, not list_iterator"),
     (["u"], "messages[0] must be an object, not a string"),
@@ -397,7 +401,16 @@ def test_settings_of_a_call_are_parsed(given: Any, config: d.RuntimeConfig) -> N
 CONFIGS_REFUSED: list[tuple[Any, str]] = [
     (5, "config must be a RuntimeConfig or a mapping, not int"),
     ([], "config must be a RuntimeConfig or a mapping, not list"),
-    ({"top_k": 5}, "config.top_k is not a setting; provider-specific ones go into config.extras"),
+    (
+        {"top_k": 5},
+        "config.top_k is not a setting; did you mean top_p? Other ones go into config.extras",
+    ),
+    (
+        {"max_output_tokens": 5},
+        "config.max_output_tokens is not a setting; did you mean max_tokens? Other ones go into "
+        "config.extras",
+    ),
+    ({"zzz": 5}, "config.zzz is not a setting; provider-specific ones go into config.extras"),
     ({"temperature": "hot"}, "config: Expected `float | null`, got `str` - at `$.temperature`"),
     ({"max_tokens": 1.5}, "config: Expected `int | null`, got `float` - at `$.max_tokens`"),
     ({"reasoning": "extreme"}, "config: Invalid enum value 'extreme' - at `$.reasoning`"),

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from msgspec import Struct
 
+from ..errors import InvalidRequestError
 from ..transport import HttpStream, HttpTransport, Secret, Timeouts, Transport
 from ..wire import HttpRequest
 
@@ -99,7 +100,9 @@ class Lease(Transport):
     ) -> AbstractAsyncContextManager[HttpStream]:
         pool = self._pool
         if pool.closed:
-            raise RuntimeError("the registry of this provider is closed")
+            raise InvalidRequestError(
+                "the registry of this provider is closed", advice="Load the registry again."
+            )
         pool.leases.add(self)
         return pool.transport().send(request, credentials, timeouts, stream=stream)
 

@@ -16,6 +16,7 @@ from functools import cache, lru_cache, partial
 
 from ..errors import (
     KEPT_HEADERS,
+    InvalidRequestError,
     InvalidResponseError,
     NetworkError,
     ProviderError,
@@ -124,7 +125,7 @@ class HttpTransport(Transport):
     def open_pool(self) -> Pool:
         """Return the connection pool; create it on the first call, for the current event loop."""
         if self._closed:
-            raise RuntimeError("this provider is closed; connect() again")
+            raise InvalidRequestError("this provider is closed", advice="Call connect() again.")
         loop = asyncio.get_running_loop()
         if self._pool is None:
             self._pool = Pool(loop, self._connections)

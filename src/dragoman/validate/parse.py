@@ -114,6 +114,14 @@ def _split_tools(tools: Any) -> tuple[Any, tuple[ServerTool, ...]]:
     return (own, tuple(theirs)) if theirs else (tools, ())
 
 
+def _suggest(name: str, known: Sequence[str]) -> str:
+    """Return a question with the name that was probably meant, if one is close."""
+    import difflib  # lazy import: it takes a millisecond, and only this error needs it
+
+    near = difflib.get_close_matches(cut(name), known, 1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
 def _apply_settings(
     config: RuntimeConfig, settings: Mapping[str, Any]
 ) -> tuple[str | None, RuntimeConfig]:
@@ -121,17 +129,9 @@ def _apply_settings(
     known = ("system", *RuntimeConfig.__struct_fields__)
     for name in settings:
         if name not in known:
-            import difflib  # lazy import: it takes a millisecond, and only this error needs it
-
-            near = difflib.get_close_matches(
-                name, [*known, "tools", "config", "response_schema", "tool_choice"], 1
-            )
-            hint = (
-                f"; did you mean {near[0]}?"
-                if near
-                else "; provider-specific settings go into extras="
-            )
-            raise TypeError(f"{name!r} is not a setting{hint}")
+            others = *known, "tools", "config", "response_schema", "tool_choice"
+            hint = _suggest(name, others) or "provider-specific settings go into extras="
+            raise TypeError(f"{name!r} is not a setting; {hint}")
     given = dict(settings)
     system = given.pop("system", None)
     if system is not None and not isinstance(system, str):
@@ -147,8 +147,9 @@ def parse_messages(messages: Any) -> Sequence[Message]:
         if type(messages) in _MESSAGES:
             return (messages,)
         if isinstance(messages, Mapping) or not isinstance(messages, Sequence):
+            hint = "; send it with send()" if isinstance(messages, Request) else ""
             raise InvalidRequestError(
-                f"messages must be text or a list of messages, not {type(messages).__name__}"
+                f"messages must be text or a list of messages, not {type(messages).__name__}{hint}"
             )
     return tuple(
         [
@@ -215,9 +216,10 @@ def parse_config(config: Any) -> RuntimeConfig:
         )
     for name in config:
         if name not in RuntimeConfig.__struct_fields__:
+            hint = _suggest(str(name), RuntimeConfig.__struct_fields__)
+            hint = f"{hint} Other" if hint else "provider-specific"
             raise InvalidRequestError(
-                f"config.{cut(str(name))} is not a setting; provider-specific ones go into "
-                "config.extras"
+                f"config.{cut(str(name))} is not a setting; {hint} ones go into config.extras"
             )
     try:
         return msgspec.convert(dict(config), RuntimeConfig)
