@@ -10,7 +10,7 @@ from .sources import read_package
 
 METHODS = 25
 FUNCTION_LINES = 60
-FILE_LINES = 700
+FILE_LINES = 600
 COMPLEXITY = 20
 COLUMNS = 99
 BRANCHES = (
@@ -126,7 +126,7 @@ PLANTED = {
                   _function(FUNCTION_LINES + 1, "async def f():\n"),
                   "1: f() has 61 lines, 60 are allowed"),
     "file": ("\n" * FILE_LINES, "\n" * (FILE_LINES + 1),
-             "700: the file has 701 lines, 700 are allowed"),
+             "600: the file has 601 lines, 600 are allowed"),
     "columns": ("# " + "x" * (COLUMNS - 2) + "\n", "# " + "x" * (COLUMNS - 1) + "\n",
                 "1: the line has 100 columns, 99 are allowed"),
     "branch": ("a if b else c\n", "a if b else c if d else e\n",
