@@ -26,6 +26,7 @@ _ERROR = {
     "properties": {"error": {"type": "object", "required": ["message", "type"]}},
 }
 _SENTENCE = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+_EVENTS = "text/event-stream"
 _DENIED = ("400", "401", "403")
 _TEXT_OR_PARTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
 _MESSAGE = {
@@ -45,73 +46,77 @@ _COMMON: dict[str, Any] = {
 }
 
 
-def _request(required: list[str], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "required": required, "properties": {**_COMMON, **properties}}
+_TEXT = {"type": "string"}
+_FREE = {"type": "object"}
+_MESSAGES = {"type": "array", "items": _MESSAGE}
+_COUNT = {"type": "integer"}
+_WORD_OR_OBJECT = {"anyOf": [_TEXT, _FREE]}
+
+
+def _request(*required: str, **properties: Any) -> dict[str, Any]:
+    """Return the schema of a body that names a model."""
+    properties = {"model": _COMMON["model"], **properties}
+    return {"type": "object", "required": ["model", *required], "properties": properties}
 
 
 _CHAT = _request(
-    ["model", "messages"],
-    messages={"type": "array", "items": _MESSAGE},
-    max_tokens={"type": "integer"},
-    max_completion_tokens={"type": "integer"},
-    stop=_TEXT_OR_PARTS["anyOf"][0],
-    response_format={"type": "object"},
-    tool_choice={"anyOf": [{"type": "string"}, {"type": "object"}]},
+    "messages",
+    **_COMMON,
+    messages=_MESSAGES,
+    max_tokens=_COUNT,
+    max_completion_tokens=_COUNT,
+    stop=_TEXT,
+    response_format=_FREE,
+    tool_choice=_WORD_OR_OBJECT,
 )
-_MESSAGES = _request(
-    ["model", "messages", "max_tokens"],
-    messages={"type": "array", "items": _MESSAGE},
-    max_tokens={"type": "integer"},
+_ANTHROPIC = _request(
+    "messages",
+    "max_tokens",
+    **_COMMON,
+    messages=_MESSAGES,
+    max_tokens=_COUNT,
     system=_TEXT_OR_PARTS,
-    stop_sequences={"type": "array", "items": {"type": "string"}},
-    tool_choice={"type": "object"},
+    stop_sequences={"type": "array", "items": _TEXT},
+    tool_choice=_FREE,
 )
-_COUNT = {**_MESSAGES, "required": ["model", "messages"]}
 _RESPONSES = _request(
-    ["model", "input"],
-    input=_TEXT_OR_PARTS,
-    instructions={"type": "string"},
-    max_output_tokens={"type": "integer"},
+    "input", **_COMMON, input=_TEXT_OR_PARTS, instructions=_TEXT, max_output_tokens=_COUNT
 )
-
-_OLLAMA = {
-    "type": "object",
-    "required": ["model", "messages"],
-    "properties": {
-        "model": _COMMON["model"],
-        "stream": {"type": "boolean", "default": True},
-        "messages": {"type": "array", "items": _MESSAGE},
-        "tools": _COMMON["tools"],
-        "options": {"type": "object"},
-        "format": {"anyOf": [{"type": "string"}, {"type": "object"}]},
-        "think": {"anyOf": [{"type": "boolean"}, {"type": "string"}]},
-        "keep_alive": {"anyOf": [{"type": "string"}, {"type": "number"}]},
-    },
-}
-_SHOW = {"type": "object", "required": ["model"], "properties": {"model": _COMMON["model"]}}
-
+_OLLAMA = _request(
+    "messages",
+    stream={"type": "boolean", "default": True},
+    messages=_MESSAGES,
+    tools=_COMMON["tools"],
+    options=_FREE,
+    format=_WORD_OR_OBJECT,
+    think={"anyOf": [{"type": "boolean"}, _TEXT]},
+    keep_alive={"anyOf": [_TEXT, {"type": "number"}]},
+)
 _GEMINI = {
     "type": "object",
     "required": ["contents"],
     "properties": {
-        "contents": {"type": "array", "items": {"type": "object"}},
-        "systemInstruction": {"type": "object"},
-        "generationConfig": {"type": "object"},
+        "contents": {"type": "array", "items": _FREE},
+        "systemInstruction": _FREE,
+        "generationConfig": _FREE,
         "tools": _COMMON["tools"],
     },
 }
+_EMBED = _request(input=_TEXT_OR_PARTS)
+_RERANK = _request(query=_TEXT, documents={"type": "array"})
+_GENERATE = _request(prompt=_TEXT, stream={"type": "boolean"})
 
 
 def _post(
     summary: str,
     schema: dict[str, Any],
     *,
-    streams: str | None = "text/event-stream",
+    streams: str | None = None,
     error: dict[str, Any] = _ERROR,
 ) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+    content: dict[str, Any] = {"application/json": {"schema": _FREE}}
     if streams is not None:
-        content[streams] = {"schema": {"type": "string"}}
+        content[streams] = {"schema": _TEXT}
     return {
         "post": {
             "summary": summary,
@@ -136,29 +141,10 @@ def _refusals(*statuses: str, error: dict[str, Any] = _ERROR) -> dict[str, Any]:
 def _get(
     summary: str, *refusals: str, kind: str = "application/json", error: dict[str, Any] = _ERROR
 ) -> dict[str, Any]:
-    schema = {"type": "object"} if kind == "application/json" else {"type": "string"}
-    found: dict[str, Any] = {
-        "200": {"description": summary, "content": {kind: {"schema": schema}}}
-    }
+    content = {kind: {"schema": _FREE if kind == "application/json" else _TEXT}}
+    found: dict[str, Any] = {"200": {"description": summary, "content": content}}
     denied = _refusals(*refusals, error=error) if refusals else {}
     return {"get": {"summary": summary, "responses": {**found, **denied}}}
-
-
-_TEXT = {"type": "string"}
-
-
-def _of_model(**properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": ["model"],
-        "properties": {"model": _COMMON["model"], **properties},
-    }
-
-
-_EMBED = _of_model(input=_TEXT_OR_PARTS)
-_RERANK = _of_model(query=_TEXT, documents={"type": "array"})
-_GENERATE = _of_model(prompt=_TEXT, stream={"type": "boolean"})
-_FREE = {"type": "object"}
 
 
 def _named(*operations: dict[str, Any]) -> dict[str, Any]:
@@ -179,17 +165,13 @@ def _gemini_paths() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for root in ("/v1beta/models", "/v1/models"):
         found |= {
-            f"{root}/{{name}}:generateContent": _named(_post("Gemini.", _GEMINI, streams=None)),
-            f"{root}/{{name}}:streamGenerateContent": _named(_post("Gemini, streamed.", _GEMINI)),
-            f"{root}/{{name}}:countTokens": _named(
-                _post("How many tokens it is.", _GEMINI, streams=None)
+            f"{root}/{{name}}:generateContent": _named(_post("Gemini.", _GEMINI)),
+            f"{root}/{{name}}:streamGenerateContent": _named(
+                _post("Gemini, streamed.", _GEMINI, streams=_EVENTS)
             ),
-            f"{root}/{{name}}:embedContent": _named(
-                _post("The vector of a text.", _FREE, streams=None)
-            ),
-            f"{root}/{{name}}:batchEmbedContents": _named(
-                _post("The vectors of texts.", _FREE, streams=None)
-            ),
+            f"{root}/{{name}}:countTokens": _named(_post("How many tokens it is.", _GEMINI)),
+            f"{root}/{{name}}:embedContent": _named(_post("The vector of a text.", _FREE)),
+            f"{root}/{{name}}:batchEmbedContents": _named(_post("The vectors of texts.", _FREE)),
         }
     return found
 
@@ -201,27 +183,23 @@ def _kept_paths() -> dict[str, Any]:
     return {
         response: _named(_get("A kept response.", *denied), _delete("Forget a response.")),
         f"{response}/input_items": _named(_get("The input of a kept response.", *denied)),
-        f"{response}/cancel": _named(
-            _post("Stop a response in the background.", _FREE, streams=None)
-        ),
-        "/v1/conversations": _post("Begin a conversation.", _FREE, streams=None),
+        f"{response}/cancel": _named(_post("Stop a response in the background.", _FREE)),
+        "/v1/conversations": _post("Begin a conversation.", _FREE),
         conversation: _named(_get("A conversation.", *denied), _delete("Forget a conversation.")),
         f"{conversation}/items": _named(
-            _get("The items of a conversation.", *denied), _post("Add items.", _FREE, streams=None)
+            _get("The items of a conversation.", *denied), _post("Add items.", _FREE)
         ),
     }
 
 
 def _retrieval_paths() -> dict[str, Any]:
     embedding = dict.fromkeys(
-        ("/v1/embeddings", "/v2/embed"), _post("The vectors of texts.", _EMBED, streams=None)
+        ("/v1/embeddings", "/v2/embed"), _post("The vectors of texts.", _EMBED)
     )
     ranking = dict.fromkeys(
-        ("/v1/rerank", "/v2/rerank", "/rerank"), _post("Ranked texts.", _RERANK, streams=None)
+        ("/v1/rerank", "/v2/rerank", "/rerank"), _post("Ranked texts.", _RERANK)
     )
-    ollama = _post(
-        "The vectors of texts, for Ollama's clients.", _EMBED, streams=None, error=_SENTENCE
-    )
+    ollama = _post("The vectors of texts, for Ollama's clients.", _EMBED, error=_SENTENCE)
     return {**embedding, **ranking, "/api/embed": ollama, "/api/embeddings": ollama}
 
 
@@ -230,9 +208,7 @@ def _ollama_paths() -> dict[str, Any]:
     return {
         "/api/chat": _post("Ollama.", _OLLAMA, streams=lines, error=_SENTENCE),
         "/api/generate": _post("Ollama, one prompt.", _GENERATE, streams=lines, error=_SENTENCE),
-        "/api/show": _post(
-            "One model, for Ollama's clients.", _SHOW, streams=None, error=_SENTENCE
-        ),
+        "/api/show": _post("One model, for Ollama's clients.", _request(), error=_SENTENCE),
         "/api/tags": _get(
             "The models this key may use, for Ollama's clients.", *_DENIED, error=_SENTENCE
         ),
@@ -244,12 +220,9 @@ def _ollama_paths() -> dict[str, Any]:
 
 
 def _pages() -> dict[str, Any]:
-    not_ready = {
-        "description": "Not ready.",
-        "content": {"application/json": {"schema": {"type": "object"}}},
-    }
     ready = _get("Whether calls can be expected to succeed.", *_DENIED)
-    ready["get"]["responses"]["503"] = not_ready
+    content = {"application/json": {"schema": _FREE}}
+    ready["get"]["responses"]["503"] = {"description": "Not ready.", "content": content}
     found = {
         "/health": _get("The process is alive."),
         "/ready": ready,
@@ -263,6 +236,8 @@ def _pages() -> dict[str, Any]:
 
 def document() -> dict[str, Any]:
     """Return the OpenAPI document of a gateway."""
+    counted = {**_ANTHROPIC, "required": ["model", "messages"]}
+    vertex = _named(_post("Gemini, by the paths of Vertex AI.", _GEMINI, streams=_EVENTS))
     return {
         "openapi": "3.1.0",
         "info": {"title": "Dragoman gateway", "version": "1"},
@@ -273,17 +248,15 @@ def document() -> dict[str, Any]:
             }
         },
         "paths": {
-            "/v1/chat/completions": _post("Chat Completions.", _CHAT),
-            "/v1/messages": _post("Messages.", _MESSAGES),
-            "/v1/messages/count_tokens": _post("How many tokens it is.", _COUNT, streams=None),
-            "/v1/responses": _post("Responses.", _RESPONSES),
-            "/v1/responses/input_tokens": _post(
-                "How many tokens it is.", _RESPONSES, streams=None
-            ),
+            "/v1/chat/completions": _post("Chat Completions.", _CHAT, streams=_EVENTS),
+            "/v1/messages": _post("Messages.", _ANTHROPIC, streams=_EVENTS),
+            "/v1/messages/count_tokens": _post("How many tokens it is.", counted),
+            "/v1/responses": _post("Responses.", _RESPONSES, streams=_EVENTS),
+            "/v1/responses/input_tokens": _post("How many tokens it is.", _RESPONSES),
             **_kept_paths(),
             **_gemini_paths(),
-            "/v1/projects/{name}": _named(_post("Gemini, by the paths of Vertex AI.", _GEMINI)),
-            "/v1beta1/{name}": _named(_post("Gemini, by the paths of Vertex AI.", _GEMINI)),
+            "/v1/projects/{name}": vertex,
+            "/v1beta1/{name}": vertex,
             **_ollama_paths(),
             **_retrieval_paths(),
             **_pages(),
