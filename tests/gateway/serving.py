@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 
 from dragoman.gateway.http_protocol import BoundedHttpProtocol
+from dragoman.gateway.supervisor import ServerConfig
 from tests.waiting import arrival
 
 
@@ -29,7 +30,7 @@ async def serving(app: Any, **settings: Any) -> AsyncIterator[str]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(4096)
-    config = uvicorn.Config(
+    config = ServerConfig(
         checker or app,
         log_config=None,
         access_log=False,

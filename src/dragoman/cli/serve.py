@@ -386,7 +386,7 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
 def _run(told: dict[str, Any], server: dict[str, Any], ready_port: int | None) -> None:
     """Run the gateway; ``server`` contains settings of the HTTP server."""
     try:
-        import uvicorn  # lazy import: uvicorn is slow to import and needs the extra ``gateway``
+        import uvicorn  # noqa: F401 - it needs the extra ``gateway``
     except ImportError as error:
         raise click.UsageError(
             "the gateway needs its extra: pip install 'dragoman[gateway]'"
@@ -406,7 +406,7 @@ def _run(told: dict[str, Any], server: dict[str, Any], ready_port: int | None) -
     click.echo(f"serving {names} at {scheme}://{shown}:{server['port']}", err=True)
     if ready_port is not None:
         click.echo(f"serving /health and /ready at http://{shown}:{ready_port}", err=True)
-    config = uvicorn.Config(
+    config = supervisor.ServerConfig(
         partial(supervisor.create_worker_app, listener),
         factory=True,
         access_log=False,

@@ -8,15 +8,20 @@ after a reply with status 431, 408 or 503 if a reply can still be sent.
 
 from __future__ import annotations
 
+import asyncio
 import http
 import ipaddress
 import json
+import ssl
+from asyncio.sslproto import SSLProtocol
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import httptools
+from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
+from .access import Bounds
 from .http_connection import HttpConnection
 
 Fields = list[tuple[bytes, bytes]]
@@ -41,27 +46,71 @@ class BoundedHttpProtocol(HttpConnection):
     # bytes received since the last complete header block or the last part of a body
     _unread = 0
 
+    _bare: Any = None  # the connection before its TLS handshake
+
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._peer = _network_of(self.client[0]) if self.client else ""
+        if self._bare is not None:  # the TLS handshake is done, and the connection counted
+            self._bare = None
+            self._begin(transport)
+            return
+        self.connections.add(self)
+        client = get_remote_addr(transport)
+        self._peer = _network_of(client[0]) if client else ""
         self._peers = _peers.setdefault(self.server_state, {})
         count = self._peers[self._peer] = self._peers.get(self._peer, 0) + 1
-        bounds = self.bounds
-        if len(self.connections) > bounds.connections or count > bounds.connections_per_peer:
+        bounds = self.app_state.get("bounds") or Bounds()
+        excess = len(self.connections) > bounds.connections or count > bounds.connections_per_peer
+        tls = getattr(self.config, "tls", None)
+        if tls is None:
+            self._begin(transport, excess=excess)
+            return
+        self._bare = transport
+        if excess:
+            transport.abort()
+        else:
+            self._secure(tls, bounds.head_seconds)
+
+    def _begin(self, transport: Any, *, excess: bool = False) -> None:
+        super().connection_made(transport)
+        if excess:
             self._refuse(503, "the gateway has too many connections", expects_data=True)
         else:
             self._wait_for_head()
 
+    def _secure(self, tls: ssl.SSLContext, seconds: float) -> None:
+        """Begin the TLS handshake, which then calls ``connection_made`` again."""
+        done = self.loop.create_future()
+        done.add_done_callback(self._end_handshake)
+        # ``loop.start_tls`` would begin later, and lose what arrives until then.
+        inner = SSLProtocol(
+            self.loop, self, tls, done, server_side=True, ssl_handshake_timeout=int(seconds)
+        )
+        self._bare.set_protocol(inner)
+        inner.connection_made(self._bare)
+
+    def _end_handshake(self, done: asyncio.Future[None]) -> None:
+        if done.exception() is not None or self._bare is not None:
+            self._release()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._peers[self._peer] -= 1
-        if not self._peers[self._peer]:
-            del self._peers[self._peer]
-        super().connection_lost(exc)
+        self._release()
+        if self._bare is None:
+            super().connection_lost(exc)
+
+    def _release(self) -> None:
+        """Count the connection no longer."""
+        if self in self.connections:
+            self.connections.discard(self)
+            self._peers[self._peer] -= 1
+            if not self._peers[self._peer]:
+                del self._peers[self._peer]
 
     def shutdown(self) -> None:
         """Close the connection after the last reply; uvicorn calls this before it ends."""
         self._keep_alive = False
-        if self.is_closing:
+        if self._bare is not None:
+            self._bare.abort()
+        elif self.is_closing:
             self.inner.close()  # close at once, even if the client is still sending
         else:
             super().shutdown()

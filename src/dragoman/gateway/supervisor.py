@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import socket
+import ssl
 import sys
 from functools import partial
 
@@ -18,6 +19,20 @@ from uvicorn.supervisors import Multiprocess
 from .access import Service
 from .app import create_app_from_environment
 from .readiness import serve_readiness
+
+
+class ServerConfig(Config):
+    """Let ``BoundedHttpProtocol`` make the TLS handshake, with its limits, in place of asyncio.
+
+    asyncio waits 60 seconds for a handshake, and uvicorn counts only connections after it.
+    """
+
+    tls: ssl.SSLContext | None = None
+
+    def load(self) -> None:
+        """Load the settings, and keep the TLS context away from uvicorn."""
+        super().load()
+        self.tls, self.ssl = self.ssl, None
 
 
 class _Supervisor(Multiprocess):
