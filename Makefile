@@ -32,7 +32,7 @@ test-recordings: .venv/dev ## the tests of recorded exchanges, which are not in 
 	else echo "there are no recordings in $(RECORDINGS); no test was run"; fi
 
 # Some of its tests take minutes, and a look at the stack of a running thread can crash Python 3.11.
-test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample; half an hour on two cores
+test-exhaustive: .venv/dev ## every cut and every cancellation, not a sample, and an hour of calls; 90 minutes on two cores
 	DRAGOMAN_EXHAUSTIVE=1 $(BIN)/python -m pytest -n auto --dist worksteal -m exhaustive -o faulthandler_timeout=0
 
 clients: .venv/dev ## install the programs of others that the exhaustive tests put in front of the gateway
