@@ -98,6 +98,12 @@ and its `provider_code` is a reason that the adapter contract defines: `not_conf
 |---|---|---|---|---|
 {rows}
 
+The text and the codes in the server's reply decide the class. If they name no known cause, the HTTP status does: 401 and
+403 give `AuthenticationError`, 402 `BillingError`, 408 `TimedOutError`, 429 `RateLimitError`, 529 `OverloadedError`, other
+statuses from 500 `UnavailableError`, and all others, such as 400, 413 and 422, `InvalidRequestError`. A 529 stays an
+`OverloadedError` after the last retry: waiting may help, sending less does not. Its `error_class` is `rate_limit`, as the
+adapter contract demands. An error inside a reply of status 200 has no `status`, unless the server states one in the error.
+
 This table explains what each error means, and what to do:
 
 | class | meaning | what to do |

@@ -1,7 +1,7 @@
 """Test that many calls with faults in every phase leak no sockets, tasks, timers or memory.
 
-``make test`` makes six hundred calls; ``make test-exhaustive`` makes calls for an hour, or as long
-as ``DRAGOMAN_SOAK_SECONDS`` says.
+``make test`` makes six hundred calls; ``make test-exhaustive`` makes calls for an hour, or for
+``DRAGOMAN_SOAK_SECONDS``.
 """
 
 import asyncio
