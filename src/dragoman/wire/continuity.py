@@ -10,7 +10,7 @@ from .codec import Note, Notes
 
 # Suffixes that ``model_line`` removes: dates, stages such as "preview", and numbered editions.
 _EDITION = re.compile(
-    r"(?:[-@:](?:\d{6,8}|\d{4}-\d\d-\d\d|\d\d-\d\d(?:\d\d)?|\d{3}|latest|preview|exp|default)){1,8}$",
+    r"(?:[-@:](?:\d{6,8}|\d{4}-\d\d-\d\d|\d\d-\d\d(?:\d\d)?|\d{3}|latest|preview|exp|default)){1,8}$"
 )
 
 

@@ -14,22 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import (
-    MAX_BODY,
-    MAX_CODE,
-    MAX_PROVIDER_MESSAGE,
-    AuthenticationError,
-    BillingError,
-    InvalidModelError,
-    InvalidRequestError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    TimedOutError,
-    UnavailableError,
-    cut,
-)
+from .. import errors as e
 from ..events import read_json
 from .json import json_text
 
@@ -58,7 +43,7 @@ class Row(Struct, frozen=True):
 
     statuses: frozenset[int] | None
     pattern: str
-    error: type[ProviderError]
+    error: type[e.ProviderError]
 
     def fits(self, status: int, failure: Failure) -> bool:
         """Return whether this row matches an HTTP status and an error body."""
@@ -74,7 +59,7 @@ class Row(Struct, frozen=True):
         return re.compile(self.pattern, re.IGNORECASE)
 
 
-def row(statuses: str, pattern: str, error: type[ProviderError]) -> Row:
+def row(statuses: str, pattern: str, error: type[e.ProviderError]) -> Row:
     """Return a row of an error table.
 
     ``statuses`` lists HTTP statuses, as in ``"400 404"``; if it is empty, any status matches.
@@ -91,13 +76,13 @@ def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Fa
 def _write_body(body: Any) -> str:
     """Return the start of an error body as text."""
     if isinstance(body, bytes):
-        return body[:MAX_BODY].decode("utf-8", "replace")
+        return body[: e.MAX_BODY].decode("utf-8", "replace")
     if body is None or isinstance(body, str):
-        return cut(body or "", MAX_BODY)
+        return e.cut(body or "", e.MAX_BODY)
     try:
-        return cut(json_text(body), MAX_BODY)
+        return e.cut(json_text(body), e.MAX_BODY)
     # the body cannot be encoded as JSON: it has a lone surrogate, or is nested too deeply
-    except InvalidRequestError:
+    except e.InvalidRequestError:
         return ""
 
 
@@ -152,7 +137,10 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
     # body names the cause.
     upstream = metadata.get("raw")
     text = _plain_text(message)
-    if isinstance(upstream, str) and (upstream := cut(upstream, MAX_PROVIDER_MESSAGE)) not in text:
+    if (
+        isinstance(upstream, str)
+        and (upstream := e.cut(upstream, e.MAX_PROVIDER_MESSAGE)) not in text
+    ):
         text = f"{text}: {upstream}" if text else upstream
     wait = metadata.get("retry_after_seconds")
     code, kind = (
@@ -160,7 +148,7 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
         _word(record.get("type")) or _word(record.get("status")),
     )
     return Failure(
-        text[:MAX_PROVIDER_MESSAGE],
+        text[: e.MAX_PROVIDER_MESSAGE],
         code,
         kind,
         float(wait) if wait is not None and _is_number(wait) else None,
@@ -171,7 +159,7 @@ def _from_record(record: Mapping[str, Any]) -> Failure:
 def _plain_text(value: Any) -> str:
     """Return a value of an error body as text; some servers send lists and objects."""
     try:
-        return cut(value if isinstance(value, str) else str(value), MAX_PROVIDER_MESSAGE)
+        return e.cut(value if isinstance(value, str) else str(value), e.MAX_PROVIDER_MESSAGE)
     # the value is nested too deeply, or is an integer with thousands of digits
     except (RecursionError, ValueError):
         return ""
@@ -179,7 +167,7 @@ def _plain_text(value: Any) -> str:
 
 def _word(value: Any) -> str:
     if isinstance(value, str):
-        return cut(value, MAX_CODE)
+        return e.cut(value, e.MAX_CODE)
     # An integer above 10^18 is not an error code, and Python refuses to convert very long
     # integers.
     return (
@@ -211,7 +199,7 @@ def build_error(
     failure: Failure,
     rows: Sequence[Row],
     now: float | None = None,
-) -> ProviderError:
+) -> e.ProviderError:
     """Return the error for a failed request.
 
     The first matching row decides its class; if no row matches, the HTTP status does.
@@ -219,8 +207,8 @@ def build_error(
     kind = next((row.error for row in rows if row.fits(status, failure)), None) or _by_status(
         status
     )
-    if status == 402 and kind is QuotaExceededError:
-        kind = BillingError
+    if status == 402 and kind is e.QuotaExceededError:
+        kind = e.BillingError
     wait = read_retry_after(headers, now)
     return kind(
         _SUMMARIES.get(kind) or _summarise(status),
@@ -255,29 +243,29 @@ def _summarise(status: int) -> str:
     return "the provider refused the request" if status < 500 else "the provider failed"
 
 
-_SUMMARIES: dict[type[ProviderError], str] = {
-    AuthenticationError: "the provider refused the credentials",
-    BillingError: "the provider demands payment",
-    InvalidModelError: "the provider does not serve this model",
-    RateLimitError: "the provider's rate limit is reached",
-    QuotaExceededError: "the account's quota or credit is used up",
-    OverloadedError: "the provider is overloaded",
-    TimedOutError: "the provider gave up waiting",
+_SUMMARIES: dict[type[e.ProviderError], str] = {
+    e.AuthenticationError: "the provider refused the credentials",
+    e.BillingError: "the provider demands payment",
+    e.InvalidModelError: "the provider does not serve this model",
+    e.RateLimitError: "the provider's rate limit is reached",
+    e.QuotaExceededError: "the account's quota or credit is used up",
+    e.OverloadedError: "the provider is overloaded",
+    e.TimedOutError: "the provider gave up waiting",
 }
 
 
-def _by_status(status: int) -> type[ProviderError]:
+def _by_status(status: int) -> type[e.ProviderError]:
     if status in (401, 403):
-        return AuthenticationError
+        return e.AuthenticationError
     if status == 402:
-        return BillingError
+        return e.BillingError
     if status == 408:
-        return TimedOutError
+        return e.TimedOutError
     if status == 429:
-        return RateLimitError
+        return e.RateLimitError
     if status == 529:
-        return OverloadedError
-    return UnavailableError if status >= 500 else InvalidRequestError
+        return e.OverloadedError
+    return e.UnavailableError if status >= 500 else e.InvalidRequestError
 
 
 _NUMBER = r"(\d+(?:\.\d+)?)"

@@ -6,25 +6,11 @@ reports.
 
 from __future__ import annotations
 
-from ...errors import (
-    AuthenticationError,
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    ModelNotLoadedError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    UnavailableError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+from ... import errors as e
 from ..errors import Failure, Row, build_inband_error, row
 
 
-def inband_error(failure: Failure) -> ProviderError:
+def inband_error(failure: Failure) -> e.ProviderError:
     """Return the error in a reply with status 200; its ``error.type`` determines its status."""
     # llama.cpp sends the HTTP status in the field ``code``
     return build_inband_error(failure.code, _STATUSES.get(failure.kind, 500), failure, ROWS)
@@ -44,7 +30,7 @@ _STATUSES = {
 }
 
 
-def _kind(word: str, error: type[ProviderError]) -> Row:
+def _kind(word: str, error: type[e.ProviderError]) -> Row:
     """Return a table row that maps a value of ``error.type`` to an error class."""
     return row("", rf"^\S* {word} ", error)
 
@@ -55,59 +41,63 @@ ROWS: tuple[Row, ...] = (
     row(
         "",
         r"^\S* exceed_context_size_error |context_length_exceeded",
-        ContextOverflowError,
+        e.ContextOverflowError,
     ),
-    row("", r"prompt is too long|exceed context limit", ContextOverflowError),
+    row("", r"prompt is too long|exceed context limit", e.ContextOverflowError),
     row(
         "400 413 422 500",
         r"context (window|length|size|is too large)|number of tokens exceeds",
-        ContextOverflowError,
+        e.ContextOverflowError,
     ),
     # Errors about missing credit. The server reports some of them as an invalid request.
-    _kind("billing_error", BillingError),
+    _kind("billing_error", e.BillingError),
     row(
         "400 403 429",
         r"credit balance is too low|reached your specified API usage limits",
-        QuotaExceededError,
+        e.QuotaExceededError,
     ),
     # The next rows match error.type.
-    _kind("(authentication_error|permission_error)", AuthenticationError),
-    _kind("rate_limit_error", RateLimitError),
-    _kind("overloaded_error", OverloadedError),
-    _kind("request_too_large", InvalidRequestError),
-    row("404", r"^\S* not_found_error file not found", InvalidRequestError),
-    _kind("not_found_error", InvalidModelError),
-    _kind("(api_error|timeout_error)", UnavailableError),
+    _kind("(authentication_error|permission_error)", e.AuthenticationError),
+    _kind("rate_limit_error", e.RateLimitError),
+    _kind("overloaded_error", e.OverloadedError),
+    _kind("request_too_large", e.InvalidRequestError),
+    row("404", r"^\S* not_found_error file not found", e.InvalidRequestError),
+    _kind("not_found_error", e.InvalidModelError),
+    _kind("(api_error|timeout_error)", e.UnavailableError),
     # errors about an unknown or loading model, as compatible servers report them
-    row("503", r"loading (the )?model|model.{0,40}loading", ModelNotLoadedError),
+    row("503", r"loading (the )?model|model.{0,40}loading", e.ModelNotLoadedError),
     row(
         "400 404 409 500",
         r"model.{0,80}not (currently )?loaded|no models? (is )?loaded",
-        ModelNotLoadedError,
+        e.ModelNotLoadedError,
     ),
     row(
-        "400 404 422", r"model.{0,120}(not exist|not found)|invalid model name", InvalidModelError
+        "400 404 422",
+        r"model.{0,120}(not exist|not found)|invalid model name",
+        e.InvalidModelError,
     ),
     # Content blocks that are unknown or that the model does not accept. llama.cpp reports them
     # with a 500.
     row(
         "400",
         r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)",
-        UnsupportedContentError,
+        e.UnsupportedContentError,
     ),
     row(
         "400 415 422 500 501",
         r"(image|document|pdf|audio|vision).{0,60}(not support|unsupported|not allowed)",
-        UnsupportedContentError,
+        e.UnsupportedContentError,
     ),
     row(
         "400 415 422 500 501",
         r"(not support|unsupported).{0,60}(image|document|pdf|audio|vision|multimodal"
         r"|content block)",
-        UnsupportedContentError,
+        e.UnsupportedContentError,
     ),
     # tools, or the schema of a tool, that the model does not support
-    row("400", r"not support.{0,40}tool|tools\.\d+\..{0,40}input_schema", UnsupportedFeatureError),
+    row(
+        "400", r"not support.{0,40}tool|tools\.\d+\..{0,40}input_schema", e.UnsupportedFeatureError
+    ),
     # Overload, including errors that a proxy forwards inside its own error.
-    row("429 500 503", r"overloaded|at capacity", OverloadedError),
+    row("429 500 503", r"overloaded|at capacity", e.OverloadedError),
 )

@@ -7,16 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...errors import (
-    ContextOverflowError,
-    InvalidModelError,
-    ModelNotLoadedError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+from ... import errors as e
 from ...events import read_json
 from ..errors import Failure, Row, build_inband_error, read_failure, row
 
@@ -32,26 +23,26 @@ _STATUSES = {
 }
 
 ROWS: tuple[Row, ...] = (
-    row("", r"^ServiceQuotaExceededException |tokens per day", QuotaExceededError),
-    row("", r"^ModelNotReadyException ", ModelNotLoadedError),
+    row("", r"^ServiceQuotaExceededException |tokens per day", e.QuotaExceededError),
+    row("", r"^ModelNotReadyException ", e.ModelNotLoadedError),
     row(
         "400 413",
         r"(input|prompt) is too long|input tokens exceed|context (window|length)",
-        ContextOverflowError,
+        e.ContextOverflowError,
     ),
     row(
         "400",
         r"model identifier is invalid|on-demand throughput|model.{0,80}not found",
-        InvalidModelError,
+        e.InvalidModelError,
     ),
-    row("404", r"model|^ResourceNotFoundException ", InvalidModelError),
+    row("404", r"model|^ResourceNotFoundException ", e.InvalidModelError),
     row(
         "400",
         r"support.{0,40}(content block|s3Uri)|(image|document|video).{0,60}support",
-        UnsupportedContentError,
+        e.UnsupportedContentError,
     ),
-    row("400", r"n.t support|toolSpec\.inputSchema", UnsupportedFeatureError),
-    row("429 500 503", r"overloaded|capacity|unable to process", OverloadedError),
+    row("400", r"n.t support|toolSpec\.inputSchema", e.UnsupportedFeatureError),
+    row("429 500 503", r"overloaded|capacity|unable to process", e.OverloadedError),
 )
 
 
@@ -86,7 +77,7 @@ def _read_record(body: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def inband_error(name: str, record: Any) -> ProviderError:
+def inband_error(name: str, record: Any) -> e.ProviderError:
     """Return the error for an exception in a stream; the exception's name decides the status."""
     failure = replace(read_failure(record), code=name[:1].upper() + name[1:])
     return build_inband_error("", _STATUSES.get(name.lower(), 500), failure, ROWS)

@@ -7,12 +7,7 @@ from collections.abc import Generator
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlsplit
 
-from ...errors import (
-    InvalidModelError,
-    InvalidRequestError,
-    InvalidResponseError,
-    cut,
-)
+from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, cut
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Refusal, StructuredPath

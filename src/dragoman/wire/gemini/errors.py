@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    ModelNotLoadedError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    UnavailableError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+from ... import errors as e
 from ...events import read_json
 from ..errors import Failure, Row, build_inband_error, read_failure, read_retry_after, row
 
@@ -73,7 +61,7 @@ def _quotas(details: Iterable[dict[str, Any]]) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-def inband_error(error: Any) -> ProviderError:
+def inband_error(error: Any) -> e.ProviderError:
     """Return the error in a reply with status 200, classified by its code or status name.
 
     An error without a known code or status name becomes a server error.
@@ -97,31 +85,35 @@ _STATUSES = (
 
 
 ROWS: tuple[Row, ...] = (
-    row("", r"token count.{0,60}exceeds the maximum number of tokens", ContextOverflowError),
+    row("", r"token count.{0,60}exceeds the maximum number of tokens", e.ContextOverflowError),
     # The server answers 400 to an invalid API key. Only the message, or the reason in ``details``,
     # shows that the key is the problem.
-    row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", AuthenticationError),
+    row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", e.AuthenticationError),
     # The message of every 429 mentions quota and billing, even if the limit resets in seconds. The
     # name of the quota shows its period.
-    row("429", r"PerDay|per[_ ]day\b", QuotaExceededError),
+    row("429", r"PerDay|per[_ ]day\b", e.QuotaExceededError),
     # A quota of 0 means that the plan does not include the model, so a retry cannot succeed.
-    row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", QuotaExceededError),
+    row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", e.QuotaExceededError),
     row(
-        "429 503", r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity", OverloadedError
+        "429 503",
+        r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity",
+        e.OverloadedError,
     ),
     # The server cancelled the request. A caller that cancels does not read the reply.
-    row("499", r"", UnavailableError),
-    row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", ModelNotLoadedError),
+    row("499", r"", e.UnavailableError),
+    row("503", r"model.{0,40}\bloading|\bloading.{0,20}model", e.ModelNotLoadedError),
     # Unknown models and other missing resources. An HTML page means that the base URL is wrong.
-    row("400", r"unexpected model name format", InvalidModelError),
-    row("404", r"cached?[ _]?content|requested URL", InvalidRequestError),
-    row("404", r"", InvalidModelError),
+    row("400", r"unexpected model name format", e.InvalidModelError),
+    row("404", r"cached?[ _]?content|requested URL", e.InvalidRequestError),
+    row("404", r"", e.InvalidModelError),
     # The schema of a tool has a part that Gemini does not support; another model may support it.
-    row("400", r"tools\[\d+\].function_?declarations", UnsupportedFeatureError),
+    row("400", r"tools\[\d+\].function_?declarations", e.UnsupportedFeatureError),
     # Content that the model does not accept, or that the server cannot fetch from its URL.
-    row("400", r"cannot fetch content from the provided URL", UnsupportedContentError),
-    row("400", r"input modality is not (enabled|supported)", UnsupportedContentError),
-    row("400", r"unsupported mime ?type|mime ?type.{0,80}not supported", UnsupportedContentError),
-    row("400", r"unable to process input (image|video|audio)", UnsupportedContentError),
-    row("400 403", r"\b(inline_?data|file_?data)\b|access the File", UnsupportedContentError),
+    row("400", r"cannot fetch content from the provided URL", e.UnsupportedContentError),
+    row("400", r"input modality is not (enabled|supported)", e.UnsupportedContentError),
+    row(
+        "400", r"unsupported mime ?type|mime ?type.{0,80}not supported", e.UnsupportedContentError
+    ),
+    row("400", r"unable to process input (image|video|audio)", e.UnsupportedContentError),
+    row("400 403", r"\b(inline_?data|file_?data)\b|access the File", e.UnsupportedContentError),
 )

@@ -6,13 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from ...errors import MalformedToolCallError, ProviderError
-from ...events import (
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolUseEnd,
-)
+from ...events import MessageComplete, MessageStart, TextDelta, ThinkingDelta, ToolUseEnd
 from ...messages import Audio, Image, Text, Thinking, ToolCall
 from ..fields import read_body
 from ..losses import FieldTable

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import re
 
-from ...errors import (
-    AuthenticationError,
-    BillingError,
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    ModelNotLoadedError,
-    OverloadedError,
-    ProviderError,
-    QuotaExceededError,
-    RateLimitError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
+from ... import errors as e
 from ..errors import Failure, Row, build_inband_error, row
 
 
-def inband_error(failure: Failure) -> ProviderError:
+def inband_error(failure: Failure) -> e.ProviderError:
     """Return the error in a reply with status 200, classified by the status, code or type in it.
 
     An error without a known status, code or type becomes a server error.
@@ -45,113 +32,125 @@ _INBAND = (
 
 ROWS: tuple[Row, ...] = (
     # Errors about an exceeded context window. The texts differ between servers.
-    row("", r"context_length_exceeded|exceed_context_size", ContextOverflowError),
-    row("", r"max_prompt_tokens_exceeded|maximum context length", ContextOverflowError),
+    row("", r"context_length_exceeded|exceed_context_size", e.ContextOverflowError),
+    row("", r"max_prompt_tokens_exceeded|maximum context length", e.ContextOverflowError),
     row(
-        "400 413 422 500", r"prompt (is )?too long|too many (input )?tokens", ContextOverflowError
+        "400 413 422 500",
+        r"prompt (is )?too long|too many (input )?tokens",
+        e.ContextOverflowError,
     ),
     row(
         "400 413 422 500",
         r"context (window|length|size)|reduce the length of the messages",
-        ContextOverflowError,
+        e.ContextOverflowError,
     ),
-    row("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)", ContextOverflowError),
+    row("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)", e.ContextOverflowError),
     row(
         "400 413 422 500",
         r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens",
-        ContextOverflowError,
+        e.ContextOverflowError,
     ),
     # errors about missing credit
-    row("", r"\bbilling_error\b|payment[_ ]required", BillingError),
-    row("", r"insufficient_(quota|balance)|exceeded your current quota", QuotaExceededError),
-    row("", r"billing_(hard_limit|not_active)", QuotaExceededError),
-    row("400 403 429", r"insufficient (credits|balance|funds)|out of credits", QuotaExceededError),
-    row("400 403 429", r"(credit|quota).{0,30}exhausted", QuotaExceededError),
+    row("", r"\bbilling_error\b|payment[_ ]required", e.BillingError),
+    row("", r"insufficient_(quota|balance)|exceeded your current quota", e.QuotaExceededError),
+    row("", r"billing_(hard_limit|not_active)", e.QuotaExceededError),
+    row(
+        "400 403 429", r"insufficient (credits|balance|funds)|out of credits", e.QuotaExceededError
+    ),
+    row("400 403 429", r"(credit|quota).{0,30}exhausted", e.QuotaExceededError),
     # xAI and Google's compatible endpoint report invalid credentials with a 400.
     row(
         "400",
         r"(incorrect|invalid)[_ ]api[_ ]?key|api[_ ]?key.{0,20}not valid",
-        AuthenticationError,
+        e.AuthenticationError,
     ),
     # errors about a model that is unknown or not loaded
-    row("503", r"loading (the )?model|model.{0,40}loading|model_not_loaded", ModelNotLoadedError),
+    row(
+        "503", r"loading (the )?model|model.{0,40}loading|model_not_loaded", e.ModelNotLoadedError
+    ),
     row(
         "400 404 409 500",
         r"model.{0,80}not (currently )?loaded|model_not_loaded",
-        ModelNotLoadedError,
+        e.ModelNotLoadedError,
     ),
-    row("400 404 409 500", r"no models? (is )?loaded", ModelNotLoadedError),
-    row("400 404 422", r"model_not_found|invalid[_ ]model|DeploymentNotFound", InvalidModelError),
+    row("400 404 409 500", r"no models? (is )?loaded", e.ModelNotLoadedError),
+    row(
+        "400 404 422", r"model_not_found|invalid[_ ]model|DeploymentNotFound", e.InvalidModelError
+    ),
     row(
         "400 404 422",
         r"(model|deployment).{0,120}(not exist|not found|not available)",
-        InvalidModelError,
+        e.InvalidModelError,
     ),
     row(
         "400 404 422",
         r"(unknown|no such|unsupported) model\b|not a valid model",
-        InvalidModelError,
+        e.InvalidModelError,
     ),
     row(
         "400 404",
         r"the model .{0,80}(decommissioned|deprecated)|not a chat model",
-        InvalidModelError,
+        e.InvalidModelError,
     ),
-    row("400 404", r"period for this model has ended", InvalidModelError),
-    row("400", r"supported API model names", InvalidModelError),
-    row("400 404", r"cached snapshot folder|server is pinned to", InvalidModelError),
+    row("400 404", r"period for this model has ended", e.InvalidModelError),
+    row("400", r"supported API model names", e.InvalidModelError),
+    row("400 404", r"cached snapshot folder|server is pinned to", e.InvalidModelError),
     # OpenRouter finds no endpoint that supports the request, or no endpoint that has the model.
     row(
-        "404", r"no endpoints found that support (image|audio|video|file)", UnsupportedContentError
+        "404",
+        r"no endpoints found that support (image|audio|video|file)",
+        e.UnsupportedContentError,
     ),
-    row("404", r"no endpoints found that support", UnsupportedFeatureError),
-    row("404", r"no endpoints found", InvalidModelError),
+    row("404", r"no endpoints found that support", e.UnsupportedFeatureError),
+    row("404", r"no endpoints found", e.InvalidModelError),
     # Content that the model does not accept. llama.cpp reports it with a 500.
     row(
         "400 404 415 422 500 501",
         r"(image|audio|video|vision|multimodal).{0,60}(not support|unsupported|not allowed"
         r"|not enabled)",
-        UnsupportedContentError,
+        e.UnsupportedContentError,
     ),
-    row("400", r"not a multimodal model", UnsupportedContentError),
+    row("400", r"not a multimodal model", e.UnsupportedContentError),
     row(
         "400 404 415 422 500 501",
         r"(not support|unsupported"
         r"|not accept).{0,60}(image|vision|audio|video|multimodal|media|mime type)",
-        UnsupportedContentError,
+        e.UnsupportedContentError,
     ),
     row(
         "400 415 422",
         r"(invalid|unknown|unsupported).{0,30}content (type|part|block)",
-        UnsupportedContentError,
+        e.UnsupportedContentError,
     ),
     row(
         "400 404 415 422 500",
         r"content part type|mmproj|image_url.{0,40}only",
-        UnsupportedContentError,
+        e.UnsupportedContentError,
     ),
     # Groq, DeepSeek and mlx-lm reject content blocks where they accept only text. llama-cpp-python
     # fails with a Python error instead.
-    row("400", r"content must be a string", UnsupportedContentError),
-    row("400", r"unknown variant .(\w+_url|input_audio|file)", UnsupportedContentError),
-    row("404", r"only 'text' content", UnsupportedContentError),
-    row("500", r"can only concatenate str", UnsupportedContentError),
+    row("400", r"content must be a string", e.UnsupportedContentError),
+    row("400", r"unknown variant .(\w+_url|input_audio|file)", e.UnsupportedContentError),
+    row("404", r"only 'text' content", e.UnsupportedContentError),
+    row("500", r"can only concatenate str", e.UnsupportedContentError),
     # settings and tools that the model does not support
-    row("400 422", r"unsupported_(parameter|value)", UnsupportedFeatureError),
+    row("400 422", r"unsupported_(parameter|value)", e.UnsupportedFeatureError),
     row(
         "400 404 422",
         r"not support(ed with this model|.{0,80}(parameter|response format|tool|logprobs))",
-        UnsupportedFeatureError,
+        e.UnsupportedFeatureError,
     ),
-    row("400", r"model features .{0,40}not support", UnsupportedFeatureError),
-    row("400 500", r"requires --(jinja|enable-auto-tool-choice)", UnsupportedFeatureError),
+    row("400", r"model features .{0,40}not support", e.UnsupportedFeatureError),
+    row("400 500", r"requires --(jinja|enable-auto-tool-choice)", e.UnsupportedFeatureError),
     # OpenAI, DeepSeek and Moonshot accept different parts of JSON Schema; another model may accept
     # the same tool.
-    row("400", r"invalid schema for function|parameters is not a valid", UnsupportedFeatureError),
+    row(
+        "400", r"invalid schema for function|parameters is not a valid", e.UnsupportedFeatureError
+    ),
     # llama-cpp-python reports an invalid request with a 500. A retry would not help, so the error
     # is classified as an invalid request.
-    row("500", r"\d validation errors?:", InvalidRequestError),
+    row("500", r"\d validation errors?:", e.InvalidRequestError),
     # Overload, including errors that a router forwards inside its own error.
-    row("429 500 503", r"overloaded|at capacity|server_busy|no capacity", OverloadedError),
-    row("400 500 503", r"\bthrottl|rate[_ ]?limit", RateLimitError),
+    row("429 500 503", r"overloaded|at capacity|server_busy|no capacity", e.OverloadedError),
+    row("400 500 503", r"\bthrottl|rate[_ ]?limit", e.RateLimitError),
 )
