@@ -45,6 +45,8 @@ class Rule(Struct, frozen=True):
 CACHE = Rule("hint", "each endpoint sets its own marks for the prompt cache")
 HELD_CACHE = Rule(CACHE.effect, CACHE.what, held=True)
 """The rule of a mark for the prompt cache that ``Request`` represents."""
+READ = Rule("read")
+HINT = Rule("hint", "it does not change what the answer means")
 UNKNOWN = Rule("hint", "the model's wire has no such field")
 NOTHING: tuple[Any, ...] = (None, [], {}, "")
 

@@ -13,6 +13,7 @@ from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
+from ..settings import write_settings
 from .breakpoints import mark_of, place_breakpoints
 from .conversation import TurnWriter
 from .quirks import Quirks
@@ -25,6 +26,7 @@ _SERVER_TOOLS = {
     "url_context": {"type": "web_fetch_20250910", "name": "web_fetch"},
     "computer_use": {"type": "computer_20250124", "name": "computer"},
 }
+SETTINGS = {name: name for name in ("max_tokens", "temperature", "top_p", "stop_sequences")}
 EFFORTS = ("low", "medium", "high", "xhigh")
 
 
@@ -99,21 +101,14 @@ def _write_structure(
 
 def _write_config(body: dict[str, Any], config: m.RuntimeConfig, limit: int | None) -> None:
     """Write the caller's settings; ``limit`` is the model's output limit, if known."""
-    for name in ("seed", "frequency_penalty", "presence_penalty"):
-        if getattr(config, name) is not None:
-            raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
-    if "max_tokens" not in config.extras or config.max_tokens is not None:
-        tokens = limit if config.max_tokens is None else config.max_tokens
-        if tokens is None:
+    settings = write_settings(config, SETTINGS)
+    if "max_tokens" not in settings and "max_tokens" not in config.extras:
+        if limit is None:
             raise InvalidRequestError(
                 "config.max_tokens: this wire requires it, and the model's limit is not known"
             )
-        body["max_tokens"] = tokens
-    for name in ("temperature", "top_p"):
-        if (value := getattr(config, name)) is not None:
-            body[name] = value
-    if config.stop_sequences is not None:
-        body["stop_sequences"] = list(config.stop_sequences)
+        settings = {"max_tokens": limit, **settings}
+    body |= settings
 
 
 def _write_reasoning(

@@ -12,34 +12,21 @@ from typing import Any, ClassVar
 
 from ... import messages as m
 from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
-from ..fields import open_body, read_body, read_stops
-from ..losses import CACHE, HELD_CACHE, FieldTable, Losses, OfferedTool, Record, Rule
+from ..fields import open_body, read_body
+from ..losses import CACHE, HELD_CACHE, HINT, READ, FieldTable, Losses, OfferedTool, Record, Rule
 from ..seal import read_opaque, unseal
 from ..server import Asked, gather
+from ..settings import read_settings
+from .request import SETTINGS
 
 _ISSUER = m.Issuer("anthropic")
 _CHOICES: dict[str, m.ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
-_HINT = Rule("hint", "it does not change what the answer means")
 TABLE = FieldTable(
     {
         **dict.fromkeys(
-            [
-                "model",
-                "messages",
-                "system",
-                "max_tokens",
-                "stream",
-                "temperature",
-                "top_p",
-                "stop_sequences",
-                "tools",
-                "tool_choice",
-                "thinking",
-                "output_config",
-                "metadata",
-            ],
-            Rule("read"),
+            ("model", "messages", "system", "stream", "tools", "tool_choice", "thinking"), READ
         ),
+        **dict.fromkeys(("output_config", "metadata", *SETTINGS.values()), READ),
         "top_k": Rule("mapped", concept="top_k"),
         "service_tier": Rule(
             "hint", "which capacity serves a request is the endpoint's setting", default=("auto",)
@@ -48,11 +35,11 @@ TABLE = FieldTable(
         "context_management": Rule(
             "hint", "nothing is removed from the conversation", default=({"edits": []},)
         ),
-        "inference_geo": _HINT,
+        "inference_geo": HINT,
         "speed": Rule(
             "hint", "how fast a model answers is the endpoint's setting", default=("standard",)
         ),
-        "diagnostics": _HINT,
+        "diagnostics": HINT,
         "fallbacks": Rule("hint", "which model answers is decided here"),
         "container": Rule(
             "refused", "run code with a tool of your own, or ask a model of the same wire"
@@ -84,7 +71,7 @@ class _Record(Record):
         "citations": Rule(
             "hint", "the answer comes without citations", default=({"enabled": False},)
         ),
-        "context": _HINT,
+        "context": HINT,
     }
 
     def mark(self) -> bool:
@@ -123,8 +110,7 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
     if "thread" in fields:
         raise _thread_error()
     model = fields.need_text("model")
-    limit = fields.whole("max_tokens")
-    if limit is None and not counting:
+    if fields.whole("max_tokens") is None and not counting:
         fields.refuse("max_tokens", "is required")
     stream = fields.flag("stream") or False
     system, talk = _read_system(fields), _read_turns(fields.inners("messages", required=True))
@@ -134,13 +120,7 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
     tools, choice = _read_tools(fields), _read_choice(fields)
     schema = _read_output(fields)
     _read_metadata(fields)
-    config = m.RuntimeConfig(
-        fields.number("temperature"),
-        limit,
-        fields.number("top_p"),
-        stop_sequences=read_stops(fields, "stop_sequences"),
-        cache=_read_cache(fields),
-    )
+    config = m.RuntimeConfig(**read_settings(fields, SETTINGS), cache=_read_cache(fields))
     request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
     return gather(request, fields.losses)
 

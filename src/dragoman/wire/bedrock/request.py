@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ... import messages as m
-from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
+from ...errors import UnsupportedContentError, quote
 from ...validate.data_url import read_data_url
 from ..anthropic.breakpoints import mark_of, place_breakpoints
 from ..anthropic.conversation import TurnWriter
@@ -24,10 +24,16 @@ from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
+from ..settings import write_settings
 from .quirks import Quirks
 
 _Path = Literal["tool", "prompt"]
-_SETTINGS = {"max_tokens": "maxTokens", "temperature": "temperature", "top_p": "topP"}
+SETTINGS = {
+    "max_tokens": "maxTokens",
+    "temperature": "temperature",
+    "top_p": "topP",
+    "stop_sequences": "stopSequences",
+}
 IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 DOCUMENTS = {
     "application/pdf": "pdf",
@@ -88,7 +94,7 @@ def write_request(
 ) -> dict[str, Any]:
     """Return the body of a request; messages come last."""
     body: dict[str, Any] = {}
-    if settings := _write_config(request.config):
+    if settings := write_settings(request.config, SETTINGS):
         body["inferenceConfig"] = settings
     body |= (
         reasoning_fields(request.config, quirks.reasoning, home, notes, request.config.max_tokens)
@@ -129,20 +135,6 @@ def _draw(
     theirs = write_server_tools(request.server_tools, SERVER_TOOLS, lambda name: {"name": name})
     tools += [{"systemTool": tool} for tool in theirs]
     return {"tools": tools, "system": system, "messages": writer.write()}
-
-
-def _write_config(config: m.RuntimeConfig) -> dict[str, Any]:
-    for name in ("seed", "frequency_penalty", "presence_penalty"):
-        if getattr(config, name) is not None:
-            raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
-    fields = {
-        theirs: value
-        for ours, theirs in _SETTINGS.items()
-        if (value := getattr(config, ours)) is not None
-    }
-    if config.stop_sequences is not None:
-        fields["stopSequences"] = list(config.stop_sequences)
-    return fields
 
 
 # --- writing tools -----------------------------------------------------------------------------

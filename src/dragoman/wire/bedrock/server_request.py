@@ -14,11 +14,12 @@ from urllib.parse import unquote
 
 from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedContentError, quote
-from ..fields import open_body, read_body, read_stops
+from ..fields import open_body, read_body
 from ..losses import CACHE, HELD_CACHE, FieldTable, Record, Rule
 from ..seal import unseal
 from ..server import Asked, encode_json, gather
-from .request import AUDIO, DOCUMENTS, IMAGES, SERVER_TOOLS
+from ..settings import read_settings
+from .request import AUDIO, DOCUMENTS, IMAGES, SERVER_TOOLS, SETTINGS
 
 _ISSUER = m.Issuer("bedrock")
 TABLE = FieldTable(
@@ -26,12 +27,7 @@ TABLE = FieldTable(
         ("modelId", "messages", "system", "toolConfig", "inferenceConfig"), Rule("read")
     ),
     ("messages", "system"),
-    {
-        "max_tokens": "inferenceConfig.maxTokens",
-        "temperature": "inferenceConfig.temperature",
-        "top_p": "inferenceConfig.topP",
-        "stop_sequences": "inferenceConfig.stopSequences",
-    },
+    {ours: f"inferenceConfig.{theirs}" for ours, theirs in SETTINGS.items()},
 )
 
 
@@ -54,10 +50,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     inner = fields.inner("inferenceConfig") or fields.enter("inferenceConfig", {})
     ttl = fields.losses.ttl
     config = m.RuntimeConfig(
-        inner.number("temperature"),
-        inner.whole("maxTokens"),
-        inner.number("topP"),
-        stop_sequences=read_stops(inner, "stopSequences"),
+        **read_settings(inner, SETTINGS),
         cache=m.PromptCache(auto=False, ttl=ttl) if ttl else None,
     )
     inner.done()

@@ -24,17 +24,19 @@ from ..media import refuse_audio
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
+from ..settings import write_settings
 from ..strict import note_strict
 from ..urls import media_url
 from .quirks import Quirks
 
-_FIELDS = {
+SETTINGS = {
     "temperature": "temperature",
     "max_tokens": "max_tokens",
     "top_p": "p",
     "seed": "seed",
     "frequency_penalty": "frequency_penalty",
     "presence_penalty": "presence_penalty",
+    "stop_sequences": "stop_sequences",
 }
 
 
@@ -58,7 +60,7 @@ def write_request(
     """
     writer = _Writer(request, home, quirks, notes)
     body: dict[str, Any] = {"model": home.model, "stream": request.stream}
-    body |= _write_config(request.config)
+    body |= write_settings(request.config, SETTINGS)
     body |= reasoning_fields(request.config, quirks.reasoning, home, notes) or {}
     note_unplaced(read_cache(request), (), notes)
     note_raw_only(request.config.extras, notes, choices="n", logprobs="logprobs")
@@ -78,17 +80,6 @@ def write_request(
     merge_extras(body, request.config.extras, lists=frozenset({"stop_sequences"}))
     body["messages"] = messages
     return body
-
-
-def _write_config(config: m.RuntimeConfig) -> dict[str, Any]:
-    fields = {
-        theirs: value
-        for ours, theirs in _FIELDS.items()
-        if (value := getattr(config, ours)) is not None
-    }
-    if config.stop_sequences is not None:
-        fields["stop_sequences"] = list(config.stop_sequences)
-    return fields
 
 
 def _write_tools(body: dict[str, Any], request: m.Request, notes: Notes) -> None:

@@ -7,32 +7,19 @@ from typing import Any
 from ... import messages as m
 from ...events import read_object
 from ...validate import parse_tools
-from ..fields import open_body, read_body, read_media_url, read_stops
-from ..losses import FieldTable, Record, Rule
+from ..fields import open_body, read_body, read_media_url
+from ..losses import READ, FieldTable, Record, Rule
 from ..server import Asked, encode_json, gather
-from .request import PLAN
+from ..settings import read_settings
+from .request import PLAN, SETTINGS
 
 TABLE = FieldTable(
     {
         **dict.fromkeys(
-            [
-                "model",
-                "messages",
-                "stream",
-                "tools",
-                "tool_choice",
-                "response_format",
-                "temperature",
-                "max_tokens",
-                "p",
-                "seed",
-                "frequency_penalty",
-                "presence_penalty",
-                "stop_sequences",
-                "thinking",
-            ],
-            Rule("read"),
+            ("model", "messages", "stream", "tools", "tool_choice", "response_format", "thinking"),
+            READ,
         ),
+        **dict.fromkeys(SETTINGS.values(), READ),
         "strict_tools": Rule(
             "hint", "which tools are strict is a setting of each tool here", always=True
         ),
@@ -50,16 +37,7 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     tools = parse_tools(fields.inners("tools"))
     choice = _read_choice(fields)
     schema = _read_format(fields)
-    config = m.RuntimeConfig(
-        fields.number("temperature"),
-        fields.whole("max_tokens"),
-        fields.number("p"),
-        fields.whole("seed"),
-        fields.number("frequency_penalty"),
-        fields.number("presence_penalty"),
-        read_stops(fields, "stop_sequences"),
-        _read_thinking(fields),
-    )
+    config = m.RuntimeConfig(**read_settings(fields, SETTINGS), reasoning=_read_thinking(fields))
     request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
     return gather(request, fields.losses)
 

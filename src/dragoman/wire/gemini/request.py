@@ -21,7 +21,7 @@ from .contents import ContentWriter
 from .quirks import Quirks
 from .schema import project_schema
 
-_NAMES = {
+NAMES = {
     "temperature": "temperature",
     "top_p": "topP",
     "max_tokens": "maxOutputTokens",
@@ -32,7 +32,7 @@ _NAMES = {
 }
 SETTINGS = frozenset(
     {
-        *_NAMES.values(), "topK", "candidateCount", "responseMimeType", "responseSchema",
+        *NAMES.values(), "topK", "candidateCount", "responseMimeType", "responseSchema",
         "responseJsonSchema",
         "responseModalities", "speechConfig", "thinkingConfig", "mediaResolution", "imageConfig",
         "logprobs",
@@ -160,7 +160,7 @@ def _write_config(
     """Return ``generationConfig``: the caller's settings, the response schema, and extras."""
     written: dict[str, Any] = {
         theirs: list(value) if isinstance(value, tuple) else value
-        for ours, theirs in _NAMES.items()
+        for ours, theirs in NAMES.items()
         if (value := getattr(config, ours)) is not None
     }
     written |= _write_reasoning(config, home, quirks, notes)

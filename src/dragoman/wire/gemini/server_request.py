@@ -12,15 +12,16 @@ from typing import Any, ClassVar, Self
 
 from ... import messages as m
 from ...errors import InvalidRequestError
-from ..fields import open_body, read_body, read_stops
+from ..fields import open_body, read_body
 from ..json import json_text
-from ..losses import NOTHING, FieldTable, OfferedTool, Record, Rule, is_among, merge
+from ..losses import HINT, NOTHING, READ, FieldTable, OfferedTool, Record, Rule, is_among, merge
 from ..schema import schema_directive
 from ..seal import unseal
 from ..server import Asked, gather
+from ..settings import read_settings
 from .names import to_camel, to_standard_base64
 from .reply import read_medium
-from .request import SETTINGS
+from .request import NAMES, SETTINGS
 
 _ISSUER = m.Issuer("gemini")
 # The verb in the path decides whether the reply is streamed.
@@ -28,17 +29,15 @@ _VERBS = {"generateContent": False, "streamGenerateContent": True, "countTokens"
 _MODES: dict[str, m.ToolChoice] = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
 # Other wires have no mode for validated calls and need none: calls are always validated.
 _USUAL_MODES = ("VALIDATED", "MODE_UNSPECIFIED")
-_READ = Rule("read")
-_HINT = Rule("hint", "it does not change what the answer means")
 _CONFIG = "generationConfig"
 TABLE = FieldTable(
     {
         **dict.fromkeys(
-            ("contents", "systemInstruction", "generationConfig", "tools", "toolConfig"), _READ
+            ("contents", "systemInstruction", "generationConfig", "tools", "toolConfig"), READ
         ),
         "safetySettings": Rule("hint", "the model's wire has no filters to set"),
-        "labels": _HINT,
-        "serviceTier": _HINT,
+        "labels": HINT,
+        "serviceTier": HINT,
         "store": Rule("hint", "nothing is kept here between calls", default=(False,)),
         "model": Rule("hint", "the model is named by the path", always=True),
         "cachedContent": Rule(
@@ -59,20 +58,7 @@ TABLE = FieldTable(
     },
     {
         _CONFIG: {
-            **dict.fromkeys(
-                [
-                    "temperature",
-                    "topP",
-                    "maxOutputTokens",
-                    "stopSequences",
-                    "seed",
-                    "frequencyPenalty",
-                    "presencePenalty",
-                    "responseJsonSchema",
-                    "responseMimeType",
-                ],
-                _READ,
-            ),
+            **dict.fromkeys((*NAMES.values(), "responseJsonSchema", "responseMimeType"), READ),
             "topK": Rule("mapped", concept="top_k"),
             "candidateCount": Rule(
                 "hint", "one candidate is returned for each call", default=(1,), always=True
@@ -95,9 +81,9 @@ TABLE = FieldTable(
                 "the model decides how closely it looks",
                 default=("MEDIA_RESOLUTION_UNSPECIFIED",),
             ),
-            "audioTimestamp": _HINT,
-            "enableAffectiveDialog": _HINT,
-            "enableEnhancedCivicAnswers": _HINT,
+            "audioTimestamp": HINT,
+            "enableAffectiveDialog": HINT,
+            "enableEnhancedCivicAnswers": HINT,
             "routingConfig": Rule("hint", "which model answers is decided here"),
             "modelSelectionConfig": Rule("hint", "which model answers is decided here"),
         }
@@ -118,7 +104,7 @@ _IN_WORDS = Rule("mapped", "it is asked for in words")
 class _Record(Record):
     """Read an object; where the wire has a list, a client may send its only element."""
 
-    rules: ClassVar = {"displayName": _HINT}
+    rules: ClassVar = {"displayName": HINT}
 
     def inners(self, name: str, *, required: bool = False) -> Sequence[Self]:
         if isinstance(self.data.get(name), dict):
@@ -171,13 +157,7 @@ def _read_config(fields: _Record) -> tuple[m.RuntimeConfig, dict[str, Any] | Non
     _read_thinking(inner)
     handle = fields.data.get("cachedContent")
     config = m.RuntimeConfig(
-        inner.number("temperature"),
-        inner.whole("maxOutputTokens"),
-        inner.number("topP"),
-        inner.whole("seed"),
-        inner.number("frequencyPenalty"),
-        inner.number("presencePenalty"),
-        read_stops(inner, "stopSequences"),
+        **read_settings(inner, NAMES),
         cache=m.PromptCache(auto=False, handle=handle) if isinstance(handle, str) else None,
     )
     return config, _read_format(inner)

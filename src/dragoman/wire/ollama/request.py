@@ -14,16 +14,18 @@ from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
+from ..settings import write_settings
 from ..strict import note_strict
 from .quirks import Quirks
 
-_OPTIONS = {
+SETTINGS = {
     "temperature": "temperature",
     "max_tokens": "num_predict",
     "top_p": "top_p",
     "seed": "seed",
     "frequency_penalty": "frequency_penalty",
     "presence_penalty": "presence_penalty",
+    "stop_sequences": "stop",
 }
 
 
@@ -49,7 +51,9 @@ def write_request(
         notes.drop("tool_choice", "tool_choice_dropped", "this wire cannot force a call")
     if path == "native":
         body["format"] = ordered_json(request.response_schema)
-    options = _write_options(request.config, quirks)
+    options = write_settings(request.config, SETTINGS)
+    if quirks.num_ctx is not None:
+        options["num_ctx"] = quirks.num_ctx
     merge_extras(options, request.config.extras, lists=frozenset({"stop"}), coerce=True)
     if options:
         body["options"] = options
@@ -68,19 +72,6 @@ def _write_tool(tool: m.Tool, path: str, notes: Notes) -> dict[str, Any]:
         "parameters": ordered_json(tool.parameters),
     }
     return {"type": "function", "function": function}
-
-
-def _write_options(config: m.RuntimeConfig, quirks: Quirks) -> dict[str, Any]:
-    options = {
-        theirs: value
-        for ours, theirs in _OPTIONS.items()
-        if (value := getattr(config, ours)) is not None
-    }
-    if config.stop_sequences is not None:
-        options["stop"] = list(config.stop_sequences)
-    if quirks.num_ctx is not None:
-        options["num_ctx"] = quirks.num_ctx
-    return options
 
 
 class _Writer(FieldWriter):

@@ -14,17 +14,18 @@ from typing import Any
 from ... import messages as m
 from ...errors import InvalidRequestError
 from ...validate import parse_tools
-from ..fields import open_body, read_body, read_stops
-from ..losses import FieldTable, Record, Rule
+from ..fields import open_body, read_body
+from ..losses import READ, FieldTable, Record, Rule
 from ..server import Asked, gather
+from ..settings import read_settings
+from .request import SETTINGS
 
-_READ = Rule("read")
 _LOGPROBS = "ask a model of the same wire, or leave it out"
 _TOO_LONG = Rule("hint", "a conversation that is too long is refused", default=(True,))
 TABLE = FieldTable(
     {
         **dict.fromkeys(
-            ("model", "messages", "stream", "tools", "format", "options", "think"), _READ
+            ("model", "messages", "stream", "tools", "format", "options", "think"), READ
         ),
         "keep_alive": Rule(
             "hint", "how long a model stays in memory is the endpoint's setting", always=True
@@ -58,18 +59,7 @@ TABLE = FieldTable(
     },
     {
         "options": {
-            **dict.fromkeys(
-                (
-                    "temperature",
-                    "num_predict",
-                    "top_p",
-                    "seed",
-                    "frequency_penalty",
-                    "presence_penalty",
-                    "stop",
-                ),
-                _READ,
-            ),
+            **dict.fromkeys(SETTINGS.values(), READ),
             "top_k": Rule("mapped", concept="top_k"),
             "min_p": Rule("mapped", default=(0,), concept="min_p"),
             "repeat_penalty": Rule("mapped", concept="repeat_penalty"),
@@ -94,17 +84,10 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
 def _read_config(fields: Record) -> m.RuntimeConfig:
     inner = fields.inner("options") or fields.enter("options", {})
     inner.sort(TABLE.inner["options"])
-    limit = inner.whole("num_predict")
-    return m.RuntimeConfig(
-        inner.number("temperature"),
-        None if limit in (-1, -2) else limit,  # -1 and -2 mean "no limit", which is the default
-        inner.number("top_p"),
-        inner.whole("seed"),
-        inner.number("frequency_penalty"),
-        inner.number("presence_penalty"),
-        read_stops(inner, "stop"),
-        _read_think(fields),
-    )
+    settings = read_settings(inner, SETTINGS)
+    if settings["max_tokens"] in (-1, -2):  # "no limit", which is the default
+        settings["max_tokens"] = None
+    return m.RuntimeConfig(**settings, reasoning=_read_think(fields))
 
 
 def _read_think(fields: Record) -> m.Effort | None:

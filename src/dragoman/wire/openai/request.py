@@ -20,11 +20,22 @@ from ..json import json_text, merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
+from ..settings import write_settings
 from ..strict import choose_strict, strict_form
 from ..urls import media_url
 from .marks import mark_end, mark_message, mark_part, place_marks
 from .other_parts import write_pictures
 from .quirks import Quirks
+
+SETTINGS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "seed": "seed",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "max_tokens": "max_tokens",
+    "stop_sequences": "stop",
+}
 
 
 def write_request(
@@ -123,13 +134,7 @@ def _write_config(
     """Write the caller's settings into the body, under the names of this wire."""
     if config is m.NO_CONFIG:
         return
-    for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"):
-        if (value := getattr(config, name)) is not None:
-            body[name] = value
-    if config.max_tokens is not None:
-        body[quirks.max_tokens_field] = config.max_tokens
-    if config.stop_sequences is not None:
-        body["stop"] = list(config.stop_sequences)
+    body |= write_settings(config, SETTINGS | {"max_tokens": quirks.max_tokens_field})
     fields = reasoning_fields(config, quirks.reasoning, home, notes)
     if fields is not None:
         merge_fields(body, fields)

@@ -10,11 +10,13 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...errors import UnsupportedContentError
 from ...validate import parse_messages, parse_tool_choice, parse_tools
-from ..fields import open_body, read_body, read_media_url, read_schema, read_stops
+from ..fields import open_body, read_body, read_media_url, read_schema
 from ..losses import (
     CACHE,
     HELD_CACHE,
+    HINT,
     NOTHING,
+    READ,
     FieldTable,
     Losses,
     OfferedTool,
@@ -23,35 +25,19 @@ from ..losses import (
     is_among,
 )
 from ..server import Asked, gather
+from ..settings import read_settings
+from .request import SETTINGS
 
-_READ = Rule("read")
-_HINT = Rule("hint", "it does not change what the answer means")
 _LOGPROBS = Rule("refused", "ask a model of the same wire, or leave it out", default=(False, 0))
 _SEARCH = Rule("refused", "search with a tool of your own, or ask a model of the same wire")
 _SPELLINGS = ("reasoning", "thinking", "enable_thinking", "chat_template_kwargs")
 TABLE = FieldTable(
     {
         **dict.fromkeys(
-            [
-                "model",
-                "messages",
-                "stream",
-                "stream_options",
-                "tools",
-                "tool_choice",
-                "response_format",
-                "max_tokens",
-                "max_completion_tokens",
-                "temperature",
-                "top_p",
-                "seed",
-                "frequency_penalty",
-                "presence_penalty",
-                "stop",
-                "reasoning_effort",
-            ],
-            _READ,
+            ("model", "messages", "stream", "stream_options", "tools", "tool_choice"), READ
         ),
+        **dict.fromkeys(("response_format", "max_completion_tokens", "reasoning_effort"), READ),
+        **dict.fromkeys(SETTINGS.values(), READ),
         "n": Rule("hint", "one choice is returned for each call", default=(1,), always=True),
         "parallel_tool_calls": Rule("mapped", concept="parallel_tool_calls"),
         "verbosity": Rule("mapped", default=("medium",), concept="verbosity"),
@@ -65,7 +51,7 @@ TABLE = FieldTable(
         "repetition_penalty": Rule("mapped", default=(1,), concept="repeat_penalty"),
         "repeat_penalty": Rule("mapped", default=(1,), concept="repeat_penalty"),
         "store": Rule("hint", "nothing is kept of a chat completion", default=(False,)),
-        "metadata": _HINT,
+        "metadata": HINT,
         "logit_bias": Rule("hint", "the model's wire cannot weigh single tokens"),
         "prediction": Rule("hint", "it only makes the answer faster"),
         "logprobs": _LOGPROBS,
@@ -300,16 +286,9 @@ def _read_config(fields: _Record) -> m.RuntimeConfig:
     limit, newer = fields.whole("max_tokens"), fields.whole("max_completion_tokens")
     if limit is not None and newer is not None and limit != newer:
         fields.refuse("max_tokens", "contradicts max_completion_tokens, its newer name")
-    return m.RuntimeConfig(
-        fields.number("temperature"),
-        newer if limit is None else limit,
-        fields.number("top_p"),
-        fields.whole("seed"),
-        fields.number("frequency_penalty"),
-        fields.number("presence_penalty"),
-        read_stops(fields, "stop"),
-        _read_reasoning(fields),
-    )
+    settings = read_settings(fields, SETTINGS)
+    settings["max_tokens"] = newer if limit is None else limit
+    return m.RuntimeConfig(**settings, reasoning=_read_reasoning(fields))
 
 
 def _read_reasoning(fields: _Record) -> m.Effort | None:

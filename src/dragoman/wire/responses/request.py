@@ -14,11 +14,16 @@ from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
+from ..settings import write_settings
 from ..strict import choose_strict, strict_form
 from .items import ItemWriter
 from .quirks import Quirks
 
-_NO_PLACE = ("stop_sequences", "seed", "frequency_penalty", "presence_penalty")
+SETTINGS = {
+    "max_tokens": "max_output_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+}
 _SERVER_TOOLS: dict[str, dict[str, Any]] = {
     "web_search": {"type": "web_search"},
     "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
@@ -87,15 +92,9 @@ def _write_config(
     body: dict[str, Any], config: RuntimeConfig, home: Issuer, quirks: Quirks, notes: Notes
 ) -> None:
     """Write the caller's settings into the body, under the names of this wire."""
-    for name in _NO_PLACE:
-        if getattr(config, name) not in (None, ()):
-            raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
+    settings = write_settings(config, SETTINGS)
     _write_reasoning(body, config, home, quirks, notes)
-    if config.max_tokens is not None:
-        body["max_output_tokens"] = config.max_tokens
-    for name in ("temperature", "top_p"):
-        if (value := getattr(config, name)) is not None:
-            body[name] = value
+    body |= settings
 
 
 def _write_reasoning(

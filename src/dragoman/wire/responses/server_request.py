@@ -16,15 +16,16 @@ from ...errors import UnsupportedContentError
 from ...events import read_object
 from ...validate import parse_tool_choice
 from ..fields import open_body, read_body, read_media_url, read_schema
-from ..losses import FieldTable, OfferedTool, Record, Rule
+from ..losses import HINT, READ, FieldTable, OfferedTool, Record, Rule
 from ..openai.server_request import read_allowed, wish_effort, wrap_arguments
 from ..seal import read_opaque, read_sealed
 from ..server import Asked, gather
+from ..settings import read_settings
 from .echo import write_echo
 from .output import read_picture
+from .request import SETTINGS
 
 _ISSUER = m.Issuer("responses")
-_HINT = Rule("hint", "it does not change what the answer means")
 _STATE = Rule(
     "refused",
     "send the whole conversation as input, or start the gateway with --store",
@@ -33,21 +34,9 @@ _STATE = Rule(
 TABLE = FieldTable(
     {
         **dict.fromkeys(
-            [
-                "model",
-                "input",
-                "instructions",
-                "stream",
-                "tools",
-                "tool_choice",
-                "text",
-                "max_output_tokens",
-                "temperature",
-                "top_p",
-                "reasoning",
-            ],
-            Rule("read"),
+            ("model", "input", "instructions", "stream", "tools", "tool_choice", "text"), READ
         ),
+        **dict.fromkeys(("reasoning", *SETTINGS.values()), READ),
         "parallel_tool_calls": Rule("mapped", concept="parallel_tool_calls"),
         "user": Rule("mapped", concept="user"),
         "prompt_cache_key": Rule("mapped", concept="prompt_cache_key"),
@@ -66,8 +55,8 @@ TABLE = FieldTable(
             default=(["reasoning.encrypted_content"],),
         ),
         "max_tool_calls": Rule("hint", "it limits the tools that a server runs by itself"),
-        "metadata": _HINT,
-        "client_metadata": _HINT,
+        "metadata": HINT,
+        "client_metadata": HINT,
         "stream_options": Rule(
             "hint", "no padding is sent", default=({"include_obfuscation": False},), always=True
         ),
@@ -124,9 +113,7 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     tools, choice = _read_tools(fields)
     schema = _read_text(fields)
     config = m.RuntimeConfig(
-        fields.number("temperature"),
-        fields.whole("max_output_tokens"),
-        fields.number("top_p"),
+        **read_settings(fields, SETTINGS),
         reasoning=_read_effort(fields),
     )
     request = m.Request(messages, tools, config, schema, choice, model, stream=stream)

@@ -1,0 +1,41 @@
+"""The settings of a request under the names of a wire, which both sides of the wire use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import UnsupportedFeatureError
+from ..messages import RuntimeConfig
+from ..validate.fields import Fields
+from .fields import read_stops
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "temperature": Fields.number,
+    "max_tokens": Fields.whole,
+    "top_p": Fields.number,
+    "seed": Fields.whole,
+    "frequency_penalty": Fields.number,
+    "presence_penalty": Fields.number,
+    "stop_sequences": read_stops,
+}
+
+
+def read_settings(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings in a client's request, as arguments of ``RuntimeConfig``.
+
+    ``names`` maps Dragoman's names of settings to those of the wire.
+    """
+    return {ours: _READERS[ours](fields, theirs) for ours, theirs in names.items()}
+
+
+def write_settings(config: RuntimeConfig, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of a request under the names of a wire; reject one that it lacks."""
+    for name in _READERS:
+        if name not in names and getattr(config, name) not in (None, ()):
+            raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
+    return {
+        theirs: list(value) if ours == "stop_sequences" else value
+        for ours, theirs in names.items()
+        if (value := getattr(config, ours)) is not None
+    }
