@@ -89,7 +89,9 @@ if TYPE_CHECKING:
     from .middleware import Cache, Fallback, Observe, RateLimit, Record, Retry, describe
     from .permission import Policy, Rule
     from .prices import Cost, PriceTable, Unpriced, cost, reprice
-    from .provider import EventStream, Gathered, Provider, connect, gather, plan
+    from .provider import EventStream, Gathered, Provider, plan
+    from .provider.connect import connect
+    from .provider.gather import gather
     from .registry import Registry
     from .replay import ReplayProvider, recorded_tools
     from .retrieval import (
@@ -134,7 +136,9 @@ _NAMES = {
     "middleware": "Cache Fallback Observe RateLimit Record Retry describe",
     "permission": "Policy Rule",
     "prices": "Cost PriceTable Unpriced cost reprice",
-    "provider": "EventStream Gathered Provider connect gather plan",
+    "provider": "EventStream Gathered Provider plan",
+    "provider.connect": "connect",
+    "provider.gather": "gather",
     "registry": "Registry",
     "replay": "ReplayProvider recorded_tools",
     "retrieval": (
