@@ -357,6 +357,10 @@ class ReplyEncoder(ABC):
         """Return whether the reply has a tool call that the wire cannot express."""
         return False
 
+    def has_unreadable_call(self, blocks: Sequence[AssistantBlock]) -> bool:
+        """Return whether a reply has a tool call whose input is not an object."""
+        return any(isinstance(block, ToolCall) and block.arguments is None for block in blocks)
+
     @property
     def model(self) -> str:
         """The name of the model that answers; empty if it is not known yet."""
@@ -449,11 +453,6 @@ def data_frame(data: dict[str, Any]) -> bytes:
 def named_frame(data: dict[str, Any]) -> bytes:
     """Return a server-sent event that is named by its ``type``."""
     return b"event: " + str(data["type"]).encode() + b"\ndata: " + encode_json(data) + b"\n\n"
-
-
-def has_unreadable_call(blocks: Sequence[AssistantBlock]) -> bool:
-    """Return whether a reply has a tool call whose input is not an object."""
-    return any(isinstance(block, ToolCall) and block.arguments is None for block in blocks)
 
 
 def total_tokens(usage: Usage) -> int | None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from ..messages import Tool
 from .codec import Notes
+from .json import ordered_json
+from .schema import schema_name
 
 # Keywords that OpenAI accepts. According to user reports, it rejects ``default``, ``minLength``
 # and ``maxLength``.
@@ -68,6 +70,13 @@ def choose_strict(
     return None, tool.parameters
 
 
+def write_function(tool: Tool, parameters: Any, **facts: Any) -> dict[str, Any]:
+    """Return a tool in the form of Chat Completions, which several wires share."""
+    about = {"name": tool.name, "description": tool.description}
+    function = {**about, "parameters": ordered_json(parameters), **facts}
+    return {"type": "function", "function": function}
+
+
 def note_strict(tool: Tool, path: str, notes: Notes) -> None:
     """Add a note if a tool requests strict decoding, which the wire cannot express."""
     if tool.strict:
@@ -76,6 +85,16 @@ def note_strict(tool: Tool, path: str, notes: Notes) -> None:
             "strict_dropped",
             "this wire has no strict tools; arguments are checked instead",
         )
+
+
+def schema_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    """Return the fields that request a response schema.
+
+    Strict decoding is requested if it is enabled and the schema allows it.
+    """
+    form = strict_form(schema) if strict else None
+    written = ordered_json(schema if form is None else form)
+    return {"name": schema_name(schema), "schema": written, "strict": form is not None}
 
 
 class _NotStrictError(Exception):

@@ -9,6 +9,7 @@ from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedFeatureError
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
+from ..extras import drop_stream
 from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
@@ -17,7 +18,7 @@ from ..settings import write_settings
 from .breakpoints import mark_of, place_breakpoints
 from .conversation import TurnWriter
 from .quirks import Quirks
-from .schema import fits_format, project_format, project_input
+from .schema import fits_format, project_format, project_input, project_strict
 
 _Path = Literal["native", "tool", "prompt"]
 _SERVER_TOOLS = {
@@ -181,19 +182,12 @@ def _write_tool(tool: m.Tool, notes: Notes, path: str) -> dict[str, Any]:
     written: dict[str, Any] = {"name": tool.name}
     if tool.description:
         written["description"] = tool.description
-    schema = tool.parameters
-    if tool.strict and fits_format(schema):
+    schema = project_strict(tool, notes, path)
+    if schema is not None:
         written["strict"] = True
-        projected = project_format(schema, notes, f"{path}.parameters")
     else:
-        projected = project_input(schema, notes, f"{path}.parameters")
-        if tool.strict:
-            notes.drop(
-                f"{path}.strict",
-                "strict_dropped",
-                "the parameters cannot be decoded strictly on this wire",
-            )
-    written["input_schema"] = ordered_json(projected)
+        schema = project_input(tool.parameters, notes, f"{path}.parameters")
+    written["input_schema"] = ordered_json(schema)
     return written
 
 
@@ -241,11 +235,7 @@ def _add_extras(body: dict[str, Any], request: m.Request) -> None:
     the extra must have the same value, or the call is rejected. All other extras are sent
     unchanged.
     """
-    extras = dict(request.config.extras)
-    if "stream" in extras and not request.stream and extras.pop("stream") is not False:
-        raise InvalidRequestError(
-            "config.extras['stream'] contradicts this call; use stream() to stream"
-        )
+    extras = drop_stream(request)
     theirs = extras.get("tools")
     if (
         "tools" in body

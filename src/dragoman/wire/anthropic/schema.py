@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...messages import Tool
 from ..codec import Notes
 from ..json import json_text
 
@@ -133,6 +134,16 @@ def _describe_removed(written: dict[str, Any], removed: dict[str, Any]) -> dict[
             f"{written['description']} {sentence}" if "description" in written else sentence
         )
     return written
+
+
+def project_strict(tool: Tool, notes: Notes, path: str) -> dict[str, Any] | None:
+    """Return the parameters of a strict tool; ``None`` if the tool cannot be decoded strictly."""
+    if tool.strict and fits_format(tool.parameters):
+        return project_format(tool.parameters, notes, f"{path}.parameters")
+    if tool.strict:
+        why = "the parameters cannot be decoded strictly on this wire"
+        notes.drop(f"{path}.strict", "strict_dropped", why)
+    return None
 
 
 def project_input(schema: Mapping[str, Any], notes: Notes, path: str) -> dict[str, Any]:

@@ -10,16 +10,7 @@ from ...errors import ProviderError
 from ..losses import FieldTable
 from ..media import transcript_of
 from ..seal import own_fields, seal, write_opaque
-from ..server import (
-    Asked,
-    BodyEncoder,
-    ReplyEncoder,
-    ServerCodec,
-    encode_json,
-    has_unreadable_call,
-    known,
-    named_frame,
-)
+from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, known, named_frame
 from ..server_errors import message_on, status_of, terms_of
 from .server_request import TABLE, read_request
 
@@ -146,7 +137,9 @@ class _BodyEncoder(_Encoder, BodyEncoder):
         # A call that the token limit truncated is sent with ``{}``, and clients recognise it by
         # the stop reason.
         blocks = complete.final_content
-        return has_unreadable_call(blocks[:-1] if complete.finish_reason == "length" else blocks)
+        return self.has_unreadable_call(
+            blocks[:-1] if complete.finish_reason == "length" else blocks
+        )
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         assert self.start is not None

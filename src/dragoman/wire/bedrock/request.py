@@ -17,7 +17,7 @@ from ...validate.data_url import read_data_url
 from ..anthropic.breakpoints import mark_of, place_breakpoints
 from ..anthropic.conversation import TurnWriter
 from ..anthropic.quirks import Quirks as TurnRules
-from ..anthropic.schema import fits_format, project_format
+from ..anthropic.schema import project_strict
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
@@ -144,19 +144,13 @@ def _write_tool(tool: m.Tool, path: str, notes: Notes) -> dict[str, Any]:
     spec: dict[str, Any] = {"name": tool.name}
     if tool.description:
         spec["description"] = tool.description
-    schema = tool.parameters
-    if tool.strict and fits_format(schema):
-        # Recorded exchanges with strict tools exist only for Claude, so its schema subset is used
-        # for all models.
-        schema = project_format(schema, notes, f"{path}.parameters")
+    # Recorded exchanges with strict tools exist only for Claude, so its schema subset is used for
+    # all models.
+    schema = project_strict(tool, notes, path)
+    if schema is not None:
         spec["strict"] = True
-    elif tool.strict:
-        notes.drop(
-            f"{path}.strict",
-            "strict_dropped",
-            "the parameters cannot be decoded strictly on this wire",
-        )
-    return {"toolSpec": {**spec, "inputSchema": {"json": ordered_json(schema)}}}
+    written = ordered_json(tool.parameters if schema is None else schema)
+    return {"toolSpec": {**spec, "inputSchema": {"json": written}}}
 
 
 def _write_tools(

@@ -20,7 +20,6 @@ from ..server import (
     ReplyEncoder,
     ServerCodec,
     encode_json,
-    has_unreadable_call,
     known,
     total_tokens,
 )
@@ -122,7 +121,7 @@ class _BodyEncoder(BodyEncoder):
     wire = "bedrock"
 
     def hides_call(self, complete: ev.MessageComplete) -> bool:
-        return has_unreadable_call(complete.final_content)
+        return self.has_unreadable_call(complete.final_content)
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         content = [each for block in complete.final_content for each in _write(block)]

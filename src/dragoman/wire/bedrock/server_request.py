@@ -50,8 +50,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     inner = fields.inner("inferenceConfig") or fields.enter("inferenceConfig", {})
     ttl = fields.losses.ttl
     config = m.RuntimeConfig(
-        **read_settings(inner, SETTINGS),
-        cache=m.PromptCache(auto=False, ttl=ttl) if ttl else None,
+        **read_settings(inner, SETTINGS), cache=m.PromptCache(auto=False, ttl=ttl) if ttl else None
     )
     inner.done()
     request = m.Request(

@@ -25,7 +25,7 @@ from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
 from ..settings import write_settings
-from ..strict import note_strict
+from ..strict import note_strict, write_function
 from ..urls import media_url
 from .quirks import Quirks
 
@@ -95,27 +95,15 @@ def _write_tools(body: dict[str, Any], request: m.Request, notes: Notes) -> None
     if tools:
         if strict := all(tool.strict for tool in tools):
             body["strict_tools"] = True
-        body["tools"] = [
-            _write_tool(tool, f"tools[{at}]", notes, strict=strict)
-            for at, tool in enumerate(tools)
-        ]
+        for at, tool in enumerate([] if strict else tools):
+            # This API has one strict switch for all tools, not one per tool.
+            note_strict(tool, f"tools[{at}]", notes)
+        body["tools"] = [write_function(tool, tool.parameters) for tool in tools]
     if choice not in (None, "auto"):
         if tools or "tools" in request.config.extras:
             body["tool_choice"] = "NONE" if choice == "none" else "REQUIRED"
         else:
             notes.rewrite("tool_choice", "tool_choice_omitted", "there is no tool to choose")
-
-
-def _write_tool(tool: m.Tool, path: str, notes: Notes, *, strict: bool) -> dict[str, Any]:
-    if not strict:
-        # This API has one strict switch for all tools, not one per tool.
-        note_strict(tool, path, notes)
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": ordered_json(tool.parameters),
-    }
-    return {"type": "function", "function": function}
 
 
 def _has_documents(messages: Sequence[m.Message]) -> bool:

@@ -12,16 +12,7 @@ from ...errors import ProviderError
 from ..losses import FieldTable
 from ..media import describe_picture
 from ..seal import is_from, seal
-from ..server import (
-    Asked,
-    BodyEncoder,
-    ReplyEncoder,
-    ServerCodec,
-    data_frame,
-    encode_json,
-    has_unreadable_call,
-    known,
-)
+from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json, known
 from ..server_errors import message_on, status_of, terms_of
 from .array_stream import ArrayEncoder
 from .reply import write_picture
@@ -34,7 +25,9 @@ class _Encoder(ReplyEncoder):
     wire = "gemini"
 
     def hides_call(self, complete: ev.MessageComplete) -> bool:
-        return complete.finish_reason != "length" and has_unreadable_call(complete.final_content)
+        return complete.finish_reason != "length" and self.has_unreadable_call(
+            complete.final_content
+        )
 
     def finish_word(self, complete: ev.MessageComplete) -> str:
         called = complete.finish_reason == "tool_calls"

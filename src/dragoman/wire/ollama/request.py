@@ -15,7 +15,7 @@ from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
 from ..settings import write_settings
-from ..strict import note_strict
+from ..strict import note_strict, write_function
 from .quirks import Quirks
 
 SETTINGS = {
@@ -44,9 +44,9 @@ def write_request(
     note_unplaced(read_cache(request), (), notes)
     write_server_tools(request.server_tools, {}, None)
     if request.tools and request.tool_choice != "none":
-        body["tools"] = [
-            _write_tool(tool, f"tools[{at}]", notes) for at, tool in enumerate(request.tools)
-        ]
+        for at, tool in enumerate(request.tools):
+            note_strict(tool, f"tools[{at}]", notes)
+        body["tools"] = [write_function(tool, tool.parameters) for tool in request.tools]
     if request.tool_choice not in (None, "auto", "none"):
         notes.drop("tool_choice", "tool_choice_dropped", "this wire cannot force a call")
     if path == "native":
@@ -62,16 +62,6 @@ def write_request(
     )
     body["messages"] = writer.write()
     return body
-
-
-def _write_tool(tool: m.Tool, path: str, notes: Notes) -> dict[str, Any]:
-    note_strict(tool, path, notes)
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": ordered_json(tool.parameters),
-    }
-    return {"type": "function", "function": function}
 
 
 class _Writer(FieldWriter):

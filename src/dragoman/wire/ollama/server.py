@@ -18,7 +18,6 @@ from ..server import (
     ReplyEncoder,
     ServerCodec,
     encode_json,
-    has_unreadable_call,
     known,
 )
 from ..server_errors import message_on
@@ -73,7 +72,7 @@ class LineEncoder(ReplyEncoder):
         return encode_json({"error": message_on(error, "ollama")}) + b"\n"
 
     def hides_call(self, complete: MessageComplete) -> bool:
-        return has_unreadable_call(complete.final_content)
+        return self.has_unreadable_call(complete.final_content)
 
 
 class _StreamEncoder(LineEncoder):

@@ -8,20 +8,20 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from ... import messages as m
-from ...errors import InvalidRequestError, UnsupportedContentError, UnsupportedFeatureError, quote
+from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
 from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
 from ..codec import Notes
 from ..continuity import is_ours
 from ..conversation import FieldWriter
-from ..extras import note_raw_only
+from ..extras import drop_stream, note_raw_only
 from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
 from ..reasoning import reasoning_fields
-from ..schema import schema_directive, schema_name
+from ..schema import schema_directive
 from ..server_tools import write_server_tools
 from ..settings import write_settings
-from ..strict import choose_strict, strict_form
+from ..strict import choose_strict, schema_format, write_function
 from ..urls import media_url
 from .marks import mark_end, mark_message, mark_part, place_marks
 from .other_parts import write_pictures
@@ -153,24 +153,14 @@ _JOINED = frozenset({"chat_template_kwargs", "reasoning"})
 
 def _add_extras(body: dict[str, Any], request: m.Request) -> None:
     """Merge the caller's extras into the fields that the codec sets."""
-    extras = request.config.extras
-    if "stream" in extras and not request.stream:
-        if extras["stream"] is not False:
-            raise InvalidRequestError(
-                "config.extras['stream'] contradicts this call; use stream() to stream"
-            )
-        extras = {name: value for name, value in extras.items() if name != "stream"}
+    extras = drop_stream(request)
     merge_extras(body, extras, lists=frozenset({"stop"}), objects=_JOINED, coerce=True)
 
 
 def _write_tool(tool: m.Tool, at: int, notes: Notes) -> dict[str, Any]:
     """Return a tool in the form of this wire. ``strict`` is sent only if the caller sets it."""
     strict, parameters = choose_strict(tool, f"tools[{at}]", notes)
-    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
-    function["parameters"] = ordered_json(parameters)
-    if strict is not None:
-        function["strict"] = strict
-    return {"type": "function", "function": function}
+    return write_function(tool, parameters, **({} if strict is None else {"strict": strict}))
 
 
 def _write_tool_choice(choice: Any) -> Any:
@@ -183,14 +173,7 @@ def _write_tool_choice(choice: Any) -> Any:
 
 
 def _response_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a response schema.
-
-    Strict decoding is requested if it is enabled and the schema allows it.
-    """
-    form = strict_form(schema) if strict else None
-    written = ordered_json(schema if form is None else form)
-    inner = {"name": schema_name(schema), "schema": written, "strict": form is not None}
-    return {"type": "json_schema", "json_schema": inner}
+    return {"type": "json_schema", "json_schema": schema_format(schema, strict=strict)}
 
 
 def _write_messages(

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
-from ...errors import InvalidRequestError, UnsupportedFeatureError, quote
+from ...errors import UnsupportedFeatureError, quote
 from ...messages import ForceTool, Issuer, Request, RuntimeConfig, Tool
 from ...reasoning import merge_fields
 from ..caching import read_cache, write_key
 from ..codec import Notes
+from ..extras import drop_stream
 from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
-from ..schema import schema_directive, schema_name
+from ..schema import schema_directive
 from ..server_tools import write_server_tools
 from ..settings import write_settings
-from ..strict import choose_strict, strict_form
+from ..strict import choose_strict, schema_format
 from .items import ItemWriter
 from .quirks import Quirks
 
-SETTINGS = {
-    "max_tokens": "max_output_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-}
+SETTINGS = {"max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p"}
 _SERVER_TOOLS: dict[str, dict[str, Any]] = {
     "web_search": {"type": "web_search"},
     "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
@@ -85,7 +81,8 @@ def _write_structure(
     if request.tool_choice is not None:
         body["tool_choice"] = _write_tool_choice(request.tool_choice)
     if schema is not None and path == "native":
-        body["text"] = _text_format(schema, strict=quirks.strict_schemas)
+        form = schema_format(schema, strict=quirks.strict_schemas)
+        body["text"] = {"format": {"type": "json_schema", **form}}
 
 
 def _write_config(
@@ -119,18 +116,12 @@ def _write_reasoning(
 
 def _add_extras(body: dict[str, Any], request: Request) -> None:
     """Merge the caller's extras into the codec's fields; the two ``include`` lists are joined."""
-    extras = request.config.extras
+    extras = drop_stream(request)
     for name in _STATE:
         if extras.get(name):
             raise UnsupportedFeatureError(
                 f"config.extras[{quote(name)}]: nothing is kept on the server between calls"
             )
-    if "stream" in extras and not request.stream:
-        if extras["stream"] is not False:
-            raise InvalidRequestError(
-                "config.extras['stream'] contradicts this call; use stream() to stream"
-            )
-        extras = {name: value for name, value in extras.items() if name != "stream"}
     merge_extras(body, extras, lists=frozenset({"include"}), objects=frozenset({"reasoning"}))
 
 
@@ -152,18 +143,3 @@ def _write_tool(tool: Tool, at: int, quirks: Quirks, notes: Notes) -> dict[str, 
 def _write_tool_choice(choice: Any) -> Any:
     """Return the tool choice in the form of this wire."""
     return {"type": "function", "name": choice.name} if isinstance(choice, ForceTool) else choice
-
-
-def _text_format(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Return the field that requests a response schema.
-
-    Strict decoding is requested if it is enabled and the schema allows it.
-    """
-    found = strict_form(schema) if strict else None
-    form = {
-        "type": "json_schema",
-        "name": schema_name(schema),
-        "schema": ordered_json(schema if found is None else found),
-        "strict": found is not None,
-    }
-    return {"format": form}

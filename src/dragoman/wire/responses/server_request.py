@@ -112,10 +112,7 @@ def read_request(body: bytes | dict[str, Any]) -> Asked:
     messages = _read_conversation(fields)
     tools, choice = _read_tools(fields)
     schema = _read_text(fields)
-    config = m.RuntimeConfig(
-        **read_settings(fields, SETTINGS),
-        reasoning=_read_effort(fields),
-    )
+    config = m.RuntimeConfig(**read_settings(fields, SETTINGS), reasoning=_read_effort(fields))
     request = m.Request(messages, tools, config, schema, choice, model, stream=stream)
     return gather(request, fields.losses, echo=write_echo(fields.data))
 
