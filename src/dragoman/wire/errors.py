@@ -68,6 +68,11 @@ def row(statuses: str, pattern: str, error: type[e.ProviderError]) -> Row:
     return Row(numbers, pattern, error)
 
 
+def rows(error: type[e.ProviderError], *signs: tuple[str, str]) -> list[Row]:
+    """Return the rows of one error class, each from statuses and a pattern."""
+    return [row(statuses, pattern, error) for statuses, pattern in signs]
+
+
 def read_failure(body: bytes | str | Mapping[str, Any] | list[Any] | None) -> Failure:
     """Read an error body: an object, a text, an array or an HTML page."""
     return replace(_read_failure(body), body=_write_body(body))
@@ -224,7 +229,7 @@ def build_error(
 
 def build_inband_error(
     code: str, status: int, failure: Failure, rows: Sequence[Row]
-) -> ProviderError:
+) -> e.ProviderError:
     """Return the error in a reply that has the HTTP status 200.
 
     If ``code`` is an HTTP status, as some servers write into the error, it is the error's status.

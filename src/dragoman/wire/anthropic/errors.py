@@ -7,7 +7,7 @@ reports.
 from __future__ import annotations
 
 from ... import errors as e
-from ..errors import Failure, Row, build_inband_error, row
+from ..errors import Failure, Row, build_inband_error, row, rows
 
 
 def inband_error(failure: Failure) -> e.ProviderError:
@@ -38,16 +38,11 @@ def _kind(word: str, error: type[e.ProviderError]) -> Row:
 ROWS: tuple[Row, ...] = (
     # Errors about an exceeded context window. These rows come before the general row for invalid
     # requests.
-    row(
-        "",
-        r"^\S* exceed_context_size_error |context_length_exceeded",
+    *rows(
         e.ContextOverflowError,
-    ),
-    row("", r"prompt is too long|exceed context limit", e.ContextOverflowError),
-    row(
-        "400 413 422 500",
-        r"context (window|length|size|is too large)|number of tokens exceeds",
-        e.ContextOverflowError,
+        ("", r"^\S* exceed_context_size_error |context_length_exceeded"),
+        ("", r"prompt is too long|exceed context limit"),
+        ("400 413 422 500", r"context (window|length|size|is too large)|number of tokens exceeds"),
     ),
     # Errors about missing credit. The server reports some of them as an invalid request.
     _kind("billing_error", e.BillingError),
@@ -65,11 +60,10 @@ ROWS: tuple[Row, ...] = (
     _kind("not_found_error", e.InvalidModelError),
     _kind("(api_error|timeout_error)", e.UnavailableError),
     # errors about an unknown or loading model, as compatible servers report them
-    row("503", r"loading (the )?model|model.{0,40}loading", e.ModelNotLoadedError),
-    row(
-        "400 404 409 500",
-        r"model.{0,80}not (currently )?loaded|no models? (is )?loaded",
+    *rows(
         e.ModelNotLoadedError,
+        ("503", r"loading (the )?model|model.{0,40}loading"),
+        ("400 404 409 500", r"model.{0,80}not (currently )?loaded|no models? (is )?loaded"),
     ),
     row(
         "400 404 422",
@@ -78,21 +72,18 @@ ROWS: tuple[Row, ...] = (
     ),
     # Content blocks that are unknown or that the model does not accept. llama.cpp reports them
     # with a 500.
-    row(
-        "400",
-        r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)",
+    *rows(
         e.UnsupportedContentError,
-    ),
-    row(
-        "400 415 422 500 501",
-        r"(image|document|pdf|audio|vision).{0,60}(not support|unsupported|not allowed)",
-        e.UnsupportedContentError,
-    ),
-    row(
-        "400 415 422 500 501",
-        r"(not support|unsupported).{0,60}(image|document|pdf|audio|vision|multimodal"
-        r"|content block)",
-        e.UnsupportedContentError,
+        ("400", r"content\.\d+.{0,60}(input tag|does not match any of the expected tags)"),
+        (
+            "400 415 422 500 501",
+            r"(image|document|pdf|audio|vision).{0,60}(not support|unsupported|not allowed)",
+        ),
+        (
+            "400 415 422 500 501",
+            r"(not support|unsupported).{0,60}(image|document|pdf|audio|vision|multimodal"
+            r"|content block)",
+        ),
     ),
     # tools, or the schema of a tool, that the model does not support
     row(

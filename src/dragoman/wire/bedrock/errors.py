@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ... import errors as e
 from ...events import read_json
-from ..errors import Failure, Row, build_inband_error, read_failure, row
+from ..errors import Failure, Row, build_inband_error, read_failure, row, rows
 
 _STATUSES = {
     "validationexception": 400,
@@ -30,12 +30,11 @@ ROWS: tuple[Row, ...] = (
         r"(input|prompt) is too long|input tokens exceed|context (window|length)",
         e.ContextOverflowError,
     ),
-    row(
-        "400",
-        r"model identifier is invalid|on-demand throughput|model.{0,80}not found",
+    *rows(
         e.InvalidModelError,
+        ("400", r"model identifier is invalid|on-demand throughput|model.{0,80}not found"),
+        ("404", r"model|^ResourceNotFoundException "),
     ),
-    row("404", r"model|^ResourceNotFoundException ", e.InvalidModelError),
     row(
         "400",
         r"support.{0,40}(content block|s3Uri)|(image|document|video).{0,60}support",

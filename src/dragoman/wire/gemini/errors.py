@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import errors as e
 from ...events import read_json
-from ..errors import Failure, Row, build_inband_error, read_failure, read_retry_after, row
+from ..errors import Failure, Row, build_inband_error, read_failure, read_retry_after, row, rows
 
 
 def read_refusal(body: bytes | Mapping[str, Any]) -> Failure:
@@ -91,9 +91,12 @@ ROWS: tuple[Row, ...] = (
     row("400", r"API_KEY_INVALID|API key (not valid|not found|expired)", e.AuthenticationError),
     # The message of every 429 mentions quota and billing, even if the limit resets in seconds. The
     # name of the quota shows its period.
-    row("429", r"PerDay|per[_ ]day\b", e.QuotaExceededError),
-    # A quota of 0 means that the plan does not include the model, so a retry cannot succeed.
-    row("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap", e.QuotaExceededError),
+    *rows(
+        e.QuotaExceededError,
+        ("429", r"PerDay|per[_ ]day\b"),
+        # A quota of 0 means that the plan does not include the model, so a retry cannot succeed.
+        ("429", r"\blimit: 0\b|credits? (are|is) depleted|spending cap"),
+    ),
     row(
         "429 503",
         r"overloaded|high demand|MODEL_CAPACITY_EXHAUSTED|no capacity",
@@ -109,11 +112,12 @@ ROWS: tuple[Row, ...] = (
     # The schema of a tool has a part that Gemini does not support; another model may support it.
     row("400", r"tools\[\d+\].function_?declarations", e.UnsupportedFeatureError),
     # Content that the model does not accept, or that the server cannot fetch from its URL.
-    row("400", r"cannot fetch content from the provided URL", e.UnsupportedContentError),
-    row("400", r"input modality is not (enabled|supported)", e.UnsupportedContentError),
-    row(
-        "400", r"unsupported mime ?type|mime ?type.{0,80}not supported", e.UnsupportedContentError
+    *rows(
+        e.UnsupportedContentError,
+        ("400", r"cannot fetch content from the provided URL"),
+        ("400", r"input modality is not (enabled|supported)"),
+        ("400", r"unsupported mime ?type|mime ?type.{0,80}not supported"),
+        ("400", r"unable to process input (image|video|audio)"),
+        ("400 403", r"\b(inline_?data|file_?data)\b|access the File"),
     ),
-    row("400", r"unable to process input (image|video|audio)", e.UnsupportedContentError),
-    row("400 403", r"\b(inline_?data|file_?data)\b|access the File", e.UnsupportedContentError),
 )

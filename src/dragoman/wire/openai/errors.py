@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ... import errors as e
-from ..errors import Failure, Row, build_inband_error, row
+from ..errors import Failure, Row, build_inband_error, row, rows
 
 
 def inband_error(failure: Failure) -> e.ProviderError:
@@ -32,32 +32,24 @@ _INBAND = (
 
 ROWS: tuple[Row, ...] = (
     # Errors about an exceeded context window. The texts differ between servers.
-    row("", r"context_length_exceeded|exceed_context_size", e.ContextOverflowError),
-    row("", r"max_prompt_tokens_exceeded|maximum context length", e.ContextOverflowError),
-    row(
-        "400 413 422 500",
-        r"prompt (is )?too long|too many (input )?tokens",
+    *rows(
         e.ContextOverflowError,
-    ),
-    row(
-        "400 413 422 500",
-        r"context (window|length|size)|reduce the length of the messages",
-        e.ContextOverflowError,
-    ),
-    row("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)", e.ContextOverflowError),
-    row(
-        "400 413 422 500",
-        r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens",
-        e.ContextOverflowError,
+        ("", r"context_length_exceeded|exceed_context_size"),
+        ("", r"max_prompt_tokens_exceeded|maximum context length"),
+        ("400 413 422 500", r"prompt (is )?too long|too many (input )?tokens"),
+        ("400 413 422 500", r"context (window|length|size)|reduce the length of the messages"),
+        ("400 413 422 500", r"exceeds?.{0,40}(context|max.{0,24}tokens)"),
+        ("400 413 422 500", r"(input|prompt).{0,60}(exceed|longer than|contains).{0,60}tokens"),
     ),
     # errors about missing credit
     row("", r"\bbilling_error\b|payment[_ ]required", e.BillingError),
-    row("", r"insufficient_(quota|balance)|exceeded your current quota", e.QuotaExceededError),
-    row("", r"billing_(hard_limit|not_active)", e.QuotaExceededError),
-    row(
-        "400 403 429", r"insufficient (credits|balance|funds)|out of credits", e.QuotaExceededError
+    *rows(
+        e.QuotaExceededError,
+        ("", r"insufficient_(quota|balance)|exceeded your current quota"),
+        ("", r"billing_(hard_limit|not_active)"),
+        ("400 403 429", r"insufficient (credits|balance|funds)|out of credits"),
+        ("400 403 429", r"(credit|quota).{0,30}exhausted"),
     ),
-    row("400 403 429", r"(credit|quota).{0,30}exhausted", e.QuotaExceededError),
     # xAI and Google's compatible endpoint report invalid credentials with a 400.
     row(
         "400",
@@ -65,36 +57,22 @@ ROWS: tuple[Row, ...] = (
         e.AuthenticationError,
     ),
     # errors about a model that is unknown or not loaded
-    row(
-        "503", r"loading (the )?model|model.{0,40}loading|model_not_loaded", e.ModelNotLoadedError
-    ),
-    row(
-        "400 404 409 500",
-        r"model.{0,80}not (currently )?loaded|model_not_loaded",
+    *rows(
         e.ModelNotLoadedError,
+        ("503", r"loading (the )?model|model.{0,40}loading|model_not_loaded"),
+        ("400 404 409 500", r"model.{0,80}not (currently )?loaded|model_not_loaded"),
+        ("400 404 409 500", r"no models? (is )?loaded"),
     ),
-    row("400 404 409 500", r"no models? (is )?loaded", e.ModelNotLoadedError),
-    row(
-        "400 404 422", r"model_not_found|invalid[_ ]model|DeploymentNotFound", e.InvalidModelError
-    ),
-    row(
-        "400 404 422",
-        r"(model|deployment).{0,120}(not exist|not found|not available)",
+    *rows(
         e.InvalidModelError,
+        ("400 404 422", r"model_not_found|invalid[_ ]model|DeploymentNotFound"),
+        ("400 404 422", r"(model|deployment).{0,120}(not exist|not found|not available)"),
+        ("400 404 422", r"(unknown|no such|unsupported) model\b|not a valid model"),
+        ("400 404", r"the model .{0,80}(decommissioned|deprecated)|not a chat model"),
+        ("400 404", r"period for this model has ended"),
+        ("400", r"supported API model names"),
+        ("400 404", r"cached snapshot folder|server is pinned to"),
     ),
-    row(
-        "400 404 422",
-        r"(unknown|no such|unsupported) model\b|not a valid model",
-        e.InvalidModelError,
-    ),
-    row(
-        "400 404",
-        r"the model .{0,80}(decommissioned|deprecated)|not a chat model",
-        e.InvalidModelError,
-    ),
-    row("400 404", r"period for this model has ended", e.InvalidModelError),
-    row("400", r"supported API model names", e.InvalidModelError),
-    row("400 404", r"cached snapshot folder|server is pinned to", e.InvalidModelError),
     # OpenRouter finds no endpoint that supports the request, or no endpoint that has the model.
     row(
         "404",
@@ -104,48 +82,41 @@ ROWS: tuple[Row, ...] = (
     row("404", r"no endpoints found that support", e.UnsupportedFeatureError),
     row("404", r"no endpoints found", e.InvalidModelError),
     # Content that the model does not accept. llama.cpp reports it with a 500.
-    row(
-        "400 404 415 422 500 501",
-        r"(image|audio|video|vision|multimodal).{0,60}(not support|unsupported|not allowed"
-        r"|not enabled)",
+    *rows(
         e.UnsupportedContentError,
+        (
+            "400 404 415 422 500 501",
+            r"(image|audio|video|vision|multimodal).{0,60}(not support|unsupported|not allowed"
+            r"|not enabled)",
+        ),
+        ("400", r"not a multimodal model"),
+        (
+            "400 404 415 422 500 501",
+            r"(not support|unsupported"
+            r"|not accept).{0,60}(image|vision|audio|video|multimodal|media|mime type)",
+        ),
+        ("400 415 422", r"(invalid|unknown|unsupported).{0,30}content (type|part|block)"),
+        ("400 404 415 422 500", r"content part type|mmproj|image_url.{0,40}only"),
+        # Groq, DeepSeek and mlx-lm reject content blocks where they accept only text. llama-cpp-python
+        # fails with a Python error instead.
+        ("400", r"content must be a string"),
+        ("400", r"unknown variant .(\w+_url|input_audio|file)"),
+        ("404", r"only 'text' content"),
+        ("500", r"can only concatenate str"),
     ),
-    row("400", r"not a multimodal model", e.UnsupportedContentError),
-    row(
-        "400 404 415 422 500 501",
-        r"(not support|unsupported"
-        r"|not accept).{0,60}(image|vision|audio|video|multimodal|media|mime type)",
-        e.UnsupportedContentError,
-    ),
-    row(
-        "400 415 422",
-        r"(invalid|unknown|unsupported).{0,30}content (type|part|block)",
-        e.UnsupportedContentError,
-    ),
-    row(
-        "400 404 415 422 500",
-        r"content part type|mmproj|image_url.{0,40}only",
-        e.UnsupportedContentError,
-    ),
-    # Groq, DeepSeek and mlx-lm reject content blocks where they accept only text. llama-cpp-python
-    # fails with a Python error instead.
-    row("400", r"content must be a string", e.UnsupportedContentError),
-    row("400", r"unknown variant .(\w+_url|input_audio|file)", e.UnsupportedContentError),
-    row("404", r"only 'text' content", e.UnsupportedContentError),
-    row("500", r"can only concatenate str", e.UnsupportedContentError),
     # settings and tools that the model does not support
-    row("400 422", r"unsupported_(parameter|value)", e.UnsupportedFeatureError),
-    row(
-        "400 404 422",
-        r"not support(ed with this model|.{0,80}(parameter|response format|tool|logprobs))",
+    *rows(
         e.UnsupportedFeatureError,
-    ),
-    row("400", r"model features .{0,40}not support", e.UnsupportedFeatureError),
-    row("400 500", r"requires --(jinja|enable-auto-tool-choice)", e.UnsupportedFeatureError),
-    # OpenAI, DeepSeek and Moonshot accept different parts of JSON Schema; another model may accept
-    # the same tool.
-    row(
-        "400", r"invalid schema for function|parameters is not a valid", e.UnsupportedFeatureError
+        ("400 422", r"unsupported_(parameter|value)"),
+        (
+            "400 404 422",
+            r"not support(ed with this model|.{0,80}(parameter|response format|tool|logprobs))",
+        ),
+        ("400", r"model features .{0,40}not support"),
+        ("400 500", r"requires --(jinja|enable-auto-tool-choice)"),
+        # OpenAI, DeepSeek and Moonshot accept different parts of JSON Schema; another model may accept
+        # the same tool.
+        ("400", r"invalid schema for function|parameters is not a valid"),
     ),
     # llama-cpp-python reports an invalid request with a 500. A retry would not help, so the error
     # is classified as an invalid request.
