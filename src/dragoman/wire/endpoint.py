@@ -7,7 +7,7 @@ which rows classify an error, and which quirk avoids a field that a server refus
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
@@ -26,6 +26,7 @@ from .errors import Failure, Row, build_error, read_failure
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
 from .schema import schema_name
 from .strict import strict_form
+from .urls import join_url
 
 StructuredPath: TypeAlias = Literal["native", "tool", "prompt"]
 Q = TypeVar("Q", bound=Struct)
@@ -66,6 +67,8 @@ class Endpoint(ABC, Generic[Q]):
     """Base class of codecs: a model, its address, and the quirks of the server at this address."""
 
     wire: ClassVar[str]
+    route: ClassVar[str] = ""  # the path of the API after the base URL
+    version: ClassVar[str] = ""  # what precedes ``route`` if the base URL has no path
     quirks_type: type[Q]
     decoder_type: ClassVar[Callable[..., Decoder]]
     write_request: ClassVar[Callable[..., dict[str, Any]]]
@@ -87,6 +90,8 @@ class Endpoint(ABC, Generic[Q]):
     ) -> None:
         self.model = model
         self.base_url = base_url
+        # an invalid base URL raises an error here, not at the first call
+        self.url = join_url(base_url, self.route, self.version)
         self.quirks = self.quirks_type() if quirks is None else quirks
         self.issuer_vendor = vendor
         self._keep_raw = keep_raw
@@ -167,9 +172,9 @@ class Endpoint(ABC, Generic[Q]):
         path: StructuredPath = quirks.structured
         return path
 
-    @abstractmethod
     def url_for(self, request: Request) -> str:
         """Return the URL that a request is sent to."""
+        return self.url
 
     def headers_for(self, request: Request) -> dict[str, str]:
         """Return the headers of a request, without credentials."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import groupby
 from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import InvalidRequestError
-from ..messages import Inline, PromptCache, Url
+from ..messages import Inline, Message, PromptCache, Text, Url, User, UserBlock
 from ..validate.content import MAX_DEPTH, check_depth
 from ..validate.data_url import read_data_url
 from ..validate.fields import Fields
@@ -16,6 +17,7 @@ from .losses import FieldTable, Losses, Record
 from .schema import schema_name
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 
 def read_body(body: bytes | dict[str, Any]) -> Fields:
@@ -54,6 +56,28 @@ def read_media_url(url: str) -> tuple[Url | Inline, str | None]:
     """Return the source of a medium from its URL, and the media type in a ``data:`` URL."""
     found = read_data_url(url)
     return (Url(url), None) if found is None or found[0] is None else (Inline(found[1]), found[0])
+
+
+def split_results(
+    parts: Iterable[T],
+    is_result: Callable[[T], bool],
+    read_result: Callable[[T], Message],
+    read_block: Callable[[T], UserBlock],
+) -> list[Message]:
+    """Return a turn of the user as messages: each tool result, and the blocks between results."""
+    messages: list[Message] = []
+    for found, group in groupby(parts, is_result):
+        if found:
+            messages += [read_result(part) for part in group]
+        else:
+            messages.append(make_user([read_block(part) for part in group]))
+    return messages or [make_user([])]
+
+
+def make_user(blocks: list[UserBlock]) -> User:
+    """Return a message of the user; a single text becomes a string, which every wire accepts."""
+    only = blocks[0] if len(blocks) == 1 else None
+    return User(only.text, only.cache) if isinstance(only, Text) else User(blocks)
 
 
 def read_stops(fields: Fields, name: str) -> tuple[str, ...] | None:

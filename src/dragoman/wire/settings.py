@@ -21,6 +21,10 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
+SAME = {name: name for name in _READERS}
+"""The names of a wire that names every setting as Dragoman does."""
+
+
 def read_settings(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings in a client's request, as arguments of ``RuntimeConfig``.
 

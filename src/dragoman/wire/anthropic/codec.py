@@ -60,7 +60,8 @@ class AnthropicCodec(Endpoint[Quirks]):
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
         self._max_output_tokens = max_output_tokens
-        self._url = base_url if self.quirks.raw_predict else _address(base_url, "/messages")
+        if not self.quirks.raw_predict:
+            self.url = _address(base_url, "/messages")
 
     @classmethod
     def connect(
@@ -105,10 +106,10 @@ class AnthropicCodec(Endpoint[Quirks]):
 
     def url_for(self, request: Request) -> str:
         if not self.quirks.raw_predict:
-            return self._url
+            return self.url
         model = quote(request.model or self.model, safe="@.-_")
         verb = ":streamRawPredict" if request.stream else ":rawPredict"
-        return join_url(self._url, f"/models/{model}{verb}")
+        return join_url(self.base_url, f"/models/{model}{verb}")
 
     def headers_for(self, request: Request) -> dict[str, str]:
         betas = [_BETAS[tool.name] for tool in request.server_tools if tool.name in _BETAS]

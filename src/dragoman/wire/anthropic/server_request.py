@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ... import messages as m
 from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
-from ..fields import open_body, read_body
+from ..fields import open_body, read_body, split_results
 from ..losses import CACHE, HELD_CACHE, HINT, READ, FieldTable, Losses, OfferedTool, Record, Rule
 from ..seal import read_opaque, unseal
 from ..server import Asked, gather
@@ -279,22 +279,9 @@ def _read_turns(turns: Sequence[_Record]) -> list[m.Message]:
 def _read_user(content: str | Sequence[_Record]) -> list[m.Message]:
     if isinstance(content, str):
         return [m.User(content)]
-    messages: list[m.Message] = []
-    words: list[m.UserBlock] = []
-    for record in content:
-        if record.data.get("type") != "tool_result":
-            words.append(_read_block(record))
-            continue
-        if words:
-            messages.append(_user(words))
-            words = []
-        messages.append(_read_result(record))
-    return [*messages, _user(words)] if words or not messages else messages
-
-
-def _user(blocks: list[m.UserBlock]) -> m.User:
-    content = _plain(blocks)
-    return m.User(content, isinstance(content, str) and blocks[0].cache)
+    return split_results(
+        content, lambda each: each.data.get("type") == "tool_result", _read_result, _read_block
+    )
 
 
 def _plain(blocks: list[m.UserBlock]) -> str | list[m.UserBlock]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -44,13 +44,6 @@ class BedrockCodec(Endpoint[Quirks]):
         ),
     )
 
-    def __init__(
-        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
-    ) -> None:
-        super().__init__(model, base_url, quirks, **settings)
-        # join_url is called here, so that an invalid base URL raises an error early
-        self._url = join_url(base_url, "")
-
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         """Return the quirks, adapted to the known capabilities of a model.
@@ -72,7 +65,7 @@ class BedrockCodec(Endpoint[Quirks]):
 
     def url_for(self, request: Request) -> str:
         verb = "converse-stream" if request.stream else "converse"
-        return join_url(self._url, f"/model/{quote(request.model or self.model, safe='')}/{verb}")
+        return join_url(self.url, f"/model/{quote(request.model or self.model, safe='')}/{verb}")
 
     def headers_for(self, request: Request) -> dict[str, str]:
         kind = "vnd.amazon.eventstream" if request.stream else "json"
@@ -90,7 +83,7 @@ class BedrockCodec(Endpoint[Quirks]):
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Look up the model or inference profile at the control plane, which is another host."""
         kind = "inference-profiles" if _PROFILE.search(self.model) else "foundation-models"
-        root = self._url.replace("://bedrock-runtime.", "://bedrock.", 1)
+        root = self.url.replace("://bedrock-runtime.", "://bedrock.", 1)
         reply = yield get_json(join_url(root, f"/{kind}/{quote(self.model, safe='')}"))
         if reply.status == 404:
             raise InvalidModelError(

@@ -15,7 +15,7 @@ from ...messages import Request
 from ..codec import HttpReply, HttpRequest
 from ..endpoint import Endpoint, Refusal, StructuredPath
 from ..readiness import get_json, read_success
-from ..urls import join_url, root_of
+from ..urls import root_of
 from .errors import ROWS
 from .quirks import Quirks
 from .reply import CohereDecoder
@@ -39,8 +39,6 @@ class CohereCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        # join_url is called here, so that an invalid base URL raises an error early
-        join_url(base_url, "")
         self._root = root_of(base_url)
 
     @classmethod

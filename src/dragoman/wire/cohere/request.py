@@ -24,20 +24,12 @@ from ..media import refuse_audio
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
-from ..settings import write_settings
+from ..settings import SAME, write_settings
 from ..strict import note_strict, write_function
 from ..urls import media_url
 from .quirks import Quirks
 
-SETTINGS = {
-    "temperature": "temperature",
-    "max_tokens": "max_tokens",
-    "top_p": "p",
-    "seed": "seed",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "stop_sequences": "stop_sequences",
-}
+SETTINGS = SAME | {"top_p": "p"}
 
 
 def structured_path(request: m.Request, quirks: Quirks) -> Literal["native", "prompt"]:

@@ -79,8 +79,6 @@ class GeminiCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        # join_url is called here, so that an invalid base URL raises an error early
-        join_url(base_url, "")
         parts = urlsplit(base_url)
         if {"key", "access_token"} & parse_qs(parts.query).keys():
             raise ValueError("base_url must not contain a key; pass api_key instead")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 from ... import messages as m
 from ...errors import InvalidRequestError
-from ..fields import open_body, read_body
+from ..fields import open_body, read_body, split_results
 from ..json import json_text
 from ..losses import HINT, NOTHING, READ, FieldTable, OfferedTool, Record, Rule, is_among, merge
 from ..schema import schema_directive
@@ -351,23 +351,12 @@ class _Reader:
             if role == "model":
                 messages.append(m.Assistant([self._said(part) for part in parts]))
             elif role in ("user", "function"):
-                messages += self._user(parts)
+                messages += split_results(
+                    parts, lambda part: "functionResponse" in part, self._result, _read_block
+                )
             else:
                 record.refuse("role", "must be user or model")
         return messages
-
-    def _user(self, parts: list[_Record]) -> list[m.Message]:
-        messages: list[m.Message] = []
-        words: list[m.UserBlock] = []
-        for record in parts:
-            if "functionResponse" in record:
-                if words:
-                    messages.append(_user(words))
-                    words = []
-                messages.append(self._result(record))
-            else:
-                words.append(_read_block(record))
-        return [*messages, _user(words)] if words or not messages else messages
 
     def _said(self, record: _Record) -> m.AssistantBlock:
         signature = record.text("thoughtSignature")
@@ -438,11 +427,6 @@ def _response_text(response: Any) -> str:
         if isinstance(only, str):
             return only
     return json_text(response)
-
-
-def _user(blocks: list[m.UserBlock]) -> m.User:
-    only = blocks[0] if len(blocks) == 1 else None
-    return m.User(only.text if isinstance(only, m.Text) else blocks)
 
 
 def _finish_part(record: _Record) -> None:

@@ -12,7 +12,7 @@ from ..codec import JSON_HEADERS, HttpReply, HttpRequest
 from ..endpoint import Endpoint, Refusal
 from ..openai.errors import ROWS
 from ..readiness import entries_of, get_json, read_success
-from ..urls import join_url, root_of
+from ..urls import root_of
 from .quirks import Quirks
 from .reply import OllamaDecoder
 from .request import write_request
@@ -35,8 +35,6 @@ class OllamaCodec(Endpoint[Quirks]):
         self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
     ) -> None:
         super().__init__(model, base_url, quirks, **settings)
-        # join_url is called here, so that an invalid base URL raises an error early
-        join_url(base_url, "")
         self._root = root_of(base_url).removesuffix("/api")
 
     def url_for(self, request: Request) -> str:

@@ -14,19 +14,11 @@ from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
-from ..settings import write_settings
+from ..settings import SAME, write_settings
 from ..strict import note_strict, write_function
 from .quirks import Quirks
 
-SETTINGS = {
-    "temperature": "temperature",
-    "max_tokens": "num_predict",
-    "top_p": "top_p",
-    "seed": "seed",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "stop_sequences": "stop",
-}
+SETTINGS = SAME | {"max_tokens": "num_predict", "stop_sequences": "stop"}
 
 
 def write_request(

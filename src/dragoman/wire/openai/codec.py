@@ -28,6 +28,8 @@ class OpenAICodec(Endpoint[Quirks]):
     """The Chat Completions wire for one model at one base URL."""
 
     wire: ClassVar[str] = "openai"
+    route: ClassVar[str] = "/chat/completions"
+    version: ClassVar[str] = "/v1"
     quirks_type = Quirks
     write_request = staticmethod(write_request)
     error_rows = ROWS
@@ -42,12 +44,6 @@ class OpenAICodec(Endpoint[Quirks]):
         Refusal(_NAMES_FORMAT, {"structured": "prompt"}, "native"),
     )
 
-    def __init__(
-        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
-    ) -> None:
-        super().__init__(model, base_url, quirks, **settings)
-        self._url = join_url(base_url, "/chat/completions", default="/v1")
-
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
         """Return the quirks, adapted to the known capabilities of a model.
@@ -60,9 +56,6 @@ class OpenAICodec(Endpoint[Quirks]):
 
     def structured_path(self, request: Request, quirks: Quirks) -> StructuredPath:
         return structured_path(request, quirks)
-
-    def url_for(self, request: Request) -> str:
-        return self._url
 
     def decoder(self, request: Request, out: Assembler) -> OpenAIDecoder:
         return OpenAIDecoder(

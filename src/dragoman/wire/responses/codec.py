@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -16,7 +16,6 @@ from ..endpoint import Endpoint, Refusal, may_relax
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
 from ..strict import strict_form
-from ..urls import join_url
 from .errors import ROWS, read_error_body
 from .quirks import Quirks
 from .reply import ResponsesDecoder
@@ -56,17 +55,13 @@ class ResponsesCodec(Endpoint[Quirks]):
     """The Responses wire for one model at one base URL. Every call sends ``store: false``."""
 
     wire: ClassVar[str] = "responses"
+    route: ClassVar[str] = "/responses"
+    version: ClassVar[str] = "/v1"
     quirks_type = Quirks
     write_request = staticmethod(write_request)
     error_rows = ROWS
     read_error = staticmethod(read_error_body)
     refusals = _REFUSALS
-
-    def __init__(
-        self, model: str, base_url: str, quirks: Quirks | None = None, **settings: Any
-    ) -> None:
-        super().__init__(model, base_url, quirks, **settings)
-        self._url = join_url(base_url, "/responses", default="/v1")
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
@@ -74,9 +69,6 @@ class ResponsesCodec(Endpoint[Quirks]):
         if capabilities.known("supports_thinking") is False:
             quirks = replace(quirks, encrypted_reasoning=False)
         return super().adapt(quirks, capabilities)
-
-    def url_for(self, request: Request) -> str:
-        return self._url
 
     def decoder(self, request: Request, out: Assembler) -> Decoder:
         limit = request.config.max_tokens if self.quirks.silent_cut else None
