@@ -48,7 +48,7 @@ from .approval import Lines, make_approver
 from .completion import ModelName
 from .console import legible
 from .doctor import doctor
-from .errors import EXIT_CODES, report_errors, report_mistakes
+from .errors import EXIT_CODES, reject, report_errors, report_mistakes
 from .log_place import LogPlace, open_log_at
 from .mcp import McpOptions, open_servers
 from .options import ModelOptions, default_model, open_model
@@ -352,10 +352,8 @@ async def _open_tools(
         tools = workspace_tools(
             options.workspace, network=options.network, readable=options.readable
         )
-        try:
+        with reject(ValueError, about="--plugin: "):
             tools += plugin_tools(options.plugins)
-        except ValueError as error:
-            raise click.UsageError(f"--plugin: {error}") from error
         asked = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
         tools += await open_servers(stack, options.mcp, view, asked)
         yield tools
@@ -407,14 +405,12 @@ def _read_rule(action: Any, text: str) -> Rule:
         facts["arguments"] = {"command": pattern}
     elif pattern:
         facts["path"] = pattern
-    try:
+    with reject(ValueError, about=f"--{action} {text}: "):
         if not name.strip():
             raise ValueError("names no tool")
         if colon and not pattern.strip():
             raise ValueError("nothing follows the colon; leave the colon out to match everything")
         return Rule(action, **facts, name=f"--{action} {text}")
-    except ValueError as error:
-        raise click.UsageError(f"--{action} {text}: {error}") from error
 
 
 _LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -438,7 +434,5 @@ def _read_budget(limits: tuple[str, ...]) -> Budget:
             facts[field] = read(number)
         except (ValueError, ArithmeticError) as error:
             raise click.UsageError(f"--budget {text}: {number!r} is not a number") from error
-    try:
+    with reject(ValueError, about="--budget: "):
         return Budget(**facts)
-    except ValueError as error:
-        raise click.UsageError(f"--budget: {error}") from error

@@ -23,7 +23,7 @@ from ..validate import parse_tools
 from .attachments import read_attachment
 from .completion import ModelName
 from .console import echo_json, legible, show_json, working
-from .errors import report_errors
+from .errors import reject, report_errors
 from .options import ModelOptions, choose_model, is_model_name, open_model, read_json
 from .parameters import ExistingFile, Json, add_options, option
 from .screen import PlainScreen, open_screen, show_ending, stop_on_interrupt
@@ -172,10 +172,8 @@ def read_config(options: ConfigOptions) -> RuntimeConfig:
         extras[key] = _read_value(text)
     if isinstance(given.get("stop_sequences"), str):
         given["stop_sequences"] = (given["stop_sequences"],)
-    try:
+    with reject(msgspec.ValidationError, about="wrong setting: "):
         return msgspec.convert({**given, "extras": extras}, RuntimeConfig)
-    except msgspec.ValidationError as error:
-        raise click.UsageError(f"wrong setting: {error}") from error
 
 
 def _read_value(text: str) -> Any:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from ..messages import Document, Image, Text, Url
+from .errors import reject
 
 _LARGEST = 20 * 1024 * 1024  # maximum size in bytes that providers accept for one attachment
 
@@ -18,15 +19,13 @@ def read_attachment(place: str) -> Image | Document | Text:
     if place.startswith(("http://", "https://")):
         return _refer(place)
     path = Path(place).expanduser()
-    try:
+    with reject(OSError, about=f"{place} cannot be read: "):
         size = path.stat().st_size
         if size > _LARGEST:
             raise click.UsageError(
                 f"{place} has {size:,} bytes; at most {_LARGEST:,} can be attached"
             )
         return _read(path)
-    except OSError as error:
-        raise click.UsageError(f"{place} cannot be read: {error.strerror}") from error
 
 
 def _refer(url: str) -> Image | Document:

@@ -17,7 +17,7 @@ from ..conformance.retrieval import check_retrieval_server
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
 from ..wire import CODECS
 from .console import Bar, echo_json, legible
-from .errors import EXIT_CODES, report_errors
+from .errors import EXIT_CODES, reject, report_errors
 from .options import ApiKeyVariable
 from .parameters import Json, add_options, option
 
@@ -74,20 +74,17 @@ def command(url: str, options: CheckOptions) -> None:
     failed.
     """
     key = os.environ.get(options.api_key_env)
-    with report_errors(), Bar() as bar:
-        try:
-            if options.operation != "chat":
-                report = asyncio.run(_check_retrieval(url, key, options))
-            else:
-                run = check_server(
-                    url, options.model, options.wire, key,
-                    seconds=options.timeout, budget=options.budget, context=options.context,
-                    max_tokens=options.max_tokens, skip=options.skip,
-                    progress=None if options.as_json else partial(_show_progress, bar),
-                )  # fmt: skip
-                report = asyncio.run(run)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
+    with report_errors(), Bar() as bar, reject(ValueError):
+        if options.operation != "chat":
+            report = asyncio.run(_check_retrieval(url, key, options))
+        else:
+            run = check_server(
+                url, options.model, options.wire, key,
+                seconds=options.timeout, budget=options.budget, context=options.context,
+                max_tokens=options.max_tokens, skip=options.skip,
+                progress=None if options.as_json else partial(_show_progress, bar),
+            )  # fmt: skip
+            report = asyncio.run(run)
     _write(report, options)
     echo_json(report.to_json()) if options.as_json else click.echo(_show(report))
     if report.failed:
@@ -119,12 +116,8 @@ def _write(report: Report, options: CheckOptions) -> None:
         (options.save, _facts),
     ):
         if path is not None:
-            try:
+            with reject(OSError, about=f"{path} cannot be written: "):
                 path.write_text(form(report), "utf-8")
-            except OSError as error:
-                raise click.UsageError(
-                    f"{path} cannot be written: {error.strerror or error}"
-                ) from error
 
 
 def _show(report: Report) -> str:

@@ -23,6 +23,7 @@ from ..wire import SwapPlan
 from .ask import read_tools
 from .console import legible
 from .cost import write_amount
+from .errors import reject
 from .plan import read_conversation, show_plan
 from .transcript import Transcript
 
@@ -194,10 +195,8 @@ class Conversation:
 
     def _load(self, rest: str) -> None:
         path = _path(rest, "/load")
-        try:
+        with reject(ValueError, about=f"{path}: "):
             self.messages = list(parse_messages(read_conversation(str(path))))
-        except ValueError as error:
-            raise click.UsageError(f"{path}: {error}") from error
         self._file, self._shown = path, []
         self.transcript.restart()
         click.echo(f"{count(len(self.messages), 'message')} from {path}", err=True)
@@ -212,10 +211,8 @@ class Conversation:
 
     def _attach(self, rest: str) -> None:
         path = _path(rest, "/image")
-        try:
+        with reject(OSError, about=f"{path} cannot be read: "):
             picture = m.Image.from_file(path)
-        except OSError as error:
-            raise click.UsageError(f"{path} cannot be read: {error.strerror}") from error
         if (picture.media_type or "").startswith("image/"):
             self._shown.append(picture)
         elif picture.media_type == "application/pdf":
@@ -231,10 +228,8 @@ class Conversation:
             self.tools = ()
         elif rest:
             path = _path(rest, "/tools")
-            try:
+            with reject(ValueError, ProviderError, about=f"{path}: "):
                 self.tools = tuple(parse_tools(read_tools(str(path))) or ())
-            except (ValueError, ProviderError) as error:
-                raise click.UsageError(f"{path}: {error}") from error
         for tool in self.tools:
             click.echo(legible(f"{tool.name}: {tool.description or ''}", err=True), err=True)
         click.echo(f"{count(len(self.tools), 'tool')}; calls are shown, never executed", err=True)
@@ -280,14 +275,12 @@ def _path(rest: str, word: str) -> Path:
 
 def _write_private(path: Path, text: str) -> None:
     """Write a file atomically, readable by its owner only."""
-    try:
+    with reject(OSError, about=f"{path} cannot be written: "):
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, delete=False
         ) as file:
             file.write(text)  # tempfile creates a file that only its owner can read
         Path(file.name).replace(path)
-    except OSError as error:
-        raise click.UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def count(number: int, noun: str) -> str:

@@ -26,7 +26,7 @@ from ..wire.anthropic.reply import read_usage as messages_usage
 from ..wire.openai.usage import read_usage as chat_usage
 from .completion import ModelName
 from .console import Bar, legible, show_json, show_table
-from .errors import report_errors
+from .errors import reject, report_errors
 from .options import load_prices, load_registry
 from .parameters import ExistingFile, Json, add_options, option
 
@@ -146,10 +146,8 @@ def _read_uses(path: str) -> Iterator[_Use]:
         for item in document if isinstance(document, list) else [document]:
             if not isinstance(item, dict):
                 raise click.UsageError(f"{path}:{place}: a JSON object was expected")
-            try:
+            with reject(ValueError, OverflowError, about=f"{path}:{place}: "):
                 use = _find_use(item, speakers)
-            except (ValueError, OverflowError) as error:
-                raise click.UsageError(f"{path}:{place}: {error}") from error
             if use is not None:
                 yield use
 
@@ -159,10 +157,8 @@ def _read_documents(path: str) -> Iterator[tuple[int, Any]]:
     if path == "-":
         yield from _split(sys.stdin.read(), path, lambda _: None)
         return
-    try:
+    with reject(OSError, UnicodeDecodeError, about=f"{path} cannot be read: "):
         text = Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{path} cannot be read: {error}") from error
     with Bar(slow=True) as bar:
         yield from _split(text, path, lambda done: bar("reading", done, len(text)))
 
@@ -171,10 +167,8 @@ def _split(text: str, path: str, tell: Callable[[int], None]) -> Iterator[tuple[
     decoder, at, line = json.JSONDecoder(), 0, 1
     while (begin := _SOMETHING.search(text, at)) is not None:
         line += text.count("\n", at, begin.start())
-        try:
+        with reject(ValueError, RecursionError, about=f"{path}:{line}: not JSON: "):
             value, at = decoder.raw_decode(text, begin.start())
-        except (ValueError, RecursionError) as error:
-            raise click.UsageError(f"{path}:{line}: not JSON: {error}") from error
         yield line, value
         line += text.count("\n", begin.start(), at)
         tell(at)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import click
 
 from ..retrieval import EMBED_CODECS, Embeddings
-from .errors import report_errors
+from .errors import reject, report_errors
 from .options import model_argument
 from .parameters import Json, add_options, option
 from .retrieval import (
@@ -101,7 +101,7 @@ def _show(texts: list[str], found: Embeddings) -> Iterator[str]:
 
 
 def _write_file(path: Path, texts: list[str], found: Embeddings) -> None:
-    try:
+    with reject(OSError, about=f"{path} cannot be written: "):
         if path.suffix == ".npy":
             path.write_bytes(
                 _npy_header(len(found.vectors), found.dimensions) + found.vectors.tobytes()
@@ -110,8 +110,6 @@ def _write_file(path: Path, texts: list[str], found: Embeddings) -> None:
             pairs = zip(texts, found.vectors, strict=True)
             lines = [json.dumps({"text": text, "vector": row.tolist()}) for text, row in pairs]
             path.write_text("\n".join(lines) + "\n", "utf-8")
-    except OSError as error:
-        raise click.UsageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _npy_header(rows: int, columns: int) -> bytes:

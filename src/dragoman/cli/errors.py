@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from ..config import ConfigError
-from ..errors import ProviderError
+from ..errors import ProviderError, scrub
 from ..local import LocalServerError, WeightsError
 from .console import echo_json, legible
 
@@ -51,6 +51,16 @@ def report_mistakes() -> Iterator[None]:
         raise WrongFile(str(error)) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def reject(*kinds: type[Exception], about: str = "") -> Iterator[None]:
+    """Report exceptions of these kinds as usage errors; ``about`` names the option or the file."""
+    try:
+        yield
+    except kinds as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise click.UsageError(f"{about}{reason or scrub(str(error))}") from error
 
 
 @contextlib.contextmanager

@@ -15,11 +15,10 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ..database import is_postgres
-from ..errors import scrub
 from ..gateway.keys import Key, read_key_file, read_money
 from ..gateway.keystore import KeyStore, is_key_database
 from .console import show_json, show_table
-from .errors import report_mistakes
+from .errors import reject, report_mistakes
 from .parameters import Json, add_options, option
 
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
@@ -305,10 +304,9 @@ def _open(place: str, *, create: bool = False) -> Iterator[KeyStore]:
                 f"--auth: {place} is not a database; change a YAML file by hand, or import it into"
                 " keys.db"
             )
-    try:
+    # the SQLite and PostgreSQL drivers raise different exceptions
+    with reject(Exception, about="--auth: "):
         store = KeyStore(place)
-    except Exception as error:  # the SQLite and PostgreSQL drivers raise different exceptions
-        raise click.UsageError(f"--auth: {scrub(str(error))}") from error
     try:
         yield store
     except (ValueError, LookupError) as error:

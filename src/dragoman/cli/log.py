@@ -22,6 +22,7 @@ from ..trace import TraceServer
 from ..trace.approval import Approvals
 from .bills import GROUPS, add_up, show_bills, write_csv
 from .console import echo_json, legible, show_json, show_table, working
+from .errors import reject
 from .log_place import LogPlace, open_log_at
 from .log_upkeep import export, prune, take_over, verify
 from .options import load_prices
@@ -57,10 +58,8 @@ def turn_off() -> None:
 
 
 def _turn(*, on: bool) -> None:
-    try:
+    with reject(OSError, about=f"{find_marker()}: cannot be changed: "):
         set_logging(on=on)
-    except OSError as error:
-        raise click.UsageError(f"{find_marker()}: cannot be changed: {error.strerror}") from error
     click.echo(f"ask and chat are {'logged' if on else 'not logged'}", err=True)
 
 
@@ -251,10 +250,8 @@ def approve(
                 f"{len(matching)} open questions have an id that begins with {intent!r}"
             )
         decision = _read_decision(answer)
-        try:
+        with reject(SessionError):
             record = answer_question(log, matching[0].session, matching[0].intent_id, decision)
-        except SessionError as error:
-            raise click.UsageError(str(error)) from error
     if as_json:
         show_json(record.data)
     else:
@@ -281,10 +278,8 @@ def _read_decision(answer: Answer) -> Decision:
         raise click.UsageError("--prefix needs --scope prefix")
     given = None
     if answer.edited is not None:
-        try:
+        with reject(msgspec.DecodeError, about="--input: is not a JSON object: "):
             given = msgspec.json.decode(answer.edited, type=dict)
-        except msgspec.DecodeError as error:
-            raise click.UsageError(f"--input: is not a JSON object: {error}") from error
     by = answer.by or getpass.getuser()
     return Decision(
         not answer.deny, by, answer.reason, scope=answer.scope, prefix=answer.prefix, input=given
@@ -372,12 +367,8 @@ def view(
     with open_log_at(where) as log:
         if session is not None:
             session = find_session(log, session)
-        try:
+        with reject(ImportError), reject(OSError, about=f"--port {port}: "):
             asyncio.run(_serve(log, session, port, decider, browser=browser, as_json=as_json))
-        except OSError as error:
-            raise click.UsageError(f"--port {port}: {error.strerror}") from error
-        except ImportError as error:
-            raise click.UsageError(str(error)) from error
 
 
 async def _serve(

@@ -17,7 +17,7 @@ from ..log import ADMINISTRATION, EventLog
 from ..replay import shorten
 from ..trace import export_html
 from .console import Bar, show_json
-from .errors import EXIT_CODES
+from .errors import EXIT_CODES, reject
 from .log_place import LogPlace, open_log_at
 from .parameters import ExistingFile, Json, add_options, option
 from .sessions import find_session
@@ -59,16 +59,17 @@ def verify(
 def _read_heads(path: str | None) -> dict[str, str]:
     if path is None:
         return {}
-    try:
+    with reject(
+        ValueError,
+        TypeError,
+        KeyError,
+        about=f"{path}: is neither a list of sessions nor a table of hashes: ",
+    ):
         data = json.loads(Path(path).read_text("utf-8"))
         heads = (
             {entry["session"]: entry["head"] for entry in data} if isinstance(data, list) else data
         )
         return msgspec.convert(heads, dict[str, str])
-    except (ValueError, TypeError, KeyError) as error:
-        raise click.UsageError(
-            f"{path}: is neither a list of sessions nor a table of hashes: {error}"
-        ) from error
 
 
 @click.command("export")
@@ -101,11 +102,8 @@ def export(
         if output == "-":
             log.export(sys.stdout.buffer, session)
             return
-        with Bar(slow=True) as bar:
-            try:
-                count = log.export(output, session, progress=partial(bar, "exporting"))
-            except OSError as error:
-                raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
+        with Bar(slow=True) as bar, reject(OSError, about=f"{output}: cannot be written: "):
+            count = log.export(output, session, progress=partial(bar, "exporting"))
         click.echo(f"{output}: {count} record{'s' * (count != 1)}", err=True)
 
 
@@ -113,12 +111,10 @@ def _write_page(page: str, output: str) -> None:
     if output == "-":
         click.echo(page.encode(), nl=False)
         return
-    try:
+    with reject(OSError, about=f"{output}: cannot be written: "):
         partial = Path(f"{output}.partial")
         partial.write_text(page, "utf-8")
         partial.replace(output)
-    except OSError as error:
-        raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from error
     click.echo(f"{output}: {len(page.encode()):,} bytes", err=True)
 
 

@@ -16,6 +16,7 @@ from ..replay import make_printable
 from ..tools import AcceptChange, ExecutableTool, McpServer, ToolChange, ToolPins
 from .agent_view import AgentView
 from .approval import Lines
+from .errors import reject
 from .parameters import option
 
 _PINS = "mcp-tools.json"
@@ -63,10 +64,8 @@ async def open_servers(
     for target in targets:
         given = headers.get(find_origin(target), {}) if isinstance(target, str) else None
         accept = _make_accept(lines, always=options.mcp_accept)
-        try:
+        with reject(ValueError, about="--mcp: "):
             server = McpServer(target, headers=given, pins=pins, accept=accept)
-        except ValueError as error:
-            raise click.UsageError(f"--mcp: {error}") from error
         await stack.enter_async_context(server)
         tools += server.tools
         for reason in server.refused:

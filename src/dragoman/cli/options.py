@@ -17,7 +17,7 @@ from ..provider import SCHEMES, connect
 from ..registry import Registry
 from ..sync import SyncProvider
 from .completion import ModelName, complete_wire
-from .errors import report_mistakes
+from .errors import reject, report_mistakes
 from .parameters import option
 from .progress import fetch_default_model
 
@@ -53,11 +53,9 @@ def load_prices(path: str | None, *, only: bool = False) -> PriceTable:
     """Return the default prices, overridden by a file; with ``only``, omit the defaults."""
     if path is None:
         return load_registry().prices()
-    try:
+    with reject(ValueError, OSError):
         table = PriceTable.load(path)
         return table if only else load_registry().prices().with_overrides(table.rows)
-    except (ValueError, OSError) as error:
-        raise click.UsageError(str(error)) from error
 
 
 def default_model() -> str | None:
@@ -101,14 +99,12 @@ def open_model(
     if target.base_url is None and not planning:
         fetch_default_model(model)
     settings: dict[str, Any] = {} if target.timeout is None else {"timeouts": target.timeout}
-    try:
+    with reject(ValueError):
         if target.base_url is not None:
             settings["api_key"] = os.environ.get(target.api_key_env)
             provider = connect(model, base_url=target.base_url, wire=target.wire, **settings)
         else:
             provider = load_registry().provider(model, planning=planning, **settings)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
     # add retries unless a candidate of a group already has its own
     has_retries = any(isinstance(part, Retry) for part in walk(provider))
     if retries and not planning and not has_retries:
@@ -124,10 +120,9 @@ def _show_retry(error: ProviderError, attempt: int, wait: float) -> None:
 
 def read_json(path: str) -> Any:
     """Return the content of a JSON file; raise a usage error if the file is invalid."""
-    try:
-        with click.open_file(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"{path} is not JSON: {error}") from error
-    except OSError as error:
-        raise click.UsageError(f"{path} cannot be read: {error.strerror}") from error
+    with (
+        reject(ValueError, RecursionError, about=f"{path} is not JSON: "),
+        reject(OSError, about=f"{path} cannot be read: "),
+        click.open_file(path, encoding="utf-8") as file,
+    ):
+        return json.load(file)

@@ -17,6 +17,7 @@ from ..prices import cost
 from ..retrieval import Embeddings, Ranking, connect_embedder, connect_reranker
 from ..sync import SyncEmbedder, SyncReranker
 from .console import legible
+from .errors import reject
 from .options import ApiKeyVariable, load_registry
 from .parameters import option
 
@@ -64,15 +65,14 @@ def open_retrieval(side: Literal["embed", "rerank"], model: str, options: Retrie
     else:
         load_registry()  # report a mistake in models.yaml as a usage error with its line
     try:
-        return blocking(connect(model, retries=2, **settings))
+        with reject(ValueError):
+            return blocking(connect(model, retries=2, **settings))
     except InvalidModelError as error:
         error.advice = (
             "A name is vendor:model or an alias of models.yaml; a server of your own needs "
             "--base-url."
         )
         raise
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def describe_bill(found: Embeddings | Ranking) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from ..gateway.limits import POLICIES, RedisLimits
 from ..log import LogError, PostgresLog, open_log
 from ..registry import ConfigError, Registry
 from ..wire.urls import is_loopback
-from .errors import report_errors, report_mistakes
+from .errors import reject, report_errors, report_mistakes
 from .parameters import ExistingFile, Json, add_options, option
 
 _ACCESS = logging.getLogger("dragoman.access")
@@ -253,16 +253,13 @@ def _check_state(ring: KeyRing, options: ServeOptions) -> None:
             "--workers: keys with limits are counted together; give --state PLACE"
         )
     if redis is not None:
-        try:
+        with reject(ValueError, ImportError, about="--redis: "):
             RedisLimits(redis)
-        except (ValueError, ImportError) as error:
-            raise click.UsageError(f"--redis: {error}") from error
     if state is None:
         return
-    try:
+    # the SQLite and PostgreSQL drivers raise different exceptions
+    with reject(Exception, about="--state: "):
         Ledger(state).close()
-    except Exception as error:  # an exception of the SQLite or the PostgreSQL driver
-        raise click.UsageError(f"--state: {scrub(str(error))}") from error
 
 
 def _load_keys(place: str) -> KeyRing:
@@ -288,10 +285,8 @@ def _read_tls(tls_cert: str | None, tls_key: str | None) -> dict[str, Any]:
         if tls_cert != tls_key:
             raise click.UsageError("--tls-cert and --tls-key go together")
         return {}
-    try:
+    with reject(ssl.SSLError, OSError, about="--tls-cert, --tls-key: "):
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls_cert, tls_key)
-    except (ssl.SSLError, OSError) as error:
-        raise click.UsageError(f"--tls-cert, --tls-key: {error}") from error
     return {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key}
 
 
@@ -313,11 +308,8 @@ def _check_log(where: str | None, workers: int, *, log_content: bool) -> None:
         if log_content:
             raise click.UsageError("--log-content needs --log")
         return
-    try:
-        with open_log(where) as log:
-            is_file = not isinstance(log, PostgresLog)
-    except LogError as error:
-        raise click.UsageError(f"--log: {scrub(str(error))}") from error
+    with reject(LogError, about="--log: "), open_log(where) as log:
+        is_file = not isinstance(log, PostgresLog)
     if workers > 1 and is_file:
         raise click.UsageError(
             "--log: a file has one writer; give a postgresql:// URL, or --workers 1"
@@ -376,10 +368,8 @@ def _check(config: str | None, named: dict[str, str], keys: str | None) -> KeyRi
     with report_mistakes():
         registry = Registry.load(config)
         for name, target in named.items():
-            try:
+            with reject(ProviderError, about=f"--model {name}: "):
                 registry.provider(target)
-            except ProviderError as error:
-                raise click.UsageError(f"--model {name}: {error}") from error
         return _load_keys(keys) if keys is not None else KeyRing()
 
 
@@ -396,10 +386,8 @@ def _run(told: dict[str, Any], server: dict[str, Any], ready_port: int | None) -
     supervisor = importlib.import_module("dragoman.gateway.supervisor")
     listener = None
     if ready_port is not None:
-        try:
+        with reject(OSError, about=f"--ready-port {ready_port}: "):
             listener = supervisor.bind_port(server["host"], ready_port)
-        except OSError as error:
-            raise click.UsageError(f"--ready-port {ready_port}: {error}") from error
     shown = f"[{server['host']}]" if ":" in server["host"] else server["host"]
     names = ", ".join(told["models"]) or "the registry's models"
     scheme = "https" if "ssl_certfile" in server else "http"

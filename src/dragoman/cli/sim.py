@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import click
 
 from ..sim import ConfigError, SimServer, read_script, serve
-from .errors import report_errors
+from .errors import reject, report_errors
 from .parameters import Json, add_options, option
 
 
@@ -29,10 +29,8 @@ def command(
 
     SCRIPT is a YAML file. Ctrl-C stops the server.
     """
-    try:
+    with reject(ConfigError):
         read = read_script(script)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
     if check:
         told = {"rules": len(read.rules), "model": read.model, "seed": read.seed}
         click.echo(
@@ -46,12 +44,8 @@ def command(
 
 
 def _run(server: SimServer, *, as_json: bool) -> None:
-    try:
+    with reject(ImportError), reject(OSError, about="cannot listen there: "):
         server.start()
-    except OSError as error:
-        raise click.UsageError(f"cannot listen there: {error.strerror or error}") from error
-    except ImportError as error:
-        raise click.UsageError(str(error)) from error
     try:
         if as_json:
             click.echo(

@@ -26,7 +26,7 @@ from ..registry.vendors import FACTS
 from ..transport import HttpTransport, Timeouts
 from ..wire import HttpRequest
 from .console import show_json
-from .errors import report_errors
+from .errors import reject, report_errors
 from .parameters import Json, add_options
 
 _SHOWN = 40
@@ -52,10 +52,8 @@ def update_command(
     code 2 means that the list was rejected and nothing was changed.
     """
     with report_errors():
-        try:
+        with reject(ListError, OSError, about=f"{source}: "):
             kind, listed = read_list(_read(source))
-        except (ListError, OSError) as error:
-            raise click.UsageError(f"{source}: {error}") from error
         found = compare(_read_known(), PriceTable.bundled(), listed)
         if as_json:
             show_json(
