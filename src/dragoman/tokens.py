@@ -20,28 +20,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from . import messages as m
 from .media_tokens import (
     ENCRYPTED_PER_TOKEN,
     estimate_audio,
     estimate_document,
     estimate_image,
     read_inline,
-)
-from .messages import (
-    Assistant,
-    Audio,
-    Document,
-    Image,
-    Message,
-    Opaque,
-    RedactedThinking,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
 )
 from .text_tokens import count_tokens, read_table
 
@@ -147,8 +132,8 @@ class _Contents(Struct):
 
 
 def estimate_request(
-    messages: Sequence[Message],
-    tools: Sequence[Tool] | None = (),
+    messages: Sequence[m.Message],
+    tools: Sequence[m.Tool] | None = (),
     system_prompt: str | None = None,
     *,
     family: str = "default",
@@ -175,8 +160,8 @@ def estimate_request(
 
 
 def estimate_input_tokens(
-    messages: Sequence[Message],
-    tools: Sequence[Tool] | None = (),
+    messages: Sequence[m.Message],
+    tools: Sequence[m.Tool] | None = (),
     system_prompt: str | None = None,
     *,
     family: str = "default",
@@ -186,7 +171,7 @@ def estimate_input_tokens(
 
 
 def _sort_contents(
-    messages: Sequence[Message], tools: Sequence[Tool], system_prompt: str | None, family: str
+    messages: Sequence[m.Message], tools: Sequence[m.Tool], system_prompt: str | None, family: str
 ) -> _Contents:
     frame = read_table().frames[family]
     contents = _Contents(
@@ -198,14 +183,14 @@ def _sort_contents(
         contents.texts.append(system_prompt)
         contents.frame += frame.system
     # Thinking is sent back within its turn; servers drop the thinking of earlier turns.
-    turn = max((at for at, message in enumerate(messages) if type(message) is User), default=-1)
+    turn = max((at for at, message in enumerate(messages) if type(message) is m.User), default=-1)
     for at, message in enumerate(messages):
-        if not isinstance(message, System | User | Assistant | ToolResult):
+        if not isinstance(message, m.System | m.User | m.Assistant | m.ToolResult):
             raise TypeError(
                 f"messages[{at}]: expected System, User, Assistant or ToolResult, not "
                 f"{type(message).__name__}"
             )
-        contents.frame += frame.system if type(message) is System else frame.message
+        contents.frame += frame.system if type(message) is m.System else frame.message
         for number, block in enumerate(
             [message.content] if isinstance(message.content, str) else message.content
         ):
@@ -221,23 +206,23 @@ def _sort_block(block: Any, contents: _Contents, family: str, *, current: bool) 
     match block:
         case str() as text:
             contents.texts.append(text)
-        case Text(text=text):
+        case m.Text(text=text):
             contents.texts.append(text)
-        case Thinking(text=text):
+        case m.Thinking(text=text):
             if current:
                 contents.texts.append(text)
-        case RedactedThinking(data=data):
+        case m.RedactedThinking(data=data):
             contents.documents += current * len(data) / ENCRYPTED_PER_TOKEN
-        case ToolCall(name=name, arguments=arguments):
+        case m.ToolCall(name=name, arguments=arguments):
             contents.frame += read_table().frames[family].call
             contents.texts += [name, _as_json(arguments)]
-        case Opaque(data=data):
+        case m.Opaque(data=data):
             contents.texts.append(_as_json(data))
-        case Image():
+        case m.Image():
             contents.pictures += estimate_image(block, family)
-        case Document():
+        case m.Document():
             _sort_document(block, contents)
-        case Audio():
+        case m.Audio():
             contents.documents += estimate_audio(block)
         case _:
             return False
@@ -258,7 +243,7 @@ _PICTURE_BAND = 0.5
 _DOCUMENT_BAND = 1.0
 
 
-def _sort_document(document: Document, contents: _Contents) -> None:
+def _sort_document(document: m.Document, contents: _Contents) -> None:
     data = read_inline(document)
     if document.media_type.startswith("text/") and data:
         try:

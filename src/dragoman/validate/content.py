@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import messages as m
 from ..errors import InvalidRequestError, quote
-from ..messages import (
-    DETAILS,
-    Audio,
-    Continuity,
-    Document,
-    Image,
-    Inline,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolCall,
-    Url,
-)
 from .fields import kind_of
 
 MAX_DEPTH = 128
@@ -39,14 +26,14 @@ def check_blocks(content: Any, path: str) -> None:
         )
     for at, block in enumerate(content):
         where = f"{path}.content[{at}]"
-        if type(block) is Text:
+        if type(block) is m.Text:
             need_text(block.text, f"{where}.text")
             if not block.text:
                 raise InvalidRequestError(f"{where}.text is empty")
             _check_continuity(block.continuity, where)
-        elif type(block) is Image or type(block) is Document or type(block) is Audio:
+        elif type(block) is m.Image or type(block) is m.Document or type(block) is m.Audio:
             check_media(block, where)
-            if isinstance(block, Image | Audio):
+            if isinstance(block, m.Image | m.Audio):
                 _check_continuity(block.continuity, where)
         else:
             raise InvalidRequestError(
@@ -54,29 +41,29 @@ def check_blocks(content: Any, path: str) -> None:
             )
 
 
-def check_media(block: Image | Document | Audio, path: str) -> None:
+def check_media(block: m.Image | m.Document | m.Audio, path: str) -> None:
     """Raise ``InvalidRequestError`` for media without data or with a wrong media type."""
     if block.media_type is not None:
         need_text(block.media_type, f"{path}.media_type")
-    if type(block) is Image:
-        if block.detail is not None and block.detail not in DETAILS:
+    if type(block) is m.Image:
+        if block.detail is not None and block.detail not in m.DETAILS:
             raise InvalidRequestError(
-                f"{path}.detail must be one of {', '.join(DETAILS)}, not {quote(block.detail)}"
+                f"{path}.detail must be one of {', '.join(m.DETAILS)}, not {quote(block.detail)}"
             )
-    elif type(block) is Document and block.name is not None:
+    elif type(block) is m.Document and block.name is not None:
         need_text(block.name, f"{path}.name")
-    elif type(block) is Audio and block.transcript is not None:
+    elif type(block) is m.Audio and block.transcript is not None:
         need_text(block.transcript, f"{path}.transcript")
     source: Any = block.source
-    if isinstance(source, Url):
+    if isinstance(source, m.Url):
         need_text(source.url, f"{path}.source.url")
-    if isinstance(source, Inline):
+    if isinstance(source, m.Inline):
         _check_inline(block, source.base64_data, path)
-    elif not isinstance(source, Url) or not source.url:
+    elif not isinstance(source, m.Url) or not source.url:
         raise InvalidRequestError(f"{path}.source must be a Url or Inline with content")
 
 
-def _check_inline(block: Image | Document | Audio, data: Any, path: str) -> None:
+def _check_inline(block: m.Image | m.Document | m.Audio, data: Any, path: str) -> None:
     if isinstance(data, bytes):
         raise InvalidRequestError(
             f"{path}.source.base64_data must be base64 text; Image(data) takes bytes"
@@ -93,27 +80,27 @@ def _check_inline(block: Image | Document | Audio, data: Any, path: str) -> None
         )
 
 
-_KINDS = {Image: "image", Audio: "audio"}
+_KINDS = {m.Image: "image", m.Audio: "audio"}
 
 
 def check_assistant_block(block: Any, path: str) -> None:
     """Check a block of a model's message."""
-    if type(block) is Text or type(block) is Thinking:
+    if type(block) is m.Text or type(block) is m.Thinking:
         need_text(block.text, f"{path}.text")
-    elif type(block) is ToolCall:
+    elif type(block) is m.ToolCall:
         _check_call(block, path)
-    elif type(block) is RedactedThinking:
+    elif type(block) is m.RedactedThinking:
         need_text(block.data, f"{path}.data")
-    elif type(block) is Opaque:
+    elif type(block) is m.Opaque:
         check_depth(block.data, f"{path}.data")
-    elif type(block) is Audio or (type(block) is Image and block.continuity is not None):
+    elif type(block) is m.Audio or (type(block) is m.Image and block.continuity is not None):
         check_media(block, path)
     else:
         raise InvalidRequestError(f"{path}: {type(block).__name__} cannot be said by this role")
     _check_continuity(block.continuity, path)
 
 
-def _check_call(call: ToolCall, path: str) -> None:
+def _check_call(call: m.ToolCall, path: str) -> None:
     need_text(call.id, f"{path}.id")
     need_text(call.name, f"{path}.name")
     if not call.id or not call.name:
@@ -133,7 +120,7 @@ def _check_call(call: ToolCall, path: str) -> None:
 def _check_continuity(state: Any, path: str) -> None:
     if state is None:
         return
-    if not isinstance(state, Continuity):
+    if not isinstance(state, m.Continuity):
         raise InvalidRequestError(f"{path}.continuity must be a Continuity, not {kind_of(state)}")
     if state.signature is not None:
         need_text(state.signature, f"{path}.continuity.signature")

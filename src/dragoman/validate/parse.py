@@ -11,42 +11,14 @@ from typing import Any
 
 import msgspec
 
+from .. import messages as m
 from ..errors import InvalidRequestError, UnsupportedContentError, cut, quote
 from ..events import read_json
-from ..messages import (
-    DETAILS,
-    NO_CONFIG,
-    Assistant,
-    AssistantBlock,
-    Audio,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Message,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
-    Url,
-    User,
-    UserBlock,
-    new_ulid,
-)
 from .data_url import read_data_url
 from .fields import Fields, kind_of
 from .structured import response_schema_of
 
-_MESSAGES = frozenset({System, User, Assistant, ToolResult})
+_MESSAGES = frozenset({m.System, m.User, m.Assistant, m.ToolResult})
 
 
 def build_request(
@@ -64,7 +36,7 @@ def build_request(
     check_calls: bool = True,
     continues: bool = False,
     settings: Mapping[str, Any] | None = None,
-) -> Request:
+) -> m.Request:
     """Build a ``Request`` from the arguments of a call. ``settings`` override ``config``."""
     response_type = None
     if isinstance(response_schema, Mapping):
@@ -75,15 +47,15 @@ def build_request(
     tools, server_tools = _split_tools(tools)
     if settings:
         system, asked = _apply_settings(asked, settings)
-        said = said if system is None else (System(system), *said)
-    return Request(
+        said = said if system is None else (m.System(system), *said)
+    return m.Request(
         said,
         parse_tools(tools),
         asked,
         response_schema,
         parse_tool_choice(tool_choice),
         model,
-        request_id or new_ulid(),
+        request_id or m.new_ulid(),
         stream,
         session_id,
         {} if metadata is None else dict(metadata),
@@ -94,20 +66,20 @@ def build_request(
     )
 
 
-def _split_tools(tools: Any) -> tuple[Any, tuple[ServerTool, ...]]:
+def _split_tools(tools: Any) -> tuple[Any, tuple[m.ServerTool, ...]]:
     """Return the caller's tools, and the server-side tools that the provider runs."""
     if not isinstance(tools, list | tuple):
         return tools, ()
-    theirs: list[ServerTool] = []
+    theirs: list[m.ServerTool] = []
     own: list[Any] = []
     for at, tool in enumerate(tools):
-        if isinstance(tool, ServerTool):
+        if isinstance(tool, m.ServerTool):
             theirs.append(tool)
         elif isinstance(tool, Mapping) and tool.get("type") == "server_tool":
             record = Fields(tool, f"tools[{at}]")
             record.allow("type", "name", "options")
             theirs.append(
-                ServerTool(record.need_text("name"), dict(record.get("options", dict, {})))
+                m.ServerTool(record.need_text("name"), dict(record.get("options", dict, {})))
             )
         else:
             own.append(tool)
@@ -123,10 +95,10 @@ def _suggest(name: str, known: Sequence[str]) -> str:
 
 
 def _apply_settings(
-    config: RuntimeConfig, settings: Mapping[str, Any]
-) -> tuple[str | None, RuntimeConfig]:
+    config: m.RuntimeConfig, settings: Mapping[str, Any]
+) -> tuple[str | None, m.RuntimeConfig]:
     """Return a call's system prompt and configuration; ``settings`` override ``config``."""
-    known = ("system", *RuntimeConfig.__struct_fields__)
+    known = ("system", *m.RuntimeConfig.__struct_fields__)
     for name in settings:
         if name not in known:
             others = *known, "tools", "config", "response_schema", "tool_choice"
@@ -139,11 +111,11 @@ def _apply_settings(
     return system, parse_config({**msgspec.structs.asdict(config), **given}) if given else config
 
 
-def parse_messages(messages: Any) -> Sequence[Message]:
+def parse_messages(messages: Any) -> Sequence[m.Message]:
     """Read a conversation: a string, or a sequence of values, records or chat-completion dicts."""
     if type(messages) is not list and type(messages) is not tuple:
         if isinstance(messages, str):
-            return (User(messages),)
+            return (m.User(messages),)
         if type(messages) in _MESSAGES:
             return (messages,)
         if isinstance(messages, Mapping) or not isinstance(messages, Sequence):
@@ -166,24 +138,26 @@ def _open(record: Any, path: str) -> Fields:
     return record if isinstance(record, Fields) else Fields(record, path)
 
 
-def parse_tools(tools: Any) -> tuple[Tool, ...]:
+def parse_tools(tools: Any) -> tuple[m.Tool, ...]:
     """Read tools: values, plain records, or chat-completion dicts with a ``function`` inside."""
     if not tools:
         return ()
-    if isinstance(tools, Tool | Mapping) or not isinstance(tools, Sequence):
+    if isinstance(tools, m.Tool | Mapping) or not isinstance(tools, Sequence):
         raise InvalidRequestError(f"tools must be a list of tools, not {type(tools).__name__}")
     return tuple(
         [
-            tool if type(tool) is Tool else _parse_tool(tool, f"tools[{at}]")
+            tool if type(tool) is m.Tool else _parse_tool(tool, f"tools[{at}]")
             for at, tool in enumerate(tools)
         ]
     )
 
 
-def _parse_tool(tool: Any, path: str) -> Tool:
+def _parse_tool(tool: Any, path: str) -> m.Tool:
     if callable(tool) and not isinstance(tool, Mapping):
         try:
-            return Tool.from_model(tool) if isinstance(tool, type) else Tool.from_function(tool)
+            return (
+                m.Tool.from_model(tool) if isinstance(tool, type) else m.Tool.from_function(tool)
+            )
         except (TypeError, NameError) as error:
             raise InvalidRequestError(f"{path} cannot be described as a tool: {error}") from error
     record = _open(tool, path)
@@ -196,7 +170,7 @@ def _parse_tool(tool: Any, path: str) -> Tool:
     if parameters is not None and not isinstance(parameters, Mapping):
         record.refuse("parameters", "must be a JSON Schema object")
     made: dict[str, Any] = {} if parameters is None else {"parameters": dict(parameters)}
-    return Tool(
+    return m.Tool(
         record.need_text("name"),
         record.text("description") or "",
         strict=record.flag("strict"),
@@ -204,32 +178,32 @@ def _parse_tool(tool: Any, path: str) -> Tool:
     )
 
 
-def parse_config(config: Any) -> RuntimeConfig:
+def parse_config(config: Any) -> m.RuntimeConfig:
     """Read settings: a ``RuntimeConfig`` or a mapping of its fields."""
     if config is None:
-        return NO_CONFIG
-    if isinstance(config, RuntimeConfig):
+        return m.NO_CONFIG
+    if isinstance(config, m.RuntimeConfig):
         return config
     if not isinstance(config, Mapping):
         raise InvalidRequestError(
             f"config must be a RuntimeConfig or a mapping, not {type(config).__name__}"
         )
     for name in config:
-        if name not in RuntimeConfig.__struct_fields__:
-            hint = _suggest(str(name), RuntimeConfig.__struct_fields__)
+        if name not in m.RuntimeConfig.__struct_fields__:
+            hint = _suggest(str(name), m.RuntimeConfig.__struct_fields__)
             hint = f"{hint} Other" if hint else "provider-specific"
             raise InvalidRequestError(
                 f"config.{cut(str(name))} is not a setting; {hint} ones go into config.extras"
             )
     try:
-        return msgspec.convert(dict(config), RuntimeConfig)
+        return msgspec.convert(dict(config), m.RuntimeConfig)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"config: {error}") from error
 
 
-def parse_tool_choice(choice: Any) -> ToolChoice | None:
+def parse_tool_choice(choice: Any) -> m.ToolChoice | None:
     """Read ``"auto" | "required" | "none"``, a ``ForceTool``, or a forced tool as a dictionary."""
-    if choice is None or isinstance(choice, ForceTool):
+    if choice is None or isinstance(choice, m.ForceTool):
         return choice
     if isinstance(choice, str):
         if choice in ("auto", "required", "none"):
@@ -248,13 +222,13 @@ def parse_tool_choice(choice: Any) -> ToolChoice | None:
         raise InvalidRequestError(
             'tool_choice must be {"type": "tool", "name": ...} to force a tool'
         )
-    return ForceTool(record.need_text("name"))
+    return m.ForceTool(record.need_text("name"))
 
 
 # --- reading messages from JSON ----------------------------------------------------------------
 
 
-def _read_message(record: Fields) -> Message:
+def _read_message(record: Fields) -> m.Message:
     role = record.take("role")
     if not isinstance(role, str) or role not in _READERS:
         record.refuse("role", f"must be system, user, assistant or tool, not {quote(role)}")
@@ -263,25 +237,25 @@ def _read_message(record: Fields) -> Message:
     return read(record)
 
 
-def _read_system(record: Fields) -> System:
+def _read_system(record: Fields) -> m.System:
     content = record.take("content")
     if content is not None and not isinstance(content, str):
         record.refuse(
             "content", f"must be a string, not {kind_of(content)}: a system message has no blocks"
         )
-    return System(record.need_text("content"), read_mark(record))
+    return m.System(record.need_text("content"), read_mark(record))
 
 
-def _read_user(record: Fields) -> User:
-    return User(_read_content(record), read_mark(record))
+def _read_user(record: Fields) -> m.User:
+    return m.User(_read_content(record), read_mark(record))
 
 
-def _read_result(record: Fields) -> ToolResult:
+def _read_result(record: Fields) -> m.ToolResult:
     call_id, failed = record.need_text("tool_call_id"), record.flag("is_error") or False
-    return ToolResult(call_id, _read_content(record), failed, read_mark(record))
+    return m.ToolResult(call_id, _read_content(record), failed, read_mark(record))
 
 
-def _read_content(record: Fields) -> str | list[UserBlock]:
+def _read_content(record: Fields) -> str | list[m.UserBlock]:
     content = record.take("content")
     if isinstance(content, str):
         return content
@@ -290,17 +264,17 @@ def _read_content(record: Fields) -> str | list[UserBlock]:
     return [_read_user_block(part) for part in record.inners("content")]
 
 
-def _read_assistant(record: Fields) -> Assistant:
+def _read_assistant(record: Fields) -> m.Assistant:
     thoughts = record.text("reasoning_content") or record.text("reasoning")
     content, refusal = record.take("content"), record.text("refusal")
-    blocks: list[AssistantBlock] = [Thinking(thoughts)] if thoughts else []
+    blocks: list[m.AssistantBlock] = [m.Thinking(thoughts)] if thoughts else []
     if isinstance(content, str):
-        blocks += [Text(content)] if content else []
+        blocks += [m.Text(content)] if content else []
     else:
         blocks += [_read_assistant_block(part) for part in record.inners("content")]
     if refusal:
-        blocks.append(Text(refusal))
-    return Assistant(
+        blocks.append(m.Text(refusal))
+    return m.Assistant(
         blocks, tool_calls=[_read_tool_call(call) for call in record.inners("tool_calls")]
     )
 
@@ -323,7 +297,7 @@ def read_mark(record: Fields) -> bool:
 
 
 # How a message of each role is read, and which fields it has besides role and content.
-_READERS: dict[str, tuple[Callable[[Fields], Message], tuple[str, ...]]] = {
+_READERS: dict[str, tuple[Callable[[Fields], m.Message], tuple[str, ...]]] = {
     "system": (_read_system, _MARKS),
     "developer": (_read_system, _MARKS),
     "user": (_read_user, _MARKS),
@@ -335,7 +309,7 @@ _READERS: dict[str, tuple[Callable[[Fields], Message], tuple[str, ...]]] = {
 # --- reading content blocks from JSON ----------------------------------------------------------
 
 
-def _read_user_block(record: Fields) -> UserBlock:
+def _read_user_block(record: Fields) -> m.UserBlock:
     kind = record.take("type")
     if kind == "text":
         return _read_text(record)
@@ -347,7 +321,7 @@ def _read_user_block(record: Fields) -> UserBlock:
     if kind == "document":
         record.allow("type", "source", "media_type", "name", *_MARKS)
         media_type = record.get("media_type", str, "application/pdf")
-        return Document(_read_source(record), media_type, record.text("name"), read_mark(record))
+        return m.Document(_read_source(record), media_type, record.text("name"), read_mark(record))
     if kind == "file":
         record.allow("type", "file", *_MARKS)
         return _read_file(record, record.need_inner("file"), read_mark(record))
@@ -359,26 +333,26 @@ def _read_user_block(record: Fields) -> UserBlock:
     return _replace(record, kind, _misplaced(record, kind, _OF_ASSISTANTS, "a user or a tool"))
 
 
-def _read_assistant_block(record: Fields) -> AssistantBlock:
+def _read_assistant_block(record: Fields) -> m.AssistantBlock:
     kind = record.take("type")
     if kind in ("text", "output_text"):
         return _read_text(record)
     if kind == "refusal":
         record.allow("type", "refusal")
-        return Text(record.need_text("refusal"))
+        return m.Text(record.need_text("refusal"))
     if kind == "thinking":
         record.allow("type", "text", "thinking", "signature", "continuity")
-        return Thinking(
+        return m.Thinking(
             record.need_text("text" if "text" in record else "thinking"), _read_signed(record)
         )
     if kind == "redacted_thinking":
         record.allow("type", "data", "continuity")
-        return RedactedThinking(record.need_text("data"), _read_continuity(record))
+        return m.RedactedThinking(record.need_text("data"), _read_continuity(record))
     if kind == "tool_call":
         return _read_tool_call(record)
     if kind == "opaque":
         record.allow("type", "data", "continuity")
-        return Opaque(record.take("data"), _read_continuity(record))
+        return m.Opaque(record.take("data"), _read_continuity(record))
     if kind == "audio":
         return _read_audio(record)
     # an image that a model generated has opaque state; a user's image has none
@@ -387,9 +361,9 @@ def _read_assistant_block(record: Fields) -> AssistantBlock:
     return _replace(record, kind, _misplaced(record, kind, _OF_USERS, "the assistant"))
 
 
-def _replace(record: Fields, kind: Any, error: Exception) -> Text:
+def _replace(record: Fields, kind: Any, error: Exception) -> m.Text:
     """Return the text that a lenient reader reads in place of content that cannot be read."""
-    return Text(record.mend("type", kind, error))
+    return m.Text(record.mend("type", kind, error))
 
 
 _OF_USERS = frozenset({"image", "image_url", "document", "file", "input_audio"})
@@ -413,39 +387,41 @@ def _misplaced(record: Fields, kind: Any, elsewhere: frozenset[str], role: str) 
     )
 
 
-def _read_text(record: Fields) -> Text:
+def _read_text(record: Fields) -> m.Text:
     record.allow("type", "text", "signature", "continuity", *_MARKS)
-    return Text(record.need_text("text"), _read_signed(record), read_mark(record))
+    return m.Text(record.need_text("text"), _read_signed(record), read_mark(record))
 
 
-def _read_image(record: Fields) -> Image:
+def _read_image(record: Fields) -> m.Image:
     record.allow("type", "source", "media_type", "detail", "continuity", *_MARKS)
     detail, mark, state = (
-        record.choice("detail", DETAILS),
+        record.choice("detail", m.DETAILS),
         read_mark(record),
         _read_continuity(record),
     )
-    return Image(_read_source(record), record.text("media_type"), detail, mark, state)
+    return m.Image(_read_source(record), record.text("media_type"), detail, mark, state)
 
 
-def _read_audio(record: Fields) -> Audio:
+def _read_audio(record: Fields) -> m.Audio:
     record.allow("type", "source", "media_type", "transcript", "continuity", *_MARKS)
     state, mark = _read_continuity(record), read_mark(record)
-    return Audio(
+    return m.Audio(
         _read_source(record), record.text("media_type"), record.text("transcript"), mark, state
     )
 
 
-def _read_input_audio(record: Fields, mark: bool) -> Audio:
+def _read_input_audio(record: Fields, mark: bool) -> m.Audio:
     record.allow("data", "format")
     kind = record.need_text("format")
-    return Audio(Inline(record.need_text("data")), f"audio/{_AUDIO.get(kind, kind)}", cache=mark)
+    return m.Audio(
+        m.Inline(record.need_text("data")), f"audio/{_AUDIO.get(kind, kind)}", cache=mark
+    )
 
 
 _AUDIO = {"mp3": "mpeg"}  # audio formats whose name differs from the media subtype
 
 
-def _read_tool_call(record: Fields) -> ToolCall:
+def _read_tool_call(record: Fields) -> m.ToolCall:
     inner = record
     if "function" in record:
         record.allow("id", "type", "function", "index", "signature", "continuity")
@@ -453,7 +429,7 @@ def _read_tool_call(record: Fields) -> ToolCall:
         inner.allow("name", "arguments")
     else:
         record.allow("id", "type", "name", "arguments", "signature", "continuity")
-    return ToolCall(
+    return m.ToolCall(
         record.need_text("id"),
         inner.need_text("name"),
         _read_arguments(inner),
@@ -485,53 +461,55 @@ def _parse_arguments(record: Fields, text: str) -> dict[str, Any] | None:
     return made
 
 
-def _read_signed(record: Fields) -> Continuity | None:
+def _read_signed(record: Fields) -> m.Continuity | None:
     """Return the opaque state of a block, which may consist of only a signature."""
     signature, state = record.text("signature"), _read_continuity(record)
-    return Continuity(signature) if state is None and signature is not None else state
+    return m.Continuity(signature) if state is None and signature is not None else state
 
 
-def _read_continuity(record: Fields) -> Continuity | None:
+def _read_continuity(record: Fields) -> m.Continuity | None:
     state = record.take("continuity")
-    if state is None or isinstance(state, Continuity):
+    if state is None or isinstance(state, m.Continuity):
         return state
     inner = record.need_inner("continuity")
-    inner.allow(*Continuity.__struct_fields__)
+    inner.allow(*m.Continuity.__struct_fields__)
     try:
-        return msgspec.convert(state, Continuity)
+        return msgspec.convert(state, m.Continuity)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"{inner.where}: {error}") from error
 
 
-def _read_source(record: Fields) -> Url | Inline:
+def _read_source(record: Fields) -> m.Url | m.Inline:
     source = record.take("source")
-    if isinstance(source, Url | Inline):
+    if isinstance(source, m.Url | m.Inline):
         return source
     inner = record.need_inner("source")
     kind = inner.take("type")
     if kind == "url":
         inner.allow("type", "url")
-        return Url(inner.need_text("url"))
+        return m.Url(inner.need_text("url"))
     if kind == "inline":
         inner.allow("type", "base64_data")
-        return Inline(inner.need_text("base64_data"))
+        return m.Inline(inner.need_text("base64_data"))
     raise inner.fail("must be url or inline", "type")
 
 
-def _read_image_url(record: Fields) -> Image:
+def _read_image_url(record: Fields) -> m.Image:
     url, mark = record.take("image_url"), read_mark(record)
     if isinstance(url, str):
-        return Image(Url(url), cache=mark)
+        return m.Image(m.Url(url), cache=mark)
     inner = record.need_inner("image_url")
     inner.allow("url", "detail")
-    return Image(Url(inner.need_text("url")), detail=inner.choice("detail", DETAILS), cache=mark)
+    return m.Image(
+        m.Url(inner.need_text("url")), detail=inner.choice("detail", m.DETAILS), cache=mark
+    )
 
 
-def _read_file(part: Fields, record: Fields, mark: bool) -> Document | Text:
+def _read_file(part: Fields, record: Fields, mark: bool) -> m.Document | m.Text:
     if "file_id" in record:
         return _replace(part, "file", record.fail(f"{Fields.UNKNOWN}; send file_data", "file_id"))
     record.allow("filename", "file_data")
     found = read_data_url(record.need_text("file_data"))
     if found is None or found[0] is None:
         record.refuse("file_data", "must be a base64 data URL with a media type")
-    return Document(Inline(found[1]), found[0], record.text("filename"), mark)
+    return m.Document(m.Inline(found[1]), found[0], record.text("filename"), mark)

@@ -13,15 +13,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec import Struct, field
 
-from ...errors import (
-    ContextOverflowError,
-    InvalidModelError,
-    InvalidRequestError,
-    ProviderError,
-    UnavailableError,
-    UnsupportedFeatureError,
-    quote,
-)
+from ... import errors
 from ...events import Usage
 from ...wire.codec import Encoded, HttpReply, HttpRequest, Notes, encode_post
 from ...wire.endpoint import read_quirks
@@ -48,14 +40,18 @@ from .reading import (
 ROWS: tuple[Row, ...] = (
     # llama.cpp answers 500 to a text longer than its physical batch. Without this row, the request
     # would be retried.
-    row("500", r"too large to process|physical batch size", ContextOverflowError),
+    row("500", r"too large to process|physical batch size", errors.ContextOverflowError),
     # TEI's and vLLM's errors for a text longer than the context window
-    row("400 413 422", r"must have less than \d+ tokens|input is too long", ContextOverflowError),
-    row("424", r"", UnavailableError),  # TEI answers 424 if its inference backend failed
+    row(
+        "400 413 422",
+        r"must have less than \d+ tokens|input is too long",
+        errors.ContextOverflowError,
+    ),
+    row("424", r"", errors.UnavailableError),  # TEI answers 424 if its inference backend failed
     # llama.cpp answers 501 if it was started without --embeddings or --rerank.
-    row("501", r"", UnsupportedFeatureError),
+    row("501", r"", errors.UnsupportedFeatureError),
     *CHAT_ROWS,
-    row("404", r"", InvalidModelError),
+    row("404", r"", errors.InvalidModelError),
 )
 """The rules that choose an error class for an error response: first those of retrieval servers,
 then those of chat servers."""
@@ -179,14 +175,14 @@ class RetrievalCodec(ABC, Generic[Q]):
 
     def error(
         self, status: int, headers: Mapping[str, str], body: bytes, now: float | None = None
-    ) -> ProviderError:
+    ) -> errors.ProviderError:
         """Return the error for a reply that is not a success.
 
         ``now`` (epoch seconds) resolves dates in headers.
         """
         return build_error(status, headers, read_failure(body), ROWS, now)
 
-    def inband_error(self, record: Any) -> ProviderError | None:
+    def inband_error(self, record: Any) -> errors.ProviderError | None:
         """Return the error that a reply with status 200 contains; ``None`` if it has no error."""
         found = record.get("error") if isinstance(record, dict) else None
         return inband_error(read_failure(record)) if found else None
@@ -242,9 +238,9 @@ class EmbedCodec(RetrievalCodec[Q]):
             )
             return None
         if request.input_type not in types:
-            raise InvalidRequestError(
+            raise errors.InvalidRequestError(
                 f"input_type must be one of {', '.join(types)} on this wire, not "
-                f"{quote(request.input_type)}"
+                f"{errors.quote(request.input_type)}"
             )
         return types[request.input_type]
 
