@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
@@ -141,26 +142,19 @@ def _make_job(model: str | Provider | Embedder, source: Source, given: Options) 
 _Runner: TypeAlias = Runner | RemoteRunner | ClusterRunner
 
 
+@dataclass(eq=False)
 class _Run:
     """One run of a batch: continue where earlier runs stopped, and build the report."""
 
-    def __init__(
-        self,
-        source: Source,
-        parser: Parser,
-        provider: Provider | Embedder,
-        output: Output,
-        limits: Mapping[str, Decimal],
-        given: Options,
-        job: Job,
-    ) -> None:
-        self._job = job
-        self._source = source
-        self._parser = parser
-        self._provider = provider
-        self._output = output
-        self._limits = limits
-        self._given = given
+    source: Source
+    parser: Parser
+    provider: Provider | Embedder
+    output: Output
+    limits: Mapping[str, Decimal]
+    given: Options
+    job: Job
+
+    def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._spent = Spent()
         self._resumed = 0
@@ -169,7 +163,7 @@ class _Run:
         self._problems: list[str] = []
 
     async def run(self, file: StateFile, state: State) -> BatchReport:
-        output, given = self._output, self._given
+        output, given = self.output, self.given
         try:
             earlier = output.open()
             self._resumed = earlier.done.count
@@ -177,8 +171,8 @@ class _Run:
             self._spent = Spent(
                 self._resumed, earlier.failed, earlier.bad, 0, earlier.tokens, cost
             )
-            self._total = self._source.count() if given.on_progress is not None else None
-            spending = Spending(self._limits, self._spent)
+            self._total = self.source.count() if given.on_progress is not None else None
+            spending = Spending(self.limits, self._spent)
 
             runner = await self._run(earlier.done, spending, file, state)
         finally:
@@ -188,11 +182,11 @@ class _Run:
     async def _run(
         self, done: Lines, spending: Spending, file: StateFile, state: State
     ) -> _Runner:
-        given, output, provider = self._given, self._output, self._provider
+        given, output, provider = self.given, self.output, self.provider
 
         def rows() -> Iterator[Row | BadRow | Skipped]:
             known = 0
-            for row in read_rows(self._source, self._parser, done):
+            for row in read_rows(self.source, self.parser, done):
                 known += type(row) is Skipped
                 yield row
             if known < (count := self._resumed):
@@ -204,7 +198,7 @@ class _Run:
         if given.on == "ray":
             output.release()
             self._cluster = ClusterRunner(
-                self._source, self._job, output.path, spending,
+                self.source, self.job, output.path, spending,
                 ordered=output.ordered, workers=given.workers, address=given.ray_address,
                 on_saved=self._report,
             )  # fmt: skip
@@ -220,7 +214,7 @@ class _Run:
             )  # fmt: skip
             await remote.run(cancel=given.cancel)
             return remote
-        caller = Caller(provider, needs_price="usd" in self._limits)
+        caller = Caller(provider, needs_price="usd" in self.limits)
         runner = Runner(
             rows(), caller, output, spending, concurrency=given.concurrency, on_saved=self._report
         )
@@ -233,26 +227,22 @@ class _Run:
         A worker that died may have saved rows without reporting them.
         """
         spent = self._spent
-        spent.rows, spent.failed, spent.bad, spent.tokens = (
-            found.done.count,
-            found.failed,
-            found.bad,
-            found.tokens,
-        )
+        spent.rows, spent.failed = found.done.count, found.failed
+        spent.bad, spent.tokens = found.bad, found.tokens
         spent.cost = EXACT.add(found.cost, dropped)
 
     def _report(self) -> None:
-        if self._given.on_progress is not None:
+        if self.given.on_progress is not None:
             seconds = time.monotonic() - self._began
-            saved = self._output.saved if self._cluster is None else self._cluster.saved
-            self._given.on_progress(
+            saved = self.output.saved if self._cluster is None else self._cluster.saved
+            self.given.on_progress(
                 _measure(self._spent, self._total, self._resumed, saved, seconds)
             )
 
     def _make_report(self, problems: list[str], stopped: str | None) -> BatchReport:
         spent = self._spent
         return BatchReport(
-            out=str(self._output.path),
+            out=str(self.output.path),
             rows=spent.rows,
             failed=spent.failed,
             bad=spent.bad,

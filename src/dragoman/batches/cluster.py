@@ -20,6 +20,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -75,34 +76,26 @@ def read_spooled(text: str) -> NamedRow | BadRow:
         return BadRow(line, name, shape, TOO_DEEP)
 
 
+@dataclass(eq=False)
 class ClusterRunner:
     """Run a batch on Ray, controlled from a separate thread."""
 
-    def __init__(
-        self,
-        source: Source,
-        job: Job,
-        out: Path,
-        spending: Spending,
-        *,
-        ordered: bool,
-        workers: int,
-        address: str | None,
-        on_saved: Callable[[], None],
-    ) -> None:
-        self._source = source
-        self._job = job
-        self._out = out
-        self._folder = parts_of(out)
-        self._spending = spending
+    source: Source
+    job: Job
+    out: Path
+    spending: Spending
+    _: KW_ONLY
+    ordered: bool
+    workers: int
+    address: str | None
+    on_saved: Callable[[], None]
+    problems: list[str] = field(default_factory=list)
+    stopped: str | None = None
+    saved: int = 0
+
+    def __post_init__(self) -> None:
+        self._folder = parts_of(self.out)
         self.found = Recovered(Lines())
-        self._ordered = ordered
-        self._workers = workers
-        self._address = address
-        self._on_saved = on_saved
-        self.problems: list[str] = []
-        self.stopped: str | None = None
-        self.saved = 0
 
     async def run(self, done: Lines) -> None:
         """Process the remaining rows on the cluster, and merge the results into the output."""
@@ -120,7 +113,7 @@ class ClusterRunner:
     # --- methods that run in the separate thread
 
     def _drive(self, done: Lines) -> None:
-        with hold(self._out):
+        with hold(self.out):
             bad = self._spool(done)
             if bad:
                 with (self._folder / f"part-driver-{new_ulid()}.jsonl").open("wb") as file:
@@ -131,17 +124,14 @@ class ClusterRunner:
                 with contextlib.redirect_stdout(sys.stderr):
                     self._ask_all()
         self.problems.sort(key=_line_of)
-        self.found = merge(self._out, ordered=self._ordered)
+        self.found = merge(self.out, ordered=self.ordered)
 
     def _spool(self, done: Lines) -> list[Result]:
         """Write the remaining rows to files; return the results of invalid rows."""
         for path in self._folder.glob("rows-*"):
             path.unlink()
         found: list[Result] = []
-        rows, count = (
-            name_rows(self._source, self._job.make_parser(self._job.model), done),
-            0,
-        )
+        count, rows = 0, name_rows(self.source, self.job.make_parser(self.job.model), done)
         while shard := _take(rows, _SHARD, found):
             count += 1
             with replace_file(self._folder / f"rows-{count:08}.jsonl") as file:
@@ -159,16 +149,16 @@ class ClusterRunner:
         ray, data = _load_ray()
         is_ours = not ray.is_initialized()
         if is_ours:
-            _start(ray, self._address, self._workers)
+            _start(ray, self.address, self.workers)
         try:
             context = data.DataContext.get_current()
             context.enable_progress_bars = False
-            pool = data.ActorPoolStrategy(min_size=1, max_size=self._workers)
+            pool = data.ActorPoolStrategy(min_size=1, max_size=self.workers)
             shards = [str(path) for path in sorted(self._folder.glob("rows-*.jsonl"))]
             budget = self._start_budget(ray)
             dataset = data.read_text(shards).map_batches(
                 Asker,
-                fn_constructor_args=(self._job, str(self._folder), budget),
+                fn_constructor_args=(self.job, str(self._folder), budget),
                 batch_size=_BLOCK,
                 compute=pool,
             )
@@ -181,10 +171,10 @@ class ClusterRunner:
                 ray.shutdown()
 
     def _start_budget(self, ray: Any) -> _Budget | None:
-        limits, spent = self._spending.limits, self._spending.spent
+        limits, spent = self.spending.limits, self.spending.spent
         if not limits:
             return None
-        waiting = self._workers * self._job.concurrency + 10  # calls of the actor at a time
+        waiting = self.workers * self.job.concurrency + 10  # calls of the actor at a time
         actor = ray.remote(SharedSpending).options(num_cpus=0, max_concurrency=waiting)
         return _Budget(actor.remote(limits, spent), needs_price="usd" in limits)
 
@@ -194,22 +184,12 @@ class ClusterRunner:
         ):
             self._report(str(problem))
             price, reason = Decimal(str(cost)) if cost else None, str(unpriced) or None
-            self._add(
-                Result(
-                    0,
-                    b"",
-                    bool(failed),
-                    bool(problem),
-                    bool(cached),
-                    Usage(int(tokens), 0),
-                    price,
-                    reason,
-                )
-            )
-        self._on_saved()
+            usage, is_bad = Usage(int(tokens), 0), bool(problem)
+            self._add(Result(0, b"", bool(failed), is_bad, bool(cached), usage, price, reason))
+        self.on_saved()
 
     def _add(self, result: Result) -> None:
-        self._spending.add(result)
+        self.spending.add(result)
         self.saved += 1
 
 

@@ -13,23 +13,14 @@ from ..registry import Registry
 from ..retrieval import EmbedRequest
 from ..retrieval.check import build_embed_request
 from ..retrieval.wire.server import AskedRetrieval, EmbedServer
+from . import rows
 from .options import Options
-from .rows import (
-    EMBED_FIELDS,
-    EMBED_URL,
-    Parser,
-    Shape,
-    need_id,
-    need_object,
-    read_id,
-    read_metadata,
-)
 from .sources import Record, Source
 from .template import Template
 
 ENCODINGS = ("float", "base64")
 _SETTINGS = ("input_type", "dimensions", "encoding_format", "extras")
-_OWN = frozenset({"id", "metadata", *EMBED_FIELDS, *_SETTINGS})
+_OWN = frozenset({"id", "metadata", *rows.EMBED_FIELDS, *_SETTINGS})
 _CHAT = frozenset({"prompt", "messages"})
 
 
@@ -44,7 +35,7 @@ class EmbedDefaults(Struct, frozen=True, kw_only=True):
     id_column: str | None = None
 
 
-class EmbedRowParser(Parser):
+class EmbedRowParser(rows.Parser):
     """Parse rows to embed.
 
     A row is in Dragoman's format or in OpenAI's batch format, or a template builds its text.
@@ -56,16 +47,16 @@ class EmbedRowParser(Parser):
         self._template = None if defaults.template is None else Template(defaults.template)
         self._server = EmbedServer()
 
-    def name(self, record: Record) -> tuple[str | None, Shape]:
+    def name(self, record: Record) -> tuple[str | None, rows.Shape]:
         is_foreign = "custom_id" in record or ("body" in record and "url" in record)
         if is_foreign and self._template is None:
-            return need_id(record, "custom_id"), "embeddings"
-        return read_id(record, self._defaults.id_column or "id"), "own"
+            return rows.need_id(record, "custom_id"), "embeddings"
+        return rows.read_id(record, self._defaults.id_column or "id"), "own"
 
     def check(self, request: AskedRetrieval) -> None:
         """Do nothing: ``parse`` has checked the request."""
 
-    def parse(self, record: Record, shape: Shape) -> AskedRetrieval:
+    def parse(self, record: Record, shape: rows.Shape) -> AskedRetrieval:
         if shape != "own":
             return self._read_foreign(record)
         if self._template is not None:
@@ -82,7 +73,7 @@ class EmbedRowParser(Parser):
         return self._build(record)
 
     def _build(self, record: Mapping[str, Any]) -> AskedRetrieval:
-        given = [name for name in EMBED_FIELDS if record.get(name) is not None]
+        given = [name for name in rows.EMBED_FIELDS if record.get(name) is not None]
         if len(given) != 1:
             raise ValueError("must have either input or text" + (", not both" if given else ""))
         texts = record[given[0]]
@@ -91,7 +82,7 @@ class EmbedRowParser(Parser):
             raise ValueError(f"{given[0]} must be a string or a list of strings, not {kind}")
         values = {name: record.get(name) for name in _SETTINGS}
         if values["extras"] is not None:
-            need_object(record, "extras")
+            rows.need_object(record, "extras")
         encoding = values["encoding_format"]
         if encoding is not None and encoding not in ENCODINGS:
             raise ValueError(f"encoding_format must be float or base64, not {encoding!r}")
@@ -102,7 +93,7 @@ class EmbedRowParser(Parser):
             extras=values["extras"],
             model=self._model,
             request_id="row",  # a placeholder: each call gets a new id when it is sent
-            metadata=read_metadata(record),
+            metadata=rows.read_metadata(record),
         )
         form = {
             "encoding_format": encoding or self._defaults.encoding_format,
@@ -112,13 +103,13 @@ class EmbedRowParser(Parser):
 
     def _read_foreign(self, record: Record) -> AskedRetrieval:
         """Read a row in OpenAI's batch format; the batch's model replaces the model of the row."""
-        if record.get("url") != EMBED_URL:
+        if record.get("url") != rows.EMBED_URL:
             raise ValueError(
-                f"url must be {EMBED_URL}, since this batch embeds, not {record.get('url')!r}"
+                f"url must be {rows.EMBED_URL}, since this batch embeds, not {record.get('url')!r}"
             )
         if record.get("method") not in (None, "POST"):
             raise ValueError(f"method must be POST, not {record.get('method')!r}")
-        body = {**need_object(record, "body"), "model": self._model or "model"}
+        body = {**rows.need_object(record, "body"), "model": self._model or "model"}
         asked = self._server.decode(body)
         assert isinstance(asked.request, EmbedRequest)
         form = {"encoding_format": asked.form["encoding_format"] or self._defaults.encoding_format}
@@ -190,7 +181,7 @@ def embeds(model: str, source: Source, given: Options) -> bool:
     first = None if given.template is not None else source.peek()
     if first is None or not _CHAT.isdisjoint(first):
         return False
-    return first.get("url") == EMBED_URL or any(name in first for name in EMBED_FIELDS)
+    return first.get("url") == rows.EMBED_URL or any(name in first for name in rows.EMBED_FIELDS)
 
 
 def _is_embedder(model: str) -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ..errors import InvalidRequestError, InvalidResponseError, ProviderError, UnavailableError
 from ..events import Assembler, Response, Usage, fold
@@ -45,47 +46,39 @@ class Submitted(Struct):
     over: bool = False
 
 
+@dataclass(eq=False)
 class RemoteRunner:
     """Submit the rows of a batch, wait, and write the answers to the output."""
 
-    def __init__(
-        self,
-        rows: Rows,
-        api: BatchApi,
-        output: Output,
-        spending: Spending,
-        file: StateFile,
-        state: State,
-        *,
-        poll_seconds: float,
-        on_saved: Callable[[], None],
-    ) -> None:
-        self._rows = rows
-        self._api = api
-        self._output = output
-        self._spending = spending
-        self._file = file
-        self._state = state
-        self._poll_seconds = poll_seconds
-        self._on_saved = on_saved
-        self._batches = [Submitted(**each) for each in state.provider.get("batches", ())]
-        self.problems: list[str] = []
-        self.stopped: str | None = None
+    rows: Rows
+    api: BatchApi
+    output: Output
+    spending: Spending
+    file: StateFile
+    state: State
+    _: KW_ONLY
+    poll_seconds: float
+    on_saved: Callable[[], None]
+    problems: list[str] = field(default_factory=list)
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        self._batches = [Submitted(**each) for each in self.state.provider.get("batches", ())]
 
     async def run(self, *, cancel: bool = False) -> None:
         """Submit the remaining rows, wait for all batches, and write their answers."""
-        saving = asyncio.create_task(self._output.run(self._on_saved))
+        saving = asyncio.create_task(self.output.run(self.on_saved))
         try:
             if cancel:
                 self.stopped = "cancelled"
                 for batch in self._batches:
                     if not batch.over:
-                        await self._api.cancel(batch.id)
+                        await self.api.cancel(batch.id)
             else:
                 await self._submit_all()
             await self._fetch_all()
         finally:
-            self._output.close()
+            self.output.close()
             await saving
         for batch in self._batches:  # mark the batches as finished: their answers are on disk now
             batch.over = True
@@ -96,14 +89,14 @@ class RemoteRunner:
     async def _submit_all(self) -> None:
         chunk: list[tuple[Row, Asked]] = []
         size = 0
-        for row in self._rows():
+        for row in self.rows():
             if not isinstance(row, Row) or self._is_covered(row.line):
                 continue
             asked = self._encode(row)
-            if asked is None:
+            if isinstance(asked, ProviderError):
                 continue
             length = len(asked.encoded.http.body) + 200
-            if chunk and (len(chunk) >= self._api.max_rows or size + length > self._api.max_bytes):
+            if chunk and (len(chunk) >= self.api.max_rows or size + length > self.api.max_bytes):
                 await self._submit(chunk)
                 chunk, size = [], 0
             chunk.append((row, asked))
@@ -112,30 +105,27 @@ class RemoteRunner:
             await self._submit(chunk)
 
     async def _submit(self, chunk: list[tuple[Row, Asked]]) -> None:
-        batch_id = await self._api.submit(
+        batch_id = await self.api.submit(
             f"dragoman-{new_ulid().lower()}", [asked for _, asked in chunk]
         )
         self._batches.append(Submitted(batch_id, chunk[0][0].line, chunk[-1][0].line))
         self._save()
 
     def _save(self) -> None:
-        listed = [
-            {"id": each.id, "first": each.first, "last": each.last, "over": each.over}
-            for each in self._batches
-        ]
-        self._state.provider = {"wire": self._api.provider.codec.wire, "batches": listed}
-        self._file.save(self._state)
+        listed = [asdict(each) for each in self._batches]
+        self.state.provider = {"wire": self.api.provider.codec.wire, "batches": listed}
+        self.file.save(self.state)
 
     def _is_covered(self, line: int) -> bool:
         return any(each.first <= line <= each.last for each in self._batches if not each.over)
 
-    def _encode(self, row: Row) -> Asked | None:
-        """Encode a row's request for the wire; return ``None`` if the request is invalid."""
+    def _encode(self, row: Row) -> Asked | ProviderError:
+        """Encode a row's request for the wire; return the error if the request is invalid."""
         try:
             check_request(row.request)
-            return Asked(f"line-{row.line}", self._api.provider.codec.encode(row.request))
-        except ProviderError:
-            return None
+            return Asked(f"line-{row.line}", self.api.provider.codec.encode(row.request))
+        except ProviderError as error:
+            return error
 
     # --- fetching answers
 
@@ -145,21 +135,20 @@ class RemoteRunner:
             [each for each in self._batches if not each.over], key=lambda each: each.first
         )
         chunk: dict[int, Row] = {}
-        for row in self._rows():
+        for row in self.rows():
             while waiting and row.line > waiting[0].last:
                 await self._fetch(waiting.pop(0), chunk)
                 chunk = {}
             if isinstance(row, Skipped):
-                self._output.skip(row.line)
+                self.output.skip(row.line)
             elif isinstance(row, BadRow):
                 self.problems += [str(row)][: 20 - len(self.problems)]
                 self._put(write_bad(row), begin=True)
-            elif (asked := self._encode(row)) is None:
-                self._put(self._refuse(row), begin=True)
+            elif isinstance(error := self._encode(row), ProviderError):
+                self._put(write_failure(row, error, None), begin=True)
             elif waiting and waiting[0].first <= row.line:
                 chunk[row.line] = row
-                self._output.begin(row.line)
-                del asked
+                self.output.begin(row.line)
         while waiting:
             await self._fetch(waiting.pop(0), chunk)
             chunk = {}
@@ -178,61 +167,51 @@ class RemoteRunner:
             for row in rows.values():
                 self._put(write_failure(row, error, None))
             return
-        answers: AsyncIterator[Answered] = self._api.download(batch.id, progress)
+        answers: AsyncIterator[Answered] = self.api.download(batch.id, progress)
         async for answer in answers:
             line = _read_line(answer, order)
             found = rows.pop(line, None) if line is not None else None
             if found is not None and not (answer.lost == "cancelled" and self.stopped):
                 self._put(self._decode(found, answer))
             elif found is not None:
-                self._output.forget(found.line)
+                self.output.forget(found.line)
         for row in rows.values():
             if self.stopped or progress.state in ("cancelled", "CANCELLED"):
                 # without a result, the next run submits this row again
-                self._output.forget(row.line)
+                self.output.forget(row.line)
             else:
                 self._put(write_failure(row, _lost(progress.state), None))
 
     async def _wait(self, batch_id: str) -> Any:
-        pause = self._poll_seconds
-        while not (progress := await self._api.poll(batch_id)).is_over:
+        pause = self.poll_seconds
+        while not (progress := await self.api.poll(batch_id)).is_over:
             await asyncio.sleep(pause)
-            pause = min(max(_SLOWEST, self._poll_seconds), pause * _GROWTH)
+            pause = min(max(_SLOWEST, self.poll_seconds), pause * _GROWTH)
         return progress
 
     def _put(self, result: Result, *, begin: bool = False) -> None:
         if begin:
-            self._output.begin(result.line)
-        self._spending.add(result)
-        self._output.put(result.line, result.data)
-
-    def _refuse(self, row: Row) -> Result:
-        try:
-            check_request(row.request)
-            self._api.provider.codec.encode(row.request)
-        except ProviderError as error:
-            return write_failure(row, error, None)
-        raise AssertionError("a row was refused and then taken")
+            self.output.begin(result.line)
+        self.spending.add(result)
+        self.output.put(result.line, result.data)
 
     # --- decoding and pricing answers
 
     def _decode(self, row: Row, answer: Answered) -> Result:
-        provider = self._api.provider
+        provider = self.api.provider
         if answer.lost is not None:
             return write_failure(row, _lost(answer.lost), None)
         try:
             response = self._read(row, answer)
         except ProviderError as error:
-            error.provider, error.model = (
-                error.provider or provider.name,
-                error.model or provider.model,
-            )
+            error.provider = error.provider or provider.name
+            error.model = error.model or provider.model
             usage = find_usage(error)
             return write_failure(row, error, None if usage == Usage() else self._price(usage))
         return write_reply(row, response, self._price(response.usage))
 
     def _read(self, row: Row, answer: Answered) -> Response[Any]:
-        provider, request = self._api.provider, row.request
+        provider, request = self.api.provider, row.request
         codec = provider.codec
         if answer.status >= 300:
             raise codec.error(answer.status, {}, answer.body)
@@ -254,10 +233,10 @@ class RemoteRunner:
 
     def _price(self, usage: Usage) -> Cost | Unpriced:
         """Return the cost of a call, with the discount of the batch API."""
-        bill = self._api.provider.priced_as.cost(usage)
+        bill = self.api.provider.priced_as.cost(usage)
         if isinstance(bill, Unpriced):
             return bill
-        part = self._api.discount
+        part = self.api.discount
         parts = {name: EXACT.multiply(value, part) for name, value in bill.parts.items()}
         return replace(bill, total=EXACT.multiply(bill.total, part), parts=parts)
 

@@ -152,15 +152,9 @@ def _describe(error: Exception) -> dict[str, Any]:
     if not isinstance(error, ProviderError):
         return {"category": "other", "kind": type(error).__name__, "message": str(error)}
     names = (
-        "category",
-        "error_class",
-        "kind",
-        "status",
-        "provider",
-        "model",
-        "provider_code",
+        "category", "error_class", "kind", "status", "provider", "model", "provider_code",
         "retry_after",
-    )
+    )  # fmt: skip
     record = {name: value for name in names if (value := getattr(error, name)) is not None}
     record |= {"message": str(error), "transient": error.transient}
     if isinstance(error, StructuredOutputError):

@@ -69,19 +69,10 @@ class Defaults(Struct, frozen=True, kw_only=True):
     id_column: str | None = None
 
 
-_OWN = frozenset(
-    {
-        "id",
-        "prompt",
-        "messages",
-        "system",
-        "tools",
-        "tool_choice",
-        "response_schema",
-        "config",
-        "metadata",
-    }
-)
+_OWN = frozenset({
+    "id", "prompt", "messages", "system", "tools", "tool_choice", "response_schema", "config",
+    "metadata",
+})  # fmt: skip
 EMBED_URL = "/v1/embeddings"
 EMBED_FIELDS = ("input", "text")
 """The fields that may contain the text of a row to embed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -90,37 +91,31 @@ class Caller:
         return self.model.find_sold(error.provider or "", error.model or "").cost(usage)
 
 
+@dataclass(eq=False)
 class Runner:
     """Take rows from the source, call the model, and write results to the output."""
 
-    def __init__(
-        self,
-        rows: Iterator[Row | BadRow | Skipped],
-        caller: Caller,
-        output: Output,
-        spending: Spending,
-        *,
-        concurrency: int,
-        on_saved: Callable[[], None],
-    ) -> None:
-        self._rows = rows
-        self._caller = caller
-        self._output = output
-        self._spending = spending
-        self._concurrency = concurrency
-        self._on_saved = on_saved
+    rows: Iterator[Row | BadRow | Skipped]
+    caller: Caller
+    output: Output
+    spending: Spending
+    _: KW_ONLY
+    concurrency: int
+    on_saved: Callable[[], None]
+    problems: list[str] = field(default_factory=list)
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
         self._settled = asyncio.Event()
         self._is_over = False
-        self.stopped: str | None = None
-        self.problems: list[str] = []
 
     async def run(self) -> None:
         """Process rows until none is left or the budget is used up.
 
         Even after an error, the finished rows are on disk.
         """
-        saving = asyncio.create_task(self._output.run(self._on_saved))
-        workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
+        saving = asyncio.create_task(self.output.run(self.on_saved))
+        workers = [asyncio.create_task(self._work()) for _ in range(self.concurrency)]
         try:
             pending: set[asyncio.Task[None]] = {saving, *workers}
             while len(pending) > 1:
@@ -133,7 +128,7 @@ class Runner:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-            self._output.close()
+            self.output.close()
             await saving
 
     async def _work(self) -> None:
@@ -141,7 +136,7 @@ class Runner:
             outcome: Outcome | None = None
             try:
                 await asyncio.sleep(0)
-                outcome = await self._caller.send(row)
+                outcome = await self.caller.send(row)
                 await asyncio.sleep(0)
             finally:  # even if the batch is cancelled, a reply that has arrived is written
                 self._finish(row, outcome)
@@ -151,26 +146,26 @@ class Runner:
         """Write the result of a row, and count its call as ended."""
         result: Result | None = None
         try:
-            result = None if outcome is None else self._caller.write(row, outcome)
+            result = None if outcome is None else self.caller.write(row, outcome)
         finally:
-            self._spending.settle(result)
+            self.spending.settle(result)
             self._settled.set()
         if result is not None:
-            self._output.put(row.line, result.data)
+            self.output.put(row.line, result.data)
 
     async def _take(self) -> Row | None:
         """Return the next valid row, or ``None`` at the end; write errors for invalid rows."""
-        output, passed = self._output, 0
+        output, passed = self.output, 0
         while not self._is_over:
             await output.wait_for_room()
-            if not self._spending.admit():
+            if not self.spending.admit():
                 await self._wait_for_budget()
                 continue
-            row = next(self._rows, None)
+            row = next(self.rows, None)
             if isinstance(row, Row):
                 output.begin(row.line)
                 return row
-            self._spending.settle(None)
+            self.spending.settle(None)
             if row is None:
                 return None
             self._pass(row)
@@ -181,19 +176,19 @@ class Runner:
 
     def _pass(self, row: BadRow | Skipped) -> None:
         if isinstance(row, Skipped):
-            self._output.skip(row.line)
+            self.output.skip(row.line)
             return
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(str(row))
-        self._output.begin(row.line)
+        self.output.begin(row.line)
         result = write_bad(row)
-        self._spending.add(result)
-        self._output.put(row.line, result.data)
+        self.spending.add(result)
+        self.output.put(row.line, result.data)
 
     async def _wait_for_budget(self) -> None:
-        if self._spending.in_flight == 0:
+        if self.spending.in_flight == 0:
             self._is_over = True
-            for row in self._rows:
+            for row in self.rows:
                 if isinstance(row, Row):  # the rest of the budget is too small for the next row
                     self.stopped = "budget"
                     break

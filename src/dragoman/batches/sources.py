@@ -138,9 +138,9 @@ class JsonlSource(FileSource):
             yield from read_lines(file, self._limit)
 
 
-def read_lines(file: Any, limit: int, first: int = 1) -> Iterator[Read]:
-    """Read JSON lines from a binary file, and number them from ``first`` on."""
-    read, number = file.readline, first - 1
+def read_lines(file: Any, limit: int) -> Iterator[Read]:
+    """Read JSON lines from a binary file, and number them from 1 on."""
+    read, number = file.readline, 0
     while line := read(limit + 1):
         number += 1
         if len(line) > limit and not line.endswith(b"\n"):
