@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from email import message_from_bytes
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -63,15 +64,19 @@ class SimBatches:
             ("POST", "/v1/files", self._upload),
             ("GET", "/v1/files/{id}/content", self._content),
             ("POST", "/v1/batches", self._create_openai),
-            ("GET", "/v1/batches/{id}", self._show_openai),
+            ("GET", "/v1/batches/{id}", partial(self._show, "openai", self._openai)),
             ("POST", "/v1/batches/{id}/cancel", self._cancel),
             ("POST", "/v1/messages/batches", self._create_anthropic),
-            ("GET", "/v1/messages/batches/{id}", self._show_anthropic),
+            (
+                "GET",
+                "/v1/messages/batches/{id}",
+                partial(self._show, "anthropic", self._anthropic),
+            ),
             ("POST", "/v1/messages/batches/{id}/cancel", self._cancel),
             ("GET", "/v1/messages/batches/{id}/results", self._results),
             ("POST", "/v1beta/models/{model:path}:batchGenerateContent", self._create_gemini),
             ("POST", "/v1beta/batches/{id}:cancel", self._cancel),
-            ("GET", "/v1beta/batches/{id}", self._show_gemini),
+            ("GET", "/v1beta/batches/{id}", partial(self._show, "gemini", self._gemini)),
         ]
 
     # --- the batch APIs of three wires
@@ -100,51 +105,31 @@ class SimBatches:
         if any(row["url"] != body.get("endpoint") or row["method"] != "POST" for row in rows):
             return _refuse("openai", "a row has another url or method than the batch")
         wire = "responses" if str(body["endpoint"]).endswith("/responses") else "openai"
-        return show(
-            self._openai(self._add(wire, [(row["custom_id"], row["body"]) for row in rows]))
-        )
+        batch = self._add(wire, [(row["custom_id"], row["body"]) for row in rows])
+        return show(self._openai(batch))
 
     async def _create_anthropic(self, request: Request) -> HttpReply:
         rows = msgspec.json.decode(await request.body())["requests"]
-        return show(
-            self._anthropic(
-                self._add("anthropic", [(row["custom_id"], row["params"]) for row in rows])
-            )
-        )
+        batch = self._add("anthropic", [(row["custom_id"], row["params"]) for row in rows])
+        return show(self._anthropic(batch))
 
     async def _create_gemini(self, request: Request) -> HttpReply:
-        rows = msgspec.json.decode(await request.body())["batch"]["input_config"]["requests"][
-            "requests"
-        ]
+        given = msgspec.json.decode(await request.body())["batch"]["input_config"]["requests"]
+        rows = [(row["metadata"]["key"], row["request"]) for row in given["requests"]]
         path = f"/v1beta/models/{request.path_params['model']}:generateContent"
-        batch = self._add(
-            "gemini", [(row["metadata"]["key"], row["request"]) for row in rows], path
-        )
-        return show(self._gemini(batch))
+        return show(self._gemini(self._add("gemini", rows, path)))
 
-    async def _show_openai(self, request: Request) -> HttpReply:
-        batch = await self._ask(request)
-        return (
-            show(self._openai(batch))
-            if batch is not None
-            else _refuse("openai", "no such batch", 404)
-        )
-
-    async def _show_anthropic(self, request: Request) -> HttpReply:
-        batch = await self._ask(request)
-        return (
-            show(self._anthropic(batch))
-            if batch is not None
-            else _refuse("anthropic", "no such batch", 404)
-        )
-
-    async def _show_gemini(self, request: Request) -> HttpReply:
-        batch = await self._ask(request)
-        return (
-            show(self._gemini(batch))
-            if batch is not None
-            else _refuse("gemini", "no such batch", 404)
-        )
+    async def _show(
+        self, wire: str, write: Callable[[_Batch], dict[str, Any]], request: Request
+    ) -> HttpReply:
+        """Answer a poll; the batch ends after the scripted number of polls."""
+        batch = self.batches.get(request.path_params["id"])
+        if batch is None:
+            return _refuse(wire, "no such batch", 404)
+        batch.asked += 1
+        if batch.answers is None and batch.asked > self.script.polls:
+            await self._end(batch)
+        return show(write(batch))
 
     async def _cancel(self, request: Request) -> HttpReply:
         batch = self.batches.get(request.path_params["id"])
@@ -186,25 +171,14 @@ class SimBatches:
                 "status": "failed",
                 "errors": {"data": [{"message": self.script.refuse}]},
             }
-        sound = [
-            (key, reply)
-            for key, reply in batch.answers
-            if reply is not None and reply.status == 200
-        ]
-        failed = [
-            (key, reply) for key, reply in batch.answers if reply is None or reply.status != 200
-        ]
+        sound: list[bytes] = []
+        failed: list[bytes] = []
+        for key, reply in batch.answers:
+            lines = sound if reply is not None and reply.status == 200 else failed
+            lines.append(_openai_line(key, reply, batch))
         over = batch.lost if any(reply is None for _, reply in batch.answers) else "completed"
-        return {
-            **record,
-            "status": over,
-            "output_file_id": self._keep(
-                [_openai_line(key, reply, batch) for key, reply in sound]
-            ),
-            "error_file_id": self._keep(
-                [_openai_line(key, reply, batch) for key, reply in failed]
-            ),
-        }
+        files = {"output_file_id": self._keep(sound), "error_file_id": self._keep(failed)}
+        return {**record, "status": over, **files}
 
     def _anthropic(self, batch: _Batch) -> dict[str, Any]:
         state = "in_progress" if batch.answers is None else "ended"
@@ -239,14 +213,6 @@ class SimBatches:
     def _add(self, wire: str, rows: Sequence[tuple[str, Any]], path: str = "") -> _Batch:
         batch = _Batch(f"batch_{len(self.batches) + 1}", wire, rows, path)
         self.batches[batch.id] = batch
-        return batch
-
-    async def _ask(self, request: Request) -> _Batch | None:
-        batch = self.batches.get(request.path_params["id"])
-        if batch is not None:
-            batch.asked += 1
-            if batch.answers is None and batch.asked > self.script.polls:
-                await self._end(batch)
         return batch
 
     async def _end(self, batch: _Batch) -> None:

@@ -134,11 +134,9 @@ def _call_of(frame: bytes, tools: set[Any]) -> Any:
     if choices:
         delta = choices[0].get("delta") or {}
         calls = delta.get("tool_calls") or []
-        return (
-            ("choice", calls[0].get("index"))
-            if calls and not choices[0].get("finish_reason")
-            else None
-        )
+        if calls and not choices[0].get("finish_reason"):
+            return ("choice", calls[0].get("index"))
+        return None
     key = ("block", data.get("index", data.get("output_index")))
     begun = data.get("content_block") or data.get("item") or {}
     if isinstance(begun, dict) and begun.get("type") in ("tool_use", "function_call"):

@@ -19,6 +19,7 @@ from ..errors import InvalidRequestError, ProviderError, StreamInterruptedError
 from ..events import Assembler, Event, Usage
 from ..messages import Issuer, Opaque, RedactedThinking, Request, Text, Thinking
 from ..provider import AssembledReply, Reply, ReplyProvider
+from ..provider.connect import read_capabilities
 from ..tokens import estimate_input_tokens, estimate_text
 from ..validate import Expectation
 from ..wire import CODECS, SERVER_CODECS, Asked, Codec
@@ -72,11 +73,7 @@ class ScriptedProvider(ReplyProvider):
     ) -> None:
         self.name = name
         self.model = model
-        self.capabilities = (
-            capabilities
-            if isinstance(capabilities, Capabilities)
-            else Capabilities.of(capabilities or {})
-        )
+        self.capabilities = read_capabilities(capabilities)
         self.requests: list[Request] = []
         self.rules = tuple(
             [_as_rule(rule, last=at == len(rules) - 1) for at, rule in enumerate(rules)]
@@ -110,23 +107,15 @@ class ScriptedProvider(ReplyProvider):
         number = len(self.requests)
         self.requests.append(request)
         rule = self._choose(request, number)
-        out = self._assembler(request, number)
-        return Scene(
-            self._perform(request, rule, out),
-            out,
-            rule.fault or Fault(),
-            self._dice(number, "bytes"),
-        )
+        dice = self._dice(number, "id")
+        new_id = lambda: "0" + "".join(dice.choices(_LETTERS, k=25))
+        out = self._assembler(request, issuer=Issuer("sim", None, self.model), new_id=new_id)
+        events, fault = self._perform(request, rule, out), rule.fault or Fault()
+        return Scene(events, out, fault, self._dice(number, "bytes"))
 
     def break_bytes(self, request: Request, scene: Scene) -> Scene:
         """Apply a byte-level fault: encode the reply with a server codec, damage it, decode it."""
-        out = Assembler(
-            request_id=request.request_id,
-            model=request.model or self.model,
-            provider=self.name,
-            expected=Expectation(request),
-            structured_path="native" if request.response_schema is not None else None,
-        )
+        out = self._assembler(request)
         return replace(scene, batches=self._over_bytes(request, scene, out), out=out)
 
     async def _perform(
@@ -239,16 +228,14 @@ class ScriptedProvider(ReplyProvider):
     def _dice(self, number: int, about: object) -> random.Random:
         return random.Random(f"{self._seed}:{number}:{about}")  # noqa: S311 - to be repeated, not to be secret
 
-    def _assembler(self, request: Request, number: int) -> Assembler:
-        dice = self._dice(number, "id")
+    def _assembler(self, request: Request, **settings: Any) -> Assembler:
         return Assembler(
             request_id=request.request_id,
             model=request.model or self.model,
             provider=self.name,
-            issuer=Issuer("sim", None, self.model),
             expected=Expectation(request),
             structured_path="native" if request.response_schema is not None else None,
-            new_id=lambda: "0" + "".join(dice.choices(_LETTERS, k=25)),
+            **settings,
         )
 
     def _named(self, error: ProviderError, request: Request) -> ProviderError:

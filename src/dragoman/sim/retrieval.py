@@ -14,29 +14,22 @@ from collections.abc import Sequence
 from .. import retrieval
 from ..errors import ProviderError
 from ..events import Usage
-from ..retrieval.wire.server import (
-    CohereEmbedServer,
-    EmbedServer,
-    GeminiEmbedServer,
-    OllamaEmbedServer,
-    RerankServer,
-    RetrievalServer,
-)
+from ..retrieval.wire import server as servers
 
-RETRIEVAL_PATHS: dict[str, RetrievalServer] = {
-    "/v1/embeddings": EmbedServer(),
-    "/v1/rerank": RerankServer(),
-    "/v2/embed": CohereEmbedServer(),
-    "/v2/rerank": RerankServer(),
-    "/api/embed": OllamaEmbedServer(),
-    "/v1beta/models/{call}:batchEmbedContents": GeminiEmbedServer(),
-    "/v1beta/models/{call}:embedContent": GeminiEmbedServer(),
-    "/voyage/v1/embeddings": EmbedServer("voyage"),
-    "/voyage/v1/rerank": RerankServer("voyage"),
-    "/jina/v1/embeddings": EmbedServer("jina"),
-    "/jina/v1/rerank": RerankServer("jina"),
-    "/tei/embed": EmbedServer("tei"),
-    "/tei/rerank": RerankServer("tei"),
+RETRIEVAL_PATHS: dict[str, servers.RetrievalServer] = {
+    "/v1/embeddings": servers.EmbedServer(),
+    "/v1/rerank": servers.RerankServer(),
+    "/v2/embed": servers.CohereEmbedServer(),
+    "/v2/rerank": servers.RerankServer(),
+    "/api/embed": servers.OllamaEmbedServer(),
+    "/v1beta/models/{call}:batchEmbedContents": servers.GeminiEmbedServer(),
+    "/v1beta/models/{call}:embedContent": servers.GeminiEmbedServer(),
+    "/voyage/v1/embeddings": servers.EmbedServer("voyage"),
+    "/voyage/v1/rerank": servers.RerankServer("voyage"),
+    "/jina/v1/embeddings": servers.EmbedServer("jina"),
+    "/jina/v1/rerank": servers.RerankServer("jina"),
+    "/tei/embed": servers.EmbedServer("tei"),
+    "/tei/rerank": servers.RerankServer("tei"),
 }
 """The paths that are served; wires whose paths would collide have a prefix."""
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -184,12 +185,12 @@ class SimServer:
     def _list_routes(self) -> list[tuple[str, str, _Handler]]:
         """Return the method, the path and the handler of each route."""
         routes: list[tuple[str, str, _Handler]] = [
-            ("POST", path, _RetrievalRoute(self, server).handle)
+            ("POST", path, partial(self._answer_retrieval, server))
             for path, server in RETRIEVAL_PATHS.items()
         ]
         routes.append(("POST", "/v1/messages/count_tokens", self._count))
         for wire, codec in SERVER_CODECS.items():
-            routes.append(("POST", _PATHS[wire], _Route(self, codec).handle))
+            routes.append(("POST", _PATHS[wire], partial(self._answer_chat, codec)))
         for path in ("/v1/models", "/v1beta/models", "/foundation-models"):
             routes.append(("GET", path, self._list))
             routes.append(("GET", path + "/{name:path}", self._find))
@@ -198,6 +199,29 @@ class SimServer:
         for path in ("/health", "/tei/health"):
             routes.append(("GET", path, self._healthy))
         return [*routes, ("GET", "/tei/info", self._describe_tei)]
+
+    async def _answer_chat(
+        self, codec: ServerCodec, request: HttpRequest
+    ) -> HttpReply | _Performance:
+        try:
+            asked = codec.decode(await request.body(), request.scope["path"])
+            if self.models and asked.request.model not in self.models:
+                raise InvalidModelError(f"the script has no model {asked.request.model!r}")
+            made = asked.with_extras()
+            check_request(made, history=False)
+            scene = self.provider.begin(made)
+        except ProviderError as error:
+            return codec.error(error)
+        return _Performance(request, codec, asked, scene)
+
+    async def _answer_retrieval(self, codec: RetrievalServer, request: HttpRequest) -> HttpReply:
+        model: Any = self.embedder if codec.operation == "embed" else self.reranker
+        try:
+            asked = codec.decode(await request.body(), request.scope["path"])
+            answer = await model.answer(asked.request)
+        except ProviderError as error:
+            return codec.error(error)
+        return codec.encode(answer, asked, asked.request.model or model.model)
 
     async def _list(self, request: HttpRequest) -> HttpReply:
         listed = [_describe(name) for name in self.models or (self.provider.model,)]
@@ -218,14 +242,8 @@ class SimServer:
     async def _describe_tei(self, request: HttpRequest) -> HttpReply:
         """Describe both simulated models in one reply; a real TEI server has only one model."""
         kinds = {"embedding": {"pooling": "mean"}, "reranker": {"id2label": {}, "label2id": {}}}
-        limit = self.embedder.batch_size or TeiEmbed.batch_limit
-        return show(
-            {
-                "model_id": self.embedder.model,
-                "model_type": kinds,
-                "max_client_batch_size": limit,
-            },
-        )
+        limit = {"max_client_batch_size": self.embedder.batch_size or TeiEmbed.batch_limit}
+        return show({"model_id": self.embedder.model, "model_type": kinds, **limit})
 
     async def _count(self, request: HttpRequest) -> HttpReply:
         codec = SERVER_CODECS["anthropic"]
@@ -233,9 +251,8 @@ class SimServer:
             asked = codec.decode(_with_limit(await request.body()))
         except ProviderError as error:
             return codec.error(error)
-        return show(
-            {"input_tokens": estimate_input_tokens(asked.request.messages, asked.request.tools)},
-        )
+        count = estimate_input_tokens(asked.request.messages, asked.request.tools)
+        return show({"input_tokens": count})
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -295,46 +312,6 @@ class _Endpoint:
         if reply is not None:
             response = Response(reply.body, reply.status, reply.headers)
             await response(request.scope, request.receive, send)
-
-
-class _Route:
-    """Serve the calls of one wire."""
-
-    def __init__(self, server: SimServer, codec: ServerCodec) -> None:
-        self._server = server
-        self._codec = codec
-
-    async def handle(self, request: HttpRequest) -> HttpReply | _Performance:
-        codec = self._codec
-        try:
-            asked = codec.decode(await request.body(), request.scope["path"])
-            models = self._server.models
-            if models and asked.request.model not in models:
-                raise InvalidModelError(f"the script has no model {asked.request.model!r}")
-            made = asked.with_extras()
-            check_request(made, history=False)
-            scene = self._server.provider.begin(made)
-        except ProviderError as error:
-            return codec.error(error)
-        return _Performance(request, codec, asked, scene)
-
-
-class _RetrievalRoute:
-    """Serve one operation of a retrieval wire."""
-
-    def __init__(self, server: SimServer, codec: RetrievalServer) -> None:
-        self._server = server
-        self._codec = codec
-
-    async def handle(self, request: HttpRequest) -> HttpReply:
-        codec = self._codec
-        model: Any = self._server.embedder if codec.operation == "embed" else self._server.reranker
-        try:
-            asked = codec.decode(await request.body(), request.scope["path"])
-            answer = await model.answer(asked.request)
-        except ProviderError as error:
-            return codec.error(error)
-        return codec.encode(answer, asked, asked.request.model or model.model)
 
 
 class _Performance:
@@ -429,16 +406,14 @@ def serve(
     A string is an answer; give a path as ``Path``. ``settings`` are passed to
     ``ScriptedProvider``; ``batches`` configures the simulated batches.
     """
-    if len(script) == 1 and isinstance(script[0], ScriptedProvider):
-        return SimServer(script[0], host=host, port=port, batches=batches)
-    if len(script) == 1 and isinstance(script[0], Path | Script):
-        read = read_script(script[0]) if isinstance(script[0], Path) else script[0]
-        return SimServer(
-            ScriptedProvider.from_script(read, **settings),
-            models=tuple(read.models),
-            host=host,
-            port=port,
-            batches=batches,
-        )
     rules: Any = script
-    return SimServer(ScriptedProvider(*rules, **settings), host=host, port=port, batches=batches)
+    given = rules[0] if len(rules) == 1 else None
+    models: tuple[str, ...] = ()
+    if isinstance(given, ScriptedProvider):
+        provider = given
+    elif isinstance(given, Path | Script):
+        read = read_script(given) if isinstance(given, Path) else given
+        provider, models = ScriptedProvider.from_script(read, **settings), tuple(read.models)
+    else:
+        provider = ScriptedProvider(*rules, **settings)
+    return SimServer(provider, models=models, host=host, port=port, batches=batches)
