@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar
 import click
 from msgspec import Struct
 
+from .. import tools as toolbox
 from ..errors import UnsupportedFeatureError
 from ..local import WeightsError, find_model, list_models
 from ..log import EventLog
@@ -34,14 +35,6 @@ from ..session import (
     Summarise,
     Window,
     hook,
-)
-from ..tools import (
-    ExecutableTool,
-    ToolFailure,
-    find_sandbox,
-    hide_memory,
-    plugin_tools,
-    workspace_tools,
 )
 from .agent_view import AgentView
 from .approval import Lines, make_approver
@@ -194,7 +187,7 @@ def command(goal: str | None, options: AgentOptions) -> None:
     session. dragoman agent doctor shows which sandbox confines commands on this machine. Exit
     codes: 0 the model answered, 23 a budget is exhausted, 24 the session failed, 130 interrupted.
     """
-    hide_memory()  # keep commands from reading the API keys of this process in /proc
+    toolbox.hide_memory()  # keep commands from reading the API keys of this process in /proc
     policy = _read_policy(options)
     budget = _read_budget(options.limits)
     _check_options(goal, options)
@@ -216,7 +209,7 @@ def command(goal: str | None, options: AgentOptions) -> None:
         "on_event": view.show_event,
         "metadata": {
             "workspace": str(options.workspace.resolve()),
-            "sandbox": find_sandbox().label,
+            "sandbox": toolbox.find_sandbox().label,
         },
     }
     with open_log_at(options.where, readonly=False) as log:
@@ -225,7 +218,7 @@ def command(goal: str | None, options: AgentOptions) -> None:
             options.resume = find_session(log, options.resume, kind="agent")
         if options.fork is not None:
             options.fork = find_session(log, options.fork, kind="agent")
-        view.warn_of_sandbox(find_sandbox())
+        view.warn_of_sandbox(toolbox.find_sandbox())
         work = _run(provider, policy, log, goal, settings, options, view, lines, follow_up)
         _leave(asyncio.run(work))
 
@@ -297,14 +290,14 @@ async def _run(
             return outcome
     except (SessionError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    except ToolFailure as error:
+    except toolbox.ToolFailure as error:
         click.echo(legible(f"error: {error}", err=True), err=True)
         raise SystemExit(EXIT_CODES["session_failed"]) from None
 
 
 async def _open_session(
     provider: Provider,
-    tools: list[ExecutableTool],
+    tools: list[toolbox.ExecutableTool],
     policy: Policy,
     log: EventLog,
     settings: dict[str, Any],
@@ -347,13 +340,13 @@ async def _ask_next(lines: Lines) -> str:
 @asynccontextmanager
 async def _open_tools(
     options: AgentOptions, view: AgentView, lines: Lines
-) -> AsyncIterator[list[ExecutableTool]]:
+) -> AsyncIterator[list[toolbox.ExecutableTool]]:
     async with AsyncExitStack() as stack:
-        tools = workspace_tools(
+        tools = toolbox.workspace_tools(
             options.workspace, network=options.network, readable=options.readable
         )
         with reject(ValueError, about="--plugin: "):
-            tools += plugin_tools(options.plugins)
+            tools += toolbox.plugin_tools(options.plugins)
         asked = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
         tools += await open_servers(stack, options.mcp, view, asked)
         yield tools

@@ -168,8 +168,6 @@ _COLOURS: dict[type, str | None] = {
 def _find_colour(payload: Any) -> str | None:
     if isinstance(payload, logs.SessionResumed) and payload.changed_tools:
         return "yellow"
-    return (
-        "yellow"
-        if isinstance(payload, logs.ToolObserved) and payload.is_error
-        else _COLOURS[type(payload)]
-    )
+    if isinstance(payload, logs.ToolObserved) and payload.is_error:
+        return "yellow"
+    return _COLOURS[type(payload)]

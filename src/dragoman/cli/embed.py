@@ -11,20 +11,13 @@ from typing import Annotated, Any
 import click
 
 from ..retrieval import EMBED_CODECS, Embeddings
+from . import retrieval
 from .errors import reject, report_errors
 from .options import model_argument
 from .parameters import Json, add_options, option
-from .retrieval import (
-    RetrievalOptions,
-    TextFile,
-    describe_bill,
-    open_retrieval,
-    read_lines,
-    show_warnings,
-)
 
 
-class _Options(RetrievalOptions, frozen=True):
+class _Options(retrieval.RetrievalOptions, frozen=True):
     wire: Annotated[str, "The wire.", option(type=click.Choice(sorted(EMBED_CODECS)))] = "openai"
 
 
@@ -36,7 +29,7 @@ def command(
     model: str,
     texts: tuple[str, ...],
     *,
-    file: Annotated[TextFile, "Texts, one a line; -: standard input."] = None,
+    file: Annotated[retrieval.TextFile, "Texts, one a line; -: standard input."] = None,
     input_type: Annotated[
         str | None,
         "What the texts are for: query, document, or one of the wire's own.",
@@ -58,12 +51,12 @@ def command(
     Without TEXTS, each line of standard input is one text. A long list is sent in several
     requests.
     """
-    given = [*texts, *read_lines(file, or_stdin=not texts)]
+    given = [*texts, *retrieval.read_lines(file, or_stdin=not texts)]
     if not given:
         raise click.UsageError("there is no text to embed")
-    with report_errors(), open_retrieval("embed", model, options) as embedder:
+    with report_errors(), retrieval.open_retrieval("embed", model, options) as embedder:
         found: Embeddings = embedder.embed(given, input_type=input_type, dimensions=dimensions)
-    show_warnings(found.warnings)
+    retrieval.show_warnings(found.warnings)
     if output is not None:
         _write_file(output, given, found)
     if as_json:
@@ -86,7 +79,7 @@ def _describe(found: Embeddings) -> dict[str, Any]:
         "model": found.model,
         "count": len(found.vectors),
         "dimensions": found.dimensions,
-        **describe_bill(found),
+        **retrieval.describe_bill(found),
     }
 
 

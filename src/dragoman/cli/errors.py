@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -64,30 +64,28 @@ def reject(*kinds: type[Exception], about: str = "") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def report_errors(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
+def report_errors(*, as_json: bool = False) -> Iterator[None]:
     """Report Dragoman's errors in a few clear lines or as a JSON object, and set the exit code."""
     try:
         yield
     except ProviderError as error:
-        if debug:
-            raise
         if as_json:
             _show_record(to_record(error))
         else:
             show_error(error)
-        _exit(EXIT_CODES.get(error.category, 1))
+        sys.exit(EXIT_CODES.get(error.category, 1))
     except (WeightsError, LocalServerError) as error:
         if as_json:
             _show_record({"category": "provider_model_not_loaded", "message": str(error)})
         else:
             click.echo(legible(f"error: {error}", err=True), err=True)
-        _exit(EXIT_CODES["provider_model_not_loaded"])
+        sys.exit(EXIT_CODES["provider_model_not_loaded"])
     except KeyboardInterrupt:
         if as_json:
             _show_record({"category": "cancelled", "message": "interrupted"})
         else:
             click.echo("interrupted", err=True)
-        _exit(EXIT_CODES["cancelled"])
+        sys.exit(EXIT_CODES["cancelled"])
 
 
 def name_options(error: ProviderError) -> ProviderError:
@@ -151,7 +149,3 @@ def show_error(error: ProviderError) -> None:
         click.echo(legible(f"  {error.advice}{advice}", err=True), err=True)
     if error.retry_after is not None:
         click.echo(f"  The provider asks to wait {error.retry_after:g} s.", err=True)
-
-
-def _exit(code: int) -> NoReturn:
-    sys.exit(code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
@@ -36,46 +36,41 @@ def command() -> None:
     """
 
 
-def _read_amount(_: click.Context, option: click.Parameter, value: str | None) -> Any:
-    if value is None or value == _NONE:
-        return value
-    try:
-        return read_money(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param=option) from None
+def _reading(read: Callable[[str], Any], problem: str | None = None) -> Callable[..., Any]:
+    """Return the callback of an option whose value ``read`` converts, unless it is ``none``."""
+
+    def convert(_: click.Context, option: click.Parameter, value: str | None) -> Any:
+        if value is None or value == _NONE:
+            return value
+        try:
+            return read(value)
+        except ValueError as error:
+            raise click.BadParameter(problem or str(error), param=option) from None
+
+    return convert
 
 
-def _read_number(_: click.Context, option: click.Parameter, value: str | None) -> Any:
-    if value is None or value == _NONE:
-        return value
+def _read_number(value: str) -> int:
     if not value.isdigit() or int(value) < 1:
-        raise click.BadParameter("must be 1 or more", param=option)
+        raise ValueError("must be 1 or more")
     return int(value)
 
 
-def _read_day(_: click.Context, option: click.Parameter, value: str | None) -> Any:
-    if value is None or value == _NONE:
-        return value
-    try:
-        return date.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter("must be a date such as 2030-01-31", param=option) from None
-
-
-def _read_duration(_: click.Context, option: click.Parameter, value: str) -> timedelta:
+def _read_duration(value: str) -> timedelta:
     found = _DURATION.fullmatch(value)
     if found is None:
-        raise click.BadParameter("must be a duration such as 24h, 30m or 7d", param=option)
+        raise ValueError("must be a duration such as 24h, 30m or 7d")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
+_read_day = _reading(date.fromisoformat, "must be a date such as 2030-01-31")
 AuthPlace: TypeAlias = Annotated[
     str,
     "The database: a SQLite file or a postgresql:// URL.",
     option("PLACE", "--auth", envvar="DRAGOMAN_AUTH", show_envvar=True),
 ]
-_Amount: TypeAlias = Annotated[Any, option("USD", callback=_read_amount)]
-_Number: TypeAlias = Annotated[Any, option("N", callback=_read_number)]
+_Amount: TypeAlias = Annotated[Any, option("USD", callback=_reading(read_money))]
+_Number: TypeAlias = Annotated[Any, option("N", callback=_reading(_read_number))]
 
 
 class KeyRights(Struct):
@@ -145,7 +140,7 @@ def rotate(
     overlap: Annotated[
         Any,
         "How long the old key stays valid: 30m, 24h, 7d, or 0s.",
-        option("TIME", callback=_read_duration),
+        option("TIME", callback=_reading(_read_duration)),
     ] = "24h",
     place: AuthPlace,
     as_json: Annotated[Json, "Print the key as JSON."] = False,
@@ -176,8 +171,7 @@ def team(
     name: str,
     *,
     budget_month: Annotated[
-        _Amount,
-        "What its keys may spend together in a month (UTC); none for no limit.",
+        _Amount, "What its keys may spend together in a month (UTC); none for no limit."
     ] = None,
     place: AuthPlace,
 ) -> None:

@@ -10,15 +10,7 @@ from typing import Annotated
 
 import click
 
-from ..local import (
-    LocalServerError,
-    WeightsError,
-    find_model,
-    list_models,
-    open_server,
-    pull_model,
-    remove_model,
-)
+from .. import local
 from .console import show_json, show_table
 from .errors import EXIT_CODES, report_errors
 from .parameters import Json, add_options, option
@@ -55,10 +47,10 @@ def pull(
     """
     with report_errors(), _errors_as_json(as_json):
         if as_json:
-            show_json(pull_model(model, name=name, sha256=sha256))
+            show_json(local.pull_model(model, name=name, sha256=sha256))
             return
-        with show_download(model.rpartition("/")[2] or find_model(None).name) as progress:
-            pulled = pull_model(model, name=name, sha256=sha256, progress=progress)
+        with show_download(model.rpartition("/")[2] or local.find_model(None).name) as progress:
+            pulled = local.pull_model(model, name=name, sha256=sha256, progress=progress)
         click.echo(pulled.path)
 
 
@@ -66,7 +58,7 @@ def pull(
 @add_options
 def list_all(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None:
     """List the models of the catalogue and those already downloaded."""
-    found = list_models()
+    found = local.list_models()
     if as_json:
         show_json(found)
         return
@@ -94,7 +86,7 @@ def remove(
 ) -> None:
     """Delete the file of a downloaded model."""
     with report_errors(), _errors_as_json(as_json):
-        removed = remove_model(name)
+        removed = local.remove_model(name)
     if as_json:
         show_json({"removed": removed})
     else:
@@ -130,8 +122,8 @@ def serve(
         raise click.UsageError(f"--api-key-env {api_key_env}: the variable is not set")
     key = os.environ[api_key_env] if api_key_env is not None else ""
     with report_errors(), _errors_as_json(as_json):
-        found = find_model(model)
-        server = open_server(
+        found = local.find_model(model)
+        server = local.open_server(
             found, port=port, threads=threads, context=context, parallel=parallel, key=key
         )
         url = f"{server.start()}/v1"
@@ -144,7 +136,7 @@ def serve(
                 )
             while server.is_alive():
                 time.sleep(_POLL)
-            raise LocalServerError("the server ended")
+            raise local.LocalServerError("the server ended")
         finally:
             server.stop()
 
@@ -154,7 +146,7 @@ def _errors_as_json(as_json: bool) -> Iterator[None]:
     """Print errors as JSON on standard output if ``--json`` is set."""
     try:
         yield
-    except (WeightsError, LocalServerError) as error:
+    except (local.WeightsError, local.LocalServerError) as error:
         if not as_json:
             raise
         show_json({"error": str(error)})

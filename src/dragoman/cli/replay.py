@@ -11,17 +11,9 @@ from typing import Annotated
 import click
 import msgspec
 
+from .. import replay
 from ..log import ChainReport, EventLog
 from ..provider import Provider
-from ..replay import (
-    Change,
-    ReplayStep,
-    Totals,
-    compare_runs,
-    count_totals,
-    make_printable,
-    read_steps,
-)
 from .console import echo_json, working
 from .errors import EXIT_CODES, report_errors
 from .log_place import LogPlace, open_log_at
@@ -83,7 +75,7 @@ def command(
             for step in steps:
                 echo_json(msgspec.json.encode(step))
         elif _show(steps, full=full, pause=pause) and report.ok:
-            _show_totals(count_totals(log, session))
+            _show_totals(replay.count_totals(log, session))
     _judge(report)
 
 
@@ -105,14 +97,12 @@ def _rerun(
         raise SystemExit(EXIT_CODES["runs_differ"])
 
 
-def _sound_steps(log: EventLog, session: str, report: ChainReport) -> Iterator[ReplayStep]:
+def _sound_steps(log: EventLog, session: str, report: ChainReport) -> Iterator[replay.ReplayStep]:
     """Yield the steps before the first broken link of the hash chain."""
     end = report.first.seq if report.first is not None else None
-    return (
-        read_steps(log, session)
-        if end is None
-        else takewhile(lambda step: step.seq < end, read_steps(log, session))
-    )
+    if end is None:
+        return replay.read_steps(log, session)
+    return takewhile(lambda step: step.seq < end, replay.read_steps(log, session))
 
 
 def _judge(report: ChainReport) -> None:
@@ -127,29 +117,29 @@ def _judge(report: ChainReport) -> None:
 # --- showing steps -----------------------------------------------------------------------------
 
 
-def _show(steps: Iterator[ReplayStep], *, full: bool, pause: bool) -> bool:
+def _show(steps: Iterator[replay.ReplayStep], *, full: bool, pause: bool) -> bool:
     """Print the steps; return false if the user stopped before the end."""
     for step in steps:
         if step.type == "turn.started":
             click.echo()
         click.echo(_line(step))
         for note in step.notes:
-            click.echo(click.style(f"     ! {make_printable(note)}", fg="red"))
+            click.echo(click.style(f"     ! {replay.make_printable(note)}", fg="red"))
         if full:
             text = msgspec.json.format(msgspec.json.encode(step.data), indent=2).decode()
             for line in text.splitlines():
-                click.echo(f"       {make_printable(line)}")
+                click.echo(f"       {replay.make_printable(line)}")
         if pause and sys.stdin.isatty() and click.getchar() in ("q", "\x03"):
             return False
     return True
 
 
-def _line(step: ReplayStep) -> str:
+def _line(step: replay.ReplayStep) -> str:
     actor = click.style(f"{step.actor:<6}", fg=_COLOURS.get(step.actor))
     return f"{step.seq:>5}  {step.at:%H:%M:%S}  {actor}  {'  ' if step.intent else ''}{step.title}"
 
 
-def _show_totals(totals: Totals) -> None:
+def _show_totals(totals: replay.Totals) -> None:
     cost = f"${totals.cost_usd.normalize():f}" + (
         f" and {totals.unpriced} call{'s' * (totals.unpriced != 1)} of unknown cost"
         if totals.unpriced
@@ -175,7 +165,7 @@ def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_j
                 _sound_steps(log, session, reports[0]),
                 _sound_steps(second, other, reports[1]),
             ]
-            changes = compare_runs(*sides)
+            changes = replay.compare_runs(*sides)
     for change in changes:
         echo_json(msgspec.json.encode(change)) if as_json else _show_change(change)
     if not as_json:
@@ -190,12 +180,12 @@ def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_j
         raise SystemExit(EXIT_CODES["runs_differ"])
 
 
-def _show_change(change: Change) -> None:
+def _show_change(change: replay.Change) -> None:
     if change.a is not None and change.b is not None:
         numbers = f"{change.a.seq}/{change.b.seq}"
         click.echo(click.style(f"~ {numbers:>9}  {change.a.type}", fg="yellow"))
         for found in change.where:
-            click.echo(f"             {make_printable(str(found))}")
+            click.echo(f"             {replay.make_printable(str(found))}")
     elif change.a is not None:
         click.echo(click.style(f"- {change.a.seq:>9}  {change.a.title}", fg="red"))
     elif change.b is not None:

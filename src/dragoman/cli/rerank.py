@@ -8,21 +8,14 @@ from typing import Annotated, Any
 import click
 
 from ..retrieval import RERANK_CODECS, Ranking
+from . import retrieval
 from .console import legible
 from .errors import report_errors
 from .options import model_argument
 from .parameters import Json, add_options, option
-from .retrieval import (
-    RetrievalOptions,
-    TextFile,
-    describe_bill,
-    open_retrieval,
-    read_lines,
-    show_warnings,
-)
 
 
-class _Options(RetrievalOptions, frozen=True):
+class _Options(retrieval.RetrievalOptions, frozen=True):
     wire: Annotated[str, "The wire.", option(type=click.Choice(sorted(RERANK_CODECS)))] = "openai"
 
 
@@ -36,7 +29,7 @@ def command(
     query: str,
     documents: tuple[str, ...],
     *,
-    file: Annotated[TextFile, "Documents, one a line; - for standard input."] = None,
+    file: Annotated[retrieval.TextFile, "Documents, one a line; - for standard input."] = None,
     top_k: Annotated[int | None, "Only the N best.", option("N", ge=1)] = None,
     options: _Options,
     as_json: Annotated[Json, "Print the ranking and the usage as JSON."] = False,
@@ -45,12 +38,12 @@ def command(
 
     Without DOCUMENTS, each line of standard input is one document.
     """
-    given = [*documents, *read_lines(file, or_stdin=not documents)]
+    given = [*documents, *retrieval.read_lines(file, or_stdin=not documents)]
     if not given:
         raise click.UsageError("there is no document to rank")
-    with report_errors(), open_retrieval("rerank", model, options) as reranker:
+    with report_errors(), retrieval.open_retrieval("rerank", model, options) as reranker:
         found: Ranking = reranker.rerank(query, given, top_k=top_k)
-    show_warnings(found.warnings)
+    retrieval.show_warnings(found.warnings)
     if as_json:
         click.echo(json.dumps(_describe(found, given)))
         return
@@ -67,8 +60,4 @@ def _describe(found: Ranking, given: list[str]) -> dict[str, Any]:
         }
         for each in found.results
     ]
-    return {
-        "model": found.model,
-        "results": results,
-        **describe_bill(found),
-    }
+    return {"model": found.model, "results": results, **retrieval.describe_bill(found)}

@@ -62,11 +62,9 @@ async def rerun(log: EventLog, session: str, provider: Provider) -> Rerun:
 
     def decide(proposal: Proposal, verdict: Verdict) -> Decision:
         denied = run.denied.get(_key(proposal.tool_name, proposal.input))
-        return (
-            Decision(True, "recorded run")
-            if denied is None
-            else Decision(False, denied.by, denied.reason)
-        )
+        if denied is None:
+            return Decision(True, "recorded run")
+        return Decision(False, denied.by, denied.reason)
 
     again = Session(
         provider, recorded_tools(log, session), Policy(), MemoryLog(), system=run.system,

@@ -10,17 +10,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from .. import registry
 from ..prices import PriceTable
-from ..registry import (
-    CatalogUpdate,
-    ListError,
-    compare,
-    load_vendor,
-    read_list,
-    read_sources,
-    vendor_names,
-    write_update,
-)
 from ..registry.lists import MAX_BYTES
 from ..registry.vendors import FACTS
 from ..transport import HttpTransport, Timeouts
@@ -52,9 +43,9 @@ def update_command(
     code 2 means that the list was rejected and nothing was changed.
     """
     with report_errors():
-        with reject(ListError, OSError, about=f"{source}: "):
-            kind, listed = read_list(_read(source))
-        found = compare(_read_known(), PriceTable.bundled(), listed)
+        with reject(registry.ListError, OSError, about=f"{source}: "):
+            kind, listed = registry.read_list(_read(source))
+        found = registry.compare(_read_known(), PriceTable.bundled(), listed)
         if as_json:
             show_json(
                 {"format": kind, "added": found.added, "changed": found.changed, "odd": found.odd}
@@ -72,8 +63,10 @@ def update_command(
                 if "://" not in source
                 else f"{urlsplit(source).scheme}://{urlsplit(source).hostname}"
             )
-            path = write_update(
-                CatalogUpdate(Path(shown).name if "://" not in shown else shown, today, listed)
+            path = registry.write_update(
+                registry.CatalogUpdate(
+                    Path(shown).name if "://" not in shown else shown, today, listed
+                )
             )
             click.echo(f"written to {path}", err=True)
 
@@ -87,7 +80,7 @@ def _show(kind: str, found: Any) -> None:
     for line in found.odd:
         click.echo(f"! {line}", err=True)
     click.echo(
-        f"{read_sources()[kind]['format']}: {len(found.added)} new models, {len(found.changed)} "
+        f"{registry.read_sources()[kind]['format']}: {len(found.added)} new models, {len(found.changed)} "
         "changes"
     )
 
@@ -95,8 +88,8 @@ def _show(kind: str, found: Any) -> None:
 def _read_known() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the capabilities in the bundled catalogue, by vendor and model."""
     known: dict[str, dict[str, dict[str, Any]]] = {}
-    for vendor in vendor_names():
-        models = load_vendor(vendor).models
+    for vendor in registry.vendor_names():
+        models = registry.load_vendor(vendor).models
         known[vendor] = {
             name: {key: facts.known(fact) for key, fact in FACTS.items()}
             for name, facts in models.items()
@@ -111,7 +104,7 @@ def _read(source: str) -> bytes:
         "127.0.0.1",
         "localhost",
     ):
-        raise ListError("only https URLs are read")
+        raise registry.ListError("only https URLs are read")
     return asyncio.run(_fetch(source))
 
 
@@ -121,7 +114,7 @@ async def _fetch(url: str) -> bytes:
         request = HttpRequest("GET", url, {"accept": "application/json"})
         async with transport.send(request, {}, Timeouts(total=120)) as reply:
             if reply.status != 200:
-                raise ListError(f"HTTP {reply.status}")
+                raise registry.ListError(f"HTTP {reply.status}")
             return await reply.read(MAX_BYTES + 1)
     finally:
         await transport.close()
