@@ -14,6 +14,7 @@ from typing import Any, overload
 
 from ..capabilities import Capabilities
 from ..errors import ProviderError
+from ..provider.connect import read_capabilities
 from ..wire import CODECS
 from .cases import CASES, CodecCase, CodecType, find_cases
 from .codec import RULES, CodecRule
@@ -115,11 +116,7 @@ def suite(
             raise ValueError(
                 f"suite: unknown setting {name!r}; one of {', '.join(Kit.__dataclass_fields__)}"
             )
-    known = (
-        capabilities
-        if isinstance(capabilities, Capabilities)
-        else Capabilities.of(capabilities or {})
-    )
+    known = read_capabilities(capabilities)
     kit = Kit(factory, known, failing or {}, breaking, unready or {}, **settings)
     return leave_out(build_cases(kit), skip)
 

@@ -12,14 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec.structs import replace
 
+from .. import errors
 from ..capabilities import Capabilities
-from ..errors import (
-    InvalidModelError,
-    ProviderError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-    scrub,
-)
 from ..events import StreamContractError
 from ..transport import Transport
 from ..wire import CODECS
@@ -59,7 +53,7 @@ async def check_server(
     wire = wire or await find_wire(url, api_key, seconds)
     model = model or await find_model(url, wire, api_key, seconds)
     if model is None:
-        raise InvalidModelError("the server lists no model; name one with --model")
+        raise errors.InvalidModelError("the server lists no model; name one with --model")
     server = Server(
         url, wire, model, api_key, seconds=seconds, max_tokens=max_tokens, transport=transport
     )
@@ -139,9 +133,9 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
         status, detail = "fail", str(found)
     except StreamContractError as error:
         status, detail = "fail", f"the stream breaks a rule: {error}"
-    except (UnsupportedFeatureError, UnsupportedContentError) as error:
+    except (errors.UnsupportedFeatureError, errors.UnsupportedContentError) as error:
         status, detail = _classify_rejection(error, check), _in_a_line(error)
-    except ProviderError as error:
+    except errors.ProviderError as error:
         refused = check.optional and isinstance(error, REFUSALS) and error.status is not None
         status, detail = ("unsupported" if refused else "fail"), _in_a_line(error)
         about = refused or not error.transient
@@ -150,20 +144,20 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
     except Exception as error:  # the check itself has a bug; the other checks are run anyway
         status, detail, about = (
             "fail",
-            f"the check itself failed: {type(error).__name__}: {scrub(str(error))}",
+            f"the check itself failed: {type(error).__name__}: {errors.scrub(str(error))}",
             False,
         )
     seconds = round(time.perf_counter() - began, 3)
     return CheckOutcome(check.name, check.title, status, detail, (), seconds, about)
 
 
-def _classify_rejection(error: ProviderError, check: Check) -> Status:
+def _classify_rejection(error: errors.ProviderError, check: Check) -> Status:
     if error.status is None:
         return "not_applicable"  # the wire does not have the feature, so nothing was sent
     return "unsupported" if check.optional else "fail"
 
 
-def _in_a_line(error: ProviderError) -> str:
+def _in_a_line(error: errors.ProviderError) -> str:
     said = f": {' '.join(error.provider_message.split())[:200]}" if error.provider_message else ""
     status = f" (HTTP {error.status})" if error.status is not None else ""
     return f"{type(error).__name__}{status}: {error.message}{said}"

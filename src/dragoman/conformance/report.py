@@ -188,11 +188,9 @@ def _facts(report: Report) -> dict[str, Any]:
 
 
 def _fact_word(value: Any) -> str:
-    return (
-        {True: "yes", False: "no", None: "unknown"}.get(value, str(value))
-        if not _is_count(value)
-        else str(value)
-    )
+    if not _is_count(value):
+        return {True: "yes", False: "no", None: "unknown"}.get(value, str(value))
+    return str(value)
 
 
 def _is_count(value: Any) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..errors import ProviderError, scrub
+from ..errors import ProviderError, cut, scrub
 from ..events import Event, Response, check_events, read_json
 from ..messages import Request, RuntimeConfig, User
 from ..provider import HttpProvider
@@ -73,7 +73,7 @@ class RecordingTransport(Transport):
     def _show(self, data: bytes, most: int) -> str:
         data = _without_noise(data) if data[:1] == b"{" else data
         text = scrub(data.decode("utf-8", "replace"), self._secrets)
-        return text if len(text) <= most else text[: most - 1] + "…"
+        return cut(text, most)
 
 
 def _without_noise(data: bytes) -> bytes:
@@ -269,12 +269,8 @@ def _entries(listed: Any) -> list[dict[str, Any]]:
 # Names of the field with the context window in a list of models. vLLM and SGLang use the first,
 # OpenRouter and others the next two, LM Studio the fourth, Gemini the last.
 _WINDOWS = (
-    "max_model_len",
-    "context_length",
-    "context_window",
-    "max_context_length",
-    "inputTokenLimit",
-)
+    "max_model_len", "context_length", "context_window", "max_context_length", "inputTokenLimit",
+)  # fmt: skip
 
 
 async def find_window(server: Server) -> int | None:

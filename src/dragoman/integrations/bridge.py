@@ -31,6 +31,7 @@ from ..capabilities import Capabilities
 from ..events import Assembler, Event, FinishReason, Usage
 from ..messages import LossWarning, Message, Request, Text, Thinking, ToolCall
 from ..provider import Provider
+from ..provider.connect import read_capabilities
 from ..validate import Expectation
 from ..wire.errors import build_error, read_failure
 from ..wire.openai.errors import ROWS
@@ -44,6 +45,10 @@ __all__ = [
     "from_pydantic_ai",
     "read_error",
 ]
+
+
+# the settings of a call that LangChain, Pydantic AI and Dragoman name alike
+SETTINGS = ("temperature", "max_tokens", "top_p", "seed", "frequency_penalty", "presence_penalty")
 
 
 class CallPiece(msgspec.Struct, frozen=True):
@@ -92,8 +97,7 @@ class BridgeProvider(Provider):
         close: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.name, self.model = name, model
-        known = capabilities or {}
-        self.capabilities = known if isinstance(known, Capabilities) else Capabilities.of(known)
+        self.capabilities = read_capabilities(capabilities)
         self._read = read
         self._read_error = read_error
         self._close = close

@@ -14,10 +14,9 @@ from langchain_core.messages.tool import tool_call
 from .. import messages as m
 from ..errors import InvalidResponseError, UnsupportedContentError, UnsupportedFeatureError
 from ..events import FinishReason, Usage
-from .bridge import CallPiece, Finish, Piece
+from .bridge import SETTINGS, CallPiece, Finish, Piece
 from .losses import find_marks
 
-_SETTINGS = ("temperature", "max_tokens", "top_p", "seed", "frequency_penalty", "presence_penalty")
 _REASONS = ("finish_reason", "stop_reason", "done_reason")
 _FINISH: dict[str, FinishReason] = {
     "length": "length",
@@ -108,7 +107,7 @@ async def _once(call: Any) -> AsyncIterator[Any]:
 def _make_settings(request: m.Request) -> dict[str, Any]:
     """Return the settings of a request under the names that LangChain's models have in common."""
     config = request.config
-    given = {name: getattr(config, name) for name in _SETTINGS}
+    given = {name: getattr(config, name) for name in SETTINGS}
     made = {name: value for name, value in given.items() if value is not None}
     if config.stop_sequences:
         made["stop"] = [*config.stop_sequences]

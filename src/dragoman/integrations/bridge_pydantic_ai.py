@@ -18,17 +18,9 @@ from pydantic_ai.usage import RequestUsage
 from .. import messages as m
 from ..errors import UnsupportedContentError, UnsupportedFeatureError
 from ..events import FinishReason, Usage
-from .bridge import CallPiece, Finish, Piece
+from .bridge import SETTINGS, CallPiece, Finish, Piece
 from .losses import find_marks
 
-_SETTINGS = (
-    "temperature",
-    "max_tokens",
-    "top_p",
-    "seed",
-    "frequency_penalty",
-    "presence_penalty",
-)
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -78,7 +70,7 @@ class PydanticAIReader:
 
 def _make_settings(request: m.Request) -> ModelSettings:
     config = request.config
-    given: dict[str, Any] = {name: getattr(config, name) for name in _SETTINGS}
+    given: dict[str, Any] = {name: getattr(config, name) for name in SETTINGS}
     if config.stop_sequences:
         given["stop_sequences"] = [*config.stop_sequences]
     if config.extras:

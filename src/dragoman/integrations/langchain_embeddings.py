@@ -86,11 +86,9 @@ class DragomanEmbeddings(BaseModel, Embeddings):
     @cached_property
     def _blocking(self) -> SyncEmbedder:
         """The embedder for callers without an event loop."""
-        return (
-            SyncEmbedder(self.embedder)
-            if self.embedder is not None
-            else open_blocking(self._open(), SyncEmbedder)
-        )
+        if self.embedder is not None:
+            return SyncEmbedder(self.embedder)
+        return open_blocking(self._open(), SyncEmbedder)
 
     async def _running(self) -> Embedder:
         """Return the embedder for the running event loop."""

@@ -34,6 +34,7 @@ from .. import events as ev
 from ..errors import ProviderError
 from ..messages import Tool
 from ..provider import EventStream, Provider, connect
+from .bridge import SETTINGS
 from .loops import PerLoop
 from .losses import DragomanLossWarning, warn_of_losses
 from .pydantic_ai_messages import KEPT, read_choice, read_messages
@@ -47,16 +48,8 @@ _FINISH: dict[str, pai.FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-_SETTINGS = {
-    "temperature": "temperature",
-    "max_tokens": "max_tokens",
-    "top_p": "top_p",
-    "seed": "seed",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "stop_sequences": "stop_sequences",
-    "extra_body": "extras",
-}
+# Pydantic AI's name of each setting, and ours
+_SETTINGS = {name: name for name in (*SETTINGS, "stop_sequences")} | {"extra_body": "extras"}
 _PROFILE = ModelProfile(
     supports_json_schema_output=True, supports_json_object_output=True, supports_thinking=True
 )

@@ -11,21 +11,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from . import store
 from .catalog import CatalogModel, load_catalog
 from .hub import download, locate
-from .store import (
-    Progress,
-    WeightsError,
-    check_name,
-    hash_file,
-    is_intact,
-    keep,
-    make_room,
-    models_folder,
-    read_receipt,
-    receipts,
-    remove,
-)
 from .wheels import discard_wheels, join_wheels
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
@@ -59,14 +47,14 @@ def find_model(spec: str | Path | None) -> Found:
     catalog, text = load_catalog(), str(spec or "")
     name = text or catalog.default
     if (entry := catalog.models.get(name)) is not None:
-        return Found(name, models_folder() / entry.file, entry)
-    if (known := receipts().get(name)) is not None:
+        return Found(name, store.models_folder() / entry.file, entry)
+    if (known := store.receipts().get(name)) is not None:
         return Found(name, known[0])
     if isinstance(spec, Path) or is_path(text):
         path = Path(text).expanduser()
         return Found(path.stem, path, is_managed=False)
-    others = [other for other in receipts() if other not in catalog.models]
-    raise WeightsError(
+    others = [other for other in store.receipts() if other not in catalog.models]
+    raise store.WeightsError(
         f"no local model is named {name!r}; known are {', '.join([*catalog.models, *others])}, and"
         f" any .gguf file by its path; pull {_hub_prefixes()} adds others"
     )
@@ -77,7 +65,7 @@ def is_path(text: str) -> bool:
     return text.endswith(".gguf") or text.startswith(("~", ".")) or "/" in text or os.sep in text
 
 
-def check_model(found: Found, progress: Progress | None = None) -> Path:
+def check_model(found: Found, progress: store.Progress | None = None) -> Path:
     """Return the path of a model's file; raise an error if it is missing or has changed."""
     if not found.is_managed:
         return found.path
@@ -85,10 +73,10 @@ def check_model(found: Found, progress: Progress | None = None) -> Path:
         return found.path
     if not found.path.exists():
         size = f" ({found.entry.size / 1e6:,.0f} MB)" if found.entry else ""
-        raise WeightsError(
+        raise store.WeightsError(
             f"{found.name} has not been pulled; run: dragoman local pull {found.name}{size}"
         )
-    raise WeightsError(
+    raise store.WeightsError(
         f"{found.path} has changed since it was pulled; run: dragoman local rm {found.name}, and "
         "pull it again"
     )
@@ -99,7 +87,7 @@ def pull_model(
     *,
     name: str | None = None,
     sha256: str | None = None,
-    progress: Progress | None = None,
+    progress: store.Progress | None = None,
 ) -> LocalModel:
     """Store a model in the models folder, unless it is already there.
 
@@ -110,17 +98,17 @@ def pull_model(
     """
     text, catalog = str(spec), load_catalog()
     if sha256 is not None and not _DIGEST.fullmatch(sha256):
-        raise WeightsError("a sha256 is 64 hexadecimal digits")
+        raise store.WeightsError("a sha256 is 64 hexadecimal digits")
     if text in ("", *catalog.models):
         if name is not None or sha256 is not None:
-            raise WeightsError("name and sha256 of a model of the catalogue are fixed")
+            raise store.WeightsError("name and sha256 of a model of the catalogue are fixed")
         return _pull_entry(text or catalog.default, progress)
     prefix, _, rest = text.partition(":")
     if prefix in catalog.hubs:
         return _pull_remote(prefix, rest, name, sha256, progress)
     if isinstance(spec, Path) or is_path(text):
         return _pull_file(Path(text).expanduser(), name, sha256, progress)
-    raise WeightsError(
+    raise store.WeightsError(
         f"the catalogue has no model {text!r}; give one of {', '.join(catalog.models)}, "
         f"{_hub_prefixes()} or the path of a .gguf file"
     )
@@ -129,7 +117,7 @@ def pull_model(
 def list_models() -> list[LocalModel]:
     """Return the models of the catalogue, then other downloaded models."""
     catalog = load_catalog().models
-    others = [name for name in receipts() if name not in catalog]
+    others = [name for name in store.receipts() if name not in catalog]
     return [_describe(find_model(name)) for name in [*catalog, *others]]
 
 
@@ -137,52 +125,56 @@ def remove_model(name: str = "") -> bool:
     """Delete a downloaded model; return whether it existed."""
     found = find_model(name)
     if not found.is_managed:
-        raise WeightsError(f"{name} is your own file; only pulled models can be removed, by name")
+        raise store.WeightsError(
+            f"{name} is your own file; only pulled models can be removed, by name"
+        )
     if found.entry is not None:
         discard_wheels(found.entry, _parts_folder())
-    return remove(found.path)
+    return store.remove(found.path)
 
 
-def _pull_entry(name: str, progress: Progress | None) -> LocalModel:
+def _pull_entry(name: str, progress: store.Progress | None) -> LocalModel:
     found = find_model(name)
     assert found.entry is not None
     if not _is_present(found, progress):
         parts = _parts_folder()
         arrived = join_wheels(found.entry, parts, progress)
         discard_wheels(found.entry, parts)
-        keep(arrived, found.path, name, _source(found.entry), found.entry.sha256, progress)
+        store.keep(arrived, found.path, name, _source(found.entry), found.entry.sha256, progress)
     return _describe(found)
 
 
 def _pull_remote(
-    prefix: str, spec: str, name: str | None, sha256: str | None, progress: Progress | None
+    prefix: str, spec: str, name: str | None, sha256: str | None, progress: store.Progress | None
 ) -> LocalModel:
     source, hub = f"{prefix}:{spec}", load_catalog().hubs[prefix]
     name = _new_name(name or Path(spec).stem, source)
-    path = models_folder() / f"{name}.gguf"
-    if (known := read_receipt(path)) is None or not is_intact(
+    path = store.models_folder() / f"{name}.gguf"
+    if (known := store.read_receipt(path)) is None or not store.is_intact(
         path, name, source, sha256 or known.sha256, progress
     ):
         remote = locate(hub, spec, sha256)
         arrived = download(remote, hub, _parts_folder(), progress)
-        keep(arrived, path, name, source, remote.sha256, progress)
+        store.keep(arrived, path, name, source, remote.sha256, progress)
     return _describe(find_model(name))
 
 
 def _pull_file(
-    path: Path, name: str | None, sha256: str | None, progress: Progress | None
+    path: Path, name: str | None, sha256: str | None, progress: store.Progress | None
 ) -> LocalModel:
     if not path.is_file():
-        raise WeightsError(f"the file {path} does not exist")
+        raise store.WeightsError(f"the file {path} does not exist")
     source = str(path.resolve())
     name = _new_name(name or path.stem, source)
-    make_room(_parts_folder(), path.stat().st_size)
+    store.make_room(_parts_folder(), path.stat().st_size)
     handle, copy = tempfile.mkstemp(suffix=".new", dir=_parts_folder())
     os.close(handle)
     try:
         shutil.copyfile(path, copy)
-        digest = sha256.lower() if sha256 is not None else hash_file(path)
-        keep(Path(copy), models_folder() / f"{name}.gguf", name, source, digest, progress)
+        digest = sha256.lower() if sha256 is not None else store.hash_file(path)
+        store.keep(
+            Path(copy), store.models_folder() / f"{name}.gguf", name, source, digest, progress
+        )
     finally:
         Path(copy).unlink(missing_ok=True)
     return _describe(find_model(name))
@@ -190,57 +182,46 @@ def _pull_file(
 
 def _new_name(name: str, source: str) -> str:
     """Return ``name`` if it is valid and not in use; raise an error otherwise."""
-    check_name(name)
-    known = receipts().get(name)
+    store.check_name(name)
+    known = store.receipts().get(name)
     if name in load_catalog().models or (known is not None and known[1].source != source):
-        raise WeightsError(
+        raise store.WeightsError(
             f"a model named {name!r} exists already; choose another with --name, or remove it"
         )
     return name
 
 
-def _is_present(found: Found, progress: Progress | None) -> bool:
+def _is_present(found: Found, progress: store.Progress | None) -> bool:
     if found.entry is not None:
-        return is_intact(
+        return store.is_intact(
             found.path, found.name, _source(found.entry), found.entry.sha256, progress
         )
-    receipt = read_receipt(found.path)
-    return receipt is not None and is_intact(
+    receipt = store.read_receipt(found.path)
+    return receipt is not None and store.is_intact(
         found.path, found.name, receipt.source, receipt.sha256, progress
     )
 
 
 def _describe(found: Found) -> LocalModel:
-    where, entry, receipt = str(found.path), found.entry, read_receipt(found.path)
+    where, entry, receipt = str(found.path), found.entry, store.read_receipt(found.path)
+    is_present = found.path.is_file()
     if entry is not None:
-        return LocalModel(
-            found.name,
-            where,
-            found.path.is_file(),
-            entry.size,
-            entry.sha256,
-            _source(entry),
-            entry.calls_tools,
-            entry.licence,
-            entry.about,
-        )
+        facts = entry.size, entry.sha256, _source(entry), entry.calls_tools, entry.licence
+        return LocalModel(found.name, where, is_present, *facts, entry.about)
     assert receipt is not None
-    return LocalModel(
-        found.name, where, found.path.is_file(), receipt.size, receipt.sha256, receipt.source
-    )
+    own = receipt.size, receipt.sha256, receipt.source
+    return LocalModel(found.name, where, is_present, *own)
 
 
 def _source(entry: CatalogModel) -> str:
     first = entry.wheels[0].package
-    return (
-        f"pypi:{first}"
-        if len(entry.wheels) == 1
-        else f"pypi:{first} and {len(entry.wheels) - 1} more"
-    )
+    if len(entry.wheels) == 1:
+        return f"pypi:{first}"
+    return f"pypi:{first} and {len(entry.wheels) - 1} more"
 
 
 def _parts_folder() -> Path:
-    folder = models_folder() / ".parts"
+    folder = store.models_folder() / ".parts"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -14,6 +14,7 @@ from ..errors import InvalidModelError, ModelNotLoadedError
 from ..events import Event
 from ..middleware.layer import Wrapper
 from ..provider import Model, Served
+from ..provider.connect import read_capabilities
 from .pull import find_model, pull_model
 from .server import LocalServer, LocalServerError
 from .start import default_threads, open_server
@@ -79,12 +80,8 @@ class LocalServing(Wrapper):
 
     def _know(self, facts: Mapping[str, Any]) -> None:
         """Set the capabilities: the facts of the catalogue, and those that the caller declared."""
-        known, declared = Capabilities.of(facts, "catalogue", by="local"), self._declared
-        if declared is not None:
-            known = known.merged(
-                declared if isinstance(declared, Capabilities) else Capabilities.of(declared)
-            )
-        self.capabilities = known
+        known = Capabilities.of(facts, "catalogue", by="local")
+        self.capabilities = known.merged(read_capabilities(self._declared))
 
     async def _start(self) -> Model:
         async with self._starting:

