@@ -75,27 +75,11 @@ def _differ_in_text(a: str, b: str, path: str) -> Difference:
 
 # Fields that differ between any two runs, so their differences are ignored: ids, durations, and
 # the provider's own texts.
-_INCIDENTAL = frozenset(
-    {
-        "assembled_from",
-        "call_id",
-        "duration_ms",
-        "first_event_ms",
-        "id",
-        "intent_id",
-        "latency_ms",
-        "llm.exchange_kept",
-        "message_id",
-        "open_intents",
-        "parent_session_id",
-        "provider_call_id",
-        "request_id",
-        "session",
-        "tool_call_id",
-        "tool_ids",
-        "tool_use_id",
-    }
-)
+_INCIDENTAL = frozenset({
+    "assembled_from", "call_id", "duration_ms", "first_event_ms", "id", "intent_id", "latency_ms",
+    "llm.exchange_kept", "message_id", "open_intents", "parent_session_id", "provider_call_id",
+    "request_id", "session", "tool_call_id", "tool_ids", "tool_use_id",
+})  # fmt: skip
 # Further fields of call records alone: when a call began, in which session, and at which server.
 # The arguments of tools may have fields with these names.
 _INCIDENTAL_OF_CALLS = frozenset({"at", "server", "session_id"})

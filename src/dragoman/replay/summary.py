@@ -235,10 +235,6 @@ def _granted(it: logs.PermissionGranted) -> Headline:
     )
 
 
-def _denied(it: logs.PermissionDenied) -> Headline:
-    return Headline("denied", _join(f"{it.tool_name}, by {_find_source(it)}", it.reason, by=": "))
-
-
 def _find_source(it: logs.PermissionGranted | logs.PermissionDenied) -> str:
     if it.rule is None:
         return it.by

@@ -75,11 +75,9 @@ def _make_question(
         record.session, intent.id, intent.tool_name, intent.input, record.timestamp, record.seq,
         reason=asked.reason, rule=asked.rule,
     )  # fmt: skip
-    return (
-        question
-        if checked is None
-        else replace(question, side_effect=checked.side_effect, paths=checked.paths)
-    )
+    if checked is None:
+        return question
+    return replace(question, side_effect=checked.side_effect, paths=checked.paths)
 
 
 def answer_question(

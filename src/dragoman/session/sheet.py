@@ -27,14 +27,11 @@ def describe_session(session: Shown) -> Sheet:
     facts = [session.id, f"{spent.turns} turns", f"{spent.tokens} tokens", spent.describe_cost()]
     facts += [f"{len(state.open_intents)} open calls"] if state.open_intents else []
     rows = [
-        (_role(each.message), shorten(redact(_summarise(each.message)))) for each in state.messages
+        (type(each.message).__name__.lower(), shorten(redact(_summarise(each.message))))
+        for each in state.messages
     ]
     title = f"Session with {session.provider.name}:{session.provider.model}"
     return Sheet(title, facts, tables=[Table(("role", "message"), rows)])
-
-
-def _role(message: Message) -> str:
-    return type(message).__name__.lower()
 
 
 def _summarise(message: Message) -> str:

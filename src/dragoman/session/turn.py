@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from msgspec import Struct
@@ -68,30 +69,22 @@ class Corrections:
             raise error
 
 
+@dataclass(eq=False)
 class Turn:
     """One turn of a session, with the provider that it calls and the reason for that choice."""
 
-    def __init__(
-        self,
-        number: int,
-        provider: Provider,
-        routing: Routing,
-        tools: Toolbox,
-        journal: Journal,
-        projector: Projector,
-        settings: TurnSettings,
-        *,
-        final: bool = False,
-    ) -> None:
-        self.number = number
-        self._id = f"t{number}"
-        self._provider = provider
-        self._routing = routing
-        self._tools = tools
-        self._journal = journal
-        self._projector = projector
-        self._settings = settings
-        self._final = final  # whether the reply is the session's structured answer
+    number: int
+    provider: Provider
+    routing: Routing
+    tools: Toolbox
+    journal: Journal
+    projector: Projector
+    settings: TurnSettings
+    _: KW_ONLY
+    final: bool = False  # whether the reply is the session's structured answer
+
+    def __post_init__(self) -> None:
+        self._id = f"t{self.number}"
         self._ends: list[ev.ToolUseEnd] = []
         self._begun: ev.ToolUseStart | None = (
             None  # the tool call that is currently being received
@@ -103,11 +96,11 @@ class Turn:
     async def run(self, pipeline: Pipeline) -> tuple[ev.Response, tuple[ev.ToolIntent, ...]]:
         """Call the model; process the intents if the finish reason allows it."""
         record = await self._write(
-            TurnStarted(self.number, self._provider.model, self._provider.name)
+            TurnStarted(self.number, self.provider.model, self.provider.name)
         )
-        paused_by = self._journal.state.paused_by
+        paused_by = self.journal.state.paused_by
         # another provider cannot continue a paused reply
-        if paused_by is not None and paused_by != self._provider.name:
+        if paused_by is not None and paused_by != self.provider.name:
             await self._write(
                 MessageRecorded(User("Continue."), message_id=new_message_id()), actor="system"
             )
@@ -115,15 +108,15 @@ class Turn:
         intents = tuple([end.intent for end in self._ends if end.intent is not None])
         if intents and response.finish_reason in RUNNABLE:
             await pipeline.process(intents, self._id)
-            await answer_calls(self._journal)
+            await answer_calls(self.journal)
         return response, intents
 
     async def correct(self, error: MalformedToolCallError) -> None:
         """Report to the model that its calls are invalid. No call of that reply runs."""
-        await close_intents(self._journal, "another call of the same reply could not be used")
+        await close_intents(self.journal, "another call of the same reply could not be used")
         problem = f"Not run: {error.message}"
-        if self._journal.state.unanswered():
-            await answer_calls(self._journal, problem)
+        if self.journal.state.unanswered():
+            await answer_calls(self.journal, problem)
             return
         text = (
             f"{problem}. Propose it again with arguments that fit the tool's schema, or answer "
@@ -143,17 +136,17 @@ class Turn:
 
     async def _call(self, parent: str) -> ev.Response:
         """Call the model; if the conversation does not fit, shorten it and call once more."""
-        tools = self._tools.describe() or None
-        messages, estimate = await self._projector.fit(self._provider, tools, parent, self._id)
+        tools = self.tools.describe() or None
+        messages, estimate = await self.projector.fit(self.provider, tools, parent, self._id)
         try:
             return await self._ask(messages, estimate, parent)
         except ContextOverflowError:
-            if self._ends or not await self._projector.shrink(
-                self._provider, tools, parent, self._id
+            if self._ends or not await self.projector.shrink(
+                self.provider, tools, parent, self._id
             ):
                 raise
         self._recorded = 0
-        messages, estimate = await self._projector.fit(self._provider, tools, parent, self._id)
+        messages, estimate = await self.projector.fit(self.provider, tools, parent, self._id)
         return await self._ask(messages, estimate, parent)
 
     async def _ask(self, messages: list[Message], estimate: int, parent: str) -> ev.Response:
@@ -161,13 +154,13 @@ class Turn:
 
         Its intents are recorded as they arrive, before any of them can run.
         """
-        provider, config = self._provider, self._settings.config
-        tools = self._tools.describe() or None
+        provider, config = self.provider, self.settings.config
+        tools = self.tools.describe() or None
         request = Request(
             messages, config=config, model=provider.model, stream=True,
-            session_id=self._journal.session, metadata={**self._settings.metadata, TURN: self._id},
+            session_id=self.journal.session, metadata={**self.settings.metadata, TURN: self._id},
         )  # fmt: skip
-        attempt = Attempt(provider, request, price=self._settings.price)
+        attempt = Attempt(provider, request, price=self.settings.price)
         self._estimate = estimate
         call = await self._write(attempt.start(estimate), parent)
         rejected = False
@@ -175,13 +168,13 @@ class Turn:
         try:
             # Some servers reject a conversation with tool calls unless tools are sent: send them,
             # with tool_choice none.
-            schema, choice = None, self._settings.tool_choice
-            if self._final:
-                schema, choice = self._settings.output, "none" if tools else None
+            schema, choice = None, self.settings.tool_choice
+            if self.final:
+                schema, choice = self.settings.output, "none" if tools else None
             stream = provider.stream(
                 messages, tools, config, schema, choice, request_id=request.request_id,
                 session_id=request.session_id, metadata=request.metadata,
-                check_calls=False, continues=self._journal.state.paused_by is not None,
+                check_calls=False, continues=self.journal.state.paused_by is not None,
             )  # fmt: skip
             attempt.reply = stream.reply
             async with stream:
@@ -234,23 +227,23 @@ class Turn:
             and end.problem in ("unknown_tool", "invalid_arguments")
             and self._begun is not None
         ):
-            served = self._provider.name, self._provider.model
+            served = self.provider.name, self.provider.model
             end = replace(
                 end, intent=ev.make_intent(self._begun, "".join(self._written), end, *served)
             )
-        if end.intent is not None and end.intent.id in self._journal.state.intents:
+        if end.intent is not None and end.intent.id in self.journal.state.intents:
             end = replace(end, intent=replace(end.intent, id=f"tu_{new_ulid()}"))
         self._ends.append(end)
         if end.intent is not None:
             await self._write(end.intent, parent)
 
     def _report(self, event: ev.Event) -> None:
-        if self._settings.on_event is None:
+        if self.settings.on_event is None:
             return
         try:
-            self._settings.on_event(event)
+            self.settings.on_event(event)
         except Exception:
-            log.warning("a subscriber of session %s failed", self._journal.session, exc_info=True)
+            log.warning("a subscriber of session %s failed", self.journal.session, exc_info=True)
 
     # --- recording the reply or failure of a turn -----------------------------------------------
 
@@ -259,7 +252,7 @@ class Turn:
         usable = bool(response.message.content) and response.finish_reason in STOP_REASONS
         attempt.answer = response
         attempt.stop()
-        message = make_message(attempt, response, self._ends, self._routing, in_context=usable)
+        message = make_message(attempt, response, self._ends, self.routing, in_context=usable)
         await self._write_history(attempt.reply, call)
         await self._write(message, call)
         await self._keep_raw(response, call)
@@ -279,7 +272,7 @@ class Turn:
             again = again or (
                 isinstance(error, StructuredOutputError) and bool(partial.message.content)
             )
-            message = make_message(attempt, partial, self._ends, self._routing, in_context=again)
+            message = make_message(attempt, partial, self._ends, self.routing, in_context=again)
             if partial.message.content:
                 await self._write(message, call)
             await self._keep_raw(partial, call)
@@ -288,9 +281,9 @@ class Turn:
 
     async def _keep_raw(self, response: ev.Response, parent: str) -> None:
         """Record the provider's own JSON, if it was received and the session has ``keep_raw``."""
-        if not self._settings.keep_raw or response.raw is None:
+        if not self.settings.keep_raw or response.raw is None:
             return
-        names = response.provider or self._provider.name, response.model or self._provider.model
+        names = response.provider or self.provider.name, response.model or self.provider.model
         try:
             await self._write(
                 LlmExchangeKept(response.request_id or "", *names, response.raw), parent
@@ -310,4 +303,4 @@ class Turn:
             await self._write(record, parent)
 
     async def _write(self, payload: Payload, parent: str | None = None, **place: Any) -> LogRecord:
-        return await self._journal.write(payload, parent=parent, turn=self._id, **place)
+        return await self.journal.write(payload, parent=parent, turn=self._id, **place)

@@ -17,18 +17,12 @@ from ..log import SideEffect
 from ..messages import Document, Image, Text, Tool
 from ..signatures import called_by, field_defaults
 from ..validate.structured import convert_value
-from .runtime import (
-    DEFAULT_OUTPUT_LIMIT,
-    DEFAULT_TIMEOUT,
-    ExecutableTool,
-    Observation,
-    ToolFailure,
-)
+from . import runtime
 
 T = TypeVar("T")
 
 
-class FunctionTool(ExecutableTool):
+class FunctionTool(runtime.ExecutableTool):
     """A function that the session may call: async in the event loop, otherwise in a thread.
 
     The return value is what the model receives: strings and blocks unchanged, anything else as
@@ -42,8 +36,8 @@ class FunctionTool(ExecutableTool):
         *,
         name: str | None = None,
         side_effect: SideEffect = "execute",
-        timeout: float | None = DEFAULT_TIMEOUT,
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+        timeout: float | None = runtime.DEFAULT_TIMEOUT,
+        output_limit: int = runtime.DEFAULT_OUTPUT_LIMIT,
         check: Callable[[Mapping[str, Any]], str | None] | None = None,
         locate: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None,
         context: Mapping[str, Any] | None = None,
@@ -83,14 +77,14 @@ class FunctionTool(ExecutableTool):
     def context(self) -> dict[str, Any]:
         return dict(self._context)
 
-    async def execute(self, arguments: Mapping[str, Any]) -> Observation:
+    async def execute(self, arguments: Mapping[str, Any]) -> runtime.Observation:
         call = functools.partial(self._function, **self._convert(arguments))
         try:
             value = await call() if self.interruptible else await run_in_thread(call)
-        except (ToolFailure, asyncio.CancelledError):
+        except (runtime.ToolFailure, asyncio.CancelledError):
             raise
         except Exception as error:
-            return Observation(f"{type(error).__name__}: {error}", is_error=True)
+            return runtime.Observation(f"{type(error).__name__}: {error}", is_error=True)
         return _observe(value)
 
     def _convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,27 +114,27 @@ def _is_async(function: Callable[..., Any]) -> bool:
     )
 
 
-def _observe(value: Any) -> Observation:
+def _observe(value: Any) -> runtime.Observation:
     """Return a function's result as an observation."""
-    if isinstance(value, Observation):
+    if isinstance(value, runtime.Observation):
         return value
     if isinstance(value, str):
-        return Observation(value)
+        return runtime.Observation(value)
     if isinstance(value, Text | Image | Document):
-        return Observation((value,))
+        return runtime.Observation((value,))
     if (
         isinstance(value, list | tuple)
         and value
         and all(isinstance(item, Text | Image | Document) for item in value)
     ):
-        return Observation(tuple(value))
+        return runtime.Observation(tuple(value))
     dump = getattr(value, "model_dump", None)  # a Pydantic model, recognised by its method
     if dump is not None:
         value = dump(mode="json")
     try:
-        return Observation(msgspec.json.encode(value).decode())
+        return runtime.Observation(msgspec.json.encode(value).decode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise ToolFailure(
+        raise runtime.ToolFailure(
             "unreadable", f"it returned {type(value).__name__}, which is not JSON: {error}"
         ) from error
 
@@ -189,8 +183,8 @@ def tool(
     *,
     name: str | None = None,
     side_effect: SideEffect = "execute",
-    timeout: float | None = DEFAULT_TIMEOUT,
-    output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    timeout: float | None = runtime.DEFAULT_TIMEOUT,
+    output_limit: int = runtime.DEFAULT_OUTPUT_LIMIT,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 def tool(
     function: Callable[..., Any] | None = None, /, **settings: Any

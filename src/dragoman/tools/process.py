@@ -19,13 +19,7 @@ from msgspec import Struct
 
 from ..log import SideEffect
 from ..messages import Tool
-from .runtime import (
-    DEFAULT_OUTPUT_LIMIT,
-    DEFAULT_TIMEOUT,
-    ExecutableTool,
-    Observation,
-    ToolFailure,
-)
+from . import runtime
 
 # An allow-list, because a deny-list is never complete: the environment contains API keys.
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "USER",
@@ -105,7 +99,7 @@ async def run_process(
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
-    limit: int = DEFAULT_OUTPUT_LIMIT,
+    limit: int = runtime.DEFAULT_OUTPUT_LIMIT,
     pass_fds: Sequence[int] = (),
     supervised: bool = True,
 ) -> Finished:
@@ -192,7 +186,7 @@ async def _wait(
         (await asyncio.get_running_loop().sock_recv(control, 64)).decode().partition(" ")
     )
     if report == "failed":
-        raise ToolFailure("not_started", f"{argv[5]}: {os.strerror(int(number))}")
+        raise runtime.ToolFailure("not_started", f"{argv[5]}: {os.strerror(int(number))}")
     # A missing report means that the supervisor was killed.
     return int(number) if report else await process.wait()
 
@@ -231,7 +225,7 @@ async def _start(
                 pass_fds=pass_fds,
             )
         except (OSError, ValueError) as error:
-            raise ToolFailure(
+            raise runtime.ToolFailure(
                 "not_started", f"{argv[0]}: {getattr(error, 'strerror', None) or error}"
             ) from error
 
@@ -279,7 +273,7 @@ def signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def observe_process(done: Finished) -> Observation:
+def observe_process(done: Finished) -> runtime.Observation:
     """Return the result of a program as text for the model: exit code, stdout and stderr."""
     parts = [f"exit code: {done.exit_code}"]
     parts += [f"--- stdout\n{done.stdout}"] if done.stdout else []
@@ -287,7 +281,7 @@ def observe_process(done: Finished) -> Observation:
     details = {"stdout_bytes": done.stdout_bytes, "stderr_bytes": done.stderr_bytes}
     if done.replaced_bytes:
         details["replaced_bytes"] = done.replaced_bytes
-    return Observation(
+    return runtime.Observation(
         "\n".join(parts), done.exit_code != 0, done.truncated, done.exit_code, details=details
     )
 
@@ -295,7 +289,7 @@ def observe_process(done: Finished) -> Observation:
 _PLACE = re.compile(r"\{(\w+)\}")
 
 
-class ProcessTool(ExecutableTool):
+class ProcessTool(runtime.ExecutableTool):
     """A program as a tool: ``ProcessTool(Tool("lint", ...), ["ruff", "check", "{path}"])``.
 
     Each ``{name}`` in the command is replaced by that argument of the call; no shell is involved.
@@ -310,8 +304,8 @@ class ProcessTool(ExecutableTool):
         command: Sequence[str],
         *,
         side_effect: SideEffect = "execute",
-        timeout: float | None = DEFAULT_TIMEOUT,
-        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+        timeout: float | None = runtime.DEFAULT_TIMEOUT,
+        output_limit: int = runtime.DEFAULT_OUTPUT_LIMIT,
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
         stdin: Literal["json"] | None = None,
@@ -349,7 +343,7 @@ class ProcessTool(ExecutableTool):
     def context(self) -> dict[str, Any]:
         return {"command": list(self._command), "cwd": str(self._cwd or Path.cwd())}
 
-    async def execute(self, arguments: Mapping[str, Any]) -> Observation:
+    async def execute(self, arguments: Mapping[str, Any]) -> runtime.Observation:
         fill = lambda found: _as_text(arguments[found[1]])
         argv = [_PLACE.sub(fill, part) for part in self._command]
         stdin = msgspec.json.encode(arguments) if self._stdin == "json" else None

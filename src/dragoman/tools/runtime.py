@@ -328,8 +328,6 @@ _MEDIA_LIMIT = 8 * 1024 * 1024  # size limit of media, which are never truncated
 
 
 def _media_size(block: Image | Document | Audio) -> int:
-    return (
-        len(block.source.base64_data)
-        if isinstance(block.source, Inline)
-        else len(block.source.url)
-    )
+    if isinstance(block.source, Inline):
+        return len(block.source.base64_data)
+    return len(block.source.url)

@@ -32,15 +32,8 @@ MAX_LINES = 2000
 MAX_LINE = 300  # characters of a matching line to show
 MAX_DEPTH = 2000  # largest depth of nested folders
 _SKIPPED = {
-    ".git",
-    ".hg",
-    ".svn",
-    "__pycache__",
-    "node_modules",
-    ".venv",
-    ".mypy_cache",
-    ".ruff_cache",
-}
+    ".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".ruff_cache",
+}  # fmt: skip
 
 
 class PathError(ValueError):
