@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 __all__ = ["FOR_READERS", "SOURCES", "Citation", "read_citations"]
 
@@ -169,7 +170,7 @@ def _read_grounding(metadata: Any, text: str) -> list[Citation]:
         for at in indices if isinstance(indices, list) else ():
             if type(at) is int and 0 <= at < len(chunks):
                 used.add(at)
-                found.append(_place(chunks[at], start, end))
+                found.append(replace(chunks[at], start=start, end=end))
     return [*found, *[chunk for at, chunk in enumerate(chunks) if at not in used]]
 
 
@@ -180,9 +181,7 @@ def _read_recitations(metadata: Any, text: str) -> list[Citation]:
     data = text.encode("utf-8", "replace")
     listed = metadata.get("citationSources", metadata.get("citations"))
     return [
-        _place(
-            Citation(_text(record, "uri"), _text(record, "title")), *_read_segment(record, data)
-        )
+        Citation(_text(record, "uri"), _text(record, "title"), None, *_read_segment(record, data))
         for record in _records(listed)
     ]
 
@@ -205,10 +204,6 @@ def _read_chunk(chunk: Mapping[str, Any]) -> Citation:
     )
 
 
-def _place(citation: Citation, start: int | None, end: int | None) -> Citation:
-    return Citation(citation.url, citation.title, citation.quote, start, end, citation.source)
-
-
 def _read_segment(segment: Mapping[str, Any], data: bytes) -> tuple[int | None, int | None]:
     """Convert the byte range of a segment to a character range; a missing start is 0."""
     end = _count(segment, "endIndex")
@@ -219,11 +214,9 @@ def _read_segment(segment: Mapping[str, Any], data: bytes) -> tuple[int | None, 
 
 
 def _records(value: Any) -> Sequence[Mapping[str, Any]]:
-    return (
-        [record for record in value if isinstance(record, Mapping)]
-        if isinstance(value, list)
-        else []
-    )
+    if isinstance(value, list):
+        return [record for record in value if isinstance(record, Mapping)]
+    return []
 
 
 def _text(record: Mapping[str, Any], name: str) -> str | None:

@@ -82,19 +82,10 @@ ErrorClass: TypeAlias = Literal[
 
 # Headers to keep because they help to debug or show how long to wait. This is an allow-list,
 # because a list of secret headers would never be complete.
-_HEADERS = frozenset(
-    {
-        "cf-ray",
-        "content-type",
-        "date",
-        "openai-processing-ms",
-        "request-id",
-        "retry-after",
-        "retry-after-ms",
-        "x-request-id",
-        "x-should-retry",
-    }
-)
+_HEADERS = frozenset({
+    "cf-ray", "content-type", "date", "openai-processing-ms", "request-id", "retry-after",
+    "retry-after-ms", "x-request-id", "x-should-retry",
+})  # fmt: skip
 _HEADER_FAMILIES = ("x-ratelimit-", "anthropic-ratelimit-")
 KEPT_HEADERS = "|".join([*sorted(_HEADERS), *[f"{family}[^:\\r]*" for family in _HEADER_FAMILIES]])
 """A pattern for the lower-case names of the headers that ``keep_headers`` keeps."""
@@ -266,7 +257,8 @@ class ProviderError(Exception):
         if self.status is not None:
             parts.append(f" (HTTP {self.status})")
         if self.provider_message and self.quotable and self.provider_message != self.message:
-            parts.append(f". The provider says: {_one_line(self.provider_message)}")
+            line = " ".join(self.provider_message.split())
+            parts.append(f". The provider says: {cut(line, 300)}")
         if self.advice:
             parts.append(
                 f" {self.advice}" if parts[-1].endswith((".", "?")) else f". {self.advice}"
@@ -294,11 +286,9 @@ class ProviderError(Exception):
         """The provider's nested error, such as the result of a content filter, if there is one."""
         found = self.body
         outer = found.get("error", found) if isinstance(found, dict) else None
-        return (
-            next((outer[name] for name in _INNER if outer.get(name)), None)
-            if isinstance(outer, dict)
-            else None
-        )
+        if isinstance(outer, dict):
+            return next((outer[name] for name in _INNER if outer.get(name)), None)
+        return None
 
     def keep_body(self, body: str | bytes) -> None:
         """Store the beginning of a response body, without anything that looks like a key."""
@@ -327,11 +317,6 @@ class ProviderError(Exception):
             self.param = scrub(self.param, secrets)
         if self.body_text is not None:
             self.body_text = scrub(self.body_text, secrets)
-
-
-def _one_line(text: str, limit: int = 300) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def _echoes(message: str, prompts: Iterable[str], window: int = 20) -> bool:

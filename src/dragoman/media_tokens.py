@@ -65,11 +65,9 @@ def _by_crops(width: int, height: int) -> float:
 
     A small image costs 258 tokens; a larger one costs 258 for each 768-pixel tile.
     """
-    return (
-        258.0
-        if max(width, height) <= 384
-        else 258.0 * math.ceil(width / 768) * math.ceil(height / 768)
-    )
+    if max(width, height) <= 384:
+        return 258.0
+    return 258.0 * math.ceil(width / 768) * math.ceil(height / 768)
 
 
 def _by_area(longest: int, most: int) -> Callable[[int, int], float]:

@@ -435,17 +435,13 @@ class _Grant(Struct, frozen=True):
         if decision.scope == "session":
             return cls(kept, proposal.tool_name)
         if decision.scope == "path":
-            return (
-                cls(kept, proposal.tool_name, frozenset(proposal.paths))
-                if proposal.paths
-                else None
-            )
+            if proposal.paths:
+                return cls(kept, proposal.tool_name, frozenset(proposal.paths))
+            return None
         prefix = find_prefix(proposal.input, decision.prefix)
-        return (
-            cls(replace(kept, prefix=prefix), proposal.tool_name, prefix=prefix)
-            if prefix
-            else None
-        )
+        if prefix:
+            return cls(replace(kept, prefix=prefix), proposal.tool_name, prefix=prefix)
+        return None
 
     def covers(self, proposal: Proposal) -> bool:
         if proposal.tool_name != self.tool_name:

@@ -126,14 +126,8 @@ def translate_reasoning(
             f"{_WHERE}: {quote(str(amount))} is neither an effort nor a number of tokens"
         )
     if not style.reasons:
-        return (
-            {},
-            (
-                None
-                if amount == "off"
-                else "this model has no setting for reasoning, so none is sent"
-            ),
-        )
+        note = "this model has no setting for reasoning, so none is sent"
+        return {}, None if amount == "off" else note
     if isinstance(amount, int):
         return _from_budget(amount, style, room)
     if amount == "off":
@@ -147,20 +141,16 @@ def translate_reasoning(
     if style.effort is None:
         return _turn_on(style)
     nearest = _nearest_effort(_read_catalogue().budgets[amount], style)
-    return (
-        _write_effort(nearest, style),
-        f"the model has no effort {amount!r}; {nearest!r} is the nearest",
-    )
+    note = f"the model has no effort {amount!r}; {nearest!r} is the nearest"
+    return _write_effort(nearest, style), note
 
 
 def _turn_off(style: ReasoningStyle, room: int | None) -> tuple[dict[str, Any], str | None]:
     if style.off is not None:
         return _nest(style.off), None
     if style.effort is not None:
-        return (
-            _write_effort(style.efforts[0], style),
-            f"the model always reasons; {style.efforts[0]!r} is its least",
-        )
+        least = style.efforts[0]
+        return _write_effort(least, style), f"the model always reasons; {least!r} is its least"
     if style.budget is not None:
         fields, _ = _write_budget(style.least, style, room)
         return fields, f"the model always reasons; {style.least} tokens are its least"
@@ -183,10 +173,8 @@ def _from_budget(
     if style.effort is None:
         return _turn_on(style)
     nearest = _nearest_effort(tokens, style)
-    return (
-        _write_effort(nearest, style),
-        f"the model takes an effort and no number of tokens; {nearest!r} is the nearest",
-    )
+    note = f"the model takes an effort and no number of tokens; {nearest!r} is the nearest"
+    return _write_effort(nearest, style), note
 
 
 def _from_effort(
@@ -195,16 +183,10 @@ def _from_effort(
     tokens = _read_catalogue().budgets[effort]
     if room is not None:
         tokens = min(tokens, room // 2)
-    fields, problem = _write_budget(_bound(tokens, style), style, room)
-    if problem is not None:
-        return fields, problem
-    return (
-        fields,
-        (
-            f"the model takes a number of tokens and no effort; {_bound(tokens, style)} stand for "
-            f"{effort!r}"
-        ),
-    )
+    tokens = _bound(tokens, style)
+    fields, problem = _write_budget(tokens, style, room)
+    note = f"the model takes a number of tokens and no effort; {tokens} stand for {effort!r}"
+    return fields, problem or note
 
 
 def _write_budget(
@@ -215,22 +197,10 @@ def _write_budget(
     if room is not None and sent >= room:
         sent = _bound(room // 2, style)
         if sent >= room:
-            return (
-                {},
-                (
-                    f"the model reasons with at least {style.least} tokens, and max_tokens is "
-                    f"{room}; none is sent"
-                ),
-            )
-    fields = _nest({**style.with_budget, style.budget: sent})
-    return (
-        fields,
-        (
-            None
-            if sent == tokens
-            else f"{tokens} tokens are outside of what is taken; {sent} are sent"
-        ),
-    )
+            least = f"the model reasons with at least {style.least} tokens"
+            return {}, f"{least}, and max_tokens is {room}; none is sent"
+    note = f"{tokens} tokens are outside of what is taken; {sent} are sent"
+    return _nest({**style.with_budget, style.budget: sent}), None if sent == tokens else note
 
 
 def _bound(tokens: int, style: ReasoningStyle) -> int:

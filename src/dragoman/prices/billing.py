@@ -28,14 +28,9 @@ _PARTS = (
     ("reasoning", "reasoning", "output"),
 )
 _COUNTERS = (
-    "input_tokens",
-    "output_tokens",
-    "cached_input_tokens",
-    "cache_creation_input_tokens",
-    "reasoning_tokens",
-    "billed_input_tokens",
-    "billed_output_tokens",
-)
+    "input_tokens", "output_tokens", "cached_input_tokens", "cache_creation_input_tokens",
+    "reasoning_tokens", "billed_input_tokens", "billed_output_tokens",
+)  # fmt: skip
 
 
 @overload

@@ -224,11 +224,9 @@ def _cut(text: str) -> dict[str, Any]:
 def trim(value: Any, longest: int = _TEXT, depth: int = 0) -> Any:
     """Return the value with long strings and lists truncated; a note replaces the omitted part."""
     if isinstance(value, str):
-        return (
-            value
-            if len(value) <= longest
-            else f"{value[:longest]}… ({len(value) - longest} characters more)"
-        )
+        if len(value) <= longest:
+            return value
+        return f"{value[:longest]}… ({len(value) - longest} characters more)"
     if depth >= _DEEPEST and isinstance(value, dict | list):
         return "… (nested more deeply than is shown)"
     if isinstance(value, dict):

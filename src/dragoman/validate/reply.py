@@ -25,11 +25,9 @@ class Expectation:
         if parameters is None:
             return "unknown_tool", "no tool of this name was offered"
         wrong = first_error(compile_schema(parameters, "tools"), arguments)
-        return (
-            None
-            if wrong is None
-            else ("invalid_arguments", f"the arguments violate the tool's schema: {wrong}")
-        )
+        if wrong is None:
+            return None
+        return ("invalid_arguments", f"the arguments violate the tool's schema: {wrong}")
 
     def read_text(self, text: str) -> tuple[Any, str | None]:
         """Return the final text as parsed JSON, and the first violation of the schema, if any."""

@@ -13,13 +13,7 @@ from typing import Any
 from ...wire import ByWire
 from .codec import EmbedCodec, RerankCodec, RetrievalCodec
 
-__all__ = [
-    "EMBED_CODECS",
-    "RERANK_CODECS",
-    "EmbedCodec",
-    "RerankCodec",
-    "RetrievalCodec",
-]
+__all__ = ["EMBED_CODECS", "RERANK_CODECS", "EmbedCodec", "RerankCodec", "RetrievalCodec"]
 
 EMBED_CODECS: Mapping[str, type[EmbedCodec[Any]]] = ByWire(
     {

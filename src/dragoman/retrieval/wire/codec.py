@@ -24,18 +24,7 @@ from ...wire.openai.errors import inband_error
 from ...wire.urls import join_url, root_of
 from ..values import Embeddings, EmbedRequest, Operation, Ranking, RerankRequest
 from ..vectors import from_little_endian
-from .reading import (
-    BareReply,
-    ListedReply,
-    Vector,
-    check_count,
-    pack_vectors,
-    read_any,
-    read_name,
-    read_results,
-    read_typed,
-    read_usage,
-)
+from . import reading
 
 ROWS: tuple[Row, ...] = (
     # llama.cpp answers 500 to a text longer than its physical batch. Without this row, the request
@@ -79,7 +68,7 @@ class EmbedRow(Struct, frozen=True, kw_only=True):
     dimensions: str = "dimensions"
     sends: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    reply: Any = ListedReply
+    reply: Any = reading.ListedReply
     tokens: tuple[str, ...] = ()
     cuts: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
@@ -197,7 +186,7 @@ class RetrievalCodec(ABC, Generic[Q]):
 
     def count(self, record: Any, headers: Mapping[str, str]) -> Usage:
         """Return the usage that a reply reports."""
-        return read_usage(record, *self.row.tokens)
+        return reading.read_usage(record, *self.row.tokens)
 
     def post(self, body: dict[str, Any], request: Any, notes: Notes) -> Encoded:
         """Return a ``POST`` request whose body includes the caller's extras."""
@@ -250,16 +239,16 @@ class EmbedCodec(RetrievalCodec[Q]):
         return {name: value for name, value in given.items() if value not in (None, {})}
 
     def decode(self, reply: HttpReply, request: EmbedRequest) -> Embeddings:
-        read = read_typed(reply.body, self.row.reply, self.inband_error)
+        read = reading.read_typed(reply.body, self.row.reply, self.inband_error)
         if isinstance(read, list):  # TEI's replies have nothing but vectors
-            read = BareReply(vectors=read)
-        rows: Sequence[Vector] = read.find_vectors(len(request.texts))
-        check_count(len(rows), len(request.texts))
+            read = reading.BareReply(vectors=read)
+        rows: Sequence[reading.Vector] = read.find_vectors(len(request.texts))
+        reading.check_count(len(rows), len(request.texts))
         return Embeddings(
-            vectors=from_little_endian(*pack_vectors(rows)),
+            vectors=from_little_endian(*reading.pack_vectors(rows)),
             usage=self.count(read.usage, reply.headers),
-            response_id=read_name(read.id),
-            model=read_name(read.model),
+            response_id=reading.read_name(read.id),
+            model=reading.read_name(read.model),
         )
 
 
@@ -287,7 +276,7 @@ class RerankCodec(RetrievalCodec[Q]):
         return {str(self.row.returns): bool(request.return_documents)}
 
     def decode(self, reply: HttpReply, request: RerankRequest) -> Ranking:
-        row, record = self.row, read_any(reply.body)
+        row, record = self.row, reading.read_any(reply.body)
         if (error := self.inband_error(record)) is not None:
             raise error
         facts = record if isinstance(record, dict) else {}
@@ -295,11 +284,11 @@ class RerankCodec(RetrievalCodec[Q]):
         if isinstance(record, list) and row.is_bare:
             items, score = record, "score"
         limit = request.top_k if row.top_k is not None else None
-        results = read_results(items, len(request.documents), limit, score, row.echo)
+        results = reading.read_results(items, len(request.documents), limit, score, row.echo)
         best = sorted(results, key=lambda each: -each.relevance_score)[: request.top_k]
         return Ranking(
             results=tuple(best),
             usage=self.count(facts.get(row.usage), reply.headers),
-            response_id=read_name(facts.get("id")),
-            model=read_name(facts.get("model")),
+            response_id=reading.read_name(facts.get("id")),
+            model=reading.read_name(facts.get("model")),
         )
