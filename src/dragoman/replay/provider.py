@@ -151,22 +151,16 @@ class ReplayProvider(ReplyProvider):
         """Return the next recorded call, which must match the request."""
         call = self._match(request)
         self._asked += 1
-        error = (
-            _to_error(call.failure, request)
-            if call.failure is not None or call.reply is None
-            else None
-        )
+        failed = call.failure is not None or call.reply is None
+        error = _to_error(call.failure, request) if failed else None
         return Recorded(call.reply, call.completed, error, self._intents)
 
     def _match(self, request: Request) -> _Call:
         number = self._asked + 1
         if number > len(self._recorded):
             made = len(self._recorded)
-            raise ReplayMismatch(
-                self.session,
-                number,
-                f"the log holds {made} call{'s' * (made != 1)} and this is one more",
-            )
+            why = f"the log holds {made} call{'s' * (made != 1)} and this is one more"
+            raise ReplayMismatch(self.session, number, why)
         call = self._recorded[self._asked]
         asked: dict[str, Any] = {"messages": _to_plain(request.messages)}
         # A repeated run may send the complete conversation where the recorded one was shortened.
@@ -174,16 +168,12 @@ class ReplayProvider(ReplyProvider):
         sent = complete if asked["messages"] == complete else _to_plain(call.sent)
         recorded: dict[str, Any] = {"messages": sent}
         if self._tools:
-            recorded["tools"], asked["tools"] = (
-                sorted(self._tools),
-                sorted([tool.name for tool in request.tools]),
-            )
+            recorded["tools"] = sorted(self._tools)
+            asked["tools"] = sorted([tool.name for tool in request.tools])
         difference = next(find_differences(recorded, asked), None)
         if difference is not None:
-            why = (
-                "the first difference between what was recorded and what is asked is at "
-                f"{difference}"
-            )
+            what = "the first difference between what was recorded and what is asked"
+            why = f"{what} is at {difference}"
             raise ReplayMismatch(self.session, number, why, difference)
         return call
 
@@ -313,19 +303,14 @@ def _assemble(
     for block in reply.message.content:
         if isinstance(block, ToolCall):
             intent = _find_intent(reply, block, recorded.intents)
-            is_whole = block.arguments is not None and reply.finish_reason in (
-                "stop",
-                "tool_calls",
-                None,
-            )
+            is_ended = reply.finish_reason in ("stop", "tool_calls", None)
+            is_whole = is_ended and block.arguments is not None
             out.call(block, _literal_arguments(block, intent), intent, is_whole=is_whole)
         else:
             out.block(block)
-    out.end(
-        reply.finish_reason or "stop", _usage(reply, recorded.completed), reply.warnings,
-        recorded.error,
-        paused=reply.paused,
-    )  # fmt: skip
+    usage = reply.usage or (recorded.completed.usage if recorded.completed else Usage())
+    finish = reply.finish_reason or "stop"
+    out.end(finish, usage, reply.warnings, recorded.error, paused=reply.paused)
     return out
 
 
@@ -362,11 +347,3 @@ def _reads_as(text: str, arguments: dict[str, Any]) -> bool:
         return bool(msgspec.json.decode(text) == arguments)
     except msgspec.DecodeError:
         return False
-
-
-def _usage(reply: logs.MessageRecorded, completed: logs.CallCompleted | None) -> Usage:
-    if reply.usage is not None:
-        return reply.usage
-    if completed is None:
-        return Usage()
-    return completed.usage

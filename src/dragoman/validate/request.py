@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from .. import messages as m
 from ..capabilities import Capabilities, Refusal
 from ..errors import (
     ContextOverflowError,
@@ -16,32 +17,13 @@ from ..errors import (
     cut,
     quote,
 )
-from ..messages import (
-    EFFORTS,
-    NO_CONFIG,
-    Assistant,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Message,
-    PromptCache,
-    Request,
-    RuntimeConfig,
-    ServerTool,
-    System,
-    Text,
-    Tool,
-    ToolCall,
-    ToolResult,
-    User,
-)
+from ..messages import Assistant, System, Text, ToolResult, User
 from .content import check_assistant_block, check_blocks, check_depth, need_text
 from .fields import kind_of
 from .schema import Schema, compile_schema, first_error
 
 
-def check_request(request: Request, *, history: bool = True) -> None:
+def check_request(request: m.Request, *, history: bool = True) -> None:
     """Raise ``InvalidRequestError`` for the first invalid part of a request, with its path.
 
     If ``history`` or ``request.check_calls`` is false, the arguments of earlier calls are not
@@ -60,11 +42,11 @@ def check_request(request: Request, *, history: bool = True) -> None:
         _check_tool_choice(request)
     if request.response_schema is not None:
         _check_object_schema(request.response_schema, "response_schema")
-    if request.config is not NO_CONFIG:
+    if request.config is not m.NO_CONFIG:
         _check_config(request.config)
 
 
-def _check_last(messages: Sequence[Message], *, continues: bool) -> None:
+def _check_last(messages: Sequence[m.Message], *, continues: bool) -> None:
     if not messages:
         raise InvalidRequestError("messages is empty")
     if type(messages[-1]) not in (User, ToolResult) and not (
@@ -75,7 +57,7 @@ def _check_last(messages: Sequence[Message], *, continues: bool) -> None:
         )
 
 
-def _check_messages(messages: Sequence[Message]) -> None:
+def _check_messages(messages: Sequence[m.Message]) -> None:
     leading = _check_opening(messages)
     open_calls: dict[str, int] = {}
     for at, message in enumerate(messages[leading:], leading):
@@ -92,7 +74,7 @@ def _check_messages(messages: Sequence[Message]) -> None:
             _check_result(message, f"messages[{at}]", open_calls)  # type: ignore[arg-type]
 
 
-def _check_opening(messages: Sequence[Message]) -> int:
+def _check_opening(messages: Sequence[m.Message]) -> int:
     """Check the leading system messages, and that the user comes next; return their number."""
     leading = 0
     while type(message := messages[leading]) is System:
@@ -124,7 +106,7 @@ def _check_assistant(message: Assistant, number: int, open_calls: dict[str, int]
         holds_something = True
         path = f"messages[{number}].content[{at}]"
         check_assistant_block(block, path)
-        if type(block) is ToolCall:
+        if type(block) is m.ToolCall:
             if block.id in seen:
                 raise InvalidRequestError(f"{path}.id is used twice in this message")
             seen.add(block.id)
@@ -153,7 +135,7 @@ def _check_result(message: ToolResult, path: str, open_calls: dict[str, int]) ->
         check_blocks(message.content, path)
 
 
-def _check_calls(messages: Sequence[Message], schemas: Mapping[str, Schema]) -> None:
+def _check_calls(messages: Sequence[m.Message], schemas: Mapping[str, Schema]) -> None:
     """Check the arguments of earlier calls against the tools that are offered now.
 
     A call whose result is an error is exempt: the error may be that its arguments were invalid,
@@ -167,7 +149,7 @@ def _check_calls(messages: Sequence[Message], schemas: Mapping[str, Schema]) -> 
     for at, message in enumerate(messages):
         for index, block in enumerate(message.content if type(message) is Assistant else ()):
             if (
-                type(block) is not ToolCall
+                type(block) is not m.ToolCall
                 or block.id in failed
                 or (schema := schemas.get(block.name)) is None
             ):
@@ -179,20 +161,20 @@ def _check_calls(messages: Sequence[Message], schemas: Mapping[str, Schema]) -> 
                 )
 
 
-def _check_server_tools(tools: Sequence[ServerTool]) -> None:
+def _check_server_tools(tools: Sequence[m.ServerTool]) -> None:
     for at, tool in enumerate(tools):
-        if not isinstance(tool, ServerTool) or not isinstance(tool.name, str) or not tool.name:
+        if not isinstance(tool, m.ServerTool) or not isinstance(tool.name, str) or not tool.name:
             raise InvalidRequestError(f"server_tools[{at}] must be a ServerTool with a name")
         if not isinstance(tool.options, dict):
             raise InvalidRequestError(f"server_tools[{at}].options must be an object")
         check_depth(tool.options, f"server_tools[{at}].options")
 
 
-def _check_tools(tools: Sequence[Tool]) -> dict[str, Schema]:
+def _check_tools(tools: Sequence[m.Tool]) -> dict[str, Schema]:
     """Check the tools; return the compiled schema of each tool's parameters, by tool name."""
     schemas: dict[str, Schema] = {}
     for at, tool in enumerate(tools):
-        if not isinstance(tool, Tool):
+        if not isinstance(tool, m.Tool):
             raise InvalidRequestError(f"tools[{at}] is not a Tool but {type(tool).__name__}")
         need_text(tool.name, f"tools[{at}].name")
         if not tool.name:
@@ -215,23 +197,25 @@ def _check_object_schema(schema: Any, path: str) -> Schema:
     return compiled
 
 
-def _check_tool_choice(request: Request) -> None:
+def _check_tool_choice(request: m.Request) -> None:
     choice = request.tool_choice
     if choice in ("auto", "none"):
         return
-    if choice != "required" and not isinstance(choice, ForceTool):
+    if choice != "required" and not isinstance(choice, m.ForceTool):
         raise InvalidRequestError(
             f"tool_choice must be auto, required, none or a ForceTool, not {quote(choice)}"
         )
     if not request.tools:
         raise InvalidRequestError("tool_choice asks for a tool call, and tools is empty")
-    if isinstance(choice, ForceTool) and choice.name not in [tool.name for tool in request.tools]:
+    if isinstance(choice, m.ForceTool) and choice.name not in [
+        tool.name for tool in request.tools
+    ]:
         raise InvalidRequestError(
             f"tool_choice forces {quote(choice.name)}, which is not among tools"
         )
 
 
-def _check_config(config: RuntimeConfig) -> None:
+def _check_config(config: m.RuntimeConfig) -> None:
     for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
         value = getattr(config, name)
         if value is not None and not _is_finite(value):
@@ -253,14 +237,14 @@ def _check_config(config: RuntimeConfig) -> None:
         raise InvalidRequestError("config.extras must be a mapping whose keys are text")
     if config.extras:
         check_depth(config.extras, "config.extras")
-    if config.cache not in (None, "auto", "off") and not isinstance(config.cache, PromptCache):
+    if config.cache not in (None, "auto", "off") and not isinstance(config.cache, m.PromptCache):
         raise InvalidRequestError('config.cache must be "auto", "off" or a PromptCache')
 
 
 def _check_reasoning(value: Any) -> None:
-    if type(value) is not int and value not in EFFORTS:
+    if type(value) is not int and value not in m.EFFORTS:
         raise InvalidRequestError(
-            f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number of tokens, not "
+            f"config.reasoning must be one of {', '.join(m.EFFORTS)}, or a number of tokens, not "
             f"{quote(value)}"
         )
 
@@ -278,7 +262,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def find_refusal(
-    request: Request,
+    request: m.Request,
     capabilities: Capabilities,
     estimated_tokens: int | None = None,
     *,
@@ -323,7 +307,7 @@ def find_refusal(
 
 
 def _unreadable_image(
-    messages: Sequence[Message], capabilities: Capabilities, kinds: Any
+    messages: Sequence[m.Message], capabilities: Capabilities, kinds: Any
 ) -> str | None:
     images, documents = (
         capabilities.known("supports_images"),
@@ -337,23 +321,23 @@ def _unreadable_image(
             continue
         for index, block in enumerate(message.content):
             path = f"messages[{at}].content[{index}]"
-            if type(block) is Image:
+            if type(block) is m.Image:
                 if images is False:
                     return f"{path}: this model is known not to see images"
                 if accepted is not None and _has_other_type(block, accepted):
                     return f"{path}: this model is known not to read {cut(str(block.media_type))}"
-            elif type(block) is Document and documents is False:
+            elif type(block) is m.Document and documents is False:
                 return f"{path}: this model is known not to read documents"
     return None
 
 
-def _has_other_type(block: Image, accepted: Collection[str]) -> bool:
+def _has_other_type(block: m.Image, accepted: Collection[str]) -> bool:
     """Return whether an image has a type that is not accepted.
 
     The type of an image at a URL is unknown, so such an image is accepted.
     """
     return (
-        isinstance(block.source, Inline)
+        isinstance(block.source, m.Inline)
         and block.media_type is not None
         and block.media_type not in accepted
     )
