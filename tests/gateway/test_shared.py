@@ -155,6 +155,7 @@ async def test_call_over_budget_is_not_counted_as_a_request(open_ledger: Open) -
     )
 
 
+@pytest.mark.usefixtures("quick")
 async def test_concurrent_calls_are_admitted_exactly_up_to_the_limit(open_ledger: Open) -> None:
     key = Key(next(_names), "h", requests_per_minute=25, max_concurrency=30)
     ledgers = [open_ledger() for _ in range(3)]
