@@ -119,7 +119,7 @@ def parse_messages(messages: Any) -> Sequence[m.Message]:
         if type(messages) in _MESSAGES:
             return (messages,)
         if isinstance(messages, Mapping) or not isinstance(messages, Sequence):
-            hint = "; send it with send()" if isinstance(messages, Request) else ""
+            hint = "; send it with send()" if isinstance(messages, m.Request) else ""
             raise InvalidRequestError(
                 f"messages must be text or a list of messages, not {type(messages).__name__}{hint}"
             )
