@@ -11,7 +11,7 @@ import random
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,16 @@ async def virtual_time() -> AsyncIterator[None]:
     """Run the test in virtual time, see ``waiting.virtual_time``."""
     with waiting.virtual_time():
         yield
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """Do not collect garbage during the test."""
+    gc.freeze()  # leave the objects of other tests out of the count
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
 
 
 @pytest.fixture

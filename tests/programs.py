@@ -8,6 +8,7 @@ import importlib.util
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dragoman.tools import find_sandbox
@@ -34,3 +35,9 @@ def _find(name: str) -> str | None:
 def require(name: str) -> str:
     """Return the path of a program; skip the test if it is not installed."""
     return _find(name) or pytest.skip(f"{name} is not installed")
+
+
+def list_sleeping(seconds: str) -> list[psutil.Process]:
+    """Return the processes that run ``sleep`` for this time, by which a test finds its own."""
+    every = psutil.process_iter(["cmdline"])
+    return [process for process in every if process.info["cmdline"] == ["sleep", seconds]]

@@ -6,7 +6,7 @@ memory long before it runs.
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -38,15 +38,6 @@ async def answer(connection: Connection) -> None:
         connection.begin_stream()
         connection.chunk(CHUNK)
         connection.writer.close()
-
-
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.freeze()  # leave the objects of other tests out of the count
-    gc.disable()
-    yield
-    gc.enable()
-    gc.unfreeze()
 
 
 async def call(model: d.Provider, *, is_stream: bool) -> bool:

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from dragoman.log import SessionResumed, SessionStarted, SqliteLog
@@ -23,6 +22,7 @@ from dragoman.tools import McpServer, Toolbox, ToolChange, ToolFailure, ToolPins
 from dragoman.tools.process import KeptOutput
 
 from ..listed import Listed
+from ..programs import list_sleeping
 from ..waiting import PATIENCE, until
 from .evil_mcp import NAMES
 
@@ -94,12 +94,12 @@ async def test_background_processes_of_a_server_do_not_outlive_it() -> None:
     seconds = f"4{os.getpid()}"
     async with evil("daemon", seconds):
         # the server may answer before its child process runs ``sleep``
-        await until(lambda: _sleeping(seconds), "the child process of the server")
-        assert len(_sleeping(seconds)) == 1
+        await until(lambda: list_sleeping(seconds), "the child process of the server")
+        assert len(list_sleeping(seconds)) == 1
     try:
-        await until(lambda: not _sleeping(seconds), "the end of the daemon")
+        await until(lambda: not list_sleeping(seconds), "the end of the daemon")
     finally:
-        for process in _sleeping(seconds):
+        for process in list_sleeping(seconds):
             process.kill()
 
 
@@ -120,13 +120,13 @@ async def test_a_server_that_hangs_ends_when_its_holder_is_killed() -> None:
     command = [sys.executable, str(Path(__file__).with_name("evil_mcp.py")), "deaf", seconds]
     with subprocess.Popen([sys.executable, "-c", _HOLDER, *command]) as holder:
         try:
-            await until(lambda: _sleeping(seconds), "the call that hangs")
+            await until(lambda: list_sleeping(seconds), "the call that hangs")
         finally:
             holder.kill()
     try:
-        await until(lambda: not _sleeping(seconds), "the end of the server")
+        await until(lambda: not list_sleeping(seconds), "the end of the server")
     finally:
-        for process in _sleeping(seconds):
+        for process in list_sleeping(seconds):
             process.kill()
 
 
@@ -144,14 +144,6 @@ async def test_memory_for_messages_of_a_program_is_limited(mode: str) -> None:
         # A task for each request would wait to send its answer.
         assert len(asyncio.all_tasks()) - tasks < 20
     assert EXCESS[mode] in said
-
-
-def _sleeping(seconds: str) -> list[psutil.Process]:
-    return [
-        each
-        for each in psutil.process_iter(["cmdline"])
-        if each.info["cmdline"] == ["sleep", seconds]
-    ]
 
 
 async def test_changed_tool_definition_is_recorded(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import ctypes
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -26,7 +24,7 @@ from dragoman.tools import sandbox as sandbox_module
 from dragoman.tools.process import run_process
 from dragoman.tools.seccomp import BLOCKED
 
-from ..programs import needs_sandbox, require
+from ..programs import list_sleeping, needs_sandbox, require
 from ..waiting import PATIENCE, until, virtual_time
 
 SECRET = "QSECRETQ"
@@ -371,14 +369,6 @@ DAEMONS = {
 }
 
 
-def _sleeping(number: str) -> list[int]:
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if process.info["cmdline"] == ["sleep", number]:
-            found.append(process.pid)
-    return found
-
-
 @pytest.fixture
 def number() -> Iterator[str]:
     """Yield a unique number of seconds for ``sleep``, by which a test finds its own processes;
@@ -386,8 +376,8 @@ def number() -> Iterator[str]:
     """
     chosen = f"{os.getpid()}{threading.get_native_id() % 97}"
     yield chosen
-    for pid in _sleeping(f"3{chosen}"):
-        os.kill(pid, signal.SIGKILL)
+    for process in list_sleeping(f"3{chosen}"):
+        process.kill()
 
 
 @LINUX
@@ -397,7 +387,7 @@ async def test_background_processes_do_not_outlive_the_tool_call(
 ) -> None:
     said = await bash(root, DAEMONS[kind].replace("{n}", number), NONE)
     assert said == "exit code: 0\n--- stdout\nstarted\n"
-    assert _sleeping(f"3{number}") == []
+    assert list_sleeping(f"3{number}") == []
 
 
 @LINUX
@@ -412,7 +402,7 @@ async def test_background_processes_do_not_outlive_a_cancelled_tool_call(
     command = f"{stop} trap '' TERM INT HUP; setsid {nap} & (setsid {nap} &); echo x > up; {nap}"
     call = asyncio.create_task(box.execute("bash", {"command": command}))
     await until((root / "up").exists, "the command to begin")
-    assert len(_sleeping(f"3{number}")) >= 1
+    assert len(list_sleeping(f"3{number}")) >= 1
     if way == "cancelled":
         call.cancel()
     else:
@@ -420,7 +410,7 @@ async def test_background_processes_do_not_outlive_a_cancelled_tool_call(
             await asyncio.sleep(PATIENCE)
     with pytest.raises((ToolFailure, asyncio.CancelledError)):
         await call
-    assert _sleeping(f"3{number}") == []
+    assert list_sleeping(f"3{number}") == []
 
 
 @LINUX
@@ -436,13 +426,13 @@ async def test_background_processes_do_not_outlive_a_killed_agent(root: Path, nu
         env={"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]},
     )
     await until(
-        lambda: agent.returncode is not None or len(_sleeping(f"3{number}")) == 2,
+        lambda: agent.returncode is not None or len(list_sleeping(f"3{number}")) == 2,
         "the processes of the agent",
     )
     assert agent.returncode is None
     agent.kill()
     await agent.wait()
-    await until(lambda: not _sleeping(f"3{number}"), "the end of the background processes")
+    await until(lambda: not list_sleeping(f"3{number}"), "the end of the background processes")
 
 
 @pytest.mark.parametrize(

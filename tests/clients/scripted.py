@@ -26,8 +26,8 @@ def answer_by_tool(request: Request) -> Answer:
     )
 
 
-def script() -> ScriptedProvider:
-    """Return a scripted model that does what the prompt requests."""
+def script(**more: Answer) -> ScriptedProvider:
+    """Return a scripted model that does what the prompt requests, and more by other words."""
     answers = {
         "CALL": Answer(tool_calls=[PARIS]),
         "BOTH": Answer(tool_calls=[PARIS, ROME]),
@@ -35,6 +35,7 @@ def script() -> ScriptedProvider:
         "RIVER": Answer(RIVER),
         "THINK": Answer(thinking="Hm.", text="Yes."),
         "SLOW": Answer("one two three four five six", pace=0.2),
+        **more,
     }
     rules = [
         ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +62,6 @@ async def answer(connection: Connection) -> None:
         connection.writer.close()
     else:
         connection.reply(200, write_reply("openai", "Hello"))
-
-
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    gc.freeze()  # leave the objects of other tests out of the count
-    gc.disable()
-    yield
-    gc.enable()
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("without_collector")

@@ -129,6 +129,14 @@ async def ask(
         reply.close()  # disconnect in the middle of the reply
 
 
+def ends_of(observed: list[Any]) -> list[CallCompleted | CallFailed]:
+    return [event for event in observed if isinstance(event, CallCompleted | CallFailed)]
+
+
+def cost_of(observed: list[Any]) -> Decimal | int:
+    return sum([event.cost_usd or 0 for event in ends_of(observed)])
+
+
 @pytest.mark.exhaustive
 async def test_ledger_log_and_observer_agree_on_the_cost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -160,7 +168,7 @@ async def test_ledger_log_and_observer_agree_on_the_cost(
                 ]
     # Every kind of call is billed except the rejected one.
     assert len(bills.calls) == len(KINDS) - 1
-    ends = [event for event in observed if isinstance(event, CallCompleted | CallFailed)]
+    ends = ends_of(observed)
     lines = [
         json.loads(record.message) for record in caplog.records if record.name == "dragoman.access"
     ]
@@ -241,14 +249,7 @@ async def test_ledger_log_and_observer_agree_on_the_cost_of_abandoned_calls(
     await provider.close()
     await app.state.service.calls.close()
     logged = sum([use.old or 0 for use in read_uses(log)])
-    seen = sum(
-        [
-            event.cost_usd or 0
-            for event in observed
-            if isinstance(event, CallCompleted | CallFailed)
-        ]
-    )
-    assert a.billed + b.billed == ledger.spent("ann") == logged == seen > 0
+    assert a.billed + b.billed == ledger.spent("ann") == logged == cost_of(observed) > 0
 
 
 async def leave_after(app: Any, turns: int) -> bool:
@@ -350,14 +351,7 @@ async def test_replies_that_violate_the_requested_schema_are_billed(
                 for _ in range(3):
                     await post(f"{url}/v1/chat/completions", body, bearer(ANN))
             logged = sum([use.old or 0 for use in read_uses(log)])
-    seen = sum(
-        [
-            event.cost_usd or 0
-            for event in observed
-            if isinstance(event, CallCompleted | CallFailed)
-        ]
-    )
-    assert sum(billed) == ledger.spent("ann") == logged == seen > 0
+    assert sum(billed) == ledger.spent("ann") == logged == cost_of(observed) > 0
 
 
 @pytest.mark.parametrize("log", [None, MemoryLog()], ids=["no log", "log"])

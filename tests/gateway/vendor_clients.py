@@ -18,13 +18,12 @@ import pydantic
 import pytest
 
 from dragoman.events import Usage
-from dragoman.sim import Answer, Call, Fault, RequestMatch, ScriptedProvider, ScriptRule
+from dragoman.sim import Answer, ScriptedProvider
+from tests.clients import scripted
+from tests.clients.scripted import STATUSES, TEXT
 
 CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 PNG = "iVBORw0KGgo="
-PARIS, ROME = Call("weather", {"city": "Paris"}), Call("weather", {"city": "Rome"})
-TEXT, RIVER = "Hello there", '{"name": "Rhine", "km": 1233}'
-STATUSES = (400, 401, 403, 404, 429, 500, 503)
 FUNCTION = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
 
 
@@ -35,22 +34,8 @@ class River(pydantic.BaseModel):
 
 def script() -> ScriptedProvider:
     """Return a model that does what the prompt asks for."""
-    answers = {
-        "CALL": Answer(tool_calls=[PARIS]),
-        "BOTH": Answer(tool_calls=[PARIS, ROME]),
-        "RIVER": Answer(text=RIVER),
-        "THINK": Answer(thinking="Hm.", text="Yes."),
-        "USAGE": Answer(text=TEXT, usage=Usage(7, 5)),
-        "SLOW": Answer(text="on and " * 1000, pace=0.05),
-    }
-    rules = [
-        ScriptRule(answer, RequestMatch(pattern=f"^{word}")) for word, answer in answers.items()
-    ]
-    faults = [
-        ScriptRule(TEXT, RequestMatch(pattern=f"^E{code}"), Fault(status=code))
-        for code in STATUSES
-    ]
-    return ScriptedProvider(*rules, *faults, ScriptRule(TEXT))
+    usage = Answer(text=TEXT, usage=Usage(7, 5))
+    return scripted.script(USAGE=usage, SLOW=Answer(text="on and " * 1000, pace=0.05))
 
 
 def user(content: Any) -> Any:
