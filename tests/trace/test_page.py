@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import sqlite3
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from ..session.playing import call as propose_call
 from ..session.playing import of, propose
 from ..story import GOAL, LEFT_OPEN, MODEL, STORY, call, observe, tell, use
 from .conftest import Served, Watched
+from .test_server import ALLOW, ASKED
 
 
 def open_page(watched: Watched, url: str, session: str = "") -> Page:
@@ -574,6 +577,55 @@ def test_a_person_can_allow_or_deny_a_call_on_the_page(
     watched.page.goto(url + "#s1")  # the second server shows the same log without --approve
     expect(watched.page.locator(".proposal")).to_have_count(2)
     expect(watched.page.locator("#waiting, .decide:visible")).to_have_count(1)
+
+
+# Each attack is a script of the page; its result must contain nothing of the viewer.
+POST = "fetch(URL + 'api/answer', {method: 'POST', body: ANSWER, %s}).then(r => r.text())"
+ATTACKS = {
+    "simple request": POST % "mode: 'no-cors', headers: {'content-type': 'text/plain'}",
+    "as JSON": POST % "headers: {'content-type': 'application/json', 'x-approval-token': 'x'}",
+    "with cookies": POST % "mode: 'no-cors', credentials: 'include', keepalive: true",
+    "beacon": "navigator.sendBeacon(URL + 'api/answer', new Blob([ANSWER])) && 0",
+    "reads questions": "fetch(URL + 'api/questions').then(r => r.text())",
+    "as a script": """new Promise(done => { const s = document.createElement('script');
+        s.src = URL + 'api/questions'; s.onload = () => done('loaded'); s.onerror = () => done('');
+        document.head.append(s); })""",
+    "in a frame": """new Promise(done => { const f = document.createElement('iframe'); f.src = URL;
+        f.onload = () => { let found = '';
+          try { found = f.contentDocument.body.innerText } catch {} done(found) };
+        document.body.append(f); })""",
+    "in a window": """new Promise(done => { const w = window.open(URL); setTimeout(() => {
+        let found = ''; try { found = w.document.body.innerText } catch {} done(found) }, 200) })""",
+}
+
+
+class HostilePage(BaseHTTPRequestHandler):
+    """An empty page on the same site as the viewer, but of another origin."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+
+
+def test_another_web_page_cannot_answer_or_read_questions(
+    watched: Watched, log: SqliteLog
+) -> None:
+    """The page even knows the secret address of the viewer."""
+    tell(log, "fix", STORY[:ASKED])
+    page = watched.page
+    with Served(log, "ann") as url, HTTPServer(("127.0.0.1", 0), HostilePage) as hostile:
+        threading.Thread(target=hostile.serve_forever, daemon=True).start()
+        page.goto(f"http://127.0.0.1:{hostile.server_port}/")
+        given = [url, json.dumps(ALLOW)]
+        page.evaluate("([url, answer]) => { URL = url; ANSWER = answer }", given)
+        for name, attack in ATTACKS.items():
+            found = page.evaluate(f"async () => {{ try {{ return await {attack} }} catch {{}} }}")
+            assert not found, name
+        for other in page.context.pages[1:]:
+            other.close()
+        hostile.shutdown()
+    assert not log.path.with_name("log.db.answers").exists()
 
 
 # --- exporting a session as one HTML file ------------------------------------------------------
