@@ -79,18 +79,26 @@ def offer(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
     monkeypatch.setattr(plugins, "find_plugins", lambda group: found)
 
 
-def test_plugin_tools_of_every_form_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_tools_of_every_form_are_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "leaving.py").write_text("raise SystemExit(0)")
     offer(
         monkeypatch,
         one="json:dumps",
         many="tests.test_plugins:MANY",
         wrong="json:__name__",
         gone="nowhere:x",
+        exits="leaving:x",
+        path="json:../x",
     )
     assert [each.name for each in plugin_tools(["many"])] == ["shout"]
     for name, problem in (
         ("wrong", "offers str"),
         ("gone", "cannot be loaded"),
+        ("exits", "cannot be loaded"),
+        ("path", "cannot be loaded"),
         ("none", "no package offers"),
     ):
         with pytest.raises(ValueError, match=problem):
@@ -114,7 +122,7 @@ def test_plugin_cannot_replace_a_builtin_wire(
 
 
 def test_missing_plugin_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, lab="json:missing.yaml", gone="nowhere:x.yaml")
-    for name in ("lab", "gone"):
+    offer(monkeypatch, lab="json:missing.yaml", gone="nowhere:x.yaml", path="json:../../x")
+    for name in ("lab", "gone", "path"):
         with pytest.raises(ValueError, match="cannot be read"):
             plugins.read_plugin_file("dragoman.vendors", name)

@@ -51,7 +51,7 @@ def load_plugin(group: PluginGroup, name: str) -> Any:
         raise ValueError(f"no package offers {name!r} as an entry point of {group}")
     try:
         return point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module may end the program when it is imported
         raise ValueError(
             f"the plugin {name!r} ({point.value}) cannot be loaded: {error}"
         ) from error
@@ -64,7 +64,7 @@ def read_plugin_file(group: PluginGroup, name: str) -> bytes:
     point = find_plugins(group)[name]
     try:
         return files(point.module).joinpath(point.attr).read_bytes()
-    except (OSError, ImportError) as error:
+    except (OSError, ImportError, AttributeError) as error:  # of an entry point without a form
         raise ValueError(f"the plugin {name!r} ({point.value}) cannot be read: {error}") from error
 
 
