@@ -19,6 +19,8 @@ from dragoman.batches.remote import RemoteRunner
 from dragoman.events import Usage
 from dragoman.sim import Answer, BatchScript, Call, RequestMatch, ScriptRule, SimServer, serve
 
+from .. import server as raw
+
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 WIRES = sorted(APIS)
 PRICE = {
@@ -255,3 +257,27 @@ async def test_key_is_sent_to_the_providers_origin_only(server: SimServer) -> No
         await api.get(f"{server.url}/v1/batches/none")
     assert "no such batch" in str(caught.value)
     await model.close()
+
+
+HOSTILE = {
+    "deep": (b"[" * 100_000 + b"]" * 100_000 + b"\n", "not a JSON object"),
+    "endless line": (b"x" * 17_000_000, "more than 16,777,216 bytes"),
+}
+
+
+@pytest.mark.parametrize("way", HOSTILE)
+async def test_hostile_answers_of_a_batch_api_are_rejected(way: str) -> None:
+    data, why = HOSTILE[way]
+
+    async def answer(connection: raw.Connection) -> None:
+        connection.reply(200, data)
+
+    async with raw.serve(answer) as server:
+        api = open_api(
+            dragoman.connect("m", base_url=f"{server.url}/v1", priced_as="openai:gpt-5-mini")
+        )
+        with pytest.raises(errors.InvalidResponseError, match=why):
+            await api.get(f"{server.url}/v1/x")
+        with pytest.raises(errors.InvalidResponseError, match=why):
+            [line async for line in api.lines(f"{server.url}/v1/x")]
+        await api.provider.close()

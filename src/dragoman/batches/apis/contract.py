@@ -14,6 +14,7 @@ from ...errors import InvalidResponseError
 from ...messages import Request, RuntimeConfig, User
 from ...provider import HttpProvider
 from ...wire import Encoded, HttpRequest
+from ...wire.codec import MAX_BODY
 
 
 class Asked(Struct, frozen=True):
@@ -102,12 +103,15 @@ class BatchApi(ABC):
 
     async def lines(self, url: str) -> AsyncIterator[Any]:
         """Download JSON lines from an address and yield each line as it arrives."""
-        rest = b""
+        rest = bytearray()
         async for chunk in self.provider.fetch(HttpRequest("GET", url, self._headers())):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
-                if line.strip():
-                    yield _decode(line)
+            rest += chunk
+            if b"\n" in chunk:
+                *whole, rest = rest.split(b"\n")
+                for line in whole:
+                    if line.strip():
+                        yield _decode(line)
+            _check_size(rest)
         if rest.strip():
             yield _decode(rest)
 
@@ -115,14 +119,22 @@ class BatchApi(ABC):
         return {name: value for name, value in self.call.headers.items() if name != "content-type"}
 
     async def _exchange(self, question: HttpRequest) -> Any:
-        pieces = [chunk async for chunk in self.provider.fetch(question)]
-        return _decode(b"".join(pieces) or b"{}")
+        found = bytearray()
+        async for chunk in self.provider.fetch(question):
+            found += chunk
+            _check_size(found)
+        return _decode(found or b"{}")
 
 
-def _decode(data: bytes) -> Any:
+def _check_size(data: bytearray) -> None:
+    if len(data) > MAX_BODY:
+        raise InvalidResponseError(f"the batch API sent a record of more than {MAX_BODY:,} bytes")
+
+
+def _decode(data: bytes | bytearray) -> Any:
     try:
         found = msgspec.json.decode(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise InvalidResponseError(
