@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs
 
 from msgspec import Struct
@@ -39,14 +39,7 @@ Scope = MutableMapping[str, Any]
 # Headers for authentication and framing. A request that repeats one of them is rejected, since a
 # proxy in front may use the other value (request smuggling).
 _SINGLE = frozenset(
-    {
-        b"authorization",
-        b"x-api-key",
-        b"x-goog-api-key",
-        b"content-length",
-        b"content-type",
-        b"host",
-    }
+    b"authorization x-api-key x-goog-api-key content-length content-type host".split()
 )
 # seconds by which a lease outlasts the reply timeout, so that the end of the call can be recorded
 _SPARE = 60.0
@@ -131,11 +124,13 @@ def read_headers(scope: Scope) -> dict[str, str]:
     return headers
 
 
-class Caller(NamedTuple):
+class Caller(Struct, frozen=True):
     """Who sent a request: its headers by lower-case name, and its key if the gateway has keys."""
 
     headers: Mapping[str, str]
     key: Key | None
+    limited: Key | None = None
+    """The same key, if it has limits."""
 
     @property
     def owner(self) -> str:
@@ -221,7 +216,7 @@ class Service:
             key = self.keys.find(self._find_key(scope, headers, codec))
             if key is None:
                 raise AuthenticationError("the key is missing or unknown")
-            return Caller(headers, key)
+            return Caller(headers, key, key if key.is_limited else None)
         self._check_origin(headers)
         return Caller(headers, None)
 

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from ..middleware.attempts import Attempt, CallEnd
 from ..prices.results import EXACT
 from ..provider import Provider, Reply
 from ..wire import Asked
-from .access import Service
+from .access import Caller, Service
 from .call_log import hide_messages
 from .keys import Key
 from .ledger import Lease
@@ -36,24 +36,12 @@ access = logging.getLogger("dragoman.access")
 # A body with more bytes than this is parsed in a thread, and its tokens are estimated only
 # roughly.
 LARGE = 256 * 1024
+_NOBODY = Caller({}, None)
 _MAX_WARNINGS = 50  # maximum number of warnings that the access log shows for one request
-
-
-class Charged(NamedTuple):
-    """A call's records that the ledger has already counted, and its error at that time.
-
-    A call is charged shortly before the last bytes of its reply are sent. It may still fail after
-    that.
-    """
-
-    records: list[CallEnd]
-    error: ProviderError | None
 
 
 class Call(ABC):
     """The call of a model for a request, as far as it has come."""
-
-    __slots__ = ()
 
     @abstractmethod
     def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
@@ -71,29 +59,26 @@ class Account:
     writes the cost of its call to the ledger, and ``close`` writes everything else, once.
     """
 
-    __slots__ = (
-        "_charged", "_id", "_service", "began", "call", "error", "key", "lease", "length",
-        "limited", "model", "request", "size", "span", "status", "warnings", "wire",
-    )  # fmt: skip
+    span: Any = None  # the request's OpenTelemetry span
+    caller = _NOBODY
+    size = 0  # size of the request's body in bytes
+    request: Request | None = None
+    model = ""  # the name by which the client requested a model that it may use
+    warnings: tuple[LossWarning, ...] = ()
+    lease: Lease | None = None
+    call: Call | None = None
+    status = 0  # 0 until the reply begins
+    length = 0  # number of bytes sent to the client
+    error: ProviderError | None = None
+    _id: str | None = None
+    # The records that the ledger has counted, and the error at that time: the call may still fail
+    # while the last bytes of its reply are sent.
+    _charged: tuple[list[CallEnd], ProviderError | None] | None = None
 
     def __init__(self, service: Service, wire: str) -> None:
         self._service = service
         self.wire = wire
         self.began = time.perf_counter()
-        self._id: str | None = None
-        self.span: Any = None  # the request's OpenTelemetry span
-        self.key: Key | None = None
-        self.limited: Key | None = None  # the same key, if it has limits
-        self.size = 0  # size of the request's body in bytes
-        self.request: Request | None = None
-        self.model = ""  # the name by which the client requested a model that it may use
-        self.warnings: tuple[LossWarning, ...] = ()
-        self.lease: Lease | None = None
-        self.call: Call | None = None
-        self._charged: Charged | None = None
-        self.status = 0  # 0 until the reply begins
-        self.length = 0  # number of bytes sent to the client
-        self.error: ProviderError | None = None
 
     @property
     def id(self) -> str:
@@ -101,17 +86,6 @@ class Account:
         if self._id is None:
             self._id = new_ulid()
         return self._id
-
-    @property
-    def owner(self) -> str:
-        """The id of the client's key; empty without a key."""
-        return "" if self.key is None else self.key.id
-
-    def note_key(self, key: Key | None) -> None:
-        """Note the key of the client."""
-        self.key = key
-        if key is not None and key.is_limited:
-            self.limited = key
 
     def note_request(self, asked: Asked) -> Asked:
         """Note a decoded request; return it with the id that was shown before, if there is one."""
@@ -128,11 +102,11 @@ class Account:
         If the cost were written later, a client could send its next request as soon as the reply
         ends, and another worker would admit that request although the budget is exhausted.
         """
-        key = self.limited
+        key = self.caller.limited
         if key is None or not key.has_budget or self._charged is not None:
             return
         records = self._make_records(time.perf_counter() - self.began)
-        self._charged = Charged(records, self.error)
+        self._charged = records, self.error
         usage, money = add_up(records)
         lease, self.lease = self.lease, None
         await self._service.ledger.charge(lease, key, _count_tokens(usage), money)
@@ -162,7 +136,7 @@ class Account:
         """Return the part of a call record that describes the request and its HTTP reply."""
         return Inbound(
             wire=self.wire,
-            key=None if self.key is None else self.key.id,
+            key=self.caller.owner or None,
             name=self.model or None,
             status=self.status,
             bytes=self.length,
@@ -185,7 +159,7 @@ class Account:
             service.calls is not None
             or service.tracing is not None
             or service.usage is not None
-            or self.limited is not None
+            or self.caller.limited is not None
             or access.isEnabledFor(logging.INFO)
         )
 
@@ -199,19 +173,19 @@ class Account:
             service.calls.put(records, switches, messages)
         usage, money = add_up(records)
         tokens = _count_tokens(usage)
-        if self.limited is not None and (self.lease or tokens):
-            self._settle(self.limited, tokens, money)
+        if self.caller.limited is not None and (self.lease or tokens):
+            self._settle(self.caller.limited, tokens, money)
         if service.tracing is not None and self.span is not None:
             facts = {
                 "http.response.status_code": self.status,
                 "dragoman.model": self.model or None,
-                "dragoman.key": None if self.key is None else self.key.id,
+                "dragoman.key": self.caller.owner or None,
                 "dragoman.request_id": self.id,
             }
             service.tracing.end(self.span, facts, records)
         # the model is empty if the request was rejected before its model was known
         if service.usage is not None and self.model:
-            service.usage.count(self.owner, self.model, self.status, usage, money)
+            service.usage.count(self.caller.owner, self.model, self.status, usage, money)
         if access.isEnabledFor(logging.INFO):
             lines: list[Any] = [*switches, *hide_messages(records)]
             for line in lines or [self._describe_refusal(seconds)]:
@@ -224,7 +198,7 @@ class Account:
         The usage can change between ``charge`` and the end of the request.
         """
         if self._charged is not None:
-            usage, paid = add_up(self._charged.records)
+            usage, paid = add_up(self._charged[0])
             tokens, money = tokens - _count_tokens(usage), EXACT.subtract(money, paid)
         self._service.ledger.settle(self.lease, key, tokens, money)
 
@@ -232,11 +206,10 @@ class Account:
         """Return one record for each attempt of the call; an empty list if no model was called."""
         if self.call is None:
             return []
-        charged = self._charged
-        if charged is None or charged.error is not self.error:
+        if self._charged is None or self._charged[1] is not self.error:
             return self.call.make_records(self, seconds)
         # Reuse the records that were charged: computing the prices again would be slow.
-        *earlier, last = [replace(each, inbound=self.describe()) for each in charged.records]
+        *earlier, last = [replace(each, inbound=self.describe()) for each in self._charged[0]]
         return [*earlier, replace(last, latency_ms=round(seconds * 1000, 3))]
 
     def _describe_refusal(self, seconds: float) -> dict[str, Any]:
@@ -254,14 +227,13 @@ class Account:
 class ChatCall(Call):
     """The call of a chat model: its request, its reply, and the events that have arrived."""
 
-    __slots__ = ("complete", "first", "provider", "reply", "request")
+    first: float | None = None  # seconds from the request to the first event
+    complete: MessageComplete | None = None
 
     def __init__(self, provider: Provider, request: Request) -> None:
         self.provider = provider
         self.request = request
         self.reply: Reply = provider.open(request)
-        self.first: float | None = None  # seconds from the request to the first event
-        self.complete: MessageComplete | None = None
 
     def list_messages(self) -> list[Message]:
         """Return the messages of the request and of the reply."""

@@ -34,15 +34,10 @@ class CallLog:
     """
 
     def __init__(self, events: EventLog, *, include_content: bool = False) -> None:
-        self._include_content = include_content
+        self.include_content = include_content
         self._log = events
         self._session: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def include_content(self) -> bool:
-        """Whether messages, texts and documents are written to the log too."""
-        return self._include_content
 
     def put(
         self,
@@ -52,11 +47,11 @@ class CallLog:
     ) -> None:
         """Write the records of a call; with ``include_content``, write its messages too."""
         request_id = records[-1].request_id
-        shown = messages if self._include_content else ()
+        shown = messages if self.include_content else ()
         payloads: list[Payload] = [
             *[MessageRecorded(message, request_id=request_id) for message in shown],
             *switches,
-            *(records if self._include_content else hide_messages(records)),
+            *(records if self.include_content else hide_messages(records)),
         ]
         if self._session is None:
             self._session = f"gateway_{new_ulid()}"

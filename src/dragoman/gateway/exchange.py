@@ -13,11 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import OverloadedError, ProviderError, UnavailableError, without_frames
-from ..messages import Request
 from ..middleware.redis_limiter import LimiterUnavailableError
-from ..provider import Provider
 from ..wire import Asked, ReplyEncoder, ServerCodec
-from ..wire.server import ModelQuestion
 from .access import Caller, Scope, Service, read_headers
 from .accounts import Account, ChatCall
 from .background import is_background
@@ -90,9 +87,8 @@ def identify(service: Service, codec: ServerCodec, scope: Scope, account: Accoun
     """Return who sent a request; begin its trace, which records a denied access too."""
     headers = read_headers(scope)
     account.span = begin_trace(service.tracing, scope["path"], codec.wire, headers)
-    caller = service.identify(scope, headers, codec)
-    account.note_key(caller.key)
-    return caller
+    account.caller = service.identify(scope, headers, codec)
+    return account.caller
 
 
 class ChatHandler:
@@ -123,7 +119,9 @@ class ChatHandler:
         account.size = len(body)
         question = codec.read_question(body, client.path)
         if question is not None:
-            await self._answer_question(question, caller, writer, account, models)
+            known = admit(models, caller, question.model).provider.capabilities
+            account.model = question.model
+            await writer.reply_json(question.write(known, int(time.time())))
             return
         fields = await client.work(parse_body, body, service.bounds)
         memory = None
@@ -142,10 +140,12 @@ class ChatHandler:
         translated = await client.work(translate_for, admission, asked, codec, read.is_native)
         account.warnings = translated.warnings
         await client.work(check_translated, admission, translated, caller)
-        if account.limited is not None:
-            account.lease = await service.lease(account.limited, admission.provider)
+        if caller.limited is not None:
+            account.lease = await service.lease(caller.limited, admission.provider)
         if codec.is_count(client.path):
-            await self._count(admission.provider, translated.request, writer, account)
+            count, estimated = await count_input(admission.provider, translated.request)
+            account.warnings += estimated
+            await writer.reply_json(codec.write_count(count))
             return
         encoder = self._make_encoder(asked, admission.upstream, client.scope, memory)
         call = account.call = ChatCall(admission.provider, translated.request)
@@ -157,29 +157,6 @@ class ChatHandler:
         if memory is not None:
             await memory.keep()
         await writer.finish(encoder, last)
-
-    # --- requests that are answered without calling a model
-
-    async def _answer_question(
-        self,
-        question: ModelQuestion,
-        caller: Caller,
-        writer: Writer,
-        account: Account,
-        models: Models,
-    ) -> None:
-        provider = admit(models, caller, question.model).provider
-        account.model = question.model
-        await writer.reply_json(question.write(provider.capabilities, int(time.time())))
-
-    async def _count(
-        self, provider: Provider, request: Request, writer: Writer, account: Account
-    ) -> None:
-        count, estimated = await count_input(provider, request)
-        account.warnings += estimated
-        await writer.reply_json(self._codec.write_count(count))
-
-    # --- responses that are stored, and those that are generated in the background
 
     async def _start_background(
         self, scope: Scope, fields: Mapping[str, Any], caller: Caller, writer: Writer
@@ -193,8 +170,6 @@ class ChatHandler:
 
         made = await background.start(scope, fields, caller.owner, serve)
         await writer.reply_json(msgspec.json.encode(made))
-
-    # --- the reply
 
     def _make_encoder(
         self, asked: Asked, upstream: Upstream, scope: Scope, memory: Memory | None

@@ -25,20 +25,19 @@ class Interruption:
     The task receives a ``CancelledError``, and ``undo`` reports whether it came from here.
     """
 
-    __slots__ = ("_is_gone", "_is_late", "_notify", "_receive", "_task", "_timer", "_watcher")
+    _is_gone = False  # whether the client has disconnected
+    _is_late = False  # whether the timeout has passed
+    _timer: asyncio.TimerHandle | None = None
+    _watcher: asyncio.Future[None] | None = None
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive) -> None:
-        self._is_gone = False  # whether the client has disconnected
-        self._is_late = False  # whether the timeout has passed
         self._task = asyncio.current_task()
-        self._timer: asyncio.TimerHandle | None = None
         self._notify: Notify | None = scope.get("extensions", {}).get(DISCONNECT)
         self._receive = receive
-        self._watcher: asyncio.Future[None] | None = None
 
-    def set_timeout(self, seconds: float) -> None:
-        """Interrupt the task after some seconds."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+    def set_timeout(self, seconds: float) -> asyncio.TimerHandle:
+        """Interrupt the task after some seconds, unless the timer is cancelled."""
+        return asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def watch(self, seconds: float) -> None:
         """Interrupt the task when the client disconnects, or after some seconds.
@@ -50,7 +49,7 @@ class Interruption:
             self._notify(self._leave)
         else:
             self._watcher = asyncio.ensure_future(self._wait())
-        self.set_timeout(seconds)
+        self._timer = self.set_timeout(seconds)
 
     def stop(self) -> None:
         """Stop the timer, and stop waiting for the client to disconnect."""

@@ -99,13 +99,9 @@ class Models:
     def find(self, name: str) -> Provider:
         """Return the provider with this name; raise ``InvalidModelError`` if it is not served."""
         provider = self._providers.get(name)
-        if (
-            provider is None
-            and self._registry is not None
-            and self._is_listed(self._registry, name)
-        ):
+        if provider is None and (registry := self._find_registry(name)) is not None:
             try:
-                provider = self._providers[name] = self._registry.provider(name, keep_raw=False)
+                provider = self._providers[name] = registry.provider(name, keep_raw=False)
             except AuthenticationError as error:
                 # the operator has not configured a key for the provider; the client's key is valid
                 raise InvalidModelError("the model is not configured here") from error
@@ -123,11 +119,9 @@ class Models:
     def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel:
         """Return an embedding or reranking model; raise ``InvalidModelError`` if it is unknown."""
         model = self._retrieval.get((name, operation))
-        if model is None and self._registry is not None and self._is_listed(self._registry, name):
+        if model is None and (registry := self._find_registry(name)) is not None:
             opener: Any = (
-                self._registry.open_embedder
-                if operation == "embed"
-                else self._registry.open_reranker
+                registry.open_embedder if operation == "embed" else registry.open_reranker
             )
             try:
                 model = self._retrieval[name, operation] = opener(name, retries=0, keep_raw=False)
@@ -138,8 +132,11 @@ class Models:
             raise InvalidModelError(f"no model of this name {what} here")
         return model
 
-    def _is_listed(self, registry: Registry, name: str) -> bool:
-        return name in registry.aliases() or name in registry.names()
+    def _find_registry(self, name: str) -> Registry | None:
+        """Return the registry if it lists a name."""
+        known = self._registry
+        is_listed = known is not None and (name in known.aliases() or name in known.names())
+        return known if is_listed else None
 
     async def problems(self) -> dict[str, str] | None:
         """Check whether the open models are ready; return the problems by model name.

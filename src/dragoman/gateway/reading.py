@@ -6,7 +6,9 @@ import asyncio
 import re
 from asyncio import to_thread
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from ..errors import InvalidRequestError, OverloadedError
 from ..wire import Asked, ServerCodec
@@ -24,13 +26,12 @@ _LENGTH = re.compile("[0-9]{1,19}")
 class Client(Interruption):
     """The client of a request, who sends its body and may interrupt it."""
 
-    __slots__ = ("_held", "_service", "_size", "path", "scope")
+    _size = 0  # size of the body, once it is complete
+    _held = 0  # how many bytes of the shared memory budget the body has reserved
 
     def __init__(self, service: Service, scope: Scope, receive: Receive) -> None:
         super().__init__(scope, receive)
         self._service = service
-        self._size = 0  # size of the body, once it is complete
-        self._held = 0  # how many bytes of the shared memory budget the body has reserved
         self.scope = scope
         self.path: str = scope["path"]
 
@@ -38,9 +39,21 @@ class Client(Interruption):
         """Return the body; raise an error if the gateway does not take it or it comes too late."""
         bounds = self._service.bounds
         _check_head(self._service, headers, codec)
-        self.set_timeout(bounds.body_seconds)
+        timer = self.set_timeout(bounds.body_seconds)
+        pieces: list[bytes] = []
+        more = True
         try:
-            return await self._receive_pieces(bounds.body_bytes)
+            while more:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise GoneError
+                piece = message.get("body", b"")
+                if self._held + len(piece) > bounds.body_bytes:
+                    raise _reject_length(bounds)
+                self._service.hold(len(piece))
+                self._held += len(piece)
+                pieces.append(piece)
+                more = message.get("more_body", False)
         except asyncio.CancelledError:
             if not self.undo():
                 raise
@@ -48,28 +61,15 @@ class Client(Interruption):
                 f"no complete body within {bounds.body_seconds:g} seconds", status=408
             ) from None
         finally:
-            self.stop()
-
-    async def _receive_pieces(self, limit: int) -> bytes:
-        pieces: list[bytes] = []
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise GoneError
-            piece = message.get("body", b"")
-            if self._held + len(piece) > limit:
-                raise InvalidRequestError(f"the body is longer than {limit} bytes", status=413)
-            self._service.hold(len(piece))
-            self._held += len(piece)
-            pieces.append(piece)
-            if not message.get("more_body"):
-                self._size = self._held
-                return b"".join(pieces)
+            timer.cancel()
+        self._size = self._held
+        return b"".join(pieces)
 
     def release_body(self) -> None:
         """Free the memory that the body reserved; a second call has no effect."""
-        self._service.release(self._held)
-        self._held = 0
+        if self._held:
+            self._service.release(self._held)
+            self._held = 0
 
     async def work(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function, in a thread if the body is large enough to block the event loop."""
@@ -89,12 +89,16 @@ def _check_head(service: Service, headers: Mapping[str, str], codec: ServerCodec
         raise InvalidRequestError(
             "content-type must be application/json, without a content-encoding", status=415
         )
-    length, limit = headers.get("content-length", "0"), service.bounds.body_bytes
+    length = headers.get("content-length", "0")
     # Some ASGI servers do not validate Content-Length, and ``int`` accepts more than HTTP allows.
     if not _LENGTH.fullmatch(length):
         raise InvalidRequestError("content-length must be a number of bytes")
-    if int(length) > limit:
-        raise InvalidRequestError(f"the body is longer than {limit} bytes", status=413)
+    if int(length) > service.bounds.body_bytes:
+        raise _reject_length(service.bounds)
+
+
+def _reject_length(bounds: Bounds) -> InvalidRequestError:
+    return InvalidRequestError(f"the body is longer than {bounds.body_bytes} bytes", status=413)
 
 
 def _is_json(headers: Mapping[str, str], codec: ServerCodec) -> bool:
@@ -117,7 +121,7 @@ def _is_json(headers: Mapping[str, str], codec: ServerCodec) -> bool:
     return kind in ("", "application/x-www-form-urlencoded") and not is_page
 
 
-class ReadRequest(NamedTuple):
+class ReadRequest(Struct, frozen=True):
     """A decoded request, and whether its native fields may be sent to a model of its wire."""
 
     asked: Asked

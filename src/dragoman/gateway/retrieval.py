@@ -54,11 +54,11 @@ class RetrievalHandler:
         caller.check_model(name)
         model = models.find_retrieval(name, codec.operation)
         account.model = name
-        if account.limited is not None:
-            account.lease = await service.lease(account.limited, model)
+        if caller.limited is not None:
+            account.lease = await service.lease(caller.limited, model)
         request = replace(asked.request, model=model.model, request_id=account.id)
-        content = service.calls is not None and service.calls.include_content
-        call = account.call = _RetrievalCall(model, request, include_content=content)
+        call = account.call = _RetrievalCall(model, request)
+        call.include_content = service.calls is not None and service.calls.include_content
         client.watch(service.bounds.reply_seconds)
         answer = await call.send(client)
         account.warnings += answer.warnings
@@ -85,19 +85,12 @@ async def _write(
 
 
 class _RetrievalCall(Call):
-    __slots__ = ("_answer", "_include_content", "_model", "_request")
+    include_content = False
+    _answer: Embeddings | Ranking | None = None
 
-    def __init__(
-        self,
-        model: RetrievalModel,
-        request: EmbedRequest | RerankRequest,
-        *,
-        include_content: bool,
-    ) -> None:
+    def __init__(self, model: RetrievalModel, request: EmbedRequest | RerankRequest) -> None:
         self._model: Any = model
         self._request = request
-        self._include_content = include_content
-        self._answer: Embeddings | Ranking | None = None
 
     async def send(self, client: Client) -> Embeddings | Ranking:
         """Send the request; return the answer, unless the client disconnects before."""
@@ -111,12 +104,8 @@ class _RetrievalCall(Call):
         return answer
 
     def make_records(self, account: Account, seconds: float) -> list[CallEnd]:
-        attempt = Attempt(
-            self._model,
-            self._request,
-            include_content=self._include_content,
-            at=time.time() - seconds,
-        )
+        content, at = self.include_content, time.time() - seconds
+        attempt = Attempt(self._model, self._request, include_content=content, at=at)
         attempt.answer = self._answer
         attempt.stop(
             None if self._answer is not None else account.error or asyncio.CancelledError()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import UnsupportedFeatureError
@@ -17,7 +16,7 @@ from .models import Models, Upstream
 from .policy import Target, Translated, refuse_losses, translate
 
 
-class Admission(NamedTuple):
+class Admission(Struct, frozen=True):
     """The model that a caller may use: its name here, its provider, and what it depends on."""
 
     name: str
@@ -39,9 +38,9 @@ def translate_for(
 ) -> Translated:
     """Check a request, then translate it to the model's wire and the provider's name for it."""
     check_request(asked.request, history=False)
-    name, provider, upstream = admission
+    provider = admission.provider
     has_limit = provider.capabilities.known("max_output_tokens") is not None
-    target = Target(name, upstream.wires, has_limit)
+    target = Target(admission.name, admission.upstream.wires, has_limit)
     made = translate(asked, codec, target, is_native=is_native)
     request, approximated = _fit_reasoning(provider, replace(made.request, model=provider.model))
     return Translated(request, made.warnings + approximated, made.stops)
@@ -52,10 +51,9 @@ def check_translated(admission: Admission, translated: Translated, caller: Calle
 
     It cannot if a part would be lost, and the model's configuration or the key forbids losses.
     """
-    name, provider, upstream = admission
-    request = translated.request
-    if upstream.refuses_losses or (caller.key is not None and caller.key.on_loss == "reject"):
-        refuse_losses((*translated.warnings, *_find_losses(provider, request)), name)
+    provider, request, key = admission.provider, translated.request, caller.key
+    if admission.upstream.refuses_losses or (key is not None and key.on_loss == "reject"):
+        refuse_losses((*translated.warnings, *_find_losses(provider, request)), admission.name)
     provider.check(request)
 
 

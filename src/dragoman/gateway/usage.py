@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,9 @@ from ..errors import scrub
 from ..events import Usage
 from ..messages import new_ulid
 from ..prices.results import EXACT
+
+if TYPE_CHECKING:
+    from .accounts import Account
 
 log = logging.getLogger("dragoman")
 
@@ -55,20 +58,6 @@ class Row(NamedTuple):
     usd: Decimal
 
 
-class Running(Protocol):
-    """A request in progress; ``Account`` implements this protocol."""
-
-    id: str
-    began: float
-    model: str
-    length: int
-
-    @property
-    def owner(self) -> str:
-        """The id of the key that the client sent."""
-        ...
-
-
 class UsageBook:
     """Count the usage of this process, and read the usage of all processes from a database."""
 
@@ -89,13 +78,13 @@ class UsageBook:
         row[3] += usage.output_tokens or 0
         row[4] = EXACT.add(row[4], money)
 
-    async def keep_flushing(self, live: Iterable[Running]) -> None:
+    async def keep_flushing(self, live: Iterable[Account]) -> None:
         """Call ``flush`` every two seconds until the task is cancelled."""
         while True:
             await asyncio.sleep(_FLUSH_SECONDS)
             await self.flush(live)
 
-    async def flush(self, live: Iterable[Running]) -> None:
+    async def flush(self, live: Iterable[Account]) -> None:
         """Write the counts and the running requests to the database.
 
         If the database is unavailable, keep the counts and write them the next time.
@@ -104,7 +93,7 @@ class UsageBook:
         shown = [
             {
                 "id": each.id,
-                "key": each.owner,
+                "key": each.caller.owner,
                 "model": each.model,
                 "bytes": each.length,
                 "seconds": now - each.began,

@@ -113,8 +113,8 @@ class Writer:
         own = {"x-request-id": account.id}
         if self._codec.request_id_header is not None:
             own[self._codec.request_id_header] = account.id
-        if account.limited is not None:
-            own |= self._service.ledger.describe_limits(account.limited)
+        if account.caller.limited is not None:
+            own |= self._service.ledger.describe_limits(account.caller.limited)
         if account.warnings:
             own["x-dragoman-warnings"] = _shown(account.warnings)
         if self.route is not None:
@@ -134,22 +134,23 @@ async def write_events(
     writer: Writer,
 ) -> bytes:
     """Write the events of a reply as they arrive; return the bytes that end the reply."""
+    reply = call.reply
     try:
         if stops:
             await _cut(call, encoder, StopCutter(stops), writer)
         else:
-            while events := await call.reply.next():
+            while events := await reply.next():
                 await writer.pass_on(call, encoder, events)
         return encoder.end()
     except ProviderError as error:
         return writer.fail(encoder, error)
     except asyncio.CancelledError:
         # ``cancel`` estimates the tokens that were used so far, so that they are charged
-        await client.work(call.reply.cancel)
+        await client.work(reply.cancel)
         return writer.fail(encoder, client.explain())
     finally:
         client.stop()
-        await call.reply.aclose()
+        await reply.aclose()
 
 
 async def _cut(call: ChatCall, encoder: ReplyEncoder, cutter: StopCutter, writer: Writer) -> None:
