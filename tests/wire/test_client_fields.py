@@ -182,10 +182,15 @@ def test_table_lists_the_rules_of_nested_fields() -> None:
 
 def test_codecs_answer_what_servers_ask_of_a_wire() -> None:
     gemini, openai = SERVER_CODECS["gemini"], SERVER_CODECS["openai"]
-    assert (gemini.is_count("/v1beta/models/m:countTokens"), openai.is_count("/v1")) == (
-        True,
-        False,
-    )
+    counts = {
+        "gemini": "/v1beta/models/m:countTokens",
+        "anthropic": "/v1/messages/count_tokens",
+        "responses": "/v1/responses/input_tokens",
+    }
+    for wire, path in counts.items():
+        found = [SERVER_CODECS[wire].is_count(each) for each in (path, "/v1/messages")]
+        assert found == [True, False]
+    assert not openai.is_count("/v1/chat/completions")
     wrapped = {"generateContentRequest": {"contents": []}}
     found = [codec.unwrap(wrapped, "/models/m:countTokens") for codec in (gemini, openai)]
     assert [*found, gemini.unwrap(wrapped, "/models/m:generateContent")] == [
