@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 from msgspec import Struct
 
 from ..errors import cut
-from ..messages import LossWarning
+from ..messages import LossWarning, Text
 from ..validate.fields import Fields
 
 Effect = Literal["read", "mapped", "hint", "refused"]
@@ -47,7 +47,17 @@ HELD_CACHE = Rule(CACHE.effect, CACHE.what, held=True)
 """The rule of a mark for the prompt cache that ``Request`` represents."""
 READ = Rule("read")
 HINT = Rule("hint", "it does not change what the answer means")
+LOGPROBS = "ask a model of the same wire, or leave it out"
 UNKNOWN = Rule("hint", "the model's wire has no such field")
+# Settings that the openai and the responses wire write alike.
+CONCEPTS = {
+    **{
+        name: Rule("mapped", concept=name)
+        for name in ("parallel_tool_calls", "user", "prompt_cache_key", "prompt_cache_retention")
+    },
+    "safety_identifier": Rule("mapped", concept="safety_identifier"),
+    "service_tier": Rule("mapped", default=("auto", "default"), concept="service_tier"),
+}
 NOTHING: tuple[Any, ...] = (None, [], {}, "")
 
 
@@ -207,6 +217,11 @@ class Record(Fields):
         """Record that a field is dropped or converted."""
         self._known[name] = None
         self.losses.leave(self.at(name), rule, code)
+
+    def leave_part(self, rule: Rule) -> Text:
+        """Record that this part of a message is dropped; return the text in its place."""
+        self.losses.leave(self.where, rule, "content_dropped")
+        return Text("[content of another kind]")
 
     def done(self, rules: Mapping[str, Rule] | None = None) -> None:
         """Record the fields that were not read, unless they are empty or have default values."""

@@ -7,6 +7,8 @@ result.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
@@ -51,6 +53,16 @@ def _fit_block(
         path, f"{block.__struct_config__.tag}_omitted", f"a text says so in its place: {reason}"
     )
     return m.Text(f"[{describe_media(block)} left out: {reason}]")
+
+
+def read_text(data: str, path: str) -> str:
+    """Return the text of a document; reject one that is not UTF-8 in base64."""
+    try:
+        return base64.b64decode(data, validate=True).decode("utf-8")
+    except (binascii.Error, ValueError) as error:
+        raise UnsupportedContentError(
+            f"{path}: the document is not UTF-8 text in base64"
+        ) from error
 
 
 def describe_media(block: m.Image | m.Document | m.Audio) -> str:

@@ -8,8 +8,6 @@ thinking. Opaque blocks are sent back unchanged, and only to their issuer.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,7 +19,7 @@ from ..codec import Notes
 from ..continuity import is_ours, is_welcome
 from ..conversation import PairedWriter
 from ..json import ordered_json
-from ..media import refuse_audio
+from ..media import read_text, refuse_audio
 from .breakpoints import mark_of, take_mark
 from .quirks import Quirks
 
@@ -206,18 +204,9 @@ def _write_document(block: m.Document, path: str) -> dict[str, Any]:
     written = _write_source(block, path)
     kind = written.get("media_type", block.media_type)
     if kind == "text/plain" and written["type"] == "base64":
-        return {"type": "text", "media_type": kind, "data": _read_text(written["data"], path)}
+        return {"type": "text", "media_type": kind, "data": read_text(written["data"], path)}
     if kind != "application/pdf":
         raise UnsupportedContentError(
             f"{path}: this wire takes PDF, and plain text inline, not {quote(kind)}"
         )
     return written
-
-
-def _read_text(data: str, path: str) -> str:
-    try:
-        return base64.b64decode(data, validate=True).decode("utf-8")
-    except (binascii.Error, ValueError) as error:
-        raise UnsupportedContentError(
-            f"{path}: the document is not UTF-8 text in base64"
-        ) from error

@@ -10,6 +10,8 @@ import base64
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from ... import messages as m
 from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
 from ..fields import open_body, read_body, split_results
@@ -321,8 +323,7 @@ def _read_block(record: _Record) -> m.UserBlock:
     elif kind == "search_result":
         return m.Text(_read_search_result(record), cache=mark)
     else:
-        record.losses.leave(record.where, _BLOCK, "content_dropped")
-        return m.Text("[content of another kind]", cache=mark)
+        return replace(record.leave_part(_BLOCK), cache=mark)
     record.done()
     return block
 

@@ -21,6 +21,7 @@ from ..anthropic.schema import project_strict
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
+from ..openai.request import AUDIO_FORMATS
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
@@ -47,11 +48,7 @@ DOCUMENTS = {
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
 }
 AUDIO = {
-    "audio/wav": "wav",
-    "audio/x-wav": "wav",
-    "audio/wave": "wav",
-    "audio/mpeg": "mp3",
-    "audio/mp3": "mp3",
+    **AUDIO_FORMATS,
     "audio/aac": "aac",
     "audio/flac": "flac",
     "audio/mp4": "m4a",

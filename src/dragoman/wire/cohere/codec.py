@@ -43,7 +43,6 @@ class CohereCodec(Endpoint[Quirks]):
 
     @classmethod
     def adapt(cls, quirks: Quirks, capabilities: Capabilities) -> Quirks:
-        """Return the quirks, adapted to the known capabilities of a model."""
         quirks = cls.adapt_reasoning(quirks, capabilities)
         if capabilities.known("supports_structured_output") is False:
             quirks = replace(quirks, structured="prompt")

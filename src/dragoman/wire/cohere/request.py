@@ -6,8 +6,6 @@ call is sent before it. Documents are sent in a field of the request, not of a m
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -20,7 +18,7 @@ from ..continuity import is_ours
 from ..conversation import FieldWriter
 from ..extras import note_raw_only
 from ..json import json_text, merge_extras, ordered_json
-from ..media import refuse_audio
+from ..media import read_text, refuse_audio
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
@@ -206,12 +204,7 @@ def _write_document(block: m.Document, count: int, path: str) -> dict[str, Any]:
         raise UnsupportedContentError(
             f"{path}: this wire takes documents of text inline, not {quote(_kind_of(block))}"
         )
-    try:
-        text = base64.b64decode(block.source.base64_data, validate=True).decode("utf-8")
-    except (binascii.Error, ValueError) as error:
-        raise UnsupportedContentError(
-            f"{path}: the document is not UTF-8 text in base64"
-        ) from error
+    text = read_text(block.source.base64_data, path)
     titled = {} if block.name is None else {"title": block.name}
     return {"id": f"doc_{count}", "data": {**titled, "text": text}}
 

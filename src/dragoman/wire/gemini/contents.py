@@ -153,22 +153,13 @@ class ContentWriter(PairedWriter):
 
 # --- writing media -----------------------------------------------------------------------------
 
+_AUDIO = ("aac", "aiff", "flac", "mp3", "ogg", "wav")
+_IMAGES = ("avif", "bmp", "gif", "heic", "heif", "jpeg", "png", "webp")
+# the media type of a file, by the suffix of its name
 _SUFFIXES = {
-    "aac": "audio/aac",
-    "aiff": "audio/aiff",
-    "flac": "audio/flac",
-    "mp3": "audio/mp3",
-    "ogg": "audio/ogg",
-    "wav": "audio/wav",
-    "avif": "image/avif",
-    "bmp": "image/bmp",
-    "gif": "image/gif",
-    "heic": "image/heic",
-    "heif": "image/heif",
-    "jpeg": "image/jpeg",
+    **{suffix: f"audio/{suffix}" for suffix in _AUDIO},
+    **{suffix: f"image/{suffix}" for suffix in _IMAGES},
     "jpg": "image/jpeg",
-    "png": "image/png",
-    "webp": "image/webp",
 }
 
 

@@ -7,17 +7,11 @@ from typing import Any
 
 # Fields that contain the client's own data. The keys in this data are not converted.
 _DATA = frozenset(
-    [
-        "args",
-        "response",
-        "parameters",
-        "parametersJsonSchema",
-        "responseSchema",
-        "responseJsonSchema",
-        "labels",
-        "responseFormat",
-    ]
-)
+    {
+        "args", "response", "parameters", "parametersJsonSchema", "responseSchema",
+        "responseJsonSchema", "labels", "responseFormat",
+    }
+)  # fmt: skip
 _UNDERSCORE = re.compile("_([a-z0-9])")
 
 

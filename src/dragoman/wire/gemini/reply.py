@@ -116,13 +116,9 @@ _REASONS = (
     "UNEXPECTED_TOOL_CALL",
 )  # fmt: skip
 _BLOCKS = (
-    "BLOCK_REASON_UNSPECIFIED",
-    "SAFETY",
-    "OTHER",
-    "BLOCKLIST",
-    "PROHIBITED_CONTENT",
+    "BLOCK_REASON_UNSPECIFIED", "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT",
     "IMAGE_SAFETY",
-)
+)  # fmt: skip
 
 
 def _word(value: Any, numbered: Sequence[str]) -> str | None:

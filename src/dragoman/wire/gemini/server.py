@@ -190,11 +190,9 @@ class GeminiServer(ServerCodec):
         return read_request(body, path)
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the list of served models."""
         return {"models": [self.show_model(name) for name in names]}
 
     def show_model(self, name: str) -> dict[str, Any]:
-        """Return the description of one model."""
         methods = ["generateContent", "streamGenerateContent", "countTokens"]
         facts = {"displayName": name, "supportedGenerationMethods": methods}
         return {"name": f"models/{name}", **facts}
@@ -206,7 +204,6 @@ class GeminiServer(ServerCodec):
         return encoder if is_sse else ArrayEncoder(encoder)
 
     def is_count(self, path: str) -> bool:
-        """Return whether a request to this path asks for the number of its tokens."""
         return path.endswith(":countTokens")
 
     def unwrap(self, fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
@@ -214,7 +211,6 @@ class GeminiServer(ServerCodec):
         return unwrap_count(fields) if self.is_count(path) else fields
 
     def write_count(self, count: int) -> bytes:
-        """Return the reply to a request that asks for the number of its tokens."""
         return encode_json({"totalTokens": count})
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:

@@ -14,7 +14,18 @@ from ... import messages as m
 from ...errors import InvalidRequestError
 from ..fields import open_body, read_body, split_results
 from ..json import json_text
-from ..losses import HINT, NOTHING, READ, FieldTable, OfferedTool, Record, Rule, is_among, merge
+from ..losses import (
+    HINT,
+    LOGPROBS,
+    NOTHING,
+    READ,
+    FieldTable,
+    OfferedTool,
+    Record,
+    Rule,
+    is_among,
+    merge,
+)
 from ..schema import schema_directive
 from ..seal import unseal
 from ..server import Asked, gather
@@ -68,12 +79,8 @@ TABLE = FieldTable(
             ),
             "responseSchema": Rule("mapped", "it is sent as JSON Schema"),
             "thinkingConfig": Rule("mapped", "the budget or level is translated"),
-            "responseLogprobs": Rule(
-                "refused", "ask a model of the same wire, or leave it out", default=(False,)
-            ),
-            "logprobs": Rule(
-                "refused", "ask a model of the same wire, or leave it out", default=(0,)
-            ),
+            "responseLogprobs": Rule("refused", LOGPROBS, default=(False,)),
+            "logprobs": Rule("refused", LOGPROBS, default=(0,)),
             "speechConfig": Rule("refused", "ask for TEXT only"),
             "imageConfig": Rule("refused", "ask for TEXT only"),
             "mediaResolution": Rule(
@@ -452,8 +459,7 @@ def _read_block(record: _Record) -> m.UserBlock:
         file.done()
         block = _read_medium(place, kind)
     else:
-        record.losses.leave(record.where, _PART, "content_dropped")
-        return m.Text("[content of another kind]")
+        return record.leave_part(_PART)
     _finish_part(record)
     return block
 

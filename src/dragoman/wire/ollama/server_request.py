@@ -15,12 +15,11 @@ from ... import messages as m
 from ...errors import InvalidRequestError
 from ...validate import parse_tools
 from ..fields import open_body, read_body
-from ..losses import READ, FieldTable, Record, Rule
+from ..losses import LOGPROBS, READ, FieldTable, Record, Rule
 from ..server import Asked, gather
 from ..settings import read_settings
 from .request import SETTINGS
 
-_LOGPROBS = "ask a model of the same wire, or leave it out"
 _TOO_LONG = Rule("hint", "a conversation that is too long is refused", default=(True,))
 TABLE = FieldTable(
     {
@@ -30,8 +29,8 @@ TABLE = FieldTable(
         "keep_alive": Rule(
             "hint", "how long a model stays in memory is the endpoint's setting", always=True
         ),
-        "logprobs": Rule("refused", _LOGPROBS, default=(False,)),
-        "top_logprobs": Rule("refused", _LOGPROBS, default=(0,)),
+        "logprobs": Rule("refused", LOGPROBS, default=(False,)),
+        "top_logprobs": Rule("refused", LOGPROBS, default=(0,)),
         "truncate": _TOO_LONG,
         "shift": _TOO_LONG,
         # fields of /api/generate that /api/chat does not have

@@ -97,8 +97,8 @@ ROWS: tuple[Row, ...] = (
         ),
         ("400 415 422", r"(invalid|unknown|unsupported).{0,30}content (type|part|block)"),
         ("400 404 415 422 500", r"content part type|mmproj|image_url.{0,40}only"),
-        # Groq, DeepSeek and mlx-lm reject content blocks where they accept only text. llama-cpp-python
-        # fails with a Python error instead.
+        # Groq, DeepSeek and mlx-lm reject content blocks where they accept only text.
+        # llama-cpp-python fails with a Python error instead.
         ("400", r"content must be a string"),
         ("400", r"unknown variant .(\w+_url|input_audio|file)"),
         ("404", r"only 'text' content"),
@@ -114,8 +114,8 @@ ROWS: tuple[Row, ...] = (
         ),
         ("400", r"model features .{0,40}not support"),
         ("400 500", r"requires --(jinja|enable-auto-tool-choice)"),
-        # OpenAI, DeepSeek and Moonshot accept different parts of JSON Schema; another model may accept
-        # the same tool.
+        # OpenAI, DeepSeek and Moonshot accept different parts of JSON Schema; another model may
+        # accept the same tool.
         ("400", r"invalid schema for function|parameters is not a valid"),
     ),
     # llama-cpp-python reports an invalid request with a 500. A retry would not help, so the error

@@ -13,6 +13,7 @@ from ...validate import parse_messages, parse_tool_choice, parse_tools
 from ..fields import open_body, read_body, read_media_url, read_schema
 from ..losses import (
     CACHE,
+    CONCEPTS,
     HELD_CACHE,
     HINT,
     NOTHING,
@@ -39,13 +40,8 @@ TABLE = FieldTable(
         **dict.fromkeys(("response_format", "max_completion_tokens", "reasoning_effort"), READ),
         **dict.fromkeys(SETTINGS.values(), READ),
         "n": Rule("hint", "one choice is returned for each call", default=(1,), always=True),
-        "parallel_tool_calls": Rule("mapped", concept="parallel_tool_calls"),
+        **CONCEPTS,
         "verbosity": Rule("mapped", default=("medium",), concept="verbosity"),
-        "user": Rule("mapped", concept="user"),
-        "prompt_cache_key": Rule("mapped", concept="prompt_cache_key"),
-        "prompt_cache_retention": Rule("mapped", concept="prompt_cache_retention"),
-        "safety_identifier": Rule("mapped", concept="safety_identifier"),
-        "service_tier": Rule("mapped", default=("auto", "default"), concept="service_tier"),
         "top_k": Rule("mapped", concept="top_k"),
         "min_p": Rule("mapped", default=(0,), concept="min_p"),
         "repetition_penalty": Rule("mapped", default=(1,), concept="repeat_penalty"),
@@ -100,8 +96,7 @@ class _Record(Record):
         if name == "arguments":
             return wrap_arguments(value, self.at(name), self.losses)
         if isinstance(error, UnsupportedContentError) or value == "file":
-            self.losses.leave(self.where, _PART, "content_dropped")
-            return "[content of another kind]"
+            return self.leave_part(_PART).text
         raise error
 
 

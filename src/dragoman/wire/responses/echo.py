@@ -6,26 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 _REPEATED = (
-    *(
-        "instructions",
-        "max_output_tokens",
-        "max_tool_calls",
-        "metadata",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-    ),
-    *(
-        "reasoning",
-        "safety_identifier",
-        "service_tier",
-        "temperature",
-        "text",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-    ),
-    *("top_p", "truncation", "user", "background", "previous_response_id", "conversation"),
-)
+    "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls",
+    "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "temperature", "text",
+    "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user", "background",
+    "previous_response_id", "conversation",
+)  # fmt: skip
 
 
 def write_echo(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,14 +22,10 @@ from .quirks import Quirks
 # output for each such call.
 _CALLS = frozenset(
     {
-        "apply_patch_call",
-        "computer_call",
-        "custom_tool_call",
-        "local_shell_call",
-        "shell_call",
+        "apply_patch_call", "computer_call", "custom_tool_call", "local_shell_call", "shell_call",
         "tool_search_call",
     }
-)
+)  # fmt: skip
 
 
 class ItemWriter(PairedWriter):

@@ -428,7 +428,6 @@ class ResponsesServer(ServerCodec):
         return path.endswith("/input_tokens")
 
     def write_count(self, count: int) -> bytes:
-        """Return the reply to a request that asks for the number of its tokens."""
         return encode_json({"object": "response.input_tokens", "input_tokens": count})
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:

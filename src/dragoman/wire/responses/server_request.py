@@ -16,7 +16,7 @@ from ...errors import UnsupportedContentError
 from ...events import read_object
 from ...validate import parse_tool_choice
 from ..fields import open_body, read_body, read_media_url, read_schema
-from ..losses import HINT, READ, FieldTable, OfferedTool, Record, Rule
+from ..losses import CONCEPTS, HINT, LOGPROBS, READ, FieldTable, OfferedTool, Record, Rule
 from ..openai.server_request import read_allowed, wish_effort, wrap_arguments
 from ..seal import read_opaque, read_sealed
 from ..server import Asked, gather
@@ -37,15 +37,8 @@ TABLE = FieldTable(
             ("model", "input", "instructions", "stream", "tools", "tool_choice", "text"), READ
         ),
         **dict.fromkeys(("reasoning", *SETTINGS.values()), READ),
-        "parallel_tool_calls": Rule("mapped", concept="parallel_tool_calls"),
-        "user": Rule("mapped", concept="user"),
-        "prompt_cache_key": Rule("mapped", concept="prompt_cache_key"),
-        "prompt_cache_retention": Rule("mapped", concept="prompt_cache_retention"),
-        "safety_identifier": Rule("mapped", concept="safety_identifier"),
-        "service_tier": Rule("mapped", default=("auto", "default"), concept="service_tier"),
-        "top_logprobs": Rule(
-            "refused", "ask a model of the same wire, or leave it out", default=(0,)
-        ),
+        **CONCEPTS,
+        "top_logprobs": Rule("refused", LOGPROBS, default=(0,)),
         "truncation": Rule(
             "hint", "a conversation that is too long is refused", default=("disabled",)
         ),
@@ -385,7 +378,7 @@ def _read_said(record: Record, phase: Any) -> m.Text:
         text = _with_state(record.need_text("text"), record.take("annotations"), phase)
         record.take("logprobs")
     else:
-        return _leave_part(record)
+        return record.leave_part(_PART)
     record.done()
     return text
 
@@ -445,7 +438,7 @@ def _read_part(record: Record) -> m.UserBlock:
         record.take("annotations")
         record.take("logprobs")
     elif kind not in ("input_image", "input_file") or "file_id" in record:
-        return _leave_part(record)
+        return record.leave_part(_PART)
     elif kind == "input_image":
         source, media_type = read_media_url(record.need_text("image_url"))
         block = m.Image(source, media_type, _read_detail(record))
@@ -453,11 +446,6 @@ def _read_part(record: Record) -> m.UserBlock:
         block = _read_file(record)
     record.done()
     return block
-
-
-def _leave_part(record: Record) -> m.Text:
-    record.losses.leave(record.where, _PART, "content_dropped")
-    return m.Text("[content of another kind]")
 
 
 def _read_detail(record: Record) -> Any:
