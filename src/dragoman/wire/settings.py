@@ -38,8 +38,8 @@ def write_settings(config: RuntimeConfig, names: Mapping[str, str]) -> dict[str,
     for name in _READERS:
         if name not in names and getattr(config, name) not in (None, ()):
             raise UnsupportedFeatureError(f"config.{name}: this wire has no such setting")
-    return {
-        theirs: list(value) if ours == "stop_sequences" else value
-        for ours, theirs in names.items()
-        if (value := getattr(config, ours)) is not None
-    }
+    written: dict[str, Any] = {}
+    for ours, theirs in names.items():
+        if (value := getattr(config, ours)) is not None:
+            written[theirs] = list(value) if ours == "stop_sequences" else value
+    return written
