@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import anthropic.types
+import cohere
 import google.genai.types
 import jsonschema_rs
 import ollama
@@ -33,6 +34,7 @@ _LIMIT = 4 * 1024 * 1024
 _UNIONS: dict[str, Any] = {
     "ResponseStreamEvent": openai.types.responses.ResponseStreamEvent,
     "RawMessageStreamEvent": anthropic.types.RawMessageStreamEvent,
+    "V2ChatStreamResponse": cohere.V2ChatStreamResponse,
 }
 
 
@@ -48,6 +50,15 @@ class GeminiFailure(pydantic.BaseModel):
 
 class GeminiModels(pydantic.BaseModel):
     models: list[google.genai.types.Model]
+
+
+class CohereFailure(pydantic.BaseModel):
+    id: str
+    message: str
+
+
+class CohereModels(pydantic.BaseModel):
+    models: list[cohere.GetModelResponse]
 
 
 class OllamaFailure(pydantic.BaseModel):
@@ -76,6 +87,9 @@ MODELS: dict[str, Any] = {
     "GeminiModels": GeminiModels,
     "GenerateContentResponse": google.genai.types.GenerateContentResponse,
     "CountTokensResponse": google.genai.types.CountTokensResponse,
+    "CohereFailure": CohereFailure,
+    "CohereModels": CohereModels,
+    "V2ChatResponse": cohere.V2ChatResponse,
     "OllamaFailure": OllamaFailure,
     "OllamaVersion": OllamaVersion,
     "ChatResponse": ollama.ChatResponse,
@@ -146,6 +160,7 @@ _ROUTES: list[tuple[str, str, Form]] = [
      Form("GenerateContentResponse", "GenerateContentResponse", "GeminiFailure")),
     ("POST", r".*:countTokens", Form("CountTokensResponse", failure="GeminiFailure")),
     ("GET", r"/v1beta/models", Form("GeminiModels", failure="GeminiFailure")),
+    ("POST", r"/v2/chat", Form("V2ChatResponse", "V2ChatStreamResponse", "CohereFailure")),
     ("POST", r"/api/chat", Form("ChatResponse", "ChatResponse", "OllamaFailure")),
     ("POST", r"/api/generate", Form("GenerateResponse", "GenerateResponse", "OllamaFailure")),
     ("POST", r"/api/embed", Form("EmbedResponse", failure="OllamaFailure")),
@@ -224,7 +239,9 @@ def check_reply(form: Form, status: int, kind: str, body: bytes) -> Iterator[str
                 form.failure if "error" in item else form.event, json.dumps(item).encode()
             )
     elif status == 200 and "json" in kind and body:
-        whole = "GeminiModels" if form.whole == "Models" and b'"models"' in body else form.whole
+        whole = form.whole
+        if whole == "Models" and b'"models"' in body:
+            whole = "CohereModels" if b'"endpoints"' in body else "GeminiModels"
         yield from check(whole, body)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from typing import Any
 
 import aiohttp
@@ -14,7 +16,11 @@ import pytest
 import dragoman as d
 from dragoman.events import Assembler
 from dragoman.gateway.app import create_app
+from dragoman.gateway.keys import Key, KeyRing, hash_key
+from dragoman.gateway.ledger import Ledger
+from dragoman.sim import SimServer
 from tests.listed import Listed, broken, speak
+from tests.waiting import until
 
 from .serving import serving
 from .vendor_clients import (
@@ -23,10 +29,13 @@ from .vendor_clients import (
     FUNCTION,
     PNG,
     Anthropic,
+    Boto3,
+    Cohere,
     Ollama,
     OpenaiChat,
     OpenaiResponses,
     VendorClient,
+    script,
     user,
 )
 
@@ -105,8 +114,8 @@ async def test_errors_are_raised_as_the_class_of_the_client(
                 await asking
             assert error.message in str(caught.value)
             assert each.status(caught.value) in statuses
-            if error.retry_after and hasattr(caught.value, "response"):
-                assert caught.value.response.headers["retry-after"] == "7"
+            if error.retry_after and (headers := each.headers(caught.value)):
+                assert headers["retry-after"] == "7"
 
 
 @pytest.mark.parametrize("each", CLIENTS, **NAMES)
@@ -138,13 +147,93 @@ async def test_client_can_call_every_model_by_its_name(each: VendorClient) -> No
     models: dict[str, d.Provider] = {"one": Listed("First."), "two": Listed("Second.")}
     async with serving(create_app(models)) as url:
         client = each.open(url)
-        assert sorted(await each.names(client)) == ["one", "two"]
+        if each.lists is not None:
+            assert sorted(await each.names(client)) == ["one", "two"]
         for name, answer in (("one", "First."), ("two", "Second.")):
             assert each.text(await each.ask(client, name)) == answer
         with pytest.raises(each.error) as caught:
             await each.ask(client, "three")
         assert each.status(caught.value) == 404
         await each.close(client)
+
+
+# --- boto3 and the cohere client ---------------------------------------------------------------
+
+
+async def test_boto3_needs_a_bearer_token_of_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    each, name = Boto3(), "us.maker.model-v1:0/a"
+    keys = KeyRing([Key("ada", hash_key("sk-ada"))])
+    async with serving(create_app({name: Listed("Hi")}, keys=keys)) as url:
+        with contextlib.closing(each.open(url)) as client:
+            with pytest.raises(each.error, match="set AWS_BEARER_TOKEN_BEDROCK to a") as caught:
+                await each.ask(client, name)
+            assert caught.value.response["Error"]["Code"] == "AccessDeniedException"
+        monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "sk-ada")
+        with contextlib.closing(each.open(url)) as client:
+            made = await each.ask(client, name)
+            with pytest.raises(each.error, match="no model of this name") as caught:
+                await each.ask(client, "other")
+            with pytest.raises(each.error, match="only /model/MODEL/converse"):
+                await asyncio.to_thread(client.invoke_model, modelId=name, body=b"{}")
+    facts = made["ResponseMetadata"]
+    assert facts["RequestId"] == facts["HTTPHeaders"]["x-request-id"]
+    assert caught.value.response["Error"]["Code"] == "ResourceNotFoundException"
+
+
+async def test_boto3_sends_the_result_of_a_tool_and_warnings_name_what_is_dropped() -> None:
+    each, schema = Boto3(), {"json": CITY}
+    tools = {"tools": [{"toolSpec": {"name": "weather", "inputSchema": schema}}]}
+    more = {"toolConfig": tools, "performanceConfig": {"latency": "optimized"}}
+    async with opened(each, speak(two_calls, finish="tool_calls"), "Sunny.") as (client, model):
+        made = await each.ask(client, "fast", **more)
+        said = made["output"]["message"]
+        results = [
+            {"toolResult": {"toolUseId": call["toolUse"]["toolUseId"], "content": [{"text": "9"}]}}
+            for call in said["content"][1:]
+        ]
+        talk = [*user([{"text": "Hi"}]), said, {"role": "user", "content": results}]
+        last = await asyncio.to_thread(client.converse, modelId="fast", messages=talk, **more)
+    assert (made["stopReason"], each.text(last)) == ("tool_use", "Sunny.")
+    assert last["ResponseMetadata"]["HTTPHeaders"]["x-dragoman-warnings"] == (
+        "performanceConfig_dropped performanceConfig"
+    )
+    sent = model.requests[1].messages
+    assert [type(each) for each in sent] == [d.User, d.Assistant, d.ToolResult, d.ToolResult]
+    assert [each.tool_call_id for each in sent[2:]] == ["call_1", "call_2"]
+
+
+async def test_cohere_client_sends_the_result_of_a_tool() -> None:
+    each = Cohere()
+    async with opened(each, speak(two_calls, finish="tool_calls"), "Sunny.") as (client, model):
+        made = await each.ask(client, "fast", **each.with_tool)
+        said = {"role": "assistant", "tool_calls": made.message.tool_calls}
+        results = [
+            {"role": "tool", "tool_call_id": call.id, "content": "9"}
+            for call in made.message.tool_calls
+        ]
+        talk = [*user("Hi"), said, *results]
+        last = await client[0].chat(model="fast", messages=talk, **each.with_tool)
+        with pytest.raises(each.error, match="documents: the model 'fast' cannot") as caught:
+            await each.ask(client, "fast", documents=["A text."])
+    assert (made.finish_reason, each.text(last)) == ("TOOL_CALL", "Sunny.")
+    assert [type(each) for each in model.requests[1].messages[2:]] == [d.ToolResult] * 2
+    assert caught.value.body["id"] == each.headers(caught.value)["x-request-id"]
+
+
+@pytest.mark.parametrize("each", [Cohere(), Boto3()], **NAMES)
+async def test_usage_of_an_aborted_stream_is_charged(
+    each: VendorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "x")
+    ledger, keys = Ledger(), KeyRing([Key("ada", hash_key("x"), budget_usd=Decimal(9))])
+    with SimServer(script()) as upstream:
+        model = upstream.connect("openai", "claude-sonnet-4-6")
+        model.priced_as = "anthropic:claude-sonnet-4-6"
+        async with serving(create_app({"fast": model}, keys=keys, ledger=ledger)) as url:
+            client = each.open(url)
+            await each.abort(client, "fast")
+            await until(lambda: ledger.spent("ada") > 0, "the charge of the aborted stream")
+            await each.close(client)
 
 
 # --- the openai client -------------------------------------------------------------------------

@@ -25,8 +25,6 @@ from .upstream import EXHAUSTIVE, WIRES
 from .vendor_clients import CLIENTS, FEATURES, VendorClient, script
 
 PAGE = ROOT / "docs/reference/gateway-clients.md"
-UPSTREAMS = (*WIRES, "cohere", "bedrock")
-"""The wires of the models; no client is tested for the last two."""
 
 
 class Relay:
@@ -87,7 +85,7 @@ async def gateway() -> AsyncIterator[Bench]:
         async with contextlib.AsyncExitStack() as stack:
             models: dict[str, Provider] = {}
             relays: dict[str, Relay] = {}
-            for wire in UPSTREAMS:
+            for wire in WIRES:
                 address = urlsplit(upstream.base_urls[wire])
                 relays[wire] = Relay(address.port or 0)
                 port = await stack.enter_async_context(relays[wire].serving())
@@ -127,7 +125,7 @@ async def test_every_supported_combination_of_client_and_upstream_wire_works(
     each: VendorClient,
 ) -> None:
     at = CLIENTS.index(each)
-    wires = UPSTREAMS if EXHAUSTIVE else (WIRES[at], UPSTREAMS[(at + 2) % len(UPSTREAMS)])
+    wires = WIRES if EXHAUSTIVE else (WIRES[at], WIRES[(at + 2) % len(WIRES)])
     async with gateway() as bench:
         found = await run(bench, each, wires)
     assert {key: value for key, value in found.items() if value not in ("yes", "–")} == {}
@@ -136,7 +134,7 @@ async def test_every_supported_combination_of_client_and_upstream_wire_works(
         shown = "yes" if getattr(each, feature, None) else "–"
         assert (
             f"| {each.name} | {feature.replace('_', ' ')} | "
-            f"{' | '.join([shown] * len(UPSTREAMS))} |" in page
+            f"{' | '.join([shown] * len(WIRES))} |" in page
         )
 
 
@@ -152,19 +150,19 @@ each cell of the table over real sockets; `–` marks a feature that a client ca
 def write_page(cells: dict[str, dict[tuple[str, str], str]]) -> str:
     """Return the documentation page that shows the outcomes of a run as a table."""
     lines = [
-        f"| client | feature | {' | '.join(UPSTREAMS)} |",
-        "|---|---|" + "---|" * len(UPSTREAMS),
+        f"| client | feature | {' | '.join(WIRES)} |",
+        "|---|---|" + "---|" * len(WIRES),
     ]
     for name, found in cells.items():
         for feature in FEATURES:
-            shown = [found[feature, wire].partition(":")[0] for wire in UPSTREAMS]
+            shown = [found[feature, wire].partition(":")[0] for wire in WIRES]
             lines.append(f"| {name} | {feature.replace('_', ' ')} | {' | '.join(shown)} |")
     return _HEAD + "\n".join(lines) + "\n"
 
 
 async def main() -> None:
     async with gateway() as bench:
-        cells = {each.name: await run(bench, each, UPSTREAMS) for each in CLIENTS}
+        cells = {each.name: await run(bench, each, WIRES) for each in CLIENTS}
     for name, found in cells.items():
         for key, value in found.items():
             if value.startswith("no"):

@@ -31,6 +31,8 @@ LIMITS: dict[str, dict[str, Any]] = {
     "anthropic": {},
     "gemini": {"generationConfig": {"maxOutputTokens": 9}},
     "ollama": {"options": {"num_predict": 9}},
+    "cohere": {"max_tokens": 9},
+    "bedrock": {"inferenceConfig": {"maxTokens": 9}},
 }
 
 
@@ -157,6 +159,10 @@ SETTINGS: list[Row] = [
     ("anthropic", {"made_up": 1}, "field_dropped made_up"),
     ("gemini", {"madeUp": 1}, "field_dropped madeUp"),
     ("gemini", {"generationConfig.own": 2}, "field_dropped generationConfig.own"),
+    ("cohere", {"made_up": 1}, "field_dropped made_up"),
+    ("bedrock", {"madeUp": 1}, "field_dropped madeUp"),
+    ("bedrock", {"system": [{"cachePoint": {"type": "default"}}, {"text": "S"}]},
+     "cache_point_dropped system[0]"),
 ]  # fmt: skip
 
 # Settings without an equivalent: those that change the meaning of the answer are rejected.

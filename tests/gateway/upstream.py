@@ -1,4 +1,4 @@
-"""Provide an upstream that serves five wires with one fixed text and stores the requests it
+"""Provide an upstream that serves every wire with one fixed text and stores the requests it
 receives.
 """
 
@@ -19,13 +19,15 @@ from tests.server import Connection, serve
 
 from .serving import serving
 
-WIRES = ("openai", "responses", "anthropic", "gemini", "ollama")
+WIRES = ("openai", "responses", "anthropic", "gemini", "ollama", "cohere", "bedrock")
 PATHS = {
     "openai": "/v1/chat/completions",
     "responses": "/v1/responses",
     "anthropic": "/v1/messages",
     "gemini": "/v1beta/models/{model}:generateContent",
     "ollama": "/api/chat",
+    "cohere": "/v2/chat",
+    "bedrock": "/model/{model}/converse",
 }
 BODIES: dict[str, dict[str, Any]] = {
     "openai": {"messages": [{"role": "user", "content": "Hi"}]},
@@ -33,6 +35,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "anthropic": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9},
     "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
     "ollama": {"messages": [{"role": "user", "content": "Hi"}], "stream": False},
+    "cohere": {"messages": [{"role": "user", "content": "Hi"}]},
+    "bedrock": {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]},
 }
 TABLES = {wire: SERVER_CODECS[wire].table.list_rules() for wire in WIRES}
 """The rule for each request field of each wire."""
@@ -70,6 +74,12 @@ def write_reply(wire: str, text: str) -> bytes:
                                      "totalTokenCount": 5}},
         "ollama": {"model": "m", "message": {"role": "assistant", "content": text}, "done": True,
                    "done_reason": "stop", "prompt_eval_count": 3, "eval_count": 2},
+        "cohere": {"id": "c1", "finish_reason": "COMPLETE",
+                   "message": {"role": "assistant", "content": [{"type": "text", "text": text}]},
+                   "usage": {"tokens": {"input_tokens": 3, "output_tokens": 2}}},
+        "bedrock": {"output": {"message": {"role": "assistant", "content": [{"text": text}]}},
+                    "stopReason": "end_turn",
+                    "usage": {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5}},
     }  # fmt: skip
     return json.dumps(replies[wire]).encode()
 
@@ -81,6 +91,8 @@ def wire_of(path: str) -> str:
         ("responses", "/responses"),
         ("anthropic", "/messages"),
         ("gemini", ":"),
+        ("cohere", "/v2/chat"),
+        ("bedrock", "/converse"),
     ):
         if mark in path:
             return wire
@@ -100,7 +112,7 @@ class Bench:
     ) -> tuple[int, dict[str, str], Any]:
         """Send a request in the format of a client's wire; ``fields`` override the defaults."""
         body = {**BODIES[client], **fields}
-        if client != "gemini":
+        if client not in ("gemini", "bedrock"):  # whose paths name the model
             body.setdefault("model", model)
         self.seen.clear()
         return await self.post(PATHS[client].format(model=model), body)

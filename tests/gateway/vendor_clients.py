@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
+import os
 from typing import Any, ClassVar
 
 import anthropic
+import botocore.exceptions
+import cohere
+import cohere.core.api_error
 import google.genai
 import google.genai.errors
 import google.genai.types
+import httpx
 import httpx2
 import ollama
 import openai
@@ -103,6 +109,10 @@ class VendorClient:
 
     def status(self, error: Any) -> int:
         return int(error.status_code)
+
+    def headers(self, error: Any) -> Any:
+        """Return the headers of a reply with an error status; ``None`` if the client hides them."""
+        return getattr(getattr(error, "response", None), "headers", None)
 
     async def names(self, client: Any) -> list[str]:
         """Return the names of the models."""
@@ -415,7 +425,155 @@ class Ollama(VendorClient):
         return read, written, read + written
 
 
-CLIENTS = (OpenaiChat(), OpenaiResponses(), Anthropic(), Gemini(), Ollama())
+class Cohere(VendorClient):
+    name = "cohere"
+    error = cohere.core.api_error.ApiError
+    picture: Any = OpenaiChat.picture
+    with_tool: ClassVar = {"tools": [FUNCTION]}
+    with_json: ClassVar = {"response_format": {"type": "json_object"}}
+    with_thinking = ({"thinking": {"type": "enabled", "token_budget": 1024}},)
+
+    def open(self, url: str, retries: int = 0) -> Any:
+        # A client of its own would never close its connections.
+        connections = httpx.AsyncClient()
+        return cohere.AsyncClientV2(
+            "x", base_url=url, max_retries=retries, httpx_client=connections
+        ), connections
+
+    async def close(self, client: Any) -> None:
+        await client[1].aclose()
+
+    async def ask(self, client: Any, model: str, content: Any = "Hi", **more: Any) -> Any:
+        asked = list(content) if isinstance(content, tuple) else content
+        return await client[0].chat(model=model, messages=user(asked), **more)
+
+    async def hear(self, client: Any, model: str, content: Any, heard: list[str]) -> Any:
+        async for event in client[0].chat_stream(model=model, messages=user(content)):
+            if event.type == "content-delta":
+                heard.append(event.delta.message.content.text)
+            if event.type == "message-end" and event.delta.finish_reason == "ERROR":
+                raise ValueError(event.delta.error)
+        return event.delta
+
+    async def parse(self, client: Any, model: str) -> Any:
+        form = {"type": "json_object", "json_schema": River.model_json_schema()}
+        made = await self.ask(client, model, "RIVER", response_format=form)
+        return River.model_validate_json(self.text(made))
+
+    def headers(self, error: Any) -> Any:
+        return error.headers
+
+    async def abort(self, client: Any, model: str) -> None:
+        stream = client[0].chat_stream(model=model, messages=user("SLOW"))
+        await anext(stream)
+        await stream.aclose()
+
+    async def names(self, client: Any) -> list[str]:
+        return [each.name for each in (await client[0].models.list()).models]
+
+    def text(self, made: Any) -> Any:
+        return made.message.content[-1].text
+
+    def calls(self, made: Any) -> list[Any]:
+        return [json.loads(call.function.arguments) for call in made.message.tool_calls]
+
+    def tokens(self, made: Any) -> tuple[int, int, int]:
+        used = made.usage.tokens
+        read, written = int(used.input_tokens), int(used.output_tokens)
+        return read, written, read + written
+
+
+class Boto3(VendorClient):
+    """Use boto3, which has no asyncio interface, in threads."""
+
+    name = "boto3"
+    error = botocore.exceptions.ClientError
+    lists = None  # type: ignore[assignment]
+    json_mode = None  # type: ignore[assignment]
+    picture: Any = (
+        {"text": "What?"},
+        {"image": {"format": "png", "source": {"bytes": base64.b64decode(PNG)}}},
+    )
+    with_tool: ClassVar = {
+        "toolConfig": {"tools": [{"toolSpec": {"name": "weather", "inputSchema": {"json": CITY}}}]}
+    }
+    with_thinking = (
+        {
+            "additionalModelRequestFields": {
+                "thinking": {"type": "enabled", "budget_tokens": 1024}
+            },
+            "inferenceConfig": {"maxTokens": 2000},
+        },
+    )
+
+    def open(self, url: str, retries: int = 0) -> Any:
+        import boto3  # takes half a second
+        import botocore.config
+
+        how = botocore.config.Config(retries={"total_max_attempts": 1 + retries})
+        # With keys of its own, the client signs its requests and ignores the token.
+        is_signed = "AWS_BEARER_TOKEN_BEDROCK" not in os.environ
+        keys = ("AKID", "secret") if is_signed else (None, None)
+        return boto3.client(
+            "bedrock-runtime", "us-east-1", None, True, None, url, *keys, config=how
+        )
+
+    async def close(self, client: Any) -> None:
+        client.close()
+
+    def _fields(self, model: str, content: Any, more: dict[str, Any]) -> dict[str, Any]:
+        blocks = [{"text": content}] if isinstance(content, str) else list(content)
+        return {"modelId": model, "messages": user(blocks), **more}
+
+    async def ask(self, client: Any, model: str, content: Any = "Hi", **more: Any) -> Any:
+        return await asyncio.to_thread(client.converse, **self._fields(model, content, more))
+
+    async def hear(self, client: Any, model: str, content: Any, heard: list[str]) -> Any:
+        def read() -> Any:
+            stream = client.converse_stream(**self._fields(model, content, {}))["stream"]
+            with contextlib.closing(stream):
+                for event in stream:
+                    if "contentBlockDelta" in event:
+                        heard.append(event["contentBlockDelta"]["delta"].get("text", ""))
+            return event["metadata"]
+
+        return await asyncio.to_thread(read)
+
+    async def parse(self, client: Any, model: str) -> Any:
+        schema = {"schema": json.dumps(River.model_json_schema()), "name": "River"}
+        form = {"type": "json_schema", "structure": {"jsonSchema": schema}}
+        made = await self.ask(client, model, "RIVER", outputConfig={"textFormat": form})
+        return River.model_validate_json(self.text(made))
+
+    async def abort(self, client: Any, model: str) -> None:
+        def read() -> None:
+            stream = client.converse_stream(**self._fields(model, "SLOW", {}))["stream"]
+            next(iter(stream))
+            stream.close()
+
+        await asyncio.to_thread(read)
+
+    def text(self, made: Any) -> Any:
+        return made["output"]["message"]["content"][-1]["text"]
+
+    def calls(self, made: Any) -> list[Any]:
+        blocks = made["output"]["message"]["content"]
+        return [block["toolUse"]["input"] for block in blocks if "toolUse" in block]
+
+    def tokens(self, made: Any) -> tuple[int, int, int]:
+        used = made["usage"]
+        return used["inputTokens"], used["outputTokens"], used["totalTokens"]
+
+    def status(self, error: Any) -> int:
+        return int(error.response["ResponseMetadata"]["HTTPStatusCode"])
+
+    def headers(self, error: Any) -> Any:
+        return error.response["ResponseMetadata"]["HTTPHeaders"]
+
+
+CLIENTS = (
+    OpenaiChat(), OpenaiResponses(), Anthropic(), Gemini(), Ollama(), Cohere(), Boto3(),
+)  # fmt: skip
 FEATURES = (
     "lists", "completes", "streams", "tools", "parallel", "structured", "json_mode", "thinking",
     "image", "errors", "abort", "usage",

@@ -23,7 +23,7 @@ from tests.gateway.upstream import BODIES, PATHS, TABLES
 
 def decode(wire: str, fields: dict[str, Any]) -> Asked:
     body = {"model": "m", **BODIES[wire], **fields}
-    if wire == "gemini":
+    if wire in ("gemini", "bedrock"):  # whose paths name the model
         del body["model"]
     return SERVER_CODECS[wire].decode(body, PATHS[wire].format(model="m"))
 
@@ -122,12 +122,40 @@ RECORDED: list[tuple[str, dict[str, Any], set[str]]] = [
     ("responses", {"tool_choice": {"type": "allowed_tools", "tools": []}}, set()),
     ("responses", {"input": "Hi", "instructions": [{"role": "user", "content": "I"}]}, set()),
     ("responses", {"input": [], "instructions": [{"role": "user", "content": "I"}]}, set()),
+    ("cohere", {"messages": [{"role": "system", "content": [{**TEXT, "x": 1}]}]},
+     {"field_dropped"}),
+    ("cohere", {"k": 5}, {"top_k_dropped"}),
+    ("bedrock", {"system": [{"text": "T", "x": 1}]}, {"field_dropped"}),
+    ("bedrock", {"additionalModelRequestFields": {"x": 1}}, {"field_dropped"}),
+    ("bedrock", {"additionalModelRequestFields": {"top_k": 5, "thinking": {"type": "disabled"}}},
+     {"reasoning_dropped", "top_k_dropped"}),
+    ("bedrock", {"additionalModelRequestFields": {"thinking": {"type": "enabled"}}},
+     {"reasoning_dropped"}),
+    ("bedrock", {"outputConfig": {"effort": "max"}}, {"reasoning_dropped"}),
+    ("bedrock", {"outputConfig": {"effort": "low", "x": 1}},
+     {"field_dropped", "reasoning_dropped"}),
+    ("bedrock", {"messages": [{"role": "user", "content": [
+        {"image": {"format": "png", "x": 1, "source": {"s3Location": {"uri": "s3://b/a.png"}}}},
+        {"text": "T", "x": 1},
+    ]}]}, {"field_dropped"}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("wire", "fields", "codes"), RECORDED)
 def test_further_fields_are_recorded(wire: str, fields: dict[str, Any], codes: set[str]) -> None:
     assert list_recorded(decode(wire, fields)) == codes
+
+
+def test_schema_of_converse_is_the_text_of_a_document() -> None:
+    def ask(schema: str) -> Asked:
+        inner = {"jsonSchema": {"name": "River", "schema": schema}}
+        form = {"type": "json_schema", "structure": inner}
+        return decode("bedrock", {"outputConfig": {"textFormat": form}})
+
+    schema = ask('{"type": "object"}').request.response_schema
+    assert schema == {"title": "River", "type": "object"}
+    with pytest.raises(Exception, match=r"jsonSchema\.schema must be a JSON Schema"):
+        ask("no JSON")
 
 
 def test_thread_is_rejected_with_the_code_that_clients_expect() -> None:

@@ -215,7 +215,7 @@ class Service:
         if self.keys is not None:
             key = self.keys.find(self._find_key(scope, headers, codec))
             if key is None:
-                raise AuthenticationError("the key is missing or unknown")
+                raise AuthenticationError(f"the key is missing or unknown{codec.key_advice}")
             return Caller(headers, key, key if key.is_limited else None)
         self._check_origin(headers)
         return Caller(headers, None)

@@ -222,21 +222,6 @@ async def _poll(keys: KeyRing) -> None:
 
 # --- the routes of the application -------------------------------------------------------------
 
-_PATHS = {
-    "/v1/chat/completions": "openai",
-    "/v1/messages": "anthropic",
-    "/v1/responses": "responses",
-    "/v1beta/models/{call:path}": "gemini",
-    "/v1/models/{call:path}": "gemini",
-    "/v1/projects/{call:path}": "gemini",
-    "/v1beta1/{call:path}": "gemini",
-    "/api/chat": "ollama",
-    "/v1/messages/count_tokens": "anthropic",
-    "/v1/responses/input_tokens": "responses",
-    "/api/show": "ollama",
-}
-
-
 _RETRIEVAL: dict[str, RetrievalServer] = {
     "/v1/embeddings": EmbedServer(),
     "/v1/rerank": RerankServer(),
@@ -254,8 +239,9 @@ _RETRIEVAL: dict[str, RetrievalServer] = {
 
 def _routes(service: Service, admin: str | None) -> list[Route]:
     posts = [
-        Route(path, ChatHandler(service, SERVER_CODECS[wire]), methods=["POST"])
-        for path, wire in _PATHS.items()
+        Route(path, ChatHandler(service, codec), methods=["POST"])
+        for codec in SERVER_CODECS.values()
+        for path in (*codec.paths, *codec.other_paths)
     ]
     generating = ChatHandler(service, OllamaGenerateServer())
     pages = _Pages(service)

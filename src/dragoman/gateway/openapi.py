@@ -27,6 +27,7 @@ _ERROR = {
 }
 _SENTENCE = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 _EVENTS = "text/event-stream"
+_NOTE = {"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}}
 _DENIED = ("400", "401", "403")
 _TEXT_OR_PARTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
 _MESSAGE = {
@@ -92,6 +93,17 @@ _OLLAMA = _request(
     think={"anyOf": [{"type": "boolean"}, _TEXT]},
     keep_alive={"anyOf": [_TEXT, {"type": "number"}]},
 )
+_COHERE = _request("messages", **_COMMON, messages=_MESSAGES)
+_CONVERSE = {
+    "type": "object",
+    "required": ["messages"],
+    "properties": {
+        "messages": _MESSAGES,
+        "system": {"type": "array", "items": _FREE},
+        "inferenceConfig": _FREE,
+        "toolConfig": _FREE,
+    },
+}
 _GEMINI = {
     "type": "object",
     "required": ["contents"],
@@ -203,6 +215,19 @@ def _retrieval_paths() -> dict[str, Any]:
     return {**embedding, **ranking, "/api/embed": ollama, "/api/embeddings": ollama}
 
 
+def _cloud_paths() -> dict[str, Any]:
+    """Return the operations for clients of Cohere and of Bedrock."""
+    model = "/model/{name}"
+    frames = "application/vnd.amazon.eventstream"
+    return {
+        "/v2/chat": _post("Cohere.", _COHERE, streams=_EVENTS, error=_NOTE),
+        f"{model}/converse": _named(_post("Converse.", _CONVERSE, error=_NOTE)),
+        f"{model}/converse-stream": _named(
+            _post("Converse, streamed.", _CONVERSE, streams=frames, error=_NOTE)
+        ),
+    }
+
+
 def _ollama_paths() -> dict[str, Any]:
     lines = "application/x-ndjson"
     return {
@@ -258,6 +283,7 @@ def document() -> dict[str, Any]:
             "/v1/projects/{name}": vertex,
             "/v1beta1/{name}": vertex,
             **_ollama_paths(),
+            **_cloud_paths(),
             **_retrieval_paths(),
             **_pages(),
         },

@@ -34,6 +34,7 @@ _PARTS = (
     ("/api/push", "models are added by the gateway's operator"),
     ("/api/create", "models are added by the gateway's operator"),
     ("/api/copy", "models are added by the gateway's operator"),
+    ("/model/", "only /model/MODEL/converse and /model/MODEL/converse-stream are served here"),
     ("/api/delete", "models are removed by the gateway's operator"),
     ("/api/blobs", "models are added by the gateway's operator"),
 )
@@ -62,9 +63,8 @@ def _find_reason(method: str, path: str) -> str:
 
 def find_codec(path: str, headers: Mapping[str, str]) -> ServerCodec:
     """Guess a client's wire from the request's path and headers; return the wire's codec."""
-    if path.startswith("/api/"):
-        return SERVER_CODECS["ollama"]
-    if path.startswith("/v1beta") or "x-goog-api-key" in headers or "x-goog-api-client" in headers:
-        return SERVER_CODECS["gemini"]
-    is_anthropic = "x-api-key" in headers or "anthropic-version" in headers or "/messages" in path
-    return SERVER_CODECS["anthropic" if is_anthropic else "openai"]
+    codecs = SERVER_CODECS.values()
+    found = [codec for codec in codecs if any(mark in path for mark in codec.path_marks)] or [
+        codec for codec in codecs if any(mark in headers for mark in codec.header_marks)
+    ]
+    return found[0] if found else SERVER_CODECS["openai"]

@@ -34,17 +34,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.types import Receive, Scope, Send
 
-# The path of each wire, and the base URL for its clients.
-_PATHS = {
-    "openai": "/v1/chat/completions",
-    "anthropic": "/v1/messages",
-    "responses": "/v1/responses",
-    "gemini": "/v1beta/models/{call:path}",
-    "ollama": "/api/chat",
-    "cohere": "/v2/chat",
-    "bedrock": "/model/{call:path}",
-}
-_BASES = {**dict.fromkeys(_PATHS, ""), "openai": "/v1", "responses": "/v1", "gemini": "/v1beta"}
 MAX_BODY = 64 * 1024 * 1024
 
 
@@ -91,7 +80,7 @@ class SimServer:
     @property
     def base_urls(self) -> dict[str, str]:
         """The base URL that clients of each wire use."""
-        return {wire: self.url + _BASES[wire] for wire in sorted(SERVER_CODECS)}
+        return {wire: self.url + SERVER_CODECS[wire].base_path for wire in sorted(SERVER_CODECS)}
 
     def connect(self, wire: str = "openai", model: str | None = None, **settings: Any) -> Provider:
         """Return a provider that calls this server over a socket."""
@@ -189,8 +178,9 @@ class SimServer:
             for path, server in RETRIEVAL_PATHS.items()
         ]
         routes.append(("POST", "/v1/messages/count_tokens", self._count))
-        for wire, codec in SERVER_CODECS.items():
-            routes.append(("POST", _PATHS[wire], partial(self._answer_chat, codec)))
+        for codec in SERVER_CODECS.values():
+            answer = partial(self._answer_chat, codec)
+            routes += [("POST", path, answer) for path in codec.paths]
         for path in ("/v1/models", "/v1beta/models", "/foundation-models"):
             routes.append(("GET", path, self._list))
             routes.append(("GET", path + "/{name:path}", self._find))

@@ -108,15 +108,16 @@ _codecs: ByWire[type[Codec]] = ByWire(
 CODECS: Mapping[str, type[Codec]] = _codecs
 """The client codec of each wire, by wire name."""
 
+# The gateway matches a request to the paths of the wires in this order.
 SERVER_CODECS: Mapping[str, ServerCodec] = ByWire(
     {
+        "openai": ".openai.server:OpenAIServer",
         "anthropic": ".anthropic.server:AnthropicServer",
-        "bedrock": ".bedrock.server:BedrockServer",
-        "cohere": ".cohere.server:CohereServer",
+        "responses": ".responses.server:ResponsesServer",
         "gemini": ".gemini.server:GeminiServer",
         "ollama": ".ollama.server:OllamaServer",
-        "openai": ".openai.server:OpenAIServer",
-        "responses": ".responses.server:ResponsesServer",
+        "cohere": ".cohere.server:CohereServer",
+        "bedrock": ".bedrock.server:BedrockServer",
     },
     lambda codec: codec(),
 )

@@ -76,7 +76,9 @@ class Endpoint(ABC, Generic[Q]):
     read_error: ClassVar[Callable[..., Failure]] = staticmethod(read_failure)
     # A 404, 500 or 501 may name a field too: servers answer so to a route or a grammar they lack.
     refusing: ClassVar[Sequence[int]] = (400, 404, 422, 500, 501)
-    refusals: ClassVar[Sequence[Refusal]]
+    refusals: ClassVar[Sequence[Refusal]] = ()
+    # The settings of ``RuntimeConfig`` that the wire has no field for; the gateway leaves them out.
+    lacking: ClassVar[Sequence[str]] = ()
 
     def __init__(
         self,

@@ -154,12 +154,24 @@ class ServerCodec(ABC):
     wire: ClassVar[str]
     table: ClassVar[FieldTable]
     """The fields of a request, and what happens to those that ``Request`` does not have."""
+    paths: ClassVar[tuple[str, ...]]
+    """The paths that clients post requests to; ``{call:path}`` stands for any text."""
+    other_paths: ClassVar[tuple[str, ...]] = ()
+    """The paths of requests that count tokens or ask about a model; the simulator has none."""
+    base_path: ClassVar[str] = ""
+    """The path of the base URL that clients of the wire are given."""
+    path_marks: ClassVar[tuple[str, ...]] = ()
+    """Parts of paths by which the wire of any request is recognised, for example of an error."""
+    header_marks: ClassVar[tuple[str, ...]] = ()
+    """Headers by which the wire of a request is recognised if its path has no mark of a wire."""
     request_id_header: ClassVar[str | None] = None
     """The header of a reply in which clients expect the id of the request."""
     accepts_forms: ClassVar[bool] = False
     """Whether clients send bodies without the media type of JSON."""
     has_url_keys: ClassVar[bool] = False
     """Whether clients may send their key in the query of the URL."""
+    key_advice: ClassVar[str] = ""
+    """What a client must do if its key is missing or unknown."""
     keeps_responses: ClassVar[bool] = False
     """Whether a request may refer to earlier responses that the server keeps."""
     key_header: ClassVar[str] = ""

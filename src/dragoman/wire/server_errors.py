@@ -150,7 +150,7 @@ def _find_class(error: e.ProviderError, table: dict[type[e.ProviderError], V]) -
 
 def terms_of(error: e.ProviderError, wire: str) -> Terms:
     """Return how a wire expresses an error."""
-    return _find_class(error, _TERMS[wire])
+    return _find_class(error, _TERMS.get(wire, {e.ProviderError: Terms()}))
 
 
 def status_of(error: e.ProviderError) -> int:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ...errors import UnsupportedFeatureError
 from ...messages import NO_CONFIG, LossWarning, Request, RuntimeConfig, System
-from ...wire import Asked, ServerCodec
+from ...wire import CODECS, Asked, ServerCodec
 from ...wire.caching import drop_marks
 from ...wire.losses import Leftover, Rule, merge
 from .concepts import write_concept
@@ -19,11 +19,6 @@ from .hosted import fit_hosted, read_hosted
 DEFAULT_MAX_TOKENS = 4096
 """The token limit for a wire that requires one, if neither client nor catalogue sets one."""
 
-# For each wire, the Dragoman settings that it has no field for.
-_LACKING: dict[str, tuple[str, ...]] = {
-    "responses": ("seed", "frequency_penalty", "presence_penalty"),
-    "anthropic": ("seed", "frequency_penalty", "presence_penalty"),
-}
 # Fields that only the codec writes; for example, it requests usage in every stream.
 _OURS = frozenset({"model", "stream", "stream_options"})
 _WITHOUT_STOP = frozenset({"responses"})
@@ -179,7 +174,8 @@ class _Translation:
             self._warn("max_tokens_added", self.names.get("max_tokens", "max_tokens"), why)
 
     def _drop_lacking(self, config: RuntimeConfig) -> None:
-        lacking = {name for wire in self.others for name in _LACKING.get(wire, ())}
+        codecs = [CODECS[wire] for wire in self.others if wire in CODECS]
+        lacking = {name for codec in codecs for name in getattr(codec, "lacking", ())}
         for name in sorted(lacking):
             value = getattr(config, name)
             if value is not None:

@@ -52,6 +52,7 @@ class RetrievalServer(ABC):
     request_id_header: ClassVar[str | None] = None
     accepts_forms: ClassVar[bool] = False
     has_url_keys: ClassVar[bool] = False
+    key_advice: ClassVar[str] = ""
 
     @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
@@ -63,13 +64,11 @@ class RetrievalServer(ABC):
 
     def error(self, error: ProviderError) -> HttpReply:
         """Return the reply that reports an error."""
-        if self.wire in ("openai", "ollama", "gemini"):
+        if self.wire in SERVER_CODECS:
             return SERVER_CODECS[self.wire].error(error)
         message = message_of(error)
         record = {"detail": message}  # Voyage and Jina
-        if self.wire == "cohere":
-            record = {"id": error.request_id or "", "message": message}
-        elif self.wire == "tei":
+        if self.wire == "tei":
             record = {"error": message, "error_type": error.category}
         return HttpReply(status_of(error), headers_of(error), _encode(record))
 

@@ -33,6 +33,7 @@ class AnthropicCodec(Endpoint[Quirks]):
 
     wire: ClassVar[str] = "anthropic"
     quirks_type = Quirks
+    lacking = ("seed", "frequency_penalty", "presence_penalty")
     error_rows = ROWS
     refusals = (
         Refusal(

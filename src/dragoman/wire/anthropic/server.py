@@ -238,6 +238,10 @@ class AnthropicServer(ServerCodec):
 
     wire: ClassVar[str] = "anthropic"
     table: ClassVar[FieldTable] = TABLE
+    paths = ("/v1/messages",)
+    other_paths = ("/v1/messages/count_tokens",)
+    path_marks = ("/messages",)
+    header_marks = ("anthropic-version", "x-api-key")
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
     request_id_header: ClassVar[str | None] = "request-id"

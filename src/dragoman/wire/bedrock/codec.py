@@ -33,6 +33,7 @@ class BedrockCodec(Endpoint[Quirks]):
     """The Converse wire for one model at one regional endpoint. The model is in the URL."""
 
     wire: ClassVar[str] = "bedrock"
+    lacking = ("seed", "frequency_penalty", "presence_penalty")
     quirks_type = Quirks
     write_request = staticmethod(write_request)
     refusing = (400,)

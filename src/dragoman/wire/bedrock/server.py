@@ -176,6 +176,10 @@ class BedrockServer(ServerCodec):
 
     wire: ClassVar[str] = "bedrock"
     table: ClassVar[FieldTable] = TABLE
+    paths = ("/model/{call:path}/converse", "/model/{call:path}/converse-stream")
+    path_marks = ("/model/",)
+    request_id_header = "x-amzn-requestid"
+    key_advice = "; set AWS_BEARER_TOKEN_BEDROCK to a key of this gateway, which cannot verify signed requests"
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
 

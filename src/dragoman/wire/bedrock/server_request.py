@@ -8,26 +8,44 @@ Dragoman, each result is a separate message.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedContentError, quote
-from ..fields import open_body, read_body
+from ...events import read_object
+from ..fields import open_body, read_body, read_schema
 from ..losses import CACHE, HELD_CACHE, FieldTable, Record, Rule
 from ..seal import unseal
 from ..server import Asked, encode_json, gather
 from ..settings import read_settings
 from .request import AUDIO, DOCUMENTS, IMAGES, SERVER_TOOLS, SETTINGS
 
+B = TypeVar("B")
+
 _ISSUER = m.Issuer("bedrock")
+_MORE = "additionalModelRequestFields"
+_READ = ("modelId", "messages", "system", "toolConfig", "inferenceConfig", "outputConfig")
 TABLE = FieldTable(
-    dict.fromkeys(
-        ("modelId", "messages", "system", "toolConfig", "inferenceConfig"), Rule("read")
-    ),
+    {
+        **dict.fromkeys(_READ, Rule("read")),
+        _MORE: Rule("mapped", "thinking and top_k are translated"),
+        "additionalModelResponseFieldPaths": Rule("hint", "each wire has its own reply"),
+        "guardrailConfig": Rule(
+            "refused", "check the texts yourself, or ask a model of this wire"
+        ),
+        "performanceConfig": Rule("hint", "it does not change what the answer means"),
+        "promptVariables": Rule("refused", "write the text of the prompt into the messages"),
+        "requestMetadata": Rule("hint", "it does not change what the answer means"),
+        "serviceTier": Rule("hint", "it does not change what the answer means"),
+    },
     ("messages", "system"),
-    {ours: f"inferenceConfig.{theirs}" for ours, theirs in SETTINGS.items()},
+    {
+        "reasoning": f"{_MORE}.thinking",
+        "top_k": f"{_MORE}.top_k",
+        **{ours: f"inferenceConfig.{theirs}" for ours, theirs in SETTINGS.items()},
+    },
 )
 
 
@@ -39,25 +57,61 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
         raise InvalidRequestError(
             "the path must be /model/MODEL/converse or /model/MODEL/converse-stream"
         )
-    fields = open_body(read_body(body).data, TABLE, Record)
+    fields = open_body(read_body(body).data, TABLE, Record, skip=(_MORE,))
     # SDKs also send the model id in the body, but the model in the path is used.
     fields.take("modelId")
-    system = [m.System(each.need_text("text"), mark) for each, mark in _split(fields, "system")]
+    system = [_whole(_read_system, each, mark=mark) for each, mark in _split(fields, "system")]
     messages = [
         each for turn in fields.inners("messages", required=True) for each in _read_turn(turn)
     ]
     tools, offered, choice = _read_tools(fields)
     inner = fields.inner("inferenceConfig") or fields.enter("inferenceConfig", {})
     ttl = fields.losses.ttl
+    schema = _read_output(fields)
+    _read_more(fields)
     config = m.RuntimeConfig(
         **read_settings(inner, SETTINGS), cache=m.PromptCache(auto=False, ttl=ttl) if ttl else None
     )
     inner.done()
     request = m.Request(
-        [*system, *messages], tools, config, None, choice, unquote(model), stream=bool(mode),
+        [*system, *messages], tools, config, schema, choice, unquote(model), stream=bool(mode),
         server_tools=offered
     )  # fmt: skip
     return gather(request, fields.losses)
+
+
+def _read_output(fields: Record) -> dict[str, Any] | None:
+    """Record the effort, and return the response schema, which is the text of a JSON document."""
+    output = fields.inner("outputConfig")
+    if output is None:
+        return None
+    if effort := output.choice("effort", (*m.EFFORTS, "max")):
+        own = {"outputConfig": {"effort": effort}}
+        fields.losses.wish("reasoning", "xhigh" if effort == "max" else effort, own)
+    form = output.inner("textFormat")
+    output.done()
+    if form is None:
+        return None
+    form.choice("type", ("json_schema",))
+    inner = form.need_inner("structure").need_inner("jsonSchema")
+    schema, name = read_object(inner.need_text("schema")), inner.text("name")
+    inner.done()
+    return read_schema(schema, name, inner.at("schema"), fields.losses)
+
+
+def _read_more(fields: Record) -> None:
+    """Record the fields of a single model, of which other wires have thinking and ``top_k``."""
+    more = fields.inner(_MORE)
+    if more is None:
+        return
+    if (thinking := more.inner("thinking")) is not None:
+        is_on = thinking.choice("type", ("enabled", "disabled", "adaptive")) != "disabled"
+        amount = (thinking.whole("budget_tokens") or "medium") if is_on else "off"
+        fields.losses.wish("reasoning", amount, {_MORE: {"thinking": thinking.data}})
+    if (top_k := more.whole("top_k")) is not None:
+        fields.losses.wish("top_k", top_k, {_MORE: {"top_k": top_k}})
+    if more.rest():
+        fields.leave(_MORE)
 
 
 def _split(holder: Record, name: str, *, required: bool = False) -> list[tuple[Record, bool]]:
@@ -135,26 +189,38 @@ def _read_choice(choice: Record | None) -> m.ToolChoice | None:
 # --- reading the conversation of clients -------------------------------------------------------
 
 
+def _whole(read: Callable[..., B], fields: Record, *, mark: bool = False) -> B:
+    """Return what ``read`` makes of a block, and record the fields that it did not read."""
+    block = read(fields, mark=mark)
+    fields.done()
+    return block
+
+
+def _read_system(fields: Record, *, mark: bool) -> m.System:
+    return m.System(fields.need_text("text"), mark)
+
+
 def _read_turn(fields: Record) -> list[m.Message]:
     role = fields.choice("role", ("user", "assistant"))
     blocks = _split(fields, "content", required=True)
     fields.done()
     if role == "assistant":
-        return [m.Assistant([_read_spoken(block, mark=mark) for block, mark in blocks])]
+        return [m.Assistant([_whole(_read_spoken, block, mark=mark) for block, mark in blocks])]
     messages: list[m.Message] = []
     said: list[m.UserBlock] = []
     for block, mark in blocks:
         if "toolResult" not in block:
-            said.append(_read_block(block, mark=mark))
+            said.append(_whole(_read_block, block, mark=mark))
             continue
         messages += [m.User(said)] if said else []
         said = []
-        messages.append(_read_result(block.need_inner("toolResult"), mark=mark))
+        messages.append(_whole(_read_result, block, mark=mark))
     return [*messages, m.User(said)] if said else messages
 
 
-def _read_result(fields: Record, *, mark: bool) -> m.ToolResult:
-    content = [_read_block(block) for block in fields.inners("content")]
+def _read_result(block: Record, *, mark: bool) -> m.ToolResult:
+    fields = block.need_inner("toolResult")
+    content = [_whole(_read_block, each) for each in fields.inners("content")]
     failed = fields.choice("status", ("success", "error")) == "error"
     call_id = fields.need_text("toolUseId")
     fields.take("type")
@@ -162,33 +228,50 @@ def _read_result(fields: Record, *, mark: bool) -> m.ToolResult:
     return m.ToolResult(call_id, content, failed, mark)
 
 
-def _read_block(fields: Record, *, mark: bool = False) -> m.UserBlock:
+def _read_block(fields: Record, *, mark: bool) -> m.UserBlock:
     if "text" in fields:
         return m.Text(fields.need_text("text"), cache=mark)
     if "json" in fields:
         return m.Text(encode_json(fields.take("json")).decode(), cache=mark)
     kind = next(iter(fields.data), "")
-    if kind not in ("image", "audio", "document"):
+    if kind not in _MEDIA:
         raise UnsupportedContentError(
             f"{fields.where}: content of type {quote(kind)} is not supported"
         )
-    inner = fields.need_inner(kind)
-    if kind == "audio":
-        if mark:
-            _drop_mark(fields)
-        return m.Audio(_read_source(inner), _kind_of(inner, AUDIO))
-    if kind == "image":
-        return m.Image(_read_source(inner), _kind_of(inner, IMAGES), cache=mark)
+    if kind == "audio" and mark:
+        _drop_mark(fields)
+    return _whole(_MEDIA[kind], fields.need_inner(kind), mark=mark)
+
+
+def _read_audio(inner: Record, *, mark: bool) -> m.Audio:
+    return m.Audio(_read_source(inner), _kind_of(inner, AUDIO))
+
+
+def _read_image(inner: Record, *, mark: bool) -> m.Image:
+    return m.Image(_read_source(inner), _kind_of(inner, IMAGES), cache=mark)
+
+
+def _read_document(inner: Record, *, mark: bool) -> m.Document:
     for name in ("citations", "context"):
         if name in inner:
             inner.leave(name, Rule("hint", "our documents have no field for it"))
     return m.Document(_read_source(inner), _kind_of(inner, DOCUMENTS), inner.text("name"), mark)
 
 
+_MEDIA: dict[str, Callable[..., m.UserBlock]] = {
+    "audio": _read_audio,
+    "image": _read_image,
+    "document": _read_document,
+}
+
+
 def _read_source(fields: Record) -> m.Inline | m.Url:
     source = fields.need_inner("source")
     if "s3Location" in source:
-        return m.Url(source.need_inner("s3Location").need_text("uri"))
+        place = source.need_inner("s3Location")
+        url = m.Url(place.need_text("uri"))
+        place.done()
+        return url
     if "text" in source:
         return m.Inline(base64.b64encode(source.need_text("text").encode("utf-8")).decode())
     if "content" in source:
@@ -223,11 +306,14 @@ def _read_spoken(fields: Record, *, mark: bool) -> m.AssistantBlock:
     if "toolUse" in fields:
         inner = fields.need_inner("toolUse")
         if inner.text("type") != "server_tool_use":
-            return m.ToolCall(
-                inner.need_text("toolUseId"), inner.need_text("name"), inner.take("input") or {}
-            )
+            return _whole(_read_call, inner)
     kind = next(iter(fields.data), "")
     return m.Opaque({"type": kind, kind: fields.take(kind)}, m.Continuity(issuer=_ISSUER))
+
+
+def _read_call(fields: Record, *, mark: bool) -> m.ToolCall:
+    arguments = fields.take("input") or {}
+    return m.ToolCall(fields.need_text("toolUseId"), fields.need_text("name"), arguments)
 
 
 def _read_thinking(inner: Record) -> m.Thinking | m.RedactedThinking:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ... import events as ev
@@ -172,11 +173,22 @@ class CohereServer(ServerCodec):
 
     wire: ClassVar[str] = "cohere"
     table: ClassVar[FieldTable] = TABLE
+    paths = ("/v2/chat",)
+    path_marks = ("/v2/",)
+    header_marks = ("x-fern-sdk-name",)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         return read_request(body)
 
+    def list_models(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the list of served models."""
+        return {"models": [self.show_model(name) for name in names]}
+
+    def show_model(self, name: str) -> dict[str, Any]:
+        """Return the description of one model."""
+        return {"name": name, "endpoints": ["chat"]}
+
     def error_body(self, error: ProviderError) -> dict[str, Any]:
-        return {"message": message_on(error, "cohere")}
+        return {"id": error.request_id or "", "message": message_on(error, "cohere")}

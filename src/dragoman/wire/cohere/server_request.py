@@ -23,6 +23,12 @@ TABLE = FieldTable(
         "strict_tools": Rule(
             "hint", "which tools are strict is a setting of each tool here", always=True
         ),
+        "k": Rule("mapped", default=(0,), concept="top_k"),
+        "documents": Rule("refused", "write them into a message, or ask a model of this wire"),
+        "citation_options": Rule("hint", "the model's wire has no such citations"),
+        "safety_mode": Rule("hint", "the model's wire has no such mode", default=("CONTEXTUAL",)),
+        "logprobs": Rule("refused", "ask a model of this wire, or leave it out", default=(False,)),
+        "priority": Rule("hint", "it does not change what the answer means"),
     },
     ("messages",),
     {"top_p": "p", "top_k": "k", "reasoning": "thinking", "json_mode": "response_format"},
@@ -94,7 +100,14 @@ def _read_message(fields: Record) -> m.Message:
 def _read_texts(fields: Record) -> list[m.Text]:
     if isinstance(content := fields.take("content"), str):
         return [m.Text(content)]
-    return [m.Text(part.need_text("text")) for part in fields.inners("content")]
+    return [_read_text(part) for part in fields.inners("content")]
+
+
+def _read_text(part: Record) -> m.Text:
+    part.choice("type", ("text",))
+    text = m.Text(part.need_text("text"))
+    part.done()
+    return text
 
 
 def _read_content(fields: Record) -> str | tuple[m.UserBlock, ...]:

@@ -180,6 +180,15 @@ class GeminiServer(ServerCodec):
 
     wire: ClassVar[str] = "gemini"
     table: ClassVar[FieldTable] = TABLE
+    paths = (
+        "/v1beta/models/{call:path}",
+        "/v1/models/{call:path}",
+        "/v1/projects/{call:path}",
+        "/v1beta1/{call:path}",
+    )
+    base_path = "/v1beta"
+    path_marks = ("/v1beta",)
+    header_marks = ("x-goog-api-key", "x-goog-api-client")
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
     has_url_keys: ClassVar[bool] = True

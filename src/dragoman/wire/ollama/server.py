@@ -137,6 +137,9 @@ class OllamaServer(ServerCodec):
 
     wire: ClassVar[str] = "ollama"
     table: ClassVar[FieldTable] = TABLE
+    paths = ("/api/chat",)
+    other_paths = ("/api/show",)
+    path_marks = ("/api/",)
     stream_type: ClassVar[type[ReplyEncoder]] = _StreamEncoder
     body_type: ClassVar[type[ReplyEncoder]] = _BodyEncoder
     accepts_forms: ClassVar[bool] = True

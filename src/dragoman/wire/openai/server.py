@@ -162,6 +162,8 @@ class OpenAIServer(ServerCodec):
 
     wire: ClassVar[str] = "openai"
     table: ClassVar[FieldTable] = TABLE
+    paths = ("/v1/chat/completions",)
+    base_path = "/v1"
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
 

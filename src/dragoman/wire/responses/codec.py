@@ -59,6 +59,7 @@ class ResponsesCodec(Endpoint[Quirks]):
     version: ClassVar[str] = "/v1"
     quirks_type = Quirks
     write_request = staticmethod(write_request)
+    lacking = ("seed", "frequency_penalty", "presence_penalty")
     error_rows = ROWS
     read_error = staticmethod(read_error_body)
     refusals = _REFUSALS

@@ -417,6 +417,9 @@ class ResponsesServer(ServerCodec):
 
     wire: ClassVar[str] = "responses"
     table: ClassVar[FieldTable] = TABLE
+    paths = ("/v1/responses",)
+    other_paths = ("/v1/responses/input_tokens",)
+    base_path = "/v1"
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
     keeps_responses: ClassVar[bool] = True
