@@ -677,16 +677,6 @@ def test_every_vendor_file_is_valid(vendor: str) -> None:
         assert facts.max_context_tokens.source in ("catalogue", "unknown")
 
 
-def test_catalogue_has_the_expected_vendors() -> None:
-    assert set(vendor_names()) == {
-        "anthropic", "azure", "bedrock", "cerebras", "cohere", "deepseek", "fireworks", "google",
-        "groq", "jina",
-        "llamacpp", "lmstudio", "mistral", "ollama", "openai", "openrouter", "sglang", "tei",
-        "together", "vllm",
-        "voyage", "xai",
-    }  # fmt: skip
-
-
 def test_probed_capabilities_are_used(tmp_path: Path) -> None:
     """Probed capabilities override the catalogue, and the user's own settings override both."""
     known = {"supports_tools": False, "supports_images": False, "max_context_tokens": 4096}
