@@ -14,7 +14,7 @@ from dragoman.cli import main
 from dragoman.cli.errors import EXIT_CODES
 from dragoman.errors import ProviderError
 from dragoman.gateway.policy import NEVER
-from dragoman.gateway.policy.concepts import CONCEPTS
+from dragoman.wire import CODECS, SERVER_CODECS
 
 from .gateway.upstream import TABLES
 from .test_layers import FLOORS
@@ -157,8 +157,14 @@ def write_gateway_fields() -> str:
         ):
             defaults = ", ".join([f"`{json.dumps(value)}`" for value in rule.default])
             effect = _EFFECTS[rule.effect] + (", *always*" if rule.always else "")
-            concept = CONCEPTS.get(rule.concept or "", {})
-            places = ", ".join([f"{each}: `{_place(place)}`" for each, place in concept.items()])
+            concepts = {each: CODECS[each].concepts for each in SERVER_CODECS}  # type: ignore[attr-defined]
+            places = ", ".join(
+                [
+                    f"{each}: `{_place(known[rule.concept])}`"
+                    for each, known in concepts.items()
+                    if rule.concept in known
+                ]
+            )
             parts.append(f"| `{name}` | {effect} | {defaults} | {places or rule.what} |\n")
     return "".join(parts)
 

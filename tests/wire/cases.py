@@ -22,7 +22,6 @@ from dragoman.conformance.cases import (
     CASES,
     COMMENT,
     MODEL,
-    PINGS,
     REPLIES,
     DecodedReply,
     ask_ready,
@@ -43,7 +42,7 @@ from dragoman.messages import Request
 from dragoman.wire import CODECS, Codec
 
 __all__ = [
-    "BASE_URL", "CASES", "COMMENT", "MODEL", "PINGS", "RECORDED", "REPLIES", "SERVERS", "Case",
+    "BASE_URL", "CASES", "COMMENT", "MODEL", "RECORDED", "REPLIES", "SERVERS", "Case",
     "DecodedReply", "Record",
     "ask_ready", "bytewise", "check_case", "cut_at_random", "decode", "find_cases",
     "find_exchanges", "find_records", "find_served",

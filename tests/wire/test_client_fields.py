@@ -132,6 +132,7 @@ RECORDED: list[tuple[str, dict[str, Any], set[str]]] = [
     ("bedrock", {"additionalModelRequestFields": {"thinking": {"type": "enabled"}}},
      {"reasoning_dropped"}),
     ("bedrock", {"outputConfig": {"effort": "max"}}, {"reasoning_dropped"}),
+    ("bedrock", {"additionalModelRequestFields": {}, "outputConfig": {}}, set()),
     ("bedrock", {"outputConfig": {"effort": "low", "x": 1}},
      {"field_dropped", "reasoning_dropped"}),
     ("bedrock", {"messages": [{"role": "user", "content": [
@@ -156,6 +157,11 @@ def test_schema_of_converse_is_the_text_of_a_document() -> None:
     assert schema == {"title": "River", "type": "object"}
     with pytest.raises(Exception, match=r"jsonSchema\.schema must be a JSON Schema"):
         ask("no JSON")
+
+
+def test_cohere_lists_models_by_name() -> None:
+    listed = SERVER_CODECS["cohere"].list_models(["m"])
+    assert listed == {"models": [{"name": "m", "endpoints": ["chat"]}]}
 
 
 def test_thread_is_rejected_with_the_code_that_clients_expect() -> None:

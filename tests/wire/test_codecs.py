@@ -57,3 +57,25 @@ def test_codec_plugin_is_imported_on_first_use(monkeypatch: pytest.MonkeyPatch) 
     assert codecs["theirs"] is CODECS["openai"]
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         codecs["missing"]
+
+
+def test_settings_with_several_names_are_converted_for_each_wire() -> None:
+    def convert(concept: str, value: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, kind in CODECS.items():
+            place = getattr(kind, "concepts", {}).get(concept)
+            if isinstance(place, tuple):
+                found[name] = (place[0], place[1](value))
+        return found
+
+    an_object = {"type": "json_object"}
+    assert convert("json_mode", True) == {
+        "cohere": ("response_format", an_object),
+        "gemini": ("generationConfig.responseMimeType", "application/json"),
+        "ollama": ("format", "json"),
+        "openai": ("response_format", an_object),
+        "responses": ("text.format", an_object),
+    }
+    assert convert("parallel_tool_calls", False) == {
+        "anthropic": ("tool_choice.disable_parallel_tool_use", True)
+    }

@@ -19,7 +19,6 @@ from dragoman.wire import CODECS
 from .branches import hear_cuts, seams_of
 from .cases import (
     COMMENT,
-    PINGS,
     DecodedReply,
     Record,
     bytewise,
@@ -266,7 +265,7 @@ def test_reply_does_not_depend_on_how_the_recorded_bytes_are_split(
             del ways["crlf"]
         elif record.is_events:
             ways["comments"] = cut_at_random(with_between(data, COMMENT), record.id, 200)
-            ways["pings"] = iter([with_between(data, PINGS.get(record.wire, COMMENT))])
+            ways["pings"] = iter([with_between(data, CODECS[record.wire].keep_alive)])
         elif record.wire == "ollama":
             ways["empty lines"] = cut_at_random(data.replace(b"\n", b"\n\n \n"), record.id, 200)
         if len(data) < 6000 or EXHAUSTIVE:

@@ -47,11 +47,6 @@ BASE_URL = "http://127.0.0.1:8080/v1"
 MODEL = "test-model"
 REPLIES = ("reply.sse", "reply.json", "reply.ndjson", "reply.html", "reply.frames")
 
-# The bytes that each wire may send between events as a keep-alive.
-PINGS = {
-    "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
-    "responses": b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n',
-}
 COMMENT = b": keep-alive\n\n"
 
 CodecType = type[Codec]
@@ -443,7 +438,9 @@ def ways(case: CodecCase) -> dict[str, Iterable[bytes]]:
     if case.is_stream:
         found["crlf"] = cut_at_random(with_crlf(data), case.name)
         found["comments"] = cut_at_random(with_between(data, COMMENT), case.name)
-        found["pings"] = [with_between(data, PINGS.get(case.wire, COMMENT))]
+        found["pings"] = [
+            with_between(data, getattr(case.kind or CODECS.get(case.wire), "keep_alive", COMMENT))
+        ]
     return found
 
 

@@ -29,6 +29,8 @@ from .strict import strict_form
 from .urls import join_url
 
 StructuredPath: TypeAlias = Literal["native", "tool", "prompt"]
+Place: TypeAlias = str | tuple[str, Callable[[Any], Any]]
+"""The path of a field in a body, optionally with a function that converts the value."""
 Q = TypeVar("Q", bound=Struct)
 
 
@@ -79,6 +81,10 @@ class Endpoint(ABC, Generic[Q]):
     refusals: ClassVar[Sequence[Refusal]] = ()
     # The settings of ``RuntimeConfig`` that the wire has no field for; the gateway leaves them out.
     lacking: ClassVar[Sequence[str]] = ()
+    # The fields of settings that several wires have under different names; the gateway writes them.
+    concepts: ClassVar[Mapping[str, Place]] = {}
+    # The bytes that a server may send between two events to keep a connection open.
+    keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
 
     def __init__(
         self,

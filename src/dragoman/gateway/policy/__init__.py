@@ -2,7 +2,6 @@
 
 ================  ================================================================================
 ``conversation``  convert conversations to the form that every wire accepts
-``concepts``      settings that several wires have under different names
 ``hosted``        tools that providers run
 ``translate``     build the request for one model, with warnings
 ================  ================================================================================

@@ -12,8 +12,8 @@ from ...errors import UnsupportedFeatureError
 from ...messages import NO_CONFIG, LossWarning, Request, RuntimeConfig, System
 from ...wire import CODECS, Asked, ServerCodec
 from ...wire.caching import drop_marks
-from ...wire.losses import Leftover, Rule, merge
-from .concepts import write_concept
+from ...wire.endpoint import Place
+from ...wire.losses import Leftover, Rule, merge, nest
 from .hosted import fit_hosted, read_hosted
 
 DEFAULT_MAX_TOKENS = 4096
@@ -208,7 +208,7 @@ class _Translation:
     def _express(self, concept: str, value: Any, wire: str) -> None:
         if concept == "parallel_tool_calls" and self.request.tool_choice is None:
             self._over(wire, _BESIDE_PARALLEL.get(wire, {}))
-        fields = write_concept(concept, value, wire)
+        fields = _write_concept(concept, value, wire)
         if fields is not None:
             self._over(wire, fields)
         elif concept == "json_mode" or (concept == "parallel_tool_calls" and value is True):
@@ -240,6 +240,16 @@ class _Translation:
 
     def _warn(self, code: str, path: str, why: str) -> None:
         self.warnings.append(LossWarning(code, path, why))
+
+
+def _write_concept(concept: str, value: Any, wire: str) -> dict[str, Any] | None:
+    """Return the fields of a wire's body that express a setting; ``None`` if there are none."""
+    concepts: Mapping[str, Place] = getattr(CODECS.get(wire), "concepts", {})
+    place = concepts.get(concept)
+    if place is None:
+        return None
+    path, convert = (place, None) if isinstance(place, str) else place
+    return nest(path, value if convert is None else convert(value))
 
 
 def refuse_losses(warnings: Collection[LossWarning], model: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
+from operator import not_
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
@@ -14,7 +15,7 @@ from ...errors import InvalidModelError, InvalidResponseError
 from ...events import Assembler
 from ...messages import Issuer, Request
 from ..codec import HttpReply, HttpRequest, Notes
-from ..endpoint import Endpoint, Refusal, StructuredPath, read_quirks
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath, read_quirks
 from ..errors import read_failure
 from ..readiness import entries_of, get_json, read_success, serves_one_model
 from ..urls import join_url
@@ -32,6 +33,12 @@ class AnthropicCodec(Endpoint[Quirks]):
     """
 
     wire: ClassVar[str] = "anthropic"
+    concepts: ClassVar[Mapping[str, Place]] = {
+        "top_k": "top_k",
+        "parallel_tool_calls": ("tool_choice.disable_parallel_tool_use", not_),
+        "user": "metadata.user_id",
+    }
+    keep_alive = b'event: ping\ndata: {"type": "ping"}\n\n'
     quirks_type = Quirks
     lacking = ("seed", "frequency_penalty", "presence_penalty")
     error_rows = ROWS

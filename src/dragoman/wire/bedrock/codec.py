@@ -14,7 +14,7 @@ from ...errors import InvalidModelError, ProviderError
 from ...events import Assembler
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
-from ..endpoint import Endpoint, Refusal, StructuredPath
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..errors import build_error
 from ..readiness import get_json, read_success
 from ..urls import join_url
@@ -33,6 +33,7 @@ class BedrockCodec(Endpoint[Quirks]):
     """The Converse wire for one model at one regional endpoint. The model is in the URL."""
 
     wire: ClassVar[str] = "bedrock"
+    concepts: ClassVar[Mapping[str, Place]] = {"top_k": "additionalModelRequestFields.top_k"}
     lacking = ("seed", "frequency_penalty", "presence_penalty")
     quirks_type = Quirks
     write_request = staticmethod(write_request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -13,7 +13,7 @@ from ...capabilities import Capabilities
 from ...errors import InvalidModelError
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
-from ..endpoint import Endpoint, Refusal, StructuredPath
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..readiness import get_json, read_success
 from ..urls import root_of
 from .errors import ROWS
@@ -28,6 +28,10 @@ class CohereCodec(Endpoint[Quirks]):
     """The v2 chat wire for one model at one base URL. The URL may end with the API version."""
 
     wire: ClassVar[str] = "cohere"
+    concepts: ClassVar[Mapping[str, Place]] = {
+        "top_k": "k",
+        "json_mode": ("response_format", lambda _: {"type": "json_object"}),
+    }
     quirks_type = Quirks
     decoder_type = CohereDecoder
     write_request = staticmethod(write_request)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 from ...errors import InvalidModelError, InvalidRequestError, InvalidResponseError, cut
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
-from ..endpoint import Endpoint, Refusal, StructuredPath
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath
 from ..readiness import get_json, read_success
 from ..urls import join_url
 from .errors import ROWS, read_refusal
@@ -67,6 +67,10 @@ class GeminiCodec(Endpoint[Quirks]):
     """
 
     wire: ClassVar[str] = "gemini"
+    concepts: ClassVar[Mapping[str, Place]] = {
+        "top_k": "generationConfig.topK",
+        "json_mode": ("generationConfig.responseMimeType", lambda _: "application/json"),
+    }
     quirks_type = Quirks
     decoder_type = GeminiDecoder
     write_request = staticmethod(write_request)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 
 from ...errors import InvalidModelError, ModelNotLoadedError
 from ...messages import Request
 from ..codec import JSON_HEADERS, HttpReply, HttpRequest
-from ..endpoint import Endpoint, Refusal
+from ..endpoint import Endpoint, Place, Refusal
 from ..openai.errors import ROWS
 from ..readiness import entries_of, get_json, read_success
 from ..urls import root_of
@@ -24,6 +24,12 @@ class OllamaCodec(Endpoint[Quirks]):
     """Ollama's native wire for one model at one server."""
 
     wire: ClassVar[str] = "ollama"
+    concepts: ClassVar[Mapping[str, Place]] = {
+        "top_k": "options.top_k",
+        "min_p": "options.min_p",
+        "repeat_penalty": "options.repeat_penalty",
+        "json_mode": ("format", lambda _: "json"),
+    }
     quirks_type = Quirks
     decoder_type = OllamaDecoder
     write_request = staticmethod(write_request)

@@ -13,7 +13,7 @@ from ...errors import InvalidModelError, InvalidResponseError, ModelNotLoadedErr
 from ...events import Assembler, read_json
 from ...messages import Request
 from ..codec import HttpReply, HttpRequest
-from ..endpoint import Endpoint, Refusal, StructuredPath, may_relax
+from ..endpoint import Endpoint, Place, Refusal, StructuredPath, may_relax
 from ..readiness import entries_of, get_json, refuse_failure, serves_one_model
 from ..urls import join_url, root_of
 from .errors import ROWS
@@ -30,6 +30,16 @@ class OpenAICodec(Endpoint[Quirks]):
     wire: ClassVar[str] = "openai"
     route: ClassVar[str] = "/chat/completions"
     version: ClassVar[str] = "/v1"
+    concepts: ClassVar[Mapping[str, Place]] = {
+        "parallel_tool_calls": "parallel_tool_calls",
+        "json_mode": ("response_format", lambda _: {"type": "json_object"}),
+        "verbosity": "verbosity",
+        "user": "user",
+        "prompt_cache_key": "prompt_cache_key",
+        "prompt_cache_retention": "prompt_cache_retention",
+        "safety_identifier": "safety_identifier",
+        "service_tier": "service_tier",
+    }
     quirks_type = Quirks
     write_request = staticmethod(write_request)
     error_rows = ROWS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from ...capabilities import Capabilities
 from ...events import Assembler
 from ...messages import Request
 from ..codec import Decoder, HttpReply, HttpRequest
-from ..endpoint import Endpoint, Refusal, may_relax
+from ..endpoint import Endpoint, Place, Refusal, may_relax
 from ..openai import OpenAICodec
 from ..openai import Quirks as OpenAIQuirks
 from ..strict import strict_form
@@ -57,6 +57,17 @@ class ResponsesCodec(Endpoint[Quirks]):
     wire: ClassVar[str] = "responses"
     route: ClassVar[str] = "/responses"
     version: ClassVar[str] = "/v1"
+    concepts: ClassVar[Mapping[str, Place]] = {
+        "parallel_tool_calls": "parallel_tool_calls",
+        "json_mode": ("text.format", lambda _: {"type": "json_object"}),
+        "verbosity": "text.verbosity",
+        "user": "user",
+        "prompt_cache_key": "prompt_cache_key",
+        "prompt_cache_retention": "prompt_cache_retention",
+        "safety_identifier": "safety_identifier",
+        "service_tier": "service_tier",
+    }
+    keep_alive = b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 3}\n\n'
     quirks_type = Quirks
     write_request = staticmethod(write_request)
     lacking = ("seed", "frequency_penalty", "presence_penalty")
