@@ -15,13 +15,7 @@ from langchain_core.tools import tool
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
-from dragoman import (
-    InvalidRequestError,
-    StructuredOutputError,
-    Thinking,
-    UnsupportedFeatureError,
-    Usage,
-)
+import dragoman as d
 from dragoman.integrations.langchain import ChatDragoman, DragomanLossWarning
 from dragoman.sim import SimServer
 
@@ -108,7 +102,7 @@ class TestResponses(Standard):
     wire = "responses"
 
     @pytest.mark.xfail(
-        reason="the Responses API has no stop sequences", raises=UnsupportedFeatureError
+        reason="the Responses API has no stop sequences", raises=d.UnsupportedFeatureError
     )
     def test_stop_sequence(self, model: BaseChatModel) -> None:
         super().test_stop_sequence(model)
@@ -135,10 +129,10 @@ def call(arguments: str) -> Any:
     """Answer with signed thinking and a tool call."""
     return speak(
         lambda out: out.thinking("Let me look."),
-        lambda out: out.attach(Thinking, "sig"),
+        lambda out: out.attach(d.Thinking, "sig"),
         lambda out: (out.tool_start(0, "c1", "depth"), out.tool_input(0, arguments)),
         finish="tool_calls",
-        usage=Usage(9, 3, 4, None, 2),
+        usage=d.Usage(9, 3, 4, None, 2),
     )
 
 
@@ -175,7 +169,7 @@ def test_a_reply_that_the_caller_edited_is_sent_with_the_edits() -> None:
     model.invoke(["How deep is the Rhine?", first, ToolMessage("12", tool_call_id="c1")])
     sent = provider.requests[-1].messages[1]
     assert sent.tool_calls[0].arguments == {"river": "Aare"}
-    assert all(type(block) is not Thinking or block.continuity is None for block in sent.content)
+    assert all(type(block) is not d.Thinking or block.continuity is None for block in sent.content)
 
 
 def test_tool_calls_that_violate_the_schema_are_passed_to_langchain() -> None:
@@ -206,7 +200,7 @@ def test_settings_that_cannot_be_sent_are_reported_as_warnings(server: SimServer
     ],
 )
 def test_error_names_content_that_cannot_be_sent(content: Any, problem: str) -> None:
-    with pytest.raises(InvalidRequestError, match=problem):
+    with pytest.raises(d.InvalidRequestError, match=problem):
         ChatDragoman(provider=Listed("Hi.")).invoke([HumanMessage(content)])
 
 
@@ -234,5 +228,5 @@ def test_structured_output_can_include_the_raw_message(server: SimServer) -> Non
     broken = ChatDragoman(provider=Listed("not JSON")).with_structured_output(
         schema, method="json_mode"
     )
-    with pytest.raises(StructuredOutputError):
+    with pytest.raises(d.StructuredOutputError):
         broken.invoke("Name a river.")

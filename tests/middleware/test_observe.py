@@ -11,16 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.errors import (
-    AuthenticationError,
-    CallCancelledError,
-    NetworkError,
-    ProviderError,
-    RateLimitError,
-    StreamInterruptedError,
-    StructuredOutputError,
-    UnavailableError,
-)
+import dragoman as d
 from dragoman.events import Response, Usage
 from dragoman.messages import Assistant, Request, RuntimeConfig, Tool
 from dragoman.middleware import (
@@ -29,10 +20,6 @@ from dragoman.middleware import (
     CallFailed,
     CallStarted,
     EventsDropped,
-    Fallback,
-    Observe,
-    Retry,
-    describe,
     redact,
 )
 from dragoman.validate import build_request
@@ -47,7 +34,7 @@ async def watch(
 ) -> tuple[list[Any], Exception | None]:
     """Return the events that an observer reports for one call, and the error that ended the call."""
     told: list[Any] = []
-    model = Observe(provider, told.append, **settings)
+    model = d.Observe(provider, told.append, **settings)
     _, error = await collect(model.events(request or build_request("hi", model="m")))
     await model.close()
     return told, error
@@ -138,11 +125,11 @@ async def test_unknown_token_counts_are_reported_as_none() -> None:
 @pytest.mark.parametrize(
     ("error", "error_class", "status"),
     [
-        (RateLimitError("slow", status=429), "rate_limit", 429),
-        (AuthenticationError("no", status=401), "auth", 401),
-        (NetworkError("gone"), "network", None),
-        (UnavailableError("down", status=500), "server_error", 500),
-        (StructuredOutputError("odd"), "other", None),
+        (d.RateLimitError("slow", status=429), "rate_limit", 429),
+        (d.AuthenticationError("no", status=401), "auth", 401),
+        (d.NetworkError("gone"), "network", None),
+        (d.UnavailableError("down", status=500), "server_error", 500),
+        (d.StructuredOutputError("odd"), "other", None),
         (ZeroDivisionError("a bug"), "other", None),
     ],
 )
@@ -160,7 +147,7 @@ async def test_failed_call_is_reported(
 
 async def test_tokens_of_an_error_without_events_are_reported() -> None:
     partial = Response(Assistant("Hi"), "error", Usage(7, 3), model="m-2026")
-    (_, failed), _ = await watch(Listed(UnavailableError("no", response=partial)))
+    (_, failed), _ = await watch(Listed(d.UnavailableError("no", response=partial)))
     assert (failed.input_tokens, failed.response_model) == (7, "m-2026")
 
 
@@ -169,7 +156,7 @@ async def test_tokens_of_an_invalid_reply_are_reported() -> None:
     told, error = await watch(
         Listed(reply("no json", usage=Usage(9, 4))), build_request("hi", response_schema=schema)
     )
-    assert isinstance(error, StructuredOutputError)
+    assert isinstance(error, d.StructuredOutputError)
     assert (told[-1].type, told[-1].input_tokens, told[-1].output_tokens) == (
         "llm.call_failed",
         9,
@@ -178,8 +165,8 @@ async def test_tokens_of_an_invalid_reply_are_reported() -> None:
 
 
 async def test_reply_that_breaks_off_is_reported() -> None:
-    told, error = await watch(Listed(broken("half", StreamInterruptedError("cut"))))
-    assert isinstance(error, StreamInterruptedError)
+    told, error = await watch(Listed(broken("half", d.StreamInterruptedError("cut"))))
+    assert isinstance(error, d.StreamInterruptedError)
     assert [event.type for event in told] == ["llm.call_started", "llm.call_failed"]
     assert told[1].error_class == "network"
 
@@ -200,13 +187,13 @@ async def test_cancelled_call_is_reported(mode: str) -> None:
     told: list[Any] = []
     gate = asyncio.Event()
     inner = Listed(lambda request: [*reply("hello")(request)[:2], gate])
-    model = Observe(inner, told.append)
+    model = d.Observe(inner, told.append)
     if mode == "complete":
         call = asyncio.ensure_future(model.complete("hi", request_id="r"))
         while not inner.requests:
             await asyncio.sleep(0)
         await model.cancel("r")
-        with pytest.raises(CallCancelledError):
+        with pytest.raises(d.CallCancelledError):
             await call
     elif mode == "stream":
         stream = model.stream("hi")
@@ -235,7 +222,7 @@ async def _exhaust(stream: Any) -> None:
 
 async def test_call_is_reported_as_completed_if_the_reader_stops_at_the_last_event() -> None:
     told: list[Any] = []
-    model = Observe(Listed("hello"), told.append)
+    model = d.Observe(Listed("hello"), told.append)
     source = model.events(build_request("hi"))
     async for event in source:
         if event.type == "message.complete":
@@ -262,8 +249,8 @@ async def test_latency_and_time_to_first_event_are_measured() -> None:
 async def test_each_attempt_is_reported_with_its_number() -> None:
     told: list[Any] = []
     clock = Clock()
-    observed = Observe(Listed(RateLimitError("1"), UnavailableError("2"), "ok"), told.append)
-    model = Retry(observed, clock=clock, sleep=clock.sleep)
+    observed = d.Observe(Listed(d.RateLimitError("1"), d.UnavailableError("2"), "ok"), told.append)
+    model = d.Retry(observed, clock=clock, sleep=clock.sleep)
     reply_ = await model.complete("hi")
     await model.close()
     assert [(event.type, event.attempt) for event in told] == [
@@ -280,8 +267,8 @@ async def test_each_attempt_is_reported_with_its_number() -> None:
 
 
 async def test_observer_outside_a_fallback_names_the_answering_candidate() -> None:
-    a, b = Listed(UnavailableError("down"), name="a"), Listed("ok", name="listed")
-    told, _ = await watch(Fallback([a, b]))
+    a, b = Listed(d.UnavailableError("down"), name="a"), Listed("ok", name="listed")
+    told, _ = await watch(d.Fallback([a, b]))
     assert [event.provider for event in told] == ["fallback", "listed"]
 
 
@@ -423,8 +410,8 @@ def test_redaction_keeps_text_that_is_not_secret(text: str) -> None:
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
 async def test_events_contain_no_secret(text: str, secret: str) -> None:
     for error in (
-        ProviderError(text),
-        UnavailableError("x", provider_message=text),
+        d.ProviderError(text),
+        d.UnavailableError("x", provider_message=text),
         ValueError(text),
     ):
         told, _ = await watch(Listed(error))
@@ -454,7 +441,7 @@ async def test_subscribers_may_be_coroutine_functions_and_objects() -> None:
     async def later(event: Any) -> None:
         note("lambda", event)
 
-    model = Observe(
+    model = d.Observe(
         Listed("x"),
         coroutine,
         Listener(),
@@ -480,7 +467,7 @@ async def test_subscribers_run_in_the_context_of_the_call() -> None:
     async def coroutine(_: Any) -> None:
         seen.append(where.get())
 
-    model = Observe(Listed("x", "y"), lambda _: seen.append(where.get()), coroutine)
+    model = d.Observe(Listed("x", "y"), lambda _: seen.append(where.get()), coroutine)
     for place in ("here", "there"):
         where.set(place)
         await model.complete("hi")
@@ -512,7 +499,7 @@ async def test_failing_subscriber_is_reported_once_and_does_not_affect_calls(
     failing: Any = {"plain": plain, "coroutine": coroutine, "cancelled": cancelled, "deaf": deaf}[
         kind
     ]
-    model = Observe(Listed("a", "b", "c"), failing, told.append)
+    model = d.Observe(Listed("a", "b", "c"), failing, told.append)
     with caplog.at_level(logging.WARNING, "dragoman"):
         for text in "abc":
             assert (await model.complete("hi")).text == text
@@ -524,7 +511,7 @@ async def test_failing_subscriber_is_reported_once_and_does_not_affect_calls(
 async def test_awaitable_returned_by_a_subscriber_is_awaited() -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     told: list[Any] = []
-    model = Observe(Listed("x"), lambda _: done, told.append)
+    model = d.Observe(Listed("x"), lambda _: done, told.append)
     await model.complete("hi")
     closing = asyncio.ensure_future(model.close())
     await asyncio.sleep(0)
@@ -538,7 +525,7 @@ async def test_failure_to_build_one_event_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[Any] = []
-    model = Observe(Listed("x", "y"), told.append)
+    model = d.Observe(Listed("x", "y"), told.append)
     odd = msgspec.structs.replace(build_request("hi"), metadata=None)
     with caplog.at_level(logging.WARNING, "dragoman"):
         assert (await collect(model.events(odd)))[1] is None
@@ -556,7 +543,7 @@ async def test_slow_synchronous_subscriber_does_not_slow_a_call() -> None:
         assert go_on.wait(PATIENCE), "the calls to end"
         told.append(event)
 
-    model = Observe(Listed("x", repeat=True), slow, queue_size=10_000)
+    model = d.Observe(Listed("x", repeat=True), slow, queue_size=10_000)
     for _ in range(100):
         assert (await model.complete("hi")).text == "x"
     assert told == []
@@ -576,7 +563,7 @@ async def test_events_dropped_by_a_full_queue_are_counted_and_reported(
         await gate.wait()
         told.append(event)
 
-    model = Observe(Listed("x", repeat=True), slow, queue_size=10)
+    model = d.Observe(Listed("x", repeat=True), slow, queue_size=10)
     with caplog.at_level(logging.WARNING, "dragoman"):
         for _ in range(100):
             await model.complete("hi")
@@ -592,7 +579,7 @@ async def test_events_dropped_by_a_full_queue_are_counted_and_reported(
 
 
 async def test_no_task_keeps_running_after_the_observer_is_closed() -> None:
-    model = Observe(Listed("x"), lambda _: None)
+    model = d.Observe(Listed("x"), lambda _: None)
     await model.complete("hi")
     await model.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -600,7 +587,7 @@ async def test_no_task_keeps_running_after_the_observer_is_closed() -> None:
 
 
 async def test_observer_runs_no_task_while_there_are_no_events() -> None:
-    model = Observe(Listed("x"), lambda _: None)
+    model = d.Observe(Listed("x"), lambda _: None)
     await model.flush()
     await model.complete("hi")
     await model.flush()
@@ -616,7 +603,7 @@ async def test_closing_does_not_wait_for_a_hanging_subscriber(
     async def stuck(_: Any) -> None:
         await asyncio.Event().wait()
 
-    model = Observe(Listed("x", repeat=True), stuck)
+    model = d.Observe(Listed("x", repeat=True), stuck)
     for _ in range(3):
         await model.complete("hi")
     with caplog.at_level(logging.WARNING, "dragoman"):
@@ -628,7 +615,7 @@ async def test_closing_does_not_wait_for_a_hanging_subscriber(
 
 async def test_observer_is_usable_again_after_close() -> None:
     told: list[Any] = []
-    model = Observe(Listed("x", "y"), told.append)
+    model = d.Observe(Listed("x", "y"), told.append)
     for _ in range(2):
         await model.complete("hi")
         await model.close()
@@ -637,7 +624,7 @@ async def test_observer_is_usable_again_after_close() -> None:
 
 def test_one_observer_works_in_two_event_loops() -> None:
     told: list[Any] = []
-    model = Observe(Listed("x", "y"), told.append)
+    model = d.Observe(Listed("x", "y"), told.append)
 
     async def call() -> None:
         await model.complete("hi")
@@ -654,7 +641,7 @@ async def test_no_event_is_lost_if_closing_the_inner_provider_fails() -> None:
             raise RuntimeError("stuck")
 
     told: list[Any] = []
-    model = Observe(Stuck("x"), told.append)
+    model = d.Observe(Stuck("x"), told.append)
     await model.complete("hi")
     with pytest.raises(RuntimeError, match="stuck"):
         await model.close()
@@ -674,18 +661,18 @@ def test_error_names_an_invalid_setting(
     subscribers: Any, settings: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(ValueError, match=field):
-        Observe(Listed(), *subscribers, **settings)
+        d.Observe(Listed(), *subscribers, **settings)
 
 
 def test_description_of_an_observer_names_its_subscribers() -> None:
     def listener(_: object) -> None: ...
 
-    described = describe(Observe(Listed(), listener))
+    described = d.describe(d.Observe(Listed(), listener))
     assert described.splitlines()[0].endswith("listener], queue_size=1000, include_content=False)")
 
 
 async def test_observer_without_subscribers_does_nothing() -> None:
-    model = Observe(Listed("x"))
+    model = d.Observe(Listed("x"))
     assert (await model.complete("hi")).text == "x"
     assert asyncio.all_tasks() == {asyncio.current_task()}
     await model.close()

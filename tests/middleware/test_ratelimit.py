@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.errors import (
-    CallCancelledError,
-    RateLimitError,
-    StreamInterruptedError,
-    TimedOutError,
-    UnavailableError,
-)
+import dragoman as d
 from dragoman.events import Usage
 from dragoman.middleware import Limiter, RateLimit, Retry, describe
 from dragoman.validate import build_request
@@ -283,11 +277,11 @@ def fixed(*answers: Any) -> Listed:
         (reply("x", usage=Usage(None, 7)), 107),
         (reply("x", usage=Usage(total_tokens=44)), 44),
         (reply("x", usage=Usage()), None),
-        (UnavailableError("refused"), 0),
-        (RateLimitError("refused"), 0),
-        (TimedOutError("silence"), None),
-        (StreamInterruptedError("nothing came"), None),
-        (broken("half", StreamInterruptedError("cut")), None),
+        (d.UnavailableError("refused"), 0),
+        (d.RateLimitError("refused"), 0),
+        (d.TimedOutError("silence"), None),
+        (d.StreamInterruptedError("nothing came"), None),
+        (broken("half", d.StreamInterruptedError("cut")), None),
         (ZeroDivisionError("bug"), None),
     ],
 )
@@ -330,7 +324,7 @@ async def test_call_cancelled_in_the_queue_is_not_sent_and_loses_no_slot() -> No
     while model.limiters[0].waiting < 1:
         await asyncio.sleep(0)
     assert await model.cancel("r2")
-    with pytest.raises(CallCancelledError):
+    with pytest.raises(d.CallCancelledError):
         await second
     gate.set()
     assert (await first).text == "one"
@@ -364,7 +358,7 @@ async def test_reserved_tokens_are_returned_if_a_later_limiter_fails() -> None:
     while two.waiting < 1:
         await asyncio.sleep(0)
     await model.cancel("r")
-    with pytest.raises(CallCancelledError):
+    with pytest.raises(d.CallCancelledError):
         await call
     assert one.log == [100, 0]
     assert one.running == 0
@@ -384,7 +378,7 @@ async def test_limiters_listed_in_different_orders_do_not_deadlock() -> None:
 async def test_every_retry_is_rate_limited() -> None:
     clock = Clock()
     limiter = Watched(requests_per_minute=1000)
-    inner = Listed(UnavailableError("1"), UnavailableError("2"), "ok")
+    inner = Listed(d.UnavailableError("1"), d.UnavailableError("2"), "ok")
     model = Retry(RateLimit(inner, limiter=limiter), clock=clock, sleep=clock.sleep)
     assert (await model.complete("hi")).text == "ok"
     assert limiter.log == [0, 0, 0, 0, 0, 15]

@@ -6,14 +6,7 @@ import msgspec
 import pydantic
 import pytest
 
-from dragoman import (
-    Budget,
-    Policy,
-    Session,
-    StructuredOutputError,
-    ToolResult,
-    User,
-)
+import dragoman as d
 from dragoman.log import MemoryLog, SqliteLog
 from dragoman.session import SessionError
 from dragoman.sim import Answer, Call, ScriptedProvider
@@ -52,7 +45,7 @@ class Long(pydantic.BaseModel):
 
 async def test_session_needs_only_a_provider_and_tools() -> None:
     model = ScriptedProvider(CALL, "1230 km.")
-    session = Session(model, [length])
+    session = d.Session(model, [length])
     outcome = await session.run("How long is the Rhine?")
     assert (outcome.outcome, outcome.text) == ("completed", "1230 km.")
     assert isinstance(session.log, MemoryLog)
@@ -60,27 +53,29 @@ async def test_session_needs_only_a_provider_and_tools() -> None:
     assert session.log.verify(session.id).ok
     assert next(session.log.read(session.id)).type == "session.started"
     result = model.requests[1].messages[-1]
-    assert isinstance(result, ToolResult)
+    assert isinstance(result, d.ToolResult)
     assert (result.text, result.is_error) == ("1230", False)
 
 
-@pytest.mark.parametrize("policy", [Policy(), Policy([])])
-async def test_custom_permission_policy_is_not_extended_with_default_rules(policy: Policy) -> None:
+@pytest.mark.parametrize("policy", [d.Policy(), d.Policy([])])
+async def test_custom_permission_policy_is_not_extended_with_default_rules(
+    policy: d.Policy,
+) -> None:
     model = ScriptedProvider(CALL, "I may not.")
-    await Session(model, [length], policy).run("How long is the Rhine?")
+    await d.Session(model, [length], policy).run("How long is the Rhine?")
     result = model.requests[1].messages[-1]
-    assert isinstance(result, ToolResult)
+    assert isinstance(result, d.ToolResult)
     assert result.text.startswith("Not run: permission denied")
 
 
 async def test_function_without_a_declared_side_effect_is_not_run_without_a_policy() -> None:
     model = ScriptedProvider(Answer(tool_calls=[Call("delete", {"path": "x"})]), "I may not.")
-    outcome = await Session(model, [delete]).run("Delete x.")
+    outcome = await d.Session(model, [delete]).run("Delete x.")
     assert outcome.text == "I may not."
 
 
 async def test_session_with_a_log_path_writes_a_file(tmp_path: Any) -> None:
-    async with Session(ScriptedProvider("Hello."), log=tmp_path / "log.db") as session:
+    async with d.Session(ScriptedProvider("Hello."), log=tmp_path / "log.db") as session:
         assert isinstance(session.log, SqliteLog)
         assert "memory" not in repr(session)
 
@@ -90,7 +85,7 @@ async def test_session_with_a_log_path_writes_a_file(tmp_path: Any) -> None:
 
 async def test_output_schema_is_sent_in_the_first_request_if_there_are_no_tools() -> None:
     model = ScriptedProvider('{"name": "Rhine", "km": 1230}')
-    outcome = await Session(model, output=River).run("The longest river in Germany?")
+    outcome = await d.Session(model, output=River).run("The longest river in Germany?")
     assert outcome.output == River("Rhine", 1230)
     assert len(model.requests) == 1
     assert model.requests[0].response_schema is not None
@@ -98,7 +93,7 @@ async def test_output_schema_is_sent_in_the_first_request_if_there_are_no_tools(
 
 async def test_output_schema_is_sent_only_in_the_final_turn_if_there_are_tools() -> None:
     model = ScriptedProvider(CALL, "It is 1230 km.", '{"name": "Rhine", "km": 1230}')
-    session = Session(model, [length], output=River)
+    session = d.Session(model, [length], output=River)
     outcome = await session.run("How long is the Rhine?")
     assert (outcome.outcome, outcome.output) == ("completed", River("Rhine", 1230))
     assert [request.response_schema is not None for request in model.requests] == [
@@ -113,22 +108,22 @@ async def test_output_schema_is_sent_only_in_the_final_turn_if_there_are_tools()
 
 async def test_model_is_asked_again_after_invalid_structured_output() -> None:
     model = ScriptedProvider('{"km": "far"}', '{"km": 3}', '{"km": 1230}')
-    outcome = await Session(model, output=Long).run("How long is the Rhine?")
+    outcome = await d.Session(model, output=Long).run("How long is the Rhine?")
     assert outcome.output == Long(km=1230)
     last = model.requests[-1].messages
     assert [type(message).__name__ for message in last] == [
         "User", "Assistant", "User", "Assistant", "User",
     ]  # fmt: skip
-    assert isinstance(last[-1], User)
+    assert isinstance(last[-1], d.User)
     assert "that is not long" in last[-1].text
 
 
 async def test_session_ends_if_its_output_is_repeatedly_invalid() -> None:
     model = ScriptedProvider('{"km": 3}')
-    with pytest.raises(StructuredOutputError, match="that is not long"):
-        await Session(model, output=Long).run("How long is the Rhine?")
+    with pytest.raises(d.StructuredOutputError, match="that is not long"):
+        await d.Session(model, output=Long).run("How long is the Rhine?")
     assert len(model.requests) == 3
-    outcome = await Session(model, output=Long, budget=Budget(steps=2)).run(
+    outcome = await d.Session(model, output=Long, budget=d.Budget(steps=2)).run(
         "How long is the Rhine?"
     )
     assert outcome.outcome == "exhausted"
@@ -142,7 +137,7 @@ async def test_second_goal_of_a_session_gets_its_own_structured_output() -> None
     model = ScriptedProvider(
         "Well.", '{"name": "Rhine", "km": 1230}', "Well.", '{"name": "Elbe", "km": 1094}'
     )
-    session = Session(model, [length], output=River)
+    session = d.Session(model, [length], output=River)
     assert (await session.run("The Rhine?")).output == River("Rhine", 1230)
     assert (await session.run("The Elbe?")).output == River("Elbe", 1094)
     assert [request.response_schema is not None for request in model.requests] == [
@@ -154,6 +149,6 @@ async def test_second_goal_of_a_session_gets_its_own_structured_output() -> None
 
 
 async def test_output_of_a_session_is_none_without_a_schema() -> None:
-    outcome = await Session(ScriptedProvider("Hello.")).run("Hi")
+    outcome = await d.Session(ScriptedProvider("Hello.")).run("Hi")
     with pytest.raises(SessionError, match="was not given output="):
         assert outcome.output

@@ -9,96 +9,71 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dragoman as d
 from dragoman.capabilities import Capabilities, Refusal
-from dragoman.errors import (
-    ContextOverflowError,
-    InvalidRequestError,
-    ProviderError,
-    UnsupportedContentError,
-    UnsupportedFeatureError,
-)
-from dragoman.messages import (
-    EFFORTS,
-    Assistant,
-    Continuity,
-    Document,
-    ForceTool,
-    Image,
-    Inline,
-    Issuer,
-    Opaque,
-    RedactedThinking,
-    Request,
-    RuntimeConfig,
-    System,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Url,
-    User,
-)
+from dragoman.messages import EFFORTS
 from dragoman.validate import check_request, find_refusal
 from tests import strategies as some
 
-U, A, S, R = User("u"), Assistant("a"), System("s"), ToolResult("1", "r")
-CALL = Assistant(tool_calls=[ToolCall("1", "f", {})])
-PNG = Image(Inline("aGk="), "image/png")
-T = Tool("t")
+U, A, S, R = d.User("u"), d.Assistant("a"), d.System("s"), d.ToolResult("1", "r")
+CALL = d.Assistant(tool_calls=[d.ToolCall("1", "f", {})])
+PNG = d.Image(d.Inline("aGk="), "image/png")
+T = d.Tool("t")
 NUMBER = {"type": "object", "properties": {"a": {"type": "integer"}}}
-GOOD_CALL = Assistant(tool_calls=[ToolCall("1", "f", {"a": 1}), ToolCall("2", "f", {"a": 2})])
-BAD_CALL = Assistant(tool_calls=[ToolCall("1", "f", {"a": "no"})])
+GOOD_CALL = d.Assistant(
+    tool_calls=[d.ToolCall("1", "f", {"a": 1}), d.ToolCall("2", "f", {"a": 2})]
+)
+BAD_CALL = d.Assistant(tool_calls=[d.ToolCall("1", "f", {"a": "no"})])
 OBJECT = {"type": "object"}
 
 
-def req(*messages: Any, **fields: Any) -> Request:
-    return Request(messages or (U,), **fields)
+def req(*messages: Any, **fields: Any) -> d.Request:
+    return d.Request(messages or (U,), **fields)
 
 
 # --- valid requests ----------------------------------------------------------------------------
 
-SOUND: list[Request] = [
+SOUND: list[d.Request] = [
     req(U),
     req(S, S, U),
     req(S, U, A, U),
     req(U, A, A, U, U),
     req(U, CALL, R),
     req(U, CALL, R, CALL, R, U),
-    req(U, Assistant(tool_calls=[ToolCall("1", "f", {}), ToolCall("2", "f", {})]),
-        ToolResult("2", "b"), R),
+    req(U, d.Assistant(tool_calls=[d.ToolCall("1", "f", {}), d.ToolCall("2", "f", {})]),
+        d.ToolResult("2", "b"), R),
     req(U, CALL, CALL, R, R),
     req(U, CALL, U),
-    req(U, CALL, ToolResult("1", "")),
-    req(U, CALL, ToolResult("1", [Text("r"), PNG])),
-    req(U, CALL, ToolResult("1", ())),
-    req(U, Assistant([Thinking("t"), RedactedThinking("d"), Opaque(1), Text("", Continuity("s"))]),
+    req(U, CALL, d.ToolResult("1", "")),
+    req(U, CALL, d.ToolResult("1", [d.Text("r"), PNG])),
+    req(U, CALL, d.ToolResult("1", ())),
+    req(U, d.Assistant([d.Thinking("t"), d.RedactedThinking("d"), d.Opaque(1), d.Text("", d.Continuity("s"))]),
         U),
-    req(User([Text("u"), PNG, Image(Url("https://x")), Document(Url("u")),
-              Document(Inline("aGk="))])),
-    req(U, Assistant([Text("a"), Text("")]), U),
-    req(U, Assistant([Text(""), ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
-    req(U, GOOD_CALL, R, tools=[Tool("f", "", NUMBER)]),
+    req(d.User([d.Text("u"), PNG, d.Image(d.Url("https://x")), d.Document(d.Url("u")),
+              d.Document(d.Inline("aGk="))])),
+    req(U, d.Assistant([d.Text("a"), d.Text("")]), U),
+    req(U, d.Assistant([d.Text(""), d.ToolCall("1", "f", {"a": [1, {"b": None}]})]), R),
+    req(U, GOOD_CALL, R, tools=[d.Tool("f", "", NUMBER)]),
     # The request does not offer this tool any more.
-    req(U, BAD_CALL, R, tools=[Tool("g", "", NUMBER)]),
-    req(U, BAD_CALL, ToolResult("1", "a must be an integer", True), tools=[Tool("f", "", NUMBER)]),
-    req(User([Image(Inline("aGk="), "Image/PNG", "low"),
-              Document(Url("u"), "application/pdf", "a.pdf")])),
-    req(User([Text("a", Continuity("s", issuer=Issuer("gemini")))])),
-    req(tools=[T, Tool("u", "d", OBJECT), Tool("v", "d", {}), Tool("w", strict=True)]),
-    req(config=RuntimeConfig(reasoning=1024)),
+    req(U, BAD_CALL, R, tools=[d.Tool("g", "", NUMBER)]),
+    req(U, BAD_CALL, d.ToolResult("1", "a must be an integer", True), tools=[d.Tool("f", "", NUMBER)]),
+    req(d.User([d.Image(d.Inline("aGk="), "Image/PNG", "low"),
+              d.Document(d.Url("u"), "application/pdf", "a.pdf")])),
+    req(d.User([d.Text("a", d.Continuity("s", issuer=d.Issuer("gemini")))])),
+    req(tools=[T, d.Tool("u", "d", OBJECT), d.Tool("v", "d", {}), d.Tool("w", strict=True)]),
+    req(config=d.RuntimeConfig(reasoning=1024)),
     req(tool_choice="auto"),
     req(tool_choice="none"),
     req(tools=[T], tool_choice="required"),
-    req(tools=[T], tool_choice=ForceTool("t")),
+    req(tools=[T], tool_choice=d.ForceTool("t")),
     req(response_schema=OBJECT),
-    req(config=RuntimeConfig(0, 1, 0.5, -1, -2, 2.0, ["a"], "low", {"x": object()})),
-    req(config=RuntimeConfig(stop_sequences=[])),
+    req(config=d.RuntimeConfig(0, 1, 0.5, -1, -2, 2.0, ["a"], "low", {"x": object()})),
+    req(config=d.RuntimeConfig(stop_sequences=[])),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("request_", SOUND)
-def test_valid_requests_are_accepted(request_: Request) -> None:
+def test_valid_requests_are_accepted(request_: d.Request) -> None:
     check_request(request_)
 
 
@@ -106,136 +81,136 @@ def test_valid_requests_are_accepted(request_: Request) -> None:
 
 REASONING = f"config.reasoning must be one of {', '.join(EFFORTS)}, or a number of tokens, not "
 LAST = "the last message must be the user's or a tool's: there is nothing to answer"
-REFUSED: list[tuple[Request, str]] = [
-    (Request(()), "messages is empty"),
-    (req(U, config=RuntimeConfig(cache="always")),
+REFUSED: list[tuple[d.Request, str]] = [
+    (d.Request(()), "messages is empty"),
+    (req(U, config=d.RuntimeConfig(cache="always")),
      'config.cache must be "auto", "off" or a PromptCache'),  # type: ignore[arg-type]
     (req(S), LAST),
     (req(U, A), LAST),
     (req({"role": "user"}), LAST),
     (req(U, S, U), "messages[1]: a system message may only lead the conversation"),
     (req(S, U, S, U), "messages[2]: a system message may only lead the conversation"),
-    (req(System(""), U), "messages[0].content must be non-empty text"),
-    (req(System([Text("s")]), U), "messages[0].content must be non-empty text"),
+    (req(d.System(""), U), "messages[0].content must be non-empty text"),
+    (req(d.System([d.Text("s")]), U), "messages[0].content must be non-empty text"),
     (req(A, U), "messages[0]: the conversation must begin with the user"),
     (req(S, R), "messages[1]: the conversation must begin with the user"),
     (req(U, 5, U), "messages[1] is not a message but int"),
     # invalid user messages
-    (req(User("")), "messages[0].content is empty"),
-    (req(User(())), "messages[0].content is empty"),
-    (req(User(5)), "messages[0].content must be text or blocks, not int"),
-    (req(User([Text("")])), "messages[0].content[0].text is empty"),
-    (req(User([Text("a"), Thinking("t")])),
+    (req(d.User("")), "messages[0].content is empty"),
+    (req(d.User(())), "messages[0].content is empty"),
+    (req(d.User(5)), "messages[0].content must be text or blocks, not int"),
+    (req(d.User([d.Text("")])), "messages[0].content[0].text is empty"),
+    (req(d.User([d.Text("a"), d.Thinking("t")])),
      "messages[0].content[1]: Thinking cannot be said by this role"),
-    (req(User(["a"])), "messages[0].content[0]: str cannot be said by this role"),
-    (req(User([Image(Url(""))])),
+    (req(d.User(["a"])), "messages[0].content[0]: str cannot be said by this role"),
+    (req(d.User([d.Image(d.Url(""))])),
      "messages[0].content[0].source must be a Url or Inline with content"),
-    (req(User([Image(5)])), "messages[0].content[0].source must be a Url or Inline with content"),
-    (req(User([Document(Url(""))])),
+    (req(d.User([d.Image(5)])), "messages[0].content[0].source must be a Url or Inline with content"),
+    (req(d.User([d.Document(d.Url(""))])),
      "messages[0].content[0].source must be a Url or Inline with content"),
-    (req(User([Image(Inline(""), "image/png")])),
+    (req(d.User([d.Image(d.Inline(""), "image/png")])),
      "messages[0].content[0].source.base64_data is empty"),
-    (req(User([Image(Inline("aGk="))])),
+    (req(d.User([d.Image(d.Inline("aGk="))])),
      "messages[0].content[0].media_type is required for inline content"),
-    (req(User([Document(Inline("aGk="), "")])),
+    (req(d.User([d.Document(d.Inline("aGk="), "")])),
      "messages[0].content[0].media_type is required for inline content"),
-    (req(User([Image(Inline("aGk="), "text/html")])),
+    (req(d.User([d.Image(d.Inline("aGk="), "text/html")])),
      "messages[0].content[0].media_type must be an image type, not 'text/html'"),
     # values of the wrong type
-    (req(User([Text(5)])), "messages[0].content[0].text must be a string, not an integer"),
-    (req(User([Text("a", 5)])),
+    (req(d.User([d.Text(5)])), "messages[0].content[0].text must be a string, not an integer"),
+    (req(d.User([d.Text("a", 5)])),
      "messages[0].content[0].continuity must be a Continuity, not an integer"),
-    (req(User([Image(Url(5))])),
+    (req(d.User([d.Image(d.Url(5))])),
      "messages[0].content[0].source.url must be a string, not an integer"),
-    (req(User([Image(Inline(b"abc"), "image/png")])),
+    (req(d.User([d.Image(d.Inline(b"abc"), "image/png")])),
      "messages[0].content[0].source.base64_data must be base64 text; Image(data) takes bytes"),
-    (req(User([Image(Inline(5), "image/png")])),
+    (req(d.User([d.Image(d.Inline(5), "image/png")])),
      "messages[0].content[0].source.base64_data must be a string, not an integer"),
-    (req(User([Image(Url("u"), detail="ultra")])),
+    (req(d.User([d.Image(d.Url("u"), detail="ultra")])),
      "messages[0].content[0].detail must be one of auto, low, high, not 'ultra'"),
-    (req(User([Image(Url("u"), 5)])),
+    (req(d.User([d.Image(d.Url("u"), 5)])),
      "messages[0].content[0].media_type must be a string, not an integer"),
-    (req(User([Document(Url("u"), "application/pdf", 5)])),
+    (req(d.User([d.Document(d.Url("u"), "application/pdf", 5)])),
      "messages[0].content[0].name must be a string, not an integer"),
-    (req(U, Assistant([Text(5)]), U),
+    (req(U, d.Assistant([d.Text(5)]), U),
      "messages[1].content[0].text must be a string, not an integer"),
-    (req(U, Assistant([Thinking(None)]), U),
+    (req(U, d.Assistant([d.Thinking(None)]), U),
      "messages[1].content[0].text must be a string, not null"),
-    (req(U, Assistant([RedactedThinking(5)]), U),
+    (req(U, d.Assistant([d.RedactedThinking(5)]), U),
      "messages[1].content[0].data must be a string, not an integer"),
-    (req(U, Assistant([Text("a", Continuity(5))]), U),
+    (req(U, d.Assistant([d.Text("a", d.Continuity(5))]), U),
      "messages[1].content[0].continuity.signature must be a string, not an integer"),
-    (req(U, Assistant([ToolCall(5, "f", {})]), U),
+    (req(U, d.Assistant([d.ToolCall(5, "f", {})]), U),
      "messages[1].content[0].id must be a string, not an integer"),
-    (req(U, Assistant([ToolCall("1", 5, {})]), U),
+    (req(U, d.Assistant([d.ToolCall("1", 5, {})]), U),
      "messages[1].content[0].name must be a string, not an integer"),
-    (req(U, Assistant([ToolCall("1", "f", [])]), U),
+    (req(U, d.Assistant([d.ToolCall("1", "f", [])]), U),
      "messages[1].content[0].arguments must be an object, not a list"),
-    (req(U, Assistant([ToolCall("1", "f", {"a": [b"x"]})]), U),
+    (req(U, d.Assistant([d.ToolCall("1", "f", {"a": [b"x"]})]), U),
      "messages[1].content[0].arguments must be JSON; bytes is not"),
-    (req(U, Assistant([ToolCall("1", "f", {"a": {5: 1}})]), U),
+    (req(U, d.Assistant([d.ToolCall("1", "f", {"a": {5: 1}})]), U),
      "messages[1].content[0].arguments must be JSON, whose keys are strings"),
-    (req(U, CALL, ToolResult(5, "r")),
+    (req(U, CALL, d.ToolResult(5, "r")),
      "messages[2].tool_call_id must be a string, not an integer"),
-    (req(U, CALL, ToolResult("1", "r", "no")),
+    (req(U, CALL, d.ToolResult("1", "r", "no")),
      "messages[2].is_error must be true or false, not a string"),
-    (req(tools=[Tool(5)]), "tools[0].name must be a string, not an integer"),
-    (req(tools=[Tool("g", None)]), "tools[0].description must be a string, not null"),
-    (req(tools=[Tool("g", strict="yes")]), "tools[0].strict must be true or false, not a string"),
+    (req(tools=[d.Tool(5)]), "tools[0].name must be a string, not an integer"),
+    (req(tools=[d.Tool("g", None)]), "tools[0].description must be a string, not null"),
+    (req(tools=[d.Tool("g", strict="yes")]), "tools[0].strict must be true or false, not a string"),
     (req(tool_choice="any"), "tool_choice must be auto, required, none or a ForceTool, not 'any'"),
-    (req(config=RuntimeConfig(reasoning="much")), REASONING + "'much'"),
-    (req(config=RuntimeConfig(reasoning=True)), REASONING + "True"),
+    (req(config=d.RuntimeConfig(reasoning="much")), REASONING + "'much'"),
+    (req(config=d.RuntimeConfig(reasoning=True)), REASONING + "True"),
     # invalid arguments of earlier calls
     (
-        req(U, BAD_CALL, R, tools=[Tool("f", "", NUMBER)]),
+        req(U, BAD_CALL, R, tools=[d.Tool("f", "", NUMBER)]),
         "messages[1].content[0].arguments violate the parameters of 'f': \"no\" is not of type \"integer\" at /a",
     ),
     # invalid assistant messages
-    (req(U, Assistant(), U), "messages[1]: an assistant message needs text or tool calls"),
-    (req(U, Assistant([Text("")]), U),
+    (req(U, d.Assistant(), U), "messages[1]: an assistant message needs text or tool calls"),
+    (req(U, d.Assistant([d.Text("")]), U),
      "messages[1]: an assistant message needs text or tool calls"),
-    (req(U, Assistant([Text(""), Text("")]), U),
+    (req(U, d.Assistant([d.Text(""), d.Text("")]), U),
      "messages[1]: an assistant message needs text or tool calls"),
-    (req(U, Assistant([Text("a"), PNG]), U),
+    (req(U, d.Assistant([d.Text("a"), PNG]), U),
      "messages[1].content[1]: Image cannot be said by this role"),
-    (req(U, Assistant([Document(Url("u"))]), U),
+    (req(U, d.Assistant([d.Document(d.Url("u"))]), U),
      "messages[1].content[0]: Document cannot be said by this role"),
-    (req(U, Assistant(["a"]), U), "messages[1].content[0]: str cannot be said by this role"),
-    (req(U, Assistant([ToolCall("", "f", {})]), U),
+    (req(U, d.Assistant(["a"]), U), "messages[1].content[0]: str cannot be said by this role"),
+    (req(U, d.Assistant([d.ToolCall("", "f", {})]), U),
      "messages[1].content[0]: a tool call needs an id and a name"),
-    (req(U, Assistant([ToolCall("1", "", {})]), U),
+    (req(U, d.Assistant([d.ToolCall("1", "", {})]), U),
      "messages[1].content[0]: a tool call needs an id and a name"),
-    (req(U, Assistant([ToolCall("1", "f", {}), ToolCall("1", "g", {})]), U),
+    (req(U, d.Assistant([d.ToolCall("1", "f", {}), d.ToolCall("1", "g", {})]), U),
      "messages[1].content[1].id is used twice in this message"),
-    (req(U, Assistant([ToolCall("1", "f", None)]), U),
+    (req(U, d.Assistant([d.ToolCall("1", "f", None)]), U),
      "messages[1].content[0].arguments could not be read when it arrived; repair or remove it"),
     # invalid tool results
     (req(U, R), "messages[1].tool_call_id matches no earlier tool call"),
     (req(U, R, CALL, U), "messages[1].tool_call_id matches no earlier tool call"),
     (req(U, CALL, R, R), "messages[3].tool_call_id: this call was answered before"),
-    (req(U, CALL, ToolResult("1", [Text("")])), "messages[2].content[0].text is empty"),
-    (req(U, CALL, ToolResult("1", None)),
+    (req(U, CALL, d.ToolResult("1", [d.Text("")])), "messages[2].content[0].text is empty"),
+    (req(U, CALL, d.ToolResult("1", None)),
      "messages[2].content must be text or blocks, not NoneType"),
-    (req(U, CALL, ToolResult("1", [Thinking("t")])),
+    (req(U, CALL, d.ToolResult("1", [d.Thinking("t")])),
      "messages[2].content[0]: Thinking cannot be said by this role"),
     # invalid tool definitions
     (req(tools=[T, {"name": "t"}]), "tools[1] is not a Tool but dict"),
-    (req(tools=[Tool("")]), "tools[0].name is empty"),
-    (req(tools=[T, Tool("u"), T]), "tools[2].name: 't' is used twice"),
-    (req(tools=[Tool("t", "", {"type": "objekt"})]),
+    (req(tools=[d.Tool("")]), "tools[0].name is empty"),
+    (req(tools=[T, d.Tool("u"), T]), "tools[2].name: 't' is used twice"),
+    (req(tools=[d.Tool("t", "", {"type": "objekt"})]),
      "tools[0].parameters is not a valid JSON Schema: "),
-    (req(tools=[T, Tool("u", "", True)]),
+    (req(tools=[T, d.Tool("u", "", True)]),
      "tools[1].parameters must be a JSON Schema object, not bool"),
-    (req(tools=[Tool("t", "", {"type": "string"})]),
+    (req(tools=[d.Tool("t", "", {"type": "string"})]),
      'tools[0].parameters must be an object schema: "type": "object" at its root'),
-    (req(tools=[Tool("t", "", {"type": ["object", "null"]})]),
+    (req(tools=[d.Tool("t", "", {"type": ["object", "null"]})]),
      'tools[0].parameters must be an object schema: "type": "object" at its root'),
-    (req(tools=[Tool("t", "", {"$ref": "file:///etc/passwd"})]),
+    (req(tools=[d.Tool("t", "", {"$ref": "file:///etc/passwd"})]),
      "tools[0].parameters is not a valid JSON Schema: "),
     # invalid tool choices
     (req(tool_choice="required"), "tool_choice asks for a tool call, and tools is empty"),
-    (req(tool_choice=ForceTool("t")), "tool_choice asks for a tool call, and tools is empty"),
-    (req(tools=[T], tool_choice=ForceTool("u")),
+    (req(tool_choice=d.ForceTool("t")), "tool_choice asks for a tool call, and tools is empty"),
+    (req(tools=[T], tool_choice=d.ForceTool("u")),
      "tool_choice forces 'u', which is not among tools"),
     # invalid response schemas
     (req(response_schema={"type": "array"}),
@@ -249,28 +224,28 @@ REFUSED: list[tuple[Request, str]] = [
     (req(response_schema=[]), "response_schema must be a JSON Schema object, not list"),
     # invalid settings
     *[
-        (req(config=RuntimeConfig(**{name: value})), f"config.{name} must be a finite number")
+        (req(config=d.RuntimeConfig(**{name: value})), f"config.{name} must be a finite number")
         for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty")
         for value in (True, "1", float("nan"), float("inf"), 10**400, -(10**400))
     ],
     *[
-        (req(config=RuntimeConfig(**{name: value})), f"config.{name} must be a whole number")
+        (req(config=d.RuntimeConfig(**{name: value})), f"config.{name} must be a whole number")
         for name in ("max_tokens", "seed")
         for value in (True, "1", 1.0)
     ],
-    (req(config=RuntimeConfig(stop_sequences="a")),
+    (req(config=d.RuntimeConfig(stop_sequences="a")),
      "config.stop_sequences must be a list of texts"),
-    (req(config=RuntimeConfig(stop_sequences=[1])),
+    (req(config=d.RuntimeConfig(stop_sequences=[1])),
      "config.stop_sequences must be a list of texts"),
-    (req(config=RuntimeConfig(extras=[])), "config.extras must be a mapping whose keys are text"),
-    (req(config=RuntimeConfig(extras={1: 2})),
+    (req(config=d.RuntimeConfig(extras=[])), "config.extras must be a mapping whose keys are text"),
+    (req(config=d.RuntimeConfig(extras={1: 2})),
      "config.extras must be a mapping whose keys are text"),  # type: ignore[dict-item]
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("request_", "message"), REFUSED)
-def test_invalid_requests_are_rejected(request_: Request, message: str) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
+def test_invalid_requests_are_rejected(request_: d.Request, message: str) -> None:
+    with pytest.raises(d.InvalidRequestError) as caught:
         check_request(request_)
     assert caught.value.message.startswith(message)
     assert caught.value.message == message or message.endswith(": ")
@@ -279,14 +254,14 @@ def test_invalid_requests_are_rejected(request_: Request, message: str) -> None:
 
 @given(st.lists(some.messages, max_size=5), st.lists(some.tools, max_size=2), some.tool_choices)
 def test_any_request_is_accepted_or_rejected_with_an_error(
-    messages: list[Any], tools: list[Tool], choice: Any
+    messages: list[Any], tools: list[d.Tool], choice: Any
 ) -> None:
     outcome = ""
     try:
-        check_request(Request(messages, tools, tool_choice=choice))
-    except InvalidRequestError as error:
+        check_request(d.Request(messages, tools, tool_choice=choice))
+    except d.InvalidRequestError as error:
         outcome = error.message
-    answerable = bool(messages) and isinstance(messages[-1], User | ToolResult)
+    answerable = bool(messages) and isinstance(messages[-1], d.User | d.ToolResult)
     assert outcome.startswith(
         ("messages", "the last message", "tool") if outcome or not answerable else ""
     )
@@ -295,24 +270,24 @@ def test_any_request_is_accepted_or_rejected_with_an_error(
 # --- requests that exceed known capabilities ---------------------------------------------------
 
 # A request that uses every feature that a model may lack.
-EVERYTHING = Request([S, User([Text("u"), PNG])], tools=[T], response_schema=OBJECT)
-DECLINED: list[tuple[dict[str, Any], Refusal, type[ProviderError], str]] = [
-    ({"supports_images": False}, "no_vision_support", UnsupportedContentError,
+EVERYTHING = d.Request([S, d.User([d.Text("u"), PNG])], tools=[T], response_schema=OBJECT)
+DECLINED: list[tuple[dict[str, Any], Refusal, type[d.ProviderError], str]] = [
+    ({"supports_images": False}, "no_vision_support", d.UnsupportedContentError,
      "messages[1].content[1]: this model is known not to see images"),
-    ({"max_context_tokens": 999}, "exceeds_context_window", ContextOverflowError,
+    ({"max_context_tokens": 999}, "exceeds_context_window", d.ContextOverflowError,
      "about 1000 tokens do not fit the model's window of 999"),
-    ({"supports_tools": False}, "no_tool_support", UnsupportedFeatureError,
+    ({"supports_tools": False}, "no_tool_support", d.UnsupportedFeatureError,
      "this model is known not to support tools"),
-    ({"supports_system_prompt": False}, "no_system_prompt_support", UnsupportedFeatureError,
+    ({"supports_system_prompt": False}, "no_system_prompt_support", d.UnsupportedFeatureError,
      "this model is known not to take a system prompt"),
     ({"supports_structured_output": False}, "no_structured_output_support",
-     UnsupportedFeatureError, "this model is known not to support structured output"),
+     d.UnsupportedFeatureError, "this model is known not to support structured output"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("facts", "refusal", "kind", "message"), DECLINED)
 def test_requests_that_exceed_known_capabilities_are_rejected(
-    facts: dict[str, Any], refusal: Refusal, kind: type[ProviderError], message: str
+    facts: dict[str, Any], refusal: Refusal, kind: type[d.ProviderError], message: str
 ) -> None:
     found = find_refusal(EVERYTHING, Capabilities.of(facts), 1000)
     assert found is not None
@@ -356,27 +331,27 @@ NOTHING = Capabilities.of(
 )
 
 
-@pytest.mark.parametrize("messages", [[U], [U, Assistant([Opaque(1)]), User([Text("u")])]])
+@pytest.mark.parametrize("messages", [[U], [U, d.Assistant([d.Opaque(1)]), d.User([d.Text("u")])]])
 def test_only_features_that_a_request_uses_are_checked(messages: Sequence[Any]) -> None:
-    assert find_refusal(Request(messages), NOTHING) is None
+    assert find_refusal(d.Request(messages), NOTHING) is None
 
 
-PDF = Document(Url("u"))
-JPEG = Image(Inline("aGk="), "image/jpeg")
-PLAIN = Image(Url("u"))
+PDF = d.Document(d.Url("u"))
+JPEG = d.Image(d.Inline("aGk="), "image/jpeg")
+PLAIN = d.Image(d.Url("u"))
 MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
-    ([User([PDF])], {"supports_documents": False},
+    ([d.User([PDF])], {"supports_documents": False},
      "messages[0].content[0]: this model is known not to read documents"),
-    ([User([PDF])], {"supports_images": False}, None),
-    ([User([PNG])], {"supports_documents": False}, None),
-    ([U, CALL, ToolResult("1", [Text("r"), PNG])], {"supports_images": False},
+    ([d.User([PDF])], {"supports_images": False}, None),
+    ([d.User([PNG])], {"supports_documents": False}, None),
+    ([U, CALL, d.ToolResult("1", [d.Text("r"), PNG])], {"supports_images": False},
      "messages[2].content[1]: this model is known not to see images"),
-    ([User([PNG, JPEG])], {"accepted_image_media_types": ["image/png"]},
+    ([d.User([PNG, JPEG])], {"accepted_image_media_types": ["image/png"]},
      "messages[0].content[1]: this model is known not to read image/jpeg"),
-    ([User([PNG, PLAIN])], {"accepted_image_media_types": ["image/png"]}, None),
-    ([User([PDF])], {"accepted_image_media_types": []}, None),
-    ([User([Image(Url("u"), "image/jpeg")])], {"accepted_image_media_types": ["image/png"]}, None),
-    ([User([PNG])], {"supports_images": True, "supports_documents": True}, None),
+    ([d.User([PNG, PLAIN])], {"accepted_image_media_types": ["image/png"]}, None),
+    ([d.User([PDF])], {"accepted_image_media_types": []}, None),
+    ([d.User([d.Image(d.Url("u"), "image/jpeg")])], {"accepted_image_media_types": ["image/png"]}, None),
+    ([d.User([PNG])], {"supports_images": True, "supports_documents": True}, None),
 ]  # fmt: skip
 
 
@@ -384,7 +359,7 @@ MEDIA: list[tuple[list[Any], dict[str, Any], str | None]] = [
 def test_unsupported_media_are_rejected(
     messages: list[Any], facts: dict[str, Any], message: str | None
 ) -> None:
-    found = find_refusal(Request(messages), Capabilities.of(facts))
+    found = find_refusal(d.Request(messages), Capabilities.of(facts))
     if message is None:
         assert found is None
     else:
@@ -405,30 +380,30 @@ def nest(levels: int) -> Any:
 @pytest.mark.parametrize(
     ("make", "path"),
     [
-        (lambda value: Request((User("a"),), config=RuntimeConfig(extras={"x": value})),
+        (lambda value: d.Request((d.User("a"),), config=d.RuntimeConfig(extras={"x": value})),
          "config.extras"),
-        (lambda value: Request((User("a"), Assistant([ToolCall("c", "t", {"x": value})]),
-                                ToolResult("c", "r"))), "messages[1].content[0].arguments"),
-        (lambda value: Request((User("a"), Assistant([Opaque({"x": value})]), User("b"))),
+        (lambda value: d.Request((d.User("a"), d.Assistant([d.ToolCall("c", "t", {"x": value})]),
+                                d.ToolResult("c", "r"))), "messages[1].content[0].arguments"),
+        (lambda value: d.Request((d.User("a"), d.Assistant([d.Opaque({"x": value})]), d.User("b"))),
          "messages[1].content[0].data"),
     ],
 )  # fmt: skip
 def test_nesting_depth_of_requests_is_limited(make: Any, path: str) -> None:
     check_request(make(nest(126)))
     for levels in (128, 5000):
-        with pytest.raises(InvalidRequestError) as caught:
+        with pytest.raises(d.InvalidRequestError) as caught:
             check_request(make(nest(levels)))
         assert caught.value.message == f"{path} is nested more than 128 levels deep"
 
 
 def test_earlier_tool_calls_are_accepted_even_if_the_tools_changed() -> None:
-    check_request(req(U, BAD_CALL, R, tools=[Tool("f", "", NUMBER)]), history=False)
+    check_request(req(U, BAD_CALL, R, tools=[d.Tool("f", "", NUMBER)]), history=False)
 
 
 def test_paused_reply_may_be_the_last_message() -> None:
-    messages = [User("hi"), Assistant("Searching.")]
-    check_request(Request(messages, continues=True))
-    with pytest.raises(InvalidRequestError, match=LAST):
-        check_request(Request(messages))
-    with pytest.raises(InvalidRequestError, match=LAST):
-        check_request(Request([System("Be brief.")], continues=True))
+    messages = [d.User("hi"), d.Assistant("Searching.")]
+    check_request(d.Request(messages, continues=True))
+    with pytest.raises(d.InvalidRequestError, match=LAST):
+        check_request(d.Request(messages))
+    with pytest.raises(d.InvalidRequestError, match=LAST):
+        check_request(d.Request([d.System("Be brief.")], continues=True))

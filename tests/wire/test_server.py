@@ -5,14 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.errors import (
-    AuthenticationError,
-    CallCancelledError,
-    InvalidRequestError,
-    MalformedToolCallError,
-    OverloadedError,
-    UnsupportedFeatureError,
-)
+import dragoman as d
 from dragoman.events import Assembler, Event, TextDelta, Usage
 from dragoman.messages import Opaque, RedactedThinking, Request, Thinking, Tool, User
 from dragoman.validate import Expectation
@@ -44,7 +37,7 @@ def write(wire: str, events: list[Event], *, stream: bool, created: int = 0) -> 
 def test_cancelled_reply_is_sent_to_the_client_as_an_error(wire: str) -> None:
     events = make(finish="cancelled")
     assert b"cancelled" in write(wire, events, stream=True)
-    with pytest.raises(CallCancelledError):
+    with pytest.raises(d.CallCancelledError):
         write(wire, events, stream=False)
 
 
@@ -57,9 +50,9 @@ def test_empty_text_does_not_open_another_block() -> None:
 
 def test_errors_have_the_types_of_the_messages_api() -> None:
     codec = SERVER_CODECS["anthropic"]
-    denied = codec.error(AuthenticationError("no", status=403))
-    long = codec.error(InvalidRequestError("too long", status=413))
-    busy = codec.error(OverloadedError("busy"))
+    denied = codec.error(d.AuthenticationError("no", status=403))
+    long = codec.error(d.InvalidRequestError("too long", status=413))
+    busy = codec.error(d.OverloadedError("busy"))
     kinds = [
         (each.status, msgspec.json.decode(each.body)["error"]["type"])
         for each in (denied, long, busy)
@@ -174,7 +167,7 @@ def test_truncated_call_of_a_custom_tool_is_marked_as_incomplete() -> None:
     data = b"".join(
         [encoder.feed(event) for event in custom_call('{"input": "***', ending="length")]
     )
-    data += encoder.fail(MalformedToolCallError("cut"))
+    data += encoder.fail(d.MalformedToolCallError("cut"))
     (item,) = frames_of(data)[-1]["response"]["output"]
     assert (item["type"], item["status"]) == ("custom_tool_call", "incomplete")
     assert b"custom_tool_call_input.done" not in data
@@ -197,7 +190,7 @@ def test_response_object_repeats_settings_of_the_request() -> None:
 
 
 def test_error_for_an_unsupported_thread_contains_its_error_code() -> None:
-    error = UnsupportedFeatureError("thread: not kept")
+    error = d.UnsupportedFeatureError("thread: not kept")
     error.provider_code = "thread_unsupported_request"
     reply = msgspec.json.decode(SERVER_CODECS["anthropic"].error(error).body)
     assert reply["error"]["details"] == {"error_code": "thread_unsupported_request"}
