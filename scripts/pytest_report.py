@@ -1,19 +1,25 @@
 """A pytest plugin: append one line of JSON for each test to the file ``DRAGOMAN_TEST_REPORT``.
 
-``scripts/run_tests.py`` reads the file while the tests run.
+``scripts/run_tests.py`` reads the file while the tests run. The signal ``SIGUSR1`` makes the process
+print the stack of each of its threads.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
+_report = Path(os.environ["DRAGOMAN_TEST_REPORT"]).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115
+# pytest replaces the standard streams later.
+faulthandler.register(signal.SIGUSR1, os.fdopen(os.dup(2), "w"))
+
 
 def _write(**event: Any) -> None:
-    with Path(os.environ["DRAGOMAN_TEST_REPORT"]).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(event) + "\n")
+    _report.write(json.dumps(event) + "\n")
 
 
 def pytest_collection_finish(session: Any) -> None:

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 AT_ONCE = 6  # more than there are processors, because tests often wait
 EVERY_SECONDS = 30  # how often a log gets a line about each running part
+SILENT_SECONDS = 60  # after which a part of the tests that reports nothing prints its stacks
 
 # What is covered to the last branch, by its own tests alone; tracing the others would double their
 # time. These tests run in one process: worker processes would be traced twice.
@@ -63,7 +64,7 @@ class Part:
     def start(self, folder: Path, environment: dict[str, str]) -> None:
         file = self.name.replace("/", "-")
         self._output = folder / f"{file}.log"
-        self._began = time.monotonic()
+        self._began = self._heard = time.monotonic()
         report = folder / f"{file}.jsonl"
         report.touch()
         self._report: IO[str] = report.open(encoding="utf-8")
@@ -83,12 +84,17 @@ class Part:
         before = count_cpu_seconds()
         ended = self.process.poll() is not None
         self.cpu_seconds += count_cpu_seconds() - before
+        now = time.monotonic()
         while line := self._report.readline():
+            self._heard = now
             if not line.endswith("\n"):  # the rest of the line is not written yet
                 self._report.seek(self._report.tell() - len(line.encode()))
                 break
             self._read(json.loads(line))
-        self.seconds = time.monotonic() - self._began
+        self.seconds = now - self._began
+        if self.total and not ended and now > self._heard + SILENT_SECONDS:
+            self._heard = now
+            self.process.send_signal(signal.SIGUSR1)
         if ended and not self.is_done:
             self.is_done = True
             self._report.close()
@@ -218,6 +224,8 @@ def print_results(parts: Sequence[Part]) -> int:
 
 def pytest_part(name: str, *arguments: str | Path, accept: tuple[int, ...] = (0,)) -> Part:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "scripts.pytest_report"]
+    # pytest would start and end a thread for each test, which takes milliseconds on a busy machine.
+    command += ["-o", "faulthandler_timeout=0"]
     # Leave the processors to lint and the covered tests, which take longest.
     nice = [] if name == "covered" else ["nice", "-n", "3"]
     return Part(name, *nice, *command, *arguments, accept=accept)

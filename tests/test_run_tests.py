@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scripts import run_tests
 from scripts.run_hard import make_parts
 from scripts.run_tests import Part, list_tests, print_results, pytest_part, run_parts
 
@@ -28,6 +29,15 @@ def broken():
     yield
     raise ValueError("teardown")
 def test_torn_down(broken): pass
+"""
+
+# The signal ends the pause; without it, the process would end after a minute.
+SILENT = """
+import os, signal
+def test_silent():
+    signal.alarm(60)
+    signal.pause()
+    os._exit(3)
 """
 
 
@@ -61,6 +71,18 @@ def test_results_count_the_tests_and_end_with_the_names_of_failures(
         "test_bad", "test_torn_down", "", "", "",
     ]  # fmt: skip
     assert shown.endswith("\n3 passed, 2 failed, 1 skipped\n")
+
+
+def test_silent_tests_print_their_stacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tests, "SILENT_SECONDS", 0)
+    file = tmp_path / "test_silent.py"
+    file.write_text(SILENT)
+    part = pytest_part("part", "-c", os.devnull, "--disable-plugin-autoload", file)
+    run_parts([part])
+    assert print_results([part]) == 1
+    assert f'File "{file}", line 5 in test_silent' in capsys.readouterr().out
 
 
 def test_step_that_exits_with_an_error_fails_and_its_output_is_shown(
