@@ -12,7 +12,7 @@ import dragoman as d
 from dragoman.conformance.cases import write_frames
 from dragoman.eventstream import EventStreamDecoder, encode_message
 from dragoman.transport import FixtureTransport
-from dragoman.wire import CODECS, SERVER_CODECS, Asked
+from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.bedrock import BedrockCodec, Quirks
 from dragoman.wire.codec import _decode_stream
 
@@ -23,6 +23,7 @@ from .cases import (
     decode,
     plain_request,
 )
+from .pairs import hear, serve
 from .readings import READERS
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -434,14 +435,6 @@ def test_portable_server_tool_names_are_translated() -> None:
         sent(d.Request([d.User("x")], server_tools=(d.ServerTool("url_context"),)))
 
 
-def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
-    request = plain_request(stream=stream)
-    encoder = SERVER.encoder(Asked(request))
-    pieces = [encoder.feed(event) for event in heard.events]
-    pieces.append(encoder.end() if heard.error is None else encoder.fail(heard.error))
-    return decode(codec(), request, pieces, judged=False)
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream: bool) -> None:
     thought = d.Thinking("t", d.Continuity("s", issuer=d.Issuer("gemini")))
@@ -458,9 +451,8 @@ def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream
         d.TextDelta("m", "r", 1, "a"),
     ]
     end = d.MessageComplete("m", "r", "stop", blocks, d.Usage(None, 2))
-    reply = serve(
-        DecodedReply([*shown, d.TextDelta("m", "r", 1, ""), end], None), stream=stream
-    ).response
+    request, events = plain_request(stream=stream), [*shown, d.TextDelta("m", "r", 1, ""), end]
+    reply = hear("bedrock", request, serve("bedrock", request, events, None)).response
     assert reply is not None
     assert reply.text == "asaid"
 

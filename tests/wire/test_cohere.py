@@ -7,7 +7,7 @@ import pytest
 
 import dragoman as d
 from dragoman.transport import FixtureTransport
-from dragoman.wire import CODECS, SERVER_CODECS, Asked
+from dragoman.wire import CODECS, SERVER_CODECS
 from dragoman.wire.cohere import CohereCodec, Quirks
 
 from .cases import (
@@ -15,6 +15,7 @@ from .cases import (
     decode,
     plain_request,
 )
+from .pairs import hear, serve
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 OURS = d.Issuer("cohere", None, "m")
@@ -333,14 +334,6 @@ def test_alternative_forms_of_a_request_are_read() -> None:
             SERVER.decode({**plain, **wrong})
 
 
-def serve(heard: DecodedReply, *, stream: bool) -> DecodedReply:
-    request = plain_request(stream=stream)
-    encoder = SERVER.encoder(Asked(request))
-    pieces = [encoder.feed(event) for event in heard.events]
-    pieces.append(encoder.end() if heard.error is None else encoder.fail(heard.error))
-    return decode(codec(), request, pieces, judged=False)
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream: bool) -> None:
     blocks = (
@@ -355,7 +348,8 @@ def test_gateway_replaces_audio_by_its_transcript_and_drops_foreign_state(stream
     ]
     shown += [d.ThinkingDelta("m", "r", 1, "")]  # type: ignore[list-item]
     end = d.MessageComplete("m", "r", "stop", blocks, d.Usage(1, 2))
-    reply = serve(DecodedReply([*shown, end], None), stream=stream).response
+    request = plain_request(stream=stream)
+    reply = hear("cohere", request, serve("cohere", request, [*shown, end], None)).response
     assert reply is not None
     assert reply.text == "asaid"
 

@@ -31,11 +31,9 @@ from .cases import (
     find_served,
 )
 from .readings import bodies_of, check_reading, gemini_parts, joined
+from .test_damaged import TREE
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
-TREE = tuple(
-    getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error")
-)
 
 pytestmark = pytest.mark.recordings
 

@@ -17,8 +17,8 @@ from dragoman.validate import Expectation, check_request
 from dragoman.wire import SERVER_CODECS
 from tests import strategies as some
 
-from .cases import DecodedReply
 from .pairs import client, hear, serve
+from .test_pairs import assemble
 
 SERVER = SERVER_CODECS["ollama"]
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
@@ -98,26 +98,8 @@ def test_any_request_round_trips(
 )
 @quickly
 def test_any_reply_round_trips(verbs: list[some.Verb], ending: str, stream: bool) -> None:
-    request = d.Request(
-        [d.User("Hello")],
-        TOOLS,
-        d.RuntimeConfig(max_tokens=9),
-        model="m",
-        request_id="R",
-        stream=stream,
-    )
-    out = Assembler(request_id="R", model="m", expected=Expectation(request))
-    out.start()
-    for verb, arguments in verbs:
-        if verb not in ("attach", "whole"):
-            getattr(out, verb)(*arguments)
-    out.usage(d.Usage(3, 4, total_tokens=7))
-    if ending == "fail":
-        out.fail(d.StreamInterruptedError("cut"))
-    else:
-        reason = "tool_calls" if ending == "stop" and out.has_calls else ending
-        out.finish(reason)  # type: ignore[arg-type]
-    heard = DecodedReply(out.take(), out.error)
+    sent = [each for each in verbs if each[0] != "whole"]
+    request, heard = assemble("ollama", sent, ending, d.Usage(3, 4, total_tokens=7), stream=stream)
     hypothesis.note(f"{verbs} {heard}")
     raised: list[d.ProviderError] = []
     try:

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dragoman as d
-import dragoman.errors
 import dragoman.events.assembler as assembler_module
 import dragoman.wire.codec as codec_module
 from dragoman.events import Assembler
@@ -32,7 +31,6 @@ from tests import strategies as some
 from .cases import (
     BASE_URL,
     Case,
-    DecodedReply,
     ask_ready,
     bytewise,
     cut_at_random,
@@ -41,15 +39,13 @@ from .cases import (
     plain_ids,
     plain_request,
 )
+from .test_damaged import TREE, hear
 
 EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 FAST = settings(
     max_examples=1000 if EXHAUSTIVE else 12,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-)
-TREE = tuple(
-    getattr(dragoman.errors, name) for name in dragoman.errors.__all__ if name.endswith("Error")
 )
 
 ANY = d.Tool("any", "Takes anything.", {"type": "object"})
@@ -593,27 +589,6 @@ def event_of(value: Any) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def held(heard: DecodedReply) -> DecodedReply:
-    """Assert that the error of a reply, if there is one, is a provider error with an expected
-    cause, and that all events can be serialised.
-    """
-    error = heard.error
-    if error is not None:
-        assert type(error) in TREE
-        assert error.__cause__ is None or isinstance(
-            error.__cause__, ValueError | RecursionError
-        ), error.__cause__
-        assert str(error)
-        assert repr(error)
-        if heard.response is not None:
-            assert error.response is not None
-    for event in heard.events:
-        assert d.encode_event(event)
-    if heard.response is not None:
-        assert heard.response.raw is not None
-    return heard
-
-
 DEEP = 10_000
 
 
@@ -623,7 +598,7 @@ def test_malformed_tool_calls_are_tolerated_only_in_a_reply_that_failed(finish: 
     reply = (case.reply or b"").replace(
         b'"finish_reason": "error"', f'"finish_reason": "{finish}"'.encode()
     )
-    heard = held(decode(case.codec(), case.request, [reply]))
+    heard = hear(case.codec(), case.request, [reply])
     assert isinstance(heard.error, d.InvalidResponseError)
 
 
@@ -633,7 +608,7 @@ def test_deeply_nested_tool_arguments_give_no_intent() -> None:
     data = event_of(
         {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
     )
-    heard = held(decode(make_codec(), make_request(tools=(ANY,), stream=True), [data]))
+    heard = hear(make_codec(), make_request(tools=(ANY,), stream=True), [data])
     assert type(heard.error).__name__ == "MalformedToolCallError"
     assert heard.response is not None
     assert heard.response.tool_calls[0].arguments is None
@@ -689,7 +664,7 @@ def test_size_of_a_stream_is_limited(
 
 def test_number_of_stream_events_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec_module, "MAX_EVENTS", 10)
-    heard = held(decode(make_codec(), make_request(stream=True), [event_of(PLAIN_CHUNK)] * 12))
+    heard = hear(make_codec(), make_request(stream=True), [event_of(PLAIN_CHUNK)] * 12)
     assert type(heard.error) is d.InvalidResponseError
     assert "10 events" in str(heard.error)
     assert heard.response is not None

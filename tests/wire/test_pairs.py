@@ -285,6 +285,13 @@ def test_any_reply_round_trips(
 def check_round_trip(
     wire: str, verbs: list[some.Verb], ending: str, usage: object, *, stream: bool
 ) -> None:
+    check_reply(wire, *assemble(wire, verbs, ending, usage, stream=stream))
+
+
+def assemble(
+    wire: str, verbs: list[some.Verb], ending: str, usage: object, *, stream: bool
+) -> tuple[d.Request, DecodedReply]:
+    """Return a request, and the reply that the verbs make, ended as given."""
     request = d.Request(
         [d.User("Hello")],
         TOOLS,
@@ -308,8 +315,7 @@ def check_round_trip(
     else:
         reason = "tool_calls" if ending == "stop" and out.has_calls else ending
         out.finish(reason if out.has_calls or reason != "tool_calls" else "stop")  # type: ignore[arg-type]
-    heard = DecodedReply(out.take(), out.error)
-    check_reply(wire, request, heard)
+    return request, DecodedReply(out.take(), out.error)
 
 
 LEAVES = [
