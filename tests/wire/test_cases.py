@@ -3,14 +3,18 @@
 import copy
 import json
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.capabilities import Capabilities
+from dragoman.conformance.violation import Violation
 from dragoman.wire import CODECS
 
 from .cases import BASE_URL, Case, check_case, decode, find_cases, open_decoder
+from .cases import CASES as CASES_FOLDER
 
 WIRES = sorted(CODECS)
 CASES = [case for wire in WIRES for case in find_cases(wire)]
@@ -34,6 +38,16 @@ def traced(case: Case) -> Any:
 @pytest.mark.parametrize("case", [traced(case) for case in CASES])
 def test_conformance_case_passes(case: Case) -> None:
     check_case(case)
+
+
+def test_case_with_other_events_than_its_reply_fails(tmp_path: Path) -> None:
+    case = Case("openai", "usage-never", tmp_path)
+    shutil.copytree(CASES_FOLDER / "openai", tmp_path / "openai")
+    check_case(case)
+    case.path("events.jsonl").write_text("{}\n")
+    case.path("folded.json").unlink()
+    with pytest.raises(Violation, match="the events, fed whole"):
+        check_case(case)
 
 
 @pytest.mark.parametrize("wire", ["openai", "responses"])
