@@ -1,6 +1,5 @@
 """Test the circuit breaker: each of its rules, and then any sequence of outcomes."""
 
-import os
 from typing import Any
 
 import pytest
@@ -10,8 +9,6 @@ from hypothesis import strategies as st
 import dragoman as d
 from dragoman.middleware import Admission, Availability, ProviderRecovered, ProviderUnavailable
 from tests.listed import Clock
-
-EXHAUSTIVE = os.environ.get("DRAGOMAN_EXHAUSTIVE") == "1"
 
 
 class Machine:
@@ -392,8 +389,7 @@ class Oracle:
                 self.down.setdefault(provider, now)
 
 
-@pytest.mark.exhaustive
-@settings(max_examples=400 if EXHAUSTIVE else 100)
+@settings(max_examples=400)
 @given(STEPS)
 def test_unavailable_model_receives_at_most_one_probe_at_a_time(
     steps: list[tuple[Any, ...]],
