@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,9 +22,6 @@ from ..errors import scrub
 from ..events import Usage
 from ..messages import new_ulid
 from ..prices.results import EXACT
-
-if TYPE_CHECKING:
-    from .accounts import Account
 
 log = logging.getLogger("dragoman")
 
@@ -78,14 +75,14 @@ class UsageBook:
         row[3] += usage.output_tokens or 0
         row[4] = EXACT.add(row[4], money)
 
-    async def keep_flushing(self, live: Iterable[Account]) -> None:
+    async def keep_flushing(self, live: Iterable[Any]) -> None:
         """Call ``flush`` every two seconds until the task is cancelled."""
         while True:
             await asyncio.sleep(_FLUSH_SECONDS)
             await self.flush(live)
 
-    async def flush(self, live: Iterable[Account]) -> None:
-        """Write the counts and the running requests to the database.
+    async def flush(self, live: Iterable[Any]) -> None:
+        """Write the counts and the running requests, given by their accounts, to the database.
 
         If the database is unavailable, keep the counts and write them the next time.
         """
