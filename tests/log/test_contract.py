@@ -586,7 +586,7 @@ def test_broken_chain_is_not_imported(open_store: Open, other: SqliteLog) -> Non
     log = open_store()
     records = list(other.read("a"))
     with pytest.raises(LogLockedError, match="changed during the import"):
-        log._wait(lambda: log._restore(records[5:8]))
+        log._offer(lambda: log._restore(records[5:8]))[1].result()
     other._connection.execute("UPDATE records SET actor = 'user' WHERE session = 'a' AND seq = 3")
     with pytest.raises(LogCorruptError, match=r"cannot be imported: session a, record 3"):
         log.restore(other)

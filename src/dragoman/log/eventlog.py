@@ -180,7 +180,7 @@ class EventLog(ABC):
             session, payload, turn=turn, parent=parent, actor=actor, sensitivity=sensitivity,
             expected=expected
         )  # fmt: skip
-        return cast("LogRecord", self._wait(draft))
+        return cast("LogRecord", _wait(self._offer, draft))
 
     @asynccontextmanager
     async def hold(self, session: str, *, takeover: bool = False) -> AsyncIterator[None]:
@@ -226,7 +226,7 @@ class EventLog(ABC):
         if before.tzinfo is None:
             raise InvalidRecordError("older_than: the time has no time zone")
         before = before.astimezone(UTC)
-        return cast("tuple[LogPruned, ...]", self._wait(lambda: self._prune(before)))
+        return cast("tuple[LogPruned, ...]", _wait(self._offer, lambda: self._prune(before)))
 
     def restore(
         self, source: EventLog, session: str | None = None, *, progress: Progress | None = None
@@ -246,7 +246,7 @@ class EventLog(ABC):
             present = _count_shared(self, source, name)
             records = source.read(name, present)
             while batch := list(islice(records, _PAGE)):
-                self._wait(partial(self._restore, batch))
+                _wait(self._offer, partial(self._restore, batch))
                 done += len(batch)
                 if progress is not None:
                     progress(done, max(report.records, done))
@@ -286,13 +286,6 @@ class EventLog(ABC):
                 "this log was opened in another process; open it again after a fork"
             )
         return self._writer.offer(item)
-
-    def _wait(self, item: Draft | Callable[[], Any]) -> Any:
-        while True:
-            accepted, future = self._offer(item)
-            result = future.result()
-            if accepted:
-                return result
 
     # --- reading records ------------------------------------------------------------------------
 
@@ -430,6 +423,15 @@ class EventLog(ABC):
     @abstractmethod
     def _view(self) -> AbstractContextManager[LogView]:
         """Open a snapshot of the stored records; several threads may do so at once."""
+
+
+def _wait(offer: Callable[[Any], tuple[bool, Future[Any]]], item: Any) -> Any:
+    """Offer an item to the writer until it is accepted; return the result."""
+    while True:
+        accepted, future = offer(item)
+        result = future.result()
+        if accepted:
+            return result
 
 
 def _make_draft(session: str, payload: Payload, **facts: Any) -> Draft:

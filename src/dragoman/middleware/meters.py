@@ -89,8 +89,8 @@ class Window:
 
 # --- meters in Redis ---------------------------------------------------------------------------
 
-# The common beginning of both scripts. KEYS: the amounts, the leases. ARGV: the current time, or ''
-# to use the clock of Redis; the lease; then each script's own arguments. The last arguments are
+# The common beginning of both scripts. KEYS: the amounts, the leases. ARGV: the current time, or
+# '' to use the clock of Redis; the lease; then each script's own arguments. The last arguments are
 # those of each demand: name, capacity, refill per second (0 for a window), cost.
 _PRELUDE = (
     NOW

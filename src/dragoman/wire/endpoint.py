@@ -79,9 +79,9 @@ class Endpoint(ABC, Generic[Q]):
     # A 404, 500 or 501 may name a field too: servers answer so to a route or a grammar they lack.
     refusing: ClassVar[Sequence[int]] = (400, 404, 422, 500, 501)
     refusals: ClassVar[Sequence[Refusal]] = ()
-    # The settings of ``RuntimeConfig`` that the wire has no field for; the gateway leaves them out.
+    # The settings of ``RuntimeConfig`` that the wire lacks a field for; the gateway omits them.
     lacking: ClassVar[Sequence[str]] = ()
-    # The fields of settings that several wires have under different names; the gateway writes them.
+    # The fields of settings that several wires have under other names; the gateway writes them.
     concepts: ClassVar[Mapping[str, Place]] = {}
     # The bytes that a server may send between two events to keep a connection open.
     keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
