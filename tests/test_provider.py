@@ -628,7 +628,7 @@ async def test_provider_use_after_close_or_from_another_event_loop_raises() -> N
         with pytest.raises(RuntimeError, match="another event loop"):
             await asyncio.to_thread(asyncio.run, model.complete("Hi"))
         await model.close()
-        with pytest.raises(RuntimeError, match="closed"):
+        with pytest.raises(d.InvalidRequestError, match="closed"):
             await model.complete("Hi")
 
 

@@ -17,6 +17,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeGuard
 
+__all__ = [
+    "BUSY_SECONDS", "Database", "create_private", "is_postgres", "load_driver", "open_database",
+    "transaction",
+]  # fmt: skip
+
 BUSY_SECONDS = 2.0
 """How many seconds a transaction waits for a lock that another process holds."""
 

@@ -53,10 +53,12 @@ def record_outcomes(
 
 def write_section(results: Results) -> str:
     """Return the section of the documentation page with the outcomes of all clients."""
-    lines = [f"| client | feature | {' | '.join(WIRES)} |", "|---|---|" + "---|" * len(WIRES)]
+    tried = {wire for each in results.values() for found in each.values() for wire in found}
+    columns = [wire for wire in WIRES if wire in tried]
+    lines = [f"| client | feature | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
     for client, features in results.items():
         for feature, wires in features.items():
-            shown = [wires.get(wire, "not run") for wire in WIRES]
+            shown = [wires.get(wire, "not run") for wire in columns]
             lines.append(f"| {client} | {feature.replace('_', ' ')} | {' | '.join(shown)} |")
     return _HEAD + "\n".join(lines) + "\n"
 

@@ -169,8 +169,10 @@ def test_invalid_fields_are_named(change: dict[str, Any], complaint: str) -> Non
 
 def test_ollama_defaults_and_special_values_are_accepted() -> None:
     asked = SERVER.decode(
-        msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True})
-    )
+        msgspec.json.encode({**PLAIN, "keep_alive": "5m", "format": "json", "think": True,
+                             "options": {"num_predict": -1}})
+    )  # fmt: skip
+    assert asked.request.config.max_tokens is None
     assert asked.request.stream
     assert asked.wishes["json_mode"].value is True
     assert asked.request.config.reasoning == "medium"

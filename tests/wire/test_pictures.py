@@ -3,9 +3,10 @@ wires.
 """
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 import dragoman as d
 from dragoman.events import Assembler
@@ -268,5 +269,10 @@ def test_images_without_an_issuer_are_sent_without_a_signature() -> None:
     plain.start()
     plain.whole(PNG)
     plain.finish("stop")
-    (part,) = json.loads(serve("gemini", plain.take()))["candidates"][0]["content"]["parts"]
+    events = plain.take()
+    (part,) = json.loads(serve("gemini", events))["candidates"][0]["content"]["parts"]
     assert part == {"inlineData": {"mimeType": "image/png", "data": "aGk="}}
+    events[-1] = replace(cast("d.MessageComplete", events[-1]), final_content=(PNG,))
+    (item,) = json.loads(serve("responses", events))["output"]
+    assert (item["result"], item["output_format"]) == ("aGk=", "png")
+    assert "continuity" not in item

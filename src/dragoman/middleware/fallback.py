@@ -194,11 +194,10 @@ class Fallback(Wrapper):
                     call.end()
             assert refusal is not None
             passed.append((candidate, *refusal))
-        if is_ended(
-            served.history
-        ):  # the last candidate was not called, and its end is the call's
+        candidate, _, last = passed.pop()
+        if is_ended(served.history):  # this candidate was not called, and its end is the call's
+            asked = replace(request, model=candidate.model)
             served.record(None, Attempt(candidate, asked).start())
-        _, _, last = passed.pop()
         _add_notes(last, passed)
         raise last
 

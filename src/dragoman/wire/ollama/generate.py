@@ -23,9 +23,6 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _LineEncoder(LineEncoder):
-    def hides_call(self, complete: MessageComplete) -> bool:
-        return False  # this API has no tool calls
-
     def line(self, message: dict[str, Any], **ending: Any) -> bytes:
         """Return a line with the texts of a message; the fields ``ending`` end the reply."""
         head = {"model": self.model, "created_at": self.at, "response": message.pop("content")}
