@@ -596,6 +596,9 @@ REASONS: dict[str, str] = {
     r"messages\[\]\.(tool_calls\[\]\.id|tool_call_id)": (
         "this wire has no ids; a client sent another wire's"
     ),
+    r"outputConfig \(missing\)|toolConfig \(added\)": (
+        "On the bedrock wire a schema is requested by a tool, which more models accept"
+    ),
 }
 
 

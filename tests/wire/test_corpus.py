@@ -291,7 +291,8 @@ def test_reading_recordings_byte_by_byte_gives_the_same_reply(
 
 # How many recorded errors of each status become each class.
 CLASSES = {
-    "anthropic": "1 400 ContextOverflow, 16 400 InvalidRequest, 12 401 Authentication, "
+    "anthropic": "1 400 ContextOverflow, 14 400 InvalidRequest, 2 400 UnsupportedFeature, "
+    "12 401 Authentication, "
     "17 404 InvalidModel",
     "bedrock": "1 400 ContextOverflow, 5 400 InvalidModel, 4 400 InvalidRequest, "
     "4 400 UnsupportedContent, 1 400 UnsupportedFeature, 2 403 Authentication, 1 404 InvalidModel",
@@ -301,13 +302,13 @@ CLASSES = {
     "9 400 InvalidRequest, 2 400 UnsupportedContent, 1 401 Authentication, 2 403 Authentication, "
     "28 404 InvalidModel, 1 404 InvalidRequest, 3 429 RateLimit",
     "ollama": "3 404 InvalidModel, 6 500 Unavailable",
-    "openai": "5 400 ContextOverflow, 30 400 InvalidModel, 71 400 InvalidRequest, "
-    "72 400 UnsupportedContent, 37 400 UnsupportedFeature, 37 401 Authentication, 8 402 Billing, "
+    "openai": "5 400 ContextOverflow, 30 400 InvalidModel, 69 400 InvalidRequest, "
+    "72 400 UnsupportedContent, 39 400 UnsupportedFeature, 37 401 Authentication, 8 402 Billing, "
     "10 403 Authentication, 104 404 InvalidModel, 12 404 UnsupportedContent, "
     "36 404 UnsupportedFeature, 1 422 InvalidRequest, 49 429 RateLimit, 9 500 Unavailable, "
     "6 500 UnsupportedContent, 1 500 UnsupportedFeature",
-    "responses": "2 400 Authentication, 14 400 InvalidModel, 13 400 InvalidRequest, "
-    "3 400 UnsupportedContent, 7 400 UnsupportedFeature, 15 401 Authentication, "
+    "responses": "2 400 Authentication, 14 400 InvalidModel, 12 400 InvalidRequest, "
+    "3 400 UnsupportedContent, 8 400 UnsupportedFeature, 15 401 Authentication, "
     "3 404 InvalidRequest",
 }
 

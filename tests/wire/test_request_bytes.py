@@ -127,7 +127,7 @@ LEAST = {
     "responses": (0.93, 1000),
     "ollama": (0.97, 75),
     "cohere": (0.90, 80),
-    "bedrock": (0.97, 200),
+    "bedrock": (0.94, 190),
 }
 
 
