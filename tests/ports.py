@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-# The kernel gives ports from 32,768 on (macOS from 49,152 on) to whoever asks for any port: a
-# port from there may be another server's before the program has bound it.
+# Linux chooses ports from 32,768 for a server that asks for any port, macOS from 49,152. A server
+# could receive such a port before the program of a test has bound it.
 _RANGE = range(15_000, 32_000)
 _held: list[IO[bytes]] = []
 """Lock files of the ports this process chose, kept open so that no other process chooses them."""

@@ -119,7 +119,7 @@ class SqliteStore(Store):
     def _open(self) -> Database:
         if self._database is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # There is no fsync for each entry: one lost in a power failure is only a cache miss.
+            # Entries are not synced to the disk one by one: a cache may lose some in a power failure.
             self._database = open_database(self.path, _SCHEMA, busy_seconds=5)
         return self._database
 
