@@ -119,7 +119,7 @@ class SqliteStore(Store):
     def _open(self) -> Database:
         if self._database is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Entries are not synced to the disk one by one: a cache may lose some in a power failure.
+            # Entries are not synced one by one: a power failure may remove the last ones.
             self._database = open_database(self.path, _SCHEMA, busy_seconds=5)
         return self._database
 
