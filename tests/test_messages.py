@@ -113,7 +113,38 @@ def test_every_message_class_is_tested_for_immutability() -> None:
         for kind in vars(messages).values()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     }
-    assert structs - {msgspec.Struct} == {type(value) for value in FROZEN}
+    public = {kind for kind in structs - {msgspec.Struct} if not kind.__name__.startswith("_")}
+    assert public == {type(value) for value in FROZEN}
+
+
+PNG = d.Image(b"\x89PNG\r\n\x1a\n")
+CALL = d.ToolCall("1", "f", {})
+PARTS = [
+    (d.User("a", PNG), (d.Text("a"), PNG)),
+    (d.User(PNG), (PNG,)),
+    (d.User(["a", PNG], cache=True), (d.Text("a"), PNG)),
+    (d.User(content=["a"]), (d.Text("a"),)),
+    (d.User("a", ["b", PNG], ""), (d.Text("a"), d.Text("b"), PNG)),
+    (d.Assistant("a", CALL), (d.Text("a"), CALL)),
+    (d.Assistant("", tool_calls=[CALL]), (CALL,)),
+    (d.Assistant(content="a", tool_calls=(CALL,)), (d.Text("a"), CALL)),
+    (d.Assistant(None, tool_calls=None), ()),
+    (d.ToolResult("1", "a", PNG, is_error=True), (d.Text("a"), PNG)),
+    (d.ToolResult("1", "a", PNG, True), (d.Text("a"), PNG)),  # type: ignore[arg-type]
+    (d.ToolResult(tool_call_id="1", content=PNG), (PNG,)),
+]
+
+
+@pytest.mark.parametrize(("message", "content"), PARTS)
+def test_messages_take_any_number_of_parts(message: Any, content: tuple[Any, ...]) -> None:
+    assert message.content == content
+    assert msgspec.json.decode(msgspec.json.encode(message), type=type(message)) == message
+    assert pickle.loads(pickle.dumps(message)) == copy.deepcopy(message) == message
+
+
+def test_boolean_after_the_parts_of_a_result_is_its_error() -> None:
+    given: Any = "1", "no such file", True
+    assert d.ToolResult(*given) == d.ToolResult("1", "no such file", is_error=True)
 
 
 LISTS = [
@@ -273,7 +304,7 @@ def weather(
     days: Annotated[int, msgspec.Meta(ge=1)] = 3,
     units: list[str] = ["C"],  # noqa: B006
     *,
-    anything=None,  # type: ignore[no-untyped-def]
+    anything: Any = None,
 ) -> str:
     """Return the weather."""
     raise AssertionError("a Tool never calls its function")
@@ -341,7 +372,12 @@ def test_tool_from_a_partial_or_callable_object_is_described_by_its_function(
 def test_tool_from_a_lambda_needs_a_name() -> None:
     with pytest.raises(TypeError, match="a lambda has no name"):
         d.Tool.from_function(lambda city: city)
-    assert d.Tool.from_function(lambda city: city, name="echo").name == "echo"
+    assert d.Tool.from_function(lambda: "now", name="clock").name == "clock"
+
+
+def test_tool_needs_a_type_hint_for_each_parameter() -> None:
+    with pytest.raises(TypeError, match=r"f: the parameter city has no type hint.*city: str"):
+        d.Tool.from_function(lambda city: city, name="f")
 
 
 def star(*args: int) -> None: ...

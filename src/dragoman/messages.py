@@ -9,11 +9,12 @@ calls included, so that ``[thinking, call, thinking, call, text]`` survives a ro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
-from msgspec import Struct, field
-from msgspec.structs import force_setattr
+from msgspec import Struct, StructMeta, field
+from msgspec.structs import asdict, force_setattr
 
 from .citations import Citation, read_citations
 from .media import Inline, Url, read_media, read_source
@@ -108,6 +109,14 @@ class Text(Struct, frozen=True, tag="text", omit_defaults=True):
         return () if self.continuity is None else read_citations(self.continuity.opaque, self.text)
 
 
+def _read(block: Image | Audio) -> None:
+    """Replace a file's name, a URL or bytes with a source."""
+    if isinstance(block.source, str | Path | bytes):
+        source, media_type = read_source(block.source)
+        force_setattr(block, "source", source)
+        force_setattr(block, "media_type", block.media_type or media_type)
+
+
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
     """An image in a message. A generated image has ``continuity``.
 
@@ -134,10 +143,7 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        if isinstance(self.source, str | Path | bytes):
-            source, media_type = read_source(self.source)
-            force_setattr(self, "source", source)
-            force_setattr(self, "media_type", self.media_type or media_type)
+        _read(self)
 
     @classmethod
     def from_file(cls, path: str | Path, *, detail: Detail | None = None) -> Image:
@@ -170,10 +176,7 @@ class Audio(Struct, frozen=True, tag="audio", omit_defaults=True):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        if isinstance(self.source, str | Path | bytes):
-            source, media_type = read_source(self.source)
-            force_setattr(self, "source", source)
-            force_setattr(self, "media_type", self.media_type or media_type)
+        _read(self)
 
 
 class Document(Struct, frozen=True, tag="document", omit_defaults=True):
@@ -259,6 +262,53 @@ AssistantBlock: TypeAlias = Text | Thinking | RedactedThinking | ToolCall | Opaq
 
 # --- messages of each role ---------------------------------------------------------------------
 
+_UserPart: TypeAlias = str | UserBlock | Sequence[str | UserBlock]
+_AssistantPart: TypeAlias = str | AssistantBlock | Sequence[str | AssistantBlock]
+
+
+class _MessageType(StructMeta):
+    """Accept any number of parts: ``User("What is this?", Image("photo.png"))``."""
+
+    def __call__(cls, *given: Any, **fields: Any) -> Any:  # noqa: N805
+        first = cls.__struct_fields__.index("content")
+        head, parts = given[:first], given[first:]
+        if head and len(parts) > 1 and isinstance(parts[-1], bool):
+            parts, fields["is_error"] = parts[:-1], parts[-1]
+        if "tool_calls" in fields:
+            parts = (*parts, fields.pop("content", None), fields.pop("tool_calls"))
+        return super().__call__(*head, *(parts if len(parts) < 2 else (parts,)), **fields)
+
+
+class _Message(Struct, frozen=True, metaclass=_MessageType):
+    """A message whose content is one text, or a tuple of blocks."""
+
+    if TYPE_CHECKING:
+        content: Any
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, str):
+            force_setattr(self, "content", _flatten(self.content))
+
+    def __reduce__(self) -> Any:
+        # By name: pickle passes all fields by position, where they count as parts.
+        return partial(type(self), **asdict(self)), ()
+
+    @property
+    def text(self) -> str:
+        """The text of all blocks, without thinking and calls, joined without a separator."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join([block.text for block in self.content if type(block) is Text])
+
+
+def _flatten(part: Any) -> tuple[Any, ...]:
+    """Return a part of a message as blocks: a text as ``Text``, and a list opened."""
+    if isinstance(part, list | tuple):
+        return tuple([block for each in part for block in _flatten(each)])
+    if part == "":
+        return ()
+    return (Text(part) if isinstance(part, str) else part,)
+
 
 class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=True):
     """A system prompt. One or more may begin a conversation; none may come later.
@@ -270,9 +320,10 @@ class System(Struct, frozen=True, tag="system", tag_field="role", omit_defaults=
     cache: bool = False
 
 
-class User(Struct, frozen=True, tag="user", tag_field="role", omit_defaults=True):
-    """A user message: text, or blocks of text, images, audio and documents in order.
+class User(_Message, frozen=True, tag="user", tag_field="role", omit_defaults=True):
+    """A user message: any number of texts, images, audio and documents, or lists of them.
 
+    ``User("Hi")`` is plain text; ``User("What is this?", Image("photo.png"))`` has two blocks.
     ``cache`` marks the end of the message for the provider's prompt cache.
     """
 
@@ -281,33 +332,16 @@ class User(Struct, frozen=True, tag="user", tag_field="role", omit_defaults=True
 
     if TYPE_CHECKING:
 
-        def __init__(self, content: str | Sequence[UserBlock], cache: bool = False) -> None: ...
-
-    def __post_init__(self) -> None:
-        _freeze(self, "content")
-
-    @property
-    def text(self) -> str:
-        """The text of all blocks, joined without a separator."""
-        return _text_of(self.content)
+        def __init__(
+            self, *parts: _UserPart, content: _UserPart = ..., cache: bool = False
+        ) -> None: ...
 
 
-class _AssistantType(type(Struct)):  # type: ignore[misc]
-    """Accept ``Assistant("hi", tool_calls=[...])``: join text and calls into one sequence."""
+class Assistant(_Message, frozen=True, tag="assistant", tag_field="role"):
+    """An assistant message: text, thinking and tool calls in the order of their arrival.
 
-    def __call__(
-        cls,
-        content: str | Sequence[AssistantBlock] | None = (),
-        *,
-        tool_calls: Sequence[ToolCall] | None = (),
-    ) -> Any:
-        if isinstance(content, str):
-            content = (Text(content),) if content else ()
-        return super().__call__((*(content or ()), *(tool_calls or ())))
-
-
-class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclass=_AssistantType):
-    """An assistant message: text, thinking and tool calls in the order of their arrival."""
+    ``tool_calls`` are appended to the other parts.
+    """
 
     content: tuple[AssistantBlock, ...] = ()
 
@@ -315,15 +349,14 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
         def __init__(
             self,
-            content: str | Sequence[AssistantBlock] | None = (),
-            *,
-            tool_calls: Sequence[ToolCall] | None = (),
+            *parts: _AssistantPart | None,
+            content: _AssistantPart | None = None,
+            tool_calls: Sequence[ToolCall] | None = None,
         ) -> None: ...
 
-    @property
-    def text(self) -> str:
-        """The text of all blocks, without thinking and calls, joined without a separator."""
-        return _text_of(self.content)
+    def __post_init__(self) -> None:
+        blocks = [block for block in _flatten(self.content) if block is not None]
+        force_setattr(self, "content", tuple(blocks))
 
     @property
     def thinking(self) -> str:
@@ -341,13 +374,8 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
 
         Any model accepts them in a user message.
         """
-        return tuple(
-            [
-                Image(block.source, block.media_type)
-                for block in self.content
-                if type(block) is Image
-            ]
-        )
+        found = [block for block in self.content if type(block) is Image]
+        return tuple([Image(image.source, image.media_type) for image in found])
 
     @property
     def citations(self) -> tuple[Citation, ...]:
@@ -357,8 +385,11 @@ class Assistant(Struct, frozen=True, tag="assistant", tag_field="role", metaclas
         )
 
 
-class ToolResult(Struct, frozen=True, tag="tool", tag_field="role", omit_defaults=True):
-    """The result of a tool. ``tool_call_id`` is the id of its call, verbatim."""
+class ToolResult(_Message, frozen=True, tag="tool", tag_field="role", omit_defaults=True):
+    """The result of a tool: texts and blocks, as in ``User``.
+
+    ``tool_call_id`` is the id of its call, verbatim. A boolean after the parts is ``is_error``.
+    """
 
     tool_call_id: str
     content: str | tuple[UserBlock, ...]
@@ -370,27 +401,14 @@ class ToolResult(Struct, frozen=True, tag="tool", tag_field="role", omit_default
         def __init__(
             self,
             tool_call_id: str,
-            content: str | Sequence[UserBlock],
+            *parts: _UserPart,
+            content: _UserPart = ...,
             is_error: bool = False,
             cache: bool = False,
         ) -> None: ...
 
-    def __post_init__(self) -> None:
-        _freeze(self, "content")
-
-    @property
-    def text(self) -> str:
-        """The text of all blocks, joined without a separator."""
-        return _text_of(self.content)
-
 
 Message: TypeAlias = System | User | Assistant | ToolResult
-
-
-def _text_of(content: str | Sequence[UserBlock | AssistantBlock]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join([block.text for block in content if type(block) is Text])
 
 
 def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
@@ -400,10 +418,8 @@ def join_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Messa
         count += 1
     if not count:
         return None, messages
-    return (
-        "\n\n".join([message.content for message in messages[:count] if type(message) is System]),
-        messages[count:],
-    )
+    texts = [message.content for message in messages[:count] if type(message) is System]
+    return "\n\n".join(texts), messages[count:]
 
 
 # --- tools and server tools --------------------------------------------------------------------
@@ -580,7 +596,5 @@ class Request(Struct, frozen=True):
     server_tools: tuple[ServerTool, ...] = ()
 
     def __post_init__(self) -> None:
-        if type(self.messages) is list:
-            _freeze(self, "messages")
-        if type(self.tools) is list:
-            _freeze(self, "tools")
+        _freeze(self, "messages")
+        _freeze(self, "tools")

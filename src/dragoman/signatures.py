@@ -47,8 +47,14 @@ def describe_function(
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise TypeError(f"{name}: *args and **kwargs have no JSON Schema; name the parameters")
-        if parameter.name not in filled:
-            fields.append(_describe_parameter(parameter, hints.get(parameter.name, Any)))
+        if parameter.name in filled:
+            continue
+        if parameter.name not in hints:
+            raise TypeError(
+                f"{name}: the parameter {parameter.name} has no type hint, which the model needs; "
+                f"write for example {parameter.name}: str"
+            )
+        fields.append(_describe_parameter(parameter, hints[parameter.name]))
     schema = schema_of(msgspec.defstruct(name, fields, kw_only=True))
     schema.pop("title", None)
     properties = schema["properties"]

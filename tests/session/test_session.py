@@ -298,12 +298,22 @@ async def test_denied_call_is_recorded_as_a_decision_rather_than_a_tool_error(
     )
 
 
-async def test_no_tool_runs_without_a_rule_or_an_approver(log: SqliteLog) -> None:
-    session = Session(Listed(propose(call("look", word="ox")), "Oh."), [look], None, log)
-    await session.run("Go.")
-    [denied] = of(list(log.read(session.id)), "permission.denied")
-    assert (denied.by, denied.reason) == ("nobody", "there is no approver to ask")
-    assert ran == []
+async def test_only_tools_that_change_nothing_run_without_a_policy(
+    log: SqliteLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool(side_effect="write")
+    def keep(word: str) -> None:
+        ran.append(word)
+
+    calls = propose(call("look", word="ox"), call("keep", call_id="call_2", word="hen"))
+    outcome = await Session(Listed(calls, "Oh."), [look, keep], None, log).run("Go.")
+    assert ran == ["ox"]
+    [denied] = outcome.denied
+    assert [denied] == of(list(log.read(outcome.session)), "permission.denied")
+    assert (denied.tool_name, denied.by) == ("keep", "nobody")
+    assert denied.reason == "there is no policy that allows it, and no approver to ask"
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "the call of keep was denied: the session has no policy= that allows it" in warning
 
 
 async def test_exception_raised_by_a_tool_becomes_its_error_result(log: SqliteLog) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import dragoman as d
+from dragoman.tools import tool
 from dragoman.validate import build_request, parse_config, parse_tool_choice, parse_tools
 from tests import strategies as some
 
@@ -129,6 +130,8 @@ READ: dict[str, tuple[Any, list[d.Message]]] = {
                       d.ToolCall(
                           "1", "f", {},
                           d.Continuity("s", issuer=d.Issuer("gemini"), replayable=False))])]),
+    "the parts of one message": (["t", d.Text("u")], [d.User("t", d.Text("u"))]),
+    "a part alone": (d.Text("u"), [d.User(d.Text("u"))]),
     "state on a user's text": ([user({"type": "text", "text": "t", "signature": "s"})],
                                [d.User([d.Text("t", d.Continuity("s"))])]),
 }  # fmt: skip
@@ -268,7 +271,8 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     ({"role": "user", "content": "u"}, "messages must be text or a list of messages, not dict"),
     (iter([d.User("u")]), "messages must be text or a list of messages, not list_iterator"),
-    (["u"], "messages[0] must be an object, not a string"),
+    (["u"], "messages[0] must be a message, not str; write User(...) around it"),
+    ([d.User("u"), d.Text("t")], "messages[1] must be a message, not Text; write User(...)"),
     ([d.User("u"), 5], "messages[1] must be an object, not an integer"),
     (b"u", "messages[0] must be an object, not an integer"),
     *[([message], f"messages[0]{says}") for message, says in REFUSED_MESSAGES],
@@ -310,6 +314,12 @@ def test_any_json_is_parsed_as_messages_or_rejected(given: Any) -> None:
 
 # --- parsing tools -----------------------------------------------------------------------------
 
+
+def now() -> str:
+    """Return the time."""
+    return "12:00"
+
+
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
 TOOLS: list[tuple[Any, list[d.Tool]]] = [
     (None, []),
@@ -329,6 +339,8 @@ TOOLS: list[tuple[Any, list[d.Tool]]] = [
         [d.Tool("t", "", SCHEMA, strict=False)],
     ),
     ([d.Tool("a"), {"name": "b"}], [d.Tool("a"), d.Tool("b")]),
+    ([now], [d.Tool("now", "Return the time.", d.Tool.from_function(now).parameters)]),
+    ([tool(now)], [d.Tool.from_function(now)]),
 ]
 
 

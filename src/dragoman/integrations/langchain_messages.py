@@ -36,7 +36,9 @@ def _read_message(message: lc.BaseMessage, path: str) -> m.Message:
         return m.User(_read_content(message, path))
     if isinstance(message, lc.ToolMessage):
         return m.ToolResult(
-            message.tool_call_id, _read_content(message, path), message.status == "error"
+            message.tool_call_id,
+            _read_content(message, path),
+            is_error=message.status == "error",
         )
     if isinstance(message, lc.AIMessage):
         return _read_reply(message, path)

@@ -205,7 +205,7 @@ def read_messages(messages: Any) -> Iterator[m.Message]:
         else:
             results = [part for part in message.parts if isinstance(part, ToolResultPart)]
             yield from [
-                m.ToolResult(part.tool_call_id or "", part.output, bool(part.exception))
+                m.ToolResult(part.tool_call_id or "", part.output, is_error=bool(part.exception))
                 for part in results
             ]
             content = [

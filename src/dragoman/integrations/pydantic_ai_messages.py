@@ -56,9 +56,7 @@ def _read_request(message: pai.ModelRequest) -> Iterator[m.Message]:
             failed = part.outcome != "success"
             files = [_read_item(each) for each in part.files]
             text = part.model_response_str()
-            yield m.ToolResult(
-                part.tool_call_id, [m.Text(text), *files] if files else text, failed
-            )
+            yield m.ToolResult(part.tool_call_id, text, *files, is_error=failed)
         else:
             raise UserError(f"a request part of kind {part.part_kind!r} cannot be sent")
 

@@ -44,7 +44,7 @@ async def answer_calls(journal: Journal, problem: str | None = None) -> None:
             describe_end(kept) if kept is not None or problem is None else (problem, True)
         )
         result = MessageRecorded(
-            ToolResult(call.id, content, is_error),  # type: ignore[arg-type]
+            ToolResult(call.id, content, is_error=is_error),  # type: ignore[arg-type]
             message_id=new_message_id(),
             tool_ids={call.id: intent_id} if intent_id else {},
         )

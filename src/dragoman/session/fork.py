@@ -75,7 +75,7 @@ async def _answer(
                 f"{'Interrupted, and what it did is not known' if began else 'Not run'}: {why}"
             )
         result = MessageRecorded(
-            ToolResult(call.id, content, is_error),  # type: ignore[arg-type]
+            ToolResult(call.id, content, is_error=is_error),  # type: ignore[arg-type]
             message_id=new_message_id(),
             tool_ids={call.id: intent} if intent else {},
         )

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..events import Parsed, Response, ToolIntent
+from ..log import PermissionDenied
 from ..messages import Assistant
 from .budget import Spending
 from .state import State
@@ -23,6 +24,7 @@ class Outcome(Struct, Generic[Parsed], frozen=True):
     """How a session ended.
 
     ``text`` is the model's last text; ``exhausted`` means that a budget ended the session.
+    ``denied`` has the tool calls that were not permitted, each with the reason.
     """
 
     session: str
@@ -31,6 +33,7 @@ class Outcome(Struct, Generic[Parsed], frozen=True):
     detail: str | None
     spent: Spending
     parsed: Parsed | None = None
+    denied: tuple[PermissionDenied, ...] = ()
 
     @property
     def output(self) -> Parsed:
@@ -71,4 +74,6 @@ def make_outcome(
     """Return the outcome of a session in this state."""
     last = state.messages[-1].message if state.messages else None
     text = last.text if isinstance(last, Assistant) else ""
-    return Outcome(session, ending, text, detail, replace(state.spent), parsed)
+    ends = [intent.end for intent in state.intents.values()]
+    denied = tuple([end for end in ends if isinstance(end, PermissionDenied)])
+    return Outcome(session, ending, text, detail, replace(state.spent), parsed, denied)

@@ -9,6 +9,7 @@ one pass of the loop, and ``closing`` ends open calls and intents when the sessi
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, cast
@@ -22,7 +23,7 @@ from ..display import Displayed
 from ..events import Event, Parsed, Response, Usage
 from ..messages import LossWarning, Message, RuntimeConfig, System, ToolChoice, User, new_ulid
 from ..middleware.attempts import Price
-from ..permission import Approver, Gate, Policy, Rule
+from ..permission import Approver, Decision, Gate, Policy, Proposal, Rule, Verdict
 from ..prices import Unpriced
 from ..provider import Provider
 from ..tools import ExecutableTool, Toolbox, gather_tools
@@ -42,7 +43,9 @@ from .state import State, reduce_records
 from .supervisor import Supervisor
 from .turn import RUNNABLE, Corrections, Turn, TurnSettings
 
-_HARMLESS = Rule("allow", side_effect="none", name="tools without side effects")
+log = logging.getLogger("dragoman")
+
+_HARMLESS = Rule("allow", side_effect=("none", "read"), name="tools that change nothing")
 _FINAL = "Now give the final answer in the required form, as JSON alone."
 
 
@@ -56,8 +59,8 @@ class Session(Displayed, Generic[Parsed]):
             outcome = await session.run("Find out why the tests fail and fix them.")
 
     Without a log the records are kept in memory, in ``session.log``, and are lost with the
-    process. Without a policy only tools with ``side_effect="none"`` run without asking. A rule with
-    a path about tools that never name paths is a ``ValueError``.
+    process. Without a policy only tools with ``side_effect="none"`` or ``"read"`` run without
+    asking; ``outcome.denied`` has the calls that were denied. A rule with a path about tools that never name paths is a ``ValueError``.
 
     ``run`` loops until the model answers without a tool call, a budget is exhausted, or ``cancel``
     is called; ``step`` runs one turn. A provider's error is recorded and raised, and the session
@@ -114,7 +117,8 @@ class Session(Displayed, Generic[Parsed]):
         self._journal = Journal(self.log, self.id, State(), on_record)
         policies = (context,) if isinstance(context, ContextPolicy) else tuple(context or ())
         self._projector = Projector(policies, self._journal, self._settings.config, price)
-        self._pipeline = Pipeline(self.tools, Gate(self.policy, approve), self._journal)
+        gate = Gate(self.policy, _deny if policy is None and approve is None else approve)
+        self._pipeline = Pipeline(self.tools, gate, self._journal)
         self._routing = logs.Routing(
             "default", _name(self.provider), "the provider the session was given"
         )
@@ -528,6 +532,15 @@ def _load(log: logs.EventLog, session: str) -> State:
     if state.root is None:
         raise SessionError(f"there is no session {session!r} in this log")
     return state
+
+
+def _deny(proposal: Proposal, verdict: Verdict) -> Decision:
+    log.warning(
+        "the call of %s was denied: the session has no policy= that allows it, and no approve= "
+        "to ask",
+        proposal.tool_name,
+    )
+    return Decision(False, "nobody", "there is no policy that allows it, and no approver to ask")
 
 
 def _check_rules(policy: Policy, tools: Toolbox) -> None:

@@ -55,6 +55,10 @@ class FunctionTool(runtime.ExecutableTool):
         self._context = dict(context or {})
         self.interruptible = _is_async(function)  # type: ignore[misc]
 
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
+        """Call the function itself. Neither a session nor a policy is involved."""
+        return self._function(*args, **arguments)
+
     def check(self, arguments: Mapping[str, Any]) -> str | None:
         unknown = sorted(set(arguments) - self._parameters)
         if unknown:
@@ -189,7 +193,16 @@ def tool(
 def tool(
     function: Callable[..., Any] | None = None, /, **settings: Any
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
-    """Turn a function into a tool: ``@tool`` or ``@tool(side_effect="read")``."""
+    """Turn a function into a tool: ``@tool`` or ``@tool(side_effect="read")``.
+
+    The tool can be passed to ``complete(tools=[...])`` and to a ``Session``, and it can be called
+    like the function. Its parameters need type hints; its docstring describes it to the model.
+
+    ``name`` is the name for the model; by default the function's own. ``side_effect`` is
+    ``"none"``, ``"read"``, ``"write"``, ``"network"`` or ``"execute"``: the permission rules of a
+    session depend on it. ``timeout`` is in seconds, or ``None``. A result of more than
+    ``output_limit`` characters is shortened.
+    """
     if function is not None:
         return FunctionTool(function)
     return lambda decorated: FunctionTool(decorated, **settings)

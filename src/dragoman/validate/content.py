@@ -20,10 +20,6 @@ def need_text(value: Any, path: str) -> None:
 
 def check_blocks(content: Any, path: str) -> None:
     """Check the blocks of a user's message or of a tool's result."""
-    if not isinstance(content, tuple):
-        raise InvalidRequestError(
-            f"{path}.content must be text or blocks, not {type(content).__name__}"
-        )
     for at, block in enumerate(content):
         where = f"{path}.content[{at}]"
         if type(block) is m.Text:
@@ -37,7 +33,8 @@ def check_blocks(content: Any, path: str) -> None:
                 _check_continuity(block.continuity, where)
         else:
             raise InvalidRequestError(
-                f"{where}: {type(block).__name__} cannot be said by this role"
+                f"{where} must be text, an Image, a Document or an Audio, "
+                f"not {type(block).__name__}"
             )
 
 
@@ -96,7 +93,7 @@ def check_assistant_block(block: Any, path: str) -> None:
     elif type(block) is m.Audio or (type(block) is m.Image and block.continuity is not None):
         check_media(block, path)
     else:
-        raise InvalidRequestError(f"{path}: {type(block).__name__} cannot be said by this role")
+        raise InvalidRequestError(f"{path}: an assistant cannot say {type(block).__name__}")
     _check_continuity(block.continuity, path)
 
 

@@ -114,7 +114,7 @@ def _apply_settings(
 def parse_messages(messages: Any) -> Sequence[m.Message]:
     """Read a conversation: a string, or a sequence of values, records or chat-completion dicts."""
     if type(messages) is not list and type(messages) is not tuple:
-        if isinstance(messages, str):
+        if isinstance(messages, str | m.UserBlock):
             return (m.User(messages),)
         if type(messages) in _MESSAGES:
             return (messages,)
@@ -123,14 +123,30 @@ def parse_messages(messages: Any) -> Sequence[m.Message]:
             raise InvalidRequestError(
                 f"messages must be text or a list of messages, not {type(messages).__name__}{hint}"
             )
+    if _are_parts(messages):
+        return (m.User(messages),)
     return tuple(
         [
-            message
-            if type(message) in _MESSAGES
-            else _read_message(_open(message, f"messages[{at}]"))
+            message if type(message) in _MESSAGES else _parse_message(message, f"messages[{at}]")
             for at, message in enumerate(messages)
         ]
     )
+
+
+def _are_parts(messages: Sequence[Any]) -> bool:
+    """Return whether this is one message: texts and blocks, and at least one block."""
+    return (
+        all(isinstance(part, str | m.UserBlock) for part in messages)
+        and not all(isinstance(part, str) for part in messages)
+    )  # fmt: skip
+
+
+def _parse_message(message: Any, path: str) -> m.Message:
+    if isinstance(message, str | m.UserBlock):
+        raise InvalidRequestError(
+            f"{path} must be a message, not {type(message).__name__}; write User(...) around it"
+        )
+    return _read_message(_open(message, path))
 
 
 def _open(record: Any, path: str) -> Fields:
@@ -153,6 +169,8 @@ def parse_tools(tools: Any) -> tuple[m.Tool, ...]:
 
 
 def _parse_tool(tool: Any, path: str) -> m.Tool:
+    if isinstance(described := getattr(tool, "description", None), m.Tool):
+        return described  # what @tool makes of a function
     if callable(tool) and not isinstance(tool, Mapping):
         try:
             return (
@@ -247,12 +265,13 @@ def _read_system(record: Fields) -> m.System:
 
 
 def _read_user(record: Fields) -> m.User:
-    return m.User(_read_content(record), read_mark(record))
+    return m.User(_read_content(record), cache=read_mark(record))
 
 
 def _read_result(record: Fields) -> m.ToolResult:
     call_id, failed = record.need_text("tool_call_id"), record.flag("is_error") or False
-    return m.ToolResult(call_id, _read_content(record), failed, read_mark(record))
+    content, mark = _read_content(record), read_mark(record)
+    return m.ToolResult(call_id, content, is_error=failed, cache=mark)
 
 
 def _read_content(record: Fields) -> str | list[m.UserBlock]:

@@ -77,7 +77,7 @@ def split_results(
 def make_user(blocks: list[UserBlock]) -> User:
     """Return a message of the user; a single text becomes a string, which every wire accepts."""
     only = blocks[0] if len(blocks) == 1 else None
-    return User(only.text, only.cache) if isinstance(only, Text) else User(blocks)
+    return User(only.text, cache=only.cache) if isinstance(only, Text) else User(blocks)
 
 
 def read_stops(fields: Fields, name: str) -> tuple[str, ...] | None:

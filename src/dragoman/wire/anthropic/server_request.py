@@ -301,14 +301,15 @@ def _read_result(record: _Record) -> m.ToolResult:
     failed, mark = record.flag("is_error") or False, record.mark()
     record.done()
     if content is None or isinstance(content, str):
-        return m.ToolResult(call_id, () if content is None else content, failed, mark)
+        return m.ToolResult(
+            call_id, () if content is None else content, is_error=failed, cache=mark
+        )
     if not isinstance(content, list):
         record.refuse("content", "must be a string or a list of blocks")
     blocks = [_read_block(inner) for inner in record.inners("content")]
     content = _plain(blocks)
-    return m.ToolResult(
-        call_id, content, failed, mark or (isinstance(content, str) and blocks[0].cache)
-    )
+    mark = mark or (isinstance(content, str) and blocks[0].cache)
+    return m.ToolResult(call_id, content, is_error=failed, cache=mark)
 
 
 def _read_block(record: _Record) -> m.UserBlock:

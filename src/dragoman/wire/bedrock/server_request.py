@@ -225,7 +225,7 @@ def _read_result(block: Record, *, mark: bool) -> m.ToolResult:
     call_id = fields.need_text("toolUseId")
     fields.take("type")
     fields.done()
-    return m.ToolResult(call_id, content, failed, mark)
+    return m.ToolResult(call_id, content, is_error=failed, cache=mark)
 
 
 def _read_block(fields: Record, *, mark: bool) -> m.UserBlock:

@@ -418,9 +418,7 @@ class _Reader:
         failed = isinstance(response, dict) and list(response) == ["error"]
         text = _response_text(response)
         blocks = [_read_block(part) for part in media]
-        if not blocks:
-            return m.ToolResult(match[0], text, failed)
-        return m.ToolResult(match[0], [*([m.Text(text)] if text else []), *blocks], failed)
+        return m.ToolResult(match[0], text, *blocks, is_error=failed)
 
 
 def _response_text(response: Any) -> str:
