@@ -10,7 +10,7 @@ from dragoman.events import Assembler, Event, TextDelta, Usage
 from dragoman.messages import Opaque, RedactedThinking, Request, Thinking, Tool, User
 from dragoman.validate import Expectation
 from dragoman.wire import SERVER_CODECS, Asked
-from dragoman.wire.server import total_tokens
+from dragoman.wire.usage import total_tokens
 
 
 def make(*, finish: str = "stop", **usage: int) -> list[Event]:

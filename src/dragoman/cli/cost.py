@@ -22,7 +22,7 @@ from ..events import Usage
 from ..prices import Cost, PriceTable, Unpriced, cost
 from ..prices.results import EXACT
 from ..registry import Registry
-from ..wire.anthropic.reply import read_usage as messages_usage
+from ..wire.anthropic.reply import USAGE as MESSAGES_USAGE
 from ..wire.openai.usage import read_usage as chat_usage
 from .completion import ModelName
 from .console import Bar, legible, show_json, show_table
@@ -208,7 +208,7 @@ def _read_usage(usage: dict[str, Any]) -> Usage:
     if "prompt_tokens" in counts:
         return chat_usage(counts) or Usage()
     if "cache_read_input_tokens" in counts:
-        return messages_usage(counts)
+        return MESSAGES_USAGE.read(counts)
     known = {name: counts[name] for name in Usage.__struct_fields__ if name in counts}
     return msgspec.convert(known, Usage)
 

@@ -209,6 +209,7 @@ class Decoder(ABC):
         self.out = out
         self.done = False
         self.several = False  # whether the request asks for several choices
+        self.held: Any = None  # the key of a call whose end is not reported yet
         self._asked_for_stream = request.stream
         self._keep_raw = keep_raw
         self._kept: list[bytes] = []
@@ -295,6 +296,26 @@ class Decoder(ABC):
         if reason not in ("stop", "tool_calls"):
             return reason
         return "tool_calls" if self.out.has_calls else "stop"
+
+    def start(self, model: Any = None) -> None:
+        """Start the message, unless it has started; some servers announce it twice."""
+        if not self.out.started:
+            self.out.start(model if isinstance(model, str) else None)
+
+    def hold_end(self, key: Any) -> None:
+        """Report the end of a call without input later.
+
+        If the reply continues or ends normally, the input is ``{}``. If the token limit truncates
+        the reply here, the input is unknown.
+        """
+        self.release_end()
+        self.held = key
+
+    def release_end(self) -> None:
+        """Report the end of a call without input as complete: the reply continued or ended."""
+        if self.held is not None:
+            self.out.block_end(self.held)
+            self.held = None
 
     def interrupted(self) -> None:
         """Fail the message, because the stream ended before its end mark."""

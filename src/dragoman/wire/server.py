@@ -27,7 +27,6 @@ from ..events import (
     ToolUseEnd,
     ToolUseInputDelta,
     ToolUseStart,
-    Usage,
     read_object,
 )
 from ..messages import AssistantBlock, Issuer, LossWarning, Request, ToolCall
@@ -465,17 +464,6 @@ def data_frame(data: dict[str, Any]) -> bytes:
 def named_frame(data: dict[str, Any]) -> bytes:
     """Return a server-sent event that is named by its ``type``."""
     return b"event: " + str(data["type"]).encode() + b"\ndata: " + encode_json(data) + b"\n\n"
-
-
-def total_tokens(usage: Usage) -> int | None:
-    """Return the reported total token count or, if there is none, the sum of input and output."""
-    if (
-        usage.total_tokens is None
-        and usage.input_tokens is not None
-        and usage.output_tokens is not None
-    ):
-        return usage.input_tokens + usage.output_tokens
-    return usage.total_tokens
 
 
 def known(**counts: Any) -> dict[str, Any]:

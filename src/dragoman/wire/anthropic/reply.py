@@ -12,13 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError
-from ...events import Assembler, Usage, read_json, read_object
+from ...events import Assembler, read_json, read_object
 from ...messages import Continuity, Opaque, RedactedThinking, Request, Text, Thinking, ToolCall
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import read_as, read_count
+from ..json import read_as
+from ..usage import UsageMap
 from .errors import inband_error
 
 
@@ -92,6 +93,19 @@ class _Block:
 _KNOWN_FIELDS = frozenset({"type", "text", "thinking", "signature", "id", "name", "input"})
 
 
+# Uncached, cache-read and cache-write input tokens are separate counts on this wire.
+USAGE = UsageMap(
+    {
+        "input_tokens": "input_tokens",
+        "output_tokens": "output_tokens",
+        "cached_input_tokens": "cache_read_input_tokens",
+        "cache_creation_input_tokens": "cache_creation_input_tokens",
+        "reasoning_tokens": "output_tokens_details.thinking_tokens",
+    },
+    apart={"input_tokens": ("cached_input_tokens", "cache_creation_input_tokens")},
+)
+
+
 class AnthropicDecoder(Decoder):
     """Decode events and bodies of this wire.
 
@@ -108,8 +122,6 @@ class AnthropicDecoder(Decoder):
         self._blocks: dict[Any, _Block] = {}
         self._count = 0
         self._current: _Block | None = None  # the open block, unless it is a call
-        # a call that ended without input; its end is not reported yet
-        self._without_input: _Block | None = None
         self._usage: dict[str, Any] = {}
         self._zeros: dict[str, Any] = {}
         self._stop_reason: Any = None
@@ -149,17 +161,17 @@ class AnthropicDecoder(Decoder):
             return
         if not isinstance(body.content, list) and body.stop_reason is None:
             raise InvalidResponseError("the reply has no content")
-        self._start(body.model)
+        self.start(body.model)
         self._note_usage(body.usage)
         self._stop_reason, self._stop_sequence = body.stop_reason, body.stop_sequence
-        blocks = body.content if isinstance(body.content, list) else []
+        self.read_blocks(body.content if isinstance(body.content, list) else [])
+
+    def read_blocks(self, blocks: list[Any]) -> None:
+        """Decode the blocks of a complete message, whose stop reason is known."""
+        is_cut = self.reason_for(str(self._stop_reason)) == "length"
         for at, block in enumerate(blocks):
             opened = self._open(at, block)
-            if (
-                opened.kind == "call"
-                and at == len(blocks) - 1
-                and self.reason_for(str(body.stop_reason)) == "length"
-            ):
+            if is_cut and opened.kind == "call" and at == len(blocks) - 1:
                 # The token limit truncated this call. The body does not show where, so the
                 # complete input is unknown.
                 opened.data["input"] = None
@@ -182,14 +194,14 @@ class AnthropicDecoder(Decoder):
     def _read_rare(self, kind: str, event: _Event) -> bool:
         """Decode an event that occurs once per message or block; return false for other events."""
         if kind == "content_block_start":
-            self._start()
+            self.start()
             self._open(event.index, event.content_block)
         elif kind == "content_block_stop":
             if (block := self._blocks.get(event.index)) is not None:
                 self._close(block)
         elif kind == "message_start":
             message = event.message if isinstance(event.message, dict) else {}
-            self._start(message.get("model"))
+            self.start(message.get("model"))
             usage = message.get("usage")
             # Clients require integers, so proxies send zeros at the start as placeholders, and the
             # counts (or null) at the end. If the end has no input count, as with the test server
@@ -199,7 +211,7 @@ class AnthropicDecoder(Decoder):
             else:
                 self._note_usage(usage)
         elif kind == "message_delta":
-            self._start()
+            self.start()
             if event.delta is not None and event.delta.stop_reason is not None:
                 self._stop_reason, self._stop_sequence = (
                     event.delta.stop_reason,
@@ -215,11 +227,6 @@ class AnthropicDecoder(Decoder):
             return False
         return True
 
-    def _start(self, model: Any = None) -> None:
-        # some proxies send message_start twice (case: anthropic/started-twice)
-        if not self.out.started:
-            self.out.start(model if isinstance(model, str) else None)
-
     def _fail(self, error: Any, data: bytes) -> None:
         self.out.fail(inband_error(read_failure({"error": error} if error else data)))
 
@@ -229,7 +236,7 @@ class AnthropicDecoder(Decoder):
             self._usage.update(
                 {name: value for name, value in record.items() if value is not None}
             )
-            self.out.usage(read_usage(self._usage))
+            self.out.usage(USAGE.read(self._usage))
 
     def _finish(self) -> None:
         if not self.out.started:
@@ -251,7 +258,7 @@ class AnthropicDecoder(Decoder):
         # anthropic/blocks-never-stopped).
         if self._current is not None:
             self._close(self._current)
-        self._close_without_input()
+        self.release_end()
         self._count += 1
         block = self._blocks[index] = _Block(self._kind_of(data), self._count, data)
         if block.kind == "call":
@@ -308,7 +315,7 @@ class AnthropicDecoder(Decoder):
         """
         if block is not None and block.kind == kind and (kind == "call" or not block.closed):
             return block
-        self._start()
+        self.start()
         return self._open(index, {"type": word})
 
     def _add_fragment(self, block: _Block, piece: Any) -> None:
@@ -356,16 +363,7 @@ class AnthropicDecoder(Decoder):
         if block.has_fragments:
             self.out.block_end(block.key)
         else:
-            self._close_without_input()
-            # The end of a call without input is reported later. If the reply continues or ends
-            # normally, the input is {}. If the token limit truncates the reply here, the input is
-            # unknown.
-            self._without_input = block
-
-    def _close_without_input(self) -> None:
-        if self._without_input is not None:
-            self.out.block_end(self._without_input.key)
-            self._without_input = None
+            self.hold_end(block.key)
 
     def _emit_opaque(self, block: _Block) -> None:
         data, state = block.data, None
@@ -422,24 +420,3 @@ def _as_input(value: Any) -> str:
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode() if value else ""
-
-
-def read_usage(record: dict[str, Any]) -> Usage:
-    """Return the token counts.
-
-    The input count is the sum of uncached, cache-read and cache-write tokens; a missing cache
-    count is zero.
-    """
-    parts = [record.get("input_tokens"), record.get("cache_read_input_tokens", 0)]
-    counts = [read_count(part) for part in [*parts, record.get("cache_creation_input_tokens", 0)]]
-    asked = None if None in counts else sum(count or 0 for count in counts)
-    made = read_count(record.get("output_tokens"))
-    details = record.get("output_tokens_details")
-    return Usage(
-        asked,
-        made,
-        read_count(record.get("cache_read_input_tokens")),
-        read_count(record.get("cache_creation_input_tokens")),
-        read_count(details.get("thinking_tokens")) if isinstance(details, dict) else None,
-        None if asked is None or made is None else asked + made,
-    )

@@ -10,8 +10,9 @@ from ...errors import ProviderError
 from ..losses import FieldTable
 from ..media import transcript_of
 from ..seal import own_fields, seal, write_opaque
-from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, known, named_frame
+from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
 from ..server_errors import message_on, status_of, terms_of
+from .reply import USAGE
 from .server_request import TABLE, read_request
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -19,11 +20,9 @@ from .server_request import TABLE, read_request
 
 # Anthropic's server sends a ping after the start of every stream.
 _PING = named_frame({"type": "ping"})
-_COUNTS = (
-    "input_tokens",
-    "output_tokens",
-    "cache_read_input_tokens",
-    "cache_creation_input_tokens",
+# Clients require these counts, so unknown ones are sent as null.
+_COUNTS: dict[str, Any] = dict.fromkeys(
+    ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 )
 
 
@@ -87,7 +86,11 @@ class _StreamEncoder(_Encoder):
     def _ending(self, complete: ev.MessageComplete, reason: str | None) -> bytes:
         delta = {"stop_reason": reason, "stop_sequence": complete.stop_sequence}
         return named_frame(
-            {"type": "message_delta", "delta": delta, "usage": _write_usage(complete.usage)}
+            {
+                "type": "message_delta",
+                "delta": delta,
+                "usage": _COUNTS | USAGE.write(complete.usage),
+            }
         )
 
     def call_end(self, event: ev.ToolUseEnd) -> bytes:
@@ -150,7 +153,7 @@ class _BodyEncoder(_Encoder, BodyEncoder):
             "content": [_write_block(block) for block in blocks if not _is_empty(block)],
             "stop_reason": self.finish_word(complete),
             "stop_sequence": complete.stop_sequence,
-            "usage": _write_usage(complete.usage),
+            "usage": _COUNTS | USAGE.write(complete.usage),
         }
         return encode_json(body)
 
@@ -200,22 +203,6 @@ def _write_block(block: m.AssistantBlock) -> dict[str, Any]:
     if isinstance(block, m.Audio):
         return {"type": "text", "text": transcript_of(block)}
     return write_opaque(block, "anthropic")
-
-
-def _write_usage(usage: ev.Usage) -> dict[str, Any]:
-    """Return the token counts.
-
-    Uncached, cache-read and cache-write input tokens are separate counts. Clients require these
-    three and the output count, so unknown counts are sent as null.
-    """
-    cached, written = usage.cached_input_tokens, usage.cache_creation_input_tokens
-    fresh = usage.input_tokens
-    if fresh is not None:
-        fresh = max(0, fresh - (cached or 0) - (written or 0))
-    return {
-        **dict(zip(_COUNTS, (fresh, usage.output_tokens, cached, written), strict=True)),
-        **known(output_tokens_details=known(thinking_tokens=usage.reasoning_tokens)),
-    }
 
 
 # --- writing errors for clients ----------------------------------------------------------------

@@ -13,15 +13,16 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError
-from ...events import Usage, read_json
+from ...events import read_json
 from ...eventstream import EventStreamDecoder
 from ...sse import Frame
 from ..anthropic.reply import AnthropicDecoder
 from ..errors import read_failure
 from ..finish import READ
-from ..json import read_as, read_count
+from ..json import read_as
 from ..openai.errors import inband_error as foreign_error
 from ..readiness import entries_of
+from ..usage import UsageMap
 from .errors import inband_error
 
 
@@ -42,6 +43,19 @@ class _Event(Struct):
 
 _events = msgspec.json.Decoder(_Event)
 _NAMES = frozenset(_Event.__struct_fields__)
+
+
+# The counts do not overlap on this wire; the total includes all of them.
+USAGE = UsageMap(
+    {
+        "input_tokens": "inputTokens",
+        "output_tokens": "outputTokens",
+        "total_tokens": "totalTokens",
+        "cached_input_tokens": "cacheReadInputTokens",
+        "cache_creation_input_tokens": "cacheWriteInputTokens",
+    },
+    apart={"input_tokens": ("cached_input_tokens", "cache_creation_input_tokens")},
+)
 
 
 class BedrockDecoder(AnthropicDecoder):
@@ -69,7 +83,7 @@ class BedrockDecoder(AnthropicDecoder):
         elif event.messageStop is not None or event.metadata is not None:
             self._read_end(event)
         elif event.messageStart is not None:
-            self._start()
+            self.start()
         elif b"xception" in frame.data[:64] or b'"error"' in frame.data[:64]:
             self._refuse(frame.data)
 
@@ -92,22 +106,10 @@ class BedrockDecoder(AnthropicDecoder):
                 self.out.fail(foreign_error(read_failure(data)))
                 return
             raise InvalidResponseError("the reply has no message")
-        self._start()
+        self.start()
         self._note_usage(body.get("usage"))
         self._note_stop(body)
-        blocks = entries_of(message.get("content"))
-        for at, block in enumerate(blocks):
-            opened = self._open(at, _as_block(block))
-            if (
-                opened.kind == "call"
-                and at == len(blocks) - 1
-                and self.reason_for(str(self._stop_reason)) == "length"
-            ):
-                # The token limit truncated this call. The body does not show where, so the
-                # complete input is unknown.
-                opened.data["input"] = None
-            self._close(opened)
-        self._finish()
+        self.read_blocks([_as_block(block) for block in entries_of(message.get("content"))])
 
     def at_end(self) -> None:
         if self._stop_reason is None:
@@ -125,7 +127,7 @@ class BedrockDecoder(AnthropicDecoder):
             self.at_end()
 
     def _begin(self, index: Any, start: Any) -> None:
-        self._start()
+        self.start()
         if isinstance(start, dict) and start:
             self._open(index, _as_block(start))
 
@@ -158,7 +160,7 @@ class BedrockDecoder(AnthropicDecoder):
         block = self._blocks.get(index)
         hidden = thought.get("redactedContent")
         if isinstance(hidden, str):
-            self._start()
+            self.start()
             self._open(index, {"type": "redacted_thinking", "data": hidden})
             return
         block = self._find_block(index, block, "thinking", "thinking")
@@ -168,7 +170,7 @@ class BedrockDecoder(AnthropicDecoder):
     # --- reading the end of the reply
 
     def _read_end(self, event: _Event) -> None:
-        self._start()
+        self.start()
         if isinstance(event.messageStop, dict):
             self._note_stop(event.messageStop)
         if isinstance(event.metadata, dict):
@@ -185,7 +187,7 @@ class BedrockDecoder(AnthropicDecoder):
     def _note_usage(self, record: Any) -> None:
         if isinstance(record, dict):
             self._usage = record
-            self.out.usage(_read_usage(record))
+            self.out.usage(USAGE.read(record))
 
     def _refuse(self, data: bytes) -> None:
         record = read_json(data)
@@ -242,26 +244,3 @@ def _as_block(block: dict[str, Any]) -> dict[str, Any]:
         }
     name = next(iter(block), "unknown")
     return {"type": name, name: block.get(name)}
-
-
-def _read_usage(record: dict[str, Any]) -> Usage:
-    """Return the token counts.
-
-    The input count is the sum of uncached, cache-read and cache-write tokens. The total that the
-    service reports includes all three.
-    """
-    parts = [
-        record.get("inputTokens"),
-        record.get("cacheReadInputTokens", 0),
-        record.get("cacheWriteInputTokens", 0),
-    ]
-    counts = [read_count(part) for part in parts]
-    asked = None if None in counts else sum(count or 0 for count in counts)
-    return Usage(
-        asked,
-        read_count(record.get("outputTokens")),
-        read_count(record.get("cacheReadInputTokens")),
-        read_count(record.get("cacheWriteInputTokens")),
-        None,
-        read_count(record.get("totalTokens")),
-    )

@@ -20,10 +20,9 @@ from ..server import (
     ReplyEncoder,
     ServerCodec,
     encode_json,
-    known,
-    total_tokens,
 )
 from ..server_errors import message_on, terms_of
+from .reply import USAGE
 from .server_request import TABLE, read_request
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -59,7 +58,7 @@ class _StreamEncoder(ReplyEncoder):
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         late = b"".join([self._late(block) for block in complete.final_content])
         stop = _event("messageStop", {"stopReason": self.finish_word(complete)})
-        usage = {"usage": _write_usage(complete.usage), "metrics": {"latencyMs": 0}}
+        usage = {"usage": USAGE.write(complete.usage), "metrics": {"latencyMs": 0}}
         return late + self._turn("") + stop + _event("metadata", usage)
 
     def write_error(self, error: ProviderError) -> bytes:
@@ -128,7 +127,7 @@ class _BodyEncoder(BodyEncoder):
         body = {
             "output": {"message": {"role": "assistant", "content": content}},
             "stopReason": self.finish_word(complete),
-            "usage": _write_usage(complete.usage),
+            "usage": USAGE.write(complete.usage),
             "metrics": {"latencyMs": 0},
         }
         return encode_json(body)
@@ -150,25 +149,6 @@ def _write(block: AssistantBlock) -> list[dict[str, Any]]:
     if isinstance(block, RedactedThinking):
         return [{"reasoningContent": _hidden(block)}]
     return [{"text": describe_medium(block)}] if isinstance(block, Audio | Image) else []
-
-
-def _write_usage(usage: ev.Usage) -> dict[str, Any]:
-    """Return the token counts.
-
-    The counts do not overlap on this wire: cached tokens are not part of the input count.
-    """
-    asked = usage.input_tokens
-    if asked is not None:
-        asked = max(
-            0, asked - (usage.cached_input_tokens or 0) - (usage.cache_creation_input_tokens or 0)
-        )
-    return known(
-        inputTokens=asked,
-        outputTokens=usage.output_tokens,
-        totalTokens=total_tokens(usage),
-        cacheReadInputTokens=usage.cached_input_tokens,
-        cacheWriteInputTokens=usage.cache_creation_input_tokens,
-    )
 
 
 class BedrockServer(ServerCodec):

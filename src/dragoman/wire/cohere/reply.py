@@ -13,15 +13,16 @@ import msgspec
 from msgspec import Struct
 
 from ...errors import InvalidResponseError
-from ...events import LAST, Assembler, Usage, read_json
+from ...events import LAST, Assembler, read_json
 from ...messages import Request, Text, Thinking
 from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import json_text, read_as, read_count
+from ..json import json_text, read_as
 from ..openai.errors import inband_error as foreign_error
 from ..readiness import entries_of
+from ..usage import UsageMap
 from .errors import inband_error
 from .request import PLAN
 
@@ -56,6 +57,23 @@ class _Event(Struct):
 _events = msgspec.json.Decoder(_Event)
 
 
+# The token counts include the tokens of the prompt template. Some replies have billed counts only.
+USAGE = UsageMap(
+    {
+        "billed_input_tokens": "billed_units.input_tokens",
+        "billed_output_tokens": "billed_units.output_tokens",
+        "input_tokens": "tokens.input_tokens",
+        "output_tokens": "tokens.output_tokens",
+        "reasoning_tokens": "tokens.reasoning_tokens",
+        "cached_input_tokens": "cached_tokens",
+    },
+    also={
+        "input_tokens": ("billed_units.input_tokens",),
+        "output_tokens": ("billed_units.output_tokens",),
+    },
+)
+
+
 class CohereDecoder(Decoder):
     """Decode events and bodies of this wire."""
 
@@ -65,8 +83,6 @@ class CohereDecoder(Decoder):
         super().__init__(request, out, keep_raw=keep_raw)
         self._count = 0  # the number of tool calls so far
         self._calls: dict[Any, int] = {}  # the open tool call at each index
-        # a call that ended without input; its end is not reported yet
-        self._empty: int | None = None
         self._fed: set[int] = set()  # keys of the tool calls that have received some input
         self._citations: list[Any] = []  # citations of the open text block
         self._plans = False  # whether the open block is a plan
@@ -85,7 +101,7 @@ class CohereDecoder(Decoder):
         )
         message = event.delta.message if event.delta is not None else None
         if kind == "content-delta" and message is not None:
-            self._start()
+            self.start()
             self._write(message.content)
         elif kind == "message-end":
             self._close(event.delta or _Delta())
@@ -105,7 +121,7 @@ class CohereDecoder(Decoder):
             else:
                 raise InvalidResponseError("the reply has no message")
             return
-        self._start()
+        self.start()
         reply = msgspec.convert(message, _Message)
         self._plan(reply.tool_plan)
         self._write_parts(reply)
@@ -127,15 +143,15 @@ class CohereDecoder(Decoder):
     def _read_rare(self, kind: str, index: Any, message: _Message) -> bool:
         """Decode an event other than a content delta; return whether the event type is known."""
         if kind == "content-start":
-            self._start()
-            self._settle()
+            self.start()
+            self.release_end()
             self.out.block_end()
             self._citations = []
             self._write(message.content)
         elif kind == "tool-plan-delta":
             self._plan(message.tool_plan)
         elif kind == "tool-call-start":
-            self._start()
+            self.start()
             self._call(index, message.tool_calls)
         elif kind == "tool-call-delta":
             self._feed(index, message.tool_calls)
@@ -144,7 +160,7 @@ class CohereDecoder(Decoder):
         elif kind == "citation-start":
             self._cite([message.citations])
         elif kind == "message-start":
-            self._start()
+            self.start()
         else:
             return kind in ("content-end", "citation-end", "debug")
         return True
@@ -152,10 +168,6 @@ class CohereDecoder(Decoder):
     def _fail(self, data: bytes) -> None:
         """Fail the message with an error that a proxy sent in the form of another wire."""
         self.out.fail(foreign_error(read_failure(data)))
-
-    def _start(self) -> None:
-        if not self.out.started:
-            self.out.start()
 
     def _write(self, content: Any) -> None:
         if not isinstance(content, dict):
@@ -176,7 +188,7 @@ class CohereDecoder(Decoder):
         """
         if not isinstance(piece, str) or not piece:
             return
-        self._start()
+        self.start()
         if not self._plans:
             self.out.block_end()
         self.out.thinking(piece)
@@ -220,7 +232,7 @@ class CohereDecoder(Decoder):
         function = call.get("function")
         function = function if isinstance(function, dict) else {}
         call_id, name = call.get("id"), function.get("name")
-        self._settle()
+        self.release_end()
         self._plans = False
         key, self._count = self._count, self._count + 1
         self._calls[index] = key
@@ -230,7 +242,7 @@ class CohereDecoder(Decoder):
 
     def _feed(self, index: Any, call: Any) -> None:
         if index not in self._calls:
-            self._start()
+            self.start()
             self._call(index, call)
             return
         function = call.get("function") if isinstance(call, dict) else None
@@ -252,20 +264,12 @@ class CohereDecoder(Decoder):
         if key in self._fed:
             self.out.block_end(key)
         else:
-            # The end of a call without input is reported later. If the reply continues or ends
-            # normally, the input is {}. If the token limit truncates the reply here, the input is
-            # unknown.
-            self._empty = key
-
-    def _settle(self) -> None:
-        if self._empty is not None:
-            self.out.block_end(self._empty)
-            self._empty = None
+            self.hold_end(key)
 
     # --- the end of the reply
 
     def _close(self, end: _Delta) -> None:
-        self._start()
+        self.start()
         self._end = {"finish_reason": end.finish_reason, "usage": end.usage}
         if isinstance(end.error, str) and end.error:
             self._count_tokens(end.usage)
@@ -281,18 +285,18 @@ class CohereDecoder(Decoder):
         raw = word if isinstance(word, str) and word else None
         reason = self.reason_for(raw)
         if reason in ("stop", "tool_calls"):
-            self._settle()
+            self.release_end()
         self.out.finish(reason, raw)
 
     def _count_tokens(self, record: Any) -> None:
         if isinstance(record, dict) and record:
-            self.out.usage(_read_usage(record))
+            self.out.usage(USAGE.read(record))
 
     # --- reading replies of version 1 of the API
 
     def _read_earlier(self, body: dict[str, Any]) -> None:
         """Decode a reply in the older ``/v1/chat`` format, which some proxies send."""
-        self._start()
+        self.start()
         text = body.get("text")
         self.out.text(text if isinstance(text, str) else "")
         records = [
@@ -336,24 +340,3 @@ def _listed(record: dict[str, Any], body: dict[str, Any]) -> list[dict[str, Any]
     known = {each.get("id"): each for each in entries_of(body.get("documents"))}
     found = [each for each in ids if isinstance(each, str)] if isinstance(ids, list) else []
     return [{"type": "document", "id": each, "document": known.get(each, {})} for each in found]
-
-
-def _read_usage(record: dict[str, Any]) -> Usage:
-    """Return the token counts and the billed counts.
-
-    The token counts include the tokens of the prompt template.
-    """
-    tokens, units = record.get("tokens"), record.get("billed_units")
-    billed = units if isinstance(units, dict) else {}
-    counts = tokens if isinstance(tokens, dict) else billed
-    asked, made = read_count(counts.get("input_tokens")), read_count(counts.get("output_tokens"))
-    return Usage(
-        asked,
-        made,
-        read_count(record.get("cached_tokens")),
-        None,
-        read_count(counts.get("reasoning_tokens")),
-        None if asked is None or made is None else asked + made,
-        billed_input_tokens=read_count(billed.get("input_tokens")),
-        billed_output_tokens=read_count(billed.get("output_tokens")),
-    )

@@ -13,6 +13,7 @@ from ..media import describe_medium
 from ..seal import own_fields
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, known, named_frame
 from ..server_errors import message_on, status_of
+from .reply import USAGE
 from .server_request import TABLE, read_request
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -67,7 +68,7 @@ class _StreamEncoder(ReplyEncoder):
             [_citation(at, record) for at, record in enumerate(_citations_of(complete))]
         )
         closed = self._turn("")
-        usage = _write_usage(complete.usage)
+        usage = USAGE.write(complete.usage)
         end = _end(finish_reason=self.finish_word(complete), usage=usage)
         return spoken + cited + closed + end
 
@@ -75,7 +76,7 @@ class _StreamEncoder(ReplyEncoder):
         usage = self.complete.usage if self.complete is not None else ev.Usage()
         kind = _MALFORMED if isinstance(error, MalformedToolCallError) else str(status_of(error))
         end = {
-            "usage": _write_usage(usage),
+            "usage": USAGE.write(usage),
             "error": message_on(error, "cohere"),
             "error_type": kind,
         }
@@ -149,23 +150,9 @@ class _BodyEncoder(BodyEncoder):
             "id": complete.message_id,
             "message": {"role": "assistant", **message},
             "finish_reason": self.finish_word(complete),
-            "usage": _write_usage(complete.usage),
+            "usage": USAGE.write(complete.usage),
         }
         return encode_json(body)
-
-
-def _write_usage(usage: ev.Usage) -> dict[str, Any]:
-    tokens = known(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-    )
-    billed = known(
-        input_tokens=usage.billed_input_tokens, output_tokens=usage.billed_output_tokens
-    )
-    return known(
-        billed_units=billed or None, tokens=tokens, cached_tokens=usage.cached_input_tokens
-    )
 
 
 class CohereServer(ServerCodec):

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ... import messages as m
 from ...errors import InvalidResponseError
@@ -18,6 +19,7 @@ from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
 from ..json import read_as, read_count
+from ..usage import UsageMap
 from .arguments import StreamedArguments
 from .errors import inband_error
 
@@ -205,8 +207,6 @@ class GeminiDecoder(Decoder):
         self._blocked: str | None = None
         self._in_thought = False
         self._call: _OpenCall | None = None
-        # the key of the last call, if the call has no arguments so far
-        self._empty: int | None = None
         self._cut = False
         self._count = 0
         self._sources: dict[str, Any] = {}
@@ -273,7 +273,7 @@ class GeminiDecoder(Decoder):
             self._fail(chunk.error)
             return
         if not self.out.started:
-            self.out.start(chunk.model_version if isinstance(chunk.model_version, str) else None)
+            self.start(chunk.model_version)
         for place, candidate in enumerate(chunk.candidates or ()):
             # Only the candidate with index 0 is read. A candidate without an index has its
             # position as the index (case: gemini/several-candidates).
@@ -304,8 +304,8 @@ class GeminiDecoder(Decoder):
             self._finish_raw = word
 
     def _read_part(self, part: dict[str, Any]) -> None:
-        if self._empty is not None:
-            self._close_empty()
+        if self.held is not None:
+            self.release_end()
         # This is a fast path, because nearly every part is plain text.
         if len(part) == 1 and self._call is None and type(part.get("text")) is str:
             if part["text"]:
@@ -383,16 +383,10 @@ class GeminiDecoder(Decoder):
         if signature is not None:
             self.out.attach(m.ToolCall, signature, key=key)
         if arguments is None:
-            self._empty = key
+            self.hold_end(key)
             return
         self.out.tool_input(key, arguments if isinstance(arguments, str) else _encode(arguments))
         self.out.block_end(key)
-
-    def _close_empty(self) -> None:
-        """Close a call without arguments as complete, because the reply continued or ended."""
-        if self._empty is not None:
-            self.out.block_end(self._empty)
-            self._empty = None
 
     def _continue_call(
         self, opened: _OpenCall, call: dict[str, Any], signature: str | None
@@ -419,10 +413,10 @@ class GeminiDecoder(Decoder):
 
     def _finish(self) -> None:
         self._abandon_call()
-        if self._empty is not None and self.finish_words.get(self._finish_raw or "") == "length":
+        if self.held is not None and self.finish_words.get(self._finish_raw or "") == "length":
             self._cut = True  # the token limit was reached before the arguments of the call
         else:
-            self._close_empty()
+            self.release_end()
         if self._sources:
             self.out.attach(m.Text, opaque=self._sources, key=LAST)
         if self._finish_raw is None and self._blocked is not None:
@@ -453,28 +447,23 @@ def _encode(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
+USAGE = UsageMap(
+    {
+        "input_tokens": "promptTokenCount",
+        "output_tokens": "candidatesTokenCount",
+        "reasoning_tokens": "thoughtsTokenCount",
+        "cached_input_tokens": "cachedContentTokenCount",
+        "total_tokens": "totalTokenCount",
+    },
+    apart={"output_tokens": ("reasoning_tokens",)},
+    omits_zeros=True,
+)
+
+
 def _read_usage(record: dict[str, Any]) -> Usage:
-    get = record.get
-    prompt, total, tools = (
-        read_count(get("promptTokenCount")),
-        read_count(get("totalTokenCount")),
-        get("toolUsePromptTokenCount"),
-    )
-    output = _add(get("candidatesTokenCount"), get("thoughtsTokenCount"))
-    if tools and prompt is not None and total != prompt + (output or 0):
-        # The total includes the prompt tokens of server-side tools, so they are added to the
-        # input.
-        prompt = _add(prompt, tools)
-    cached, thoughts = (
-        read_count(get("cachedContentTokenCount")),
-        read_count(get("thoughtsTokenCount")),
-    )
-    return Usage(prompt, output, cached, None, thoughts, total)
-
-
-def _add(one: Any, other: Any) -> int | None:
-    """Return the sum of two counts. This wire omits zeros, so a single missing count is zero."""
-    if one is None or other is None:
-        return read_count(one if other is None else other)
-    counts = read_count(one), read_count(other)
-    return None if None in counts else one + other
+    usage, tools = USAGE.read(record), record.get("toolUsePromptTokenCount")
+    prompt = usage.input_tokens
+    if not tools or prompt is None or usage.total_tokens == prompt + (usage.output_tokens or 0):
+        return usage
+    # The total includes the prompt tokens of server-side tools, so they are added to the input.
+    return replace(usage, input_tokens=None if read_count(tools) is None else prompt + tools)

@@ -12,10 +12,10 @@ from ...errors import ProviderError
 from ..losses import FieldTable
 from ..media import describe_picture
 from ..seal import is_from, seal
-from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json, known
+from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
 from ..server_errors import message_on, status_of, terms_of
 from .array_stream import ArrayEncoder
-from .reply import write_picture
+from .reply import USAGE, write_picture
 from .server_request import TABLE, read_request, unwrap_count
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -44,7 +44,7 @@ class _Encoder(ReplyEncoder):
             "responseId": self.start.message_id,
             "candidates": [candidate],
         }
-        usage = _write_usage(self.complete.usage) if self.complete is not None else {}
+        usage = USAGE.write(self.complete.usage) if self.complete is not None else {}
         return {**chunk, "usageMetadata": usage} if usage else chunk
 
 
@@ -87,7 +87,7 @@ class _StreamEncoder(_Encoder):
         complete = self.complete
         usage = (
             data_frame(self.chunk([]))
-            if complete is not None and _write_usage(complete.usage)
+            if complete is not None and USAGE.write(complete.usage)
             else b""
         )
         return usage + data_frame({"error": _error_record(error)})
@@ -145,18 +145,6 @@ def _write_call(call_id: str, name: str, arguments: dict[str, Any] | None) -> di
         # The rest of this call is never sent, which shows the client that the call is truncated.
         return {"functionCall": {**call, "willContinue": True}}
     return {"functionCall": {**call, "args": arguments}}
-
-
-def _write_usage(usage: ev.Usage) -> dict[str, Any]:
-    """Return the token counts. This wire counts thoughts separately from the answer."""
-    thoughts, made = usage.reasoning_tokens, usage.output_tokens
-    return known(
-        promptTokenCount=usage.input_tokens,
-        candidatesTokenCount=None if made is None else max(0, made - (thoughts or 0)),
-        thoughtsTokenCount=thoughts,
-        cachedContentTokenCount=usage.cached_input_tokens,
-        totalTokenCount=usage.total_tokens,
-    )
 
 
 # --- writing errors for clients ----------------------------------------------------------------

@@ -6,16 +6,18 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ...errors import InvalidResponseError
-from ...events import Assembler, Usage
+from ...events import Assembler
 from ...messages import Request
 from ...sse import Frame, LineDecoder
 from ..codec import Decoder
 from ..errors import is_failure, read_failure
 from ..finish import READ
-from ..json import json_text, read_as, read_count
+from ..json import json_text, read_as
 from ..openai.errors import inband_error
+from ..usage import UsageMap
 
 
 class _Function(Struct):
@@ -45,6 +47,7 @@ class _Line(Struct):
 
 
 _lines = msgspec.json.Decoder(_Line)
+USAGE = UsageMap({"input_tokens": "prompt_eval_count", "output_tokens": "eval_count"})
 
 
 class OllamaDecoder(Decoder):
@@ -56,8 +59,6 @@ class OllamaDecoder(Decoder):
     def __init__(self, request: Request, out: Assembler, *, keep_raw: bool = True) -> None:
         super().__init__(request, out, keep_raw=keep_raw)
         self._calls = 0
-        # the key of the last call, if the call has no arguments so far
-        self._empty: int | None = None
 
     def frame(self, frame: Frame) -> None:
         line = read_as(_lines, frame.data)
@@ -67,7 +68,7 @@ class OllamaDecoder(Decoder):
         if line.message is None and not line.done:
             raise InvalidResponseError("a line of the reply has no message")
         if not self.out.started:
-            self.out.start(line.model if isinstance(line.model, str) else None)
+            self.start(line.model)
         if line.message is not None:
             self._read(line.message)
         if line.done:
@@ -81,7 +82,7 @@ class OllamaDecoder(Decoder):
 
     def _read(self, message: _Message) -> None:
         if message.thinking or message.content or message.tool_calls:
-            self._close_empty()
+            self.release_end()
         if isinstance(message.thinking, str):
             self.out.thinking(message.thinking)
         if isinstance(message.content, str):
@@ -90,29 +91,21 @@ class OllamaDecoder(Decoder):
             function = call.function or _Function()
             name = function.name if isinstance(function.name, str) else ""
             key, self._calls = self._calls, self._calls + 1
-            self._close_empty()
+            self.release_end()
             self.out.tool_start(key, call.id if isinstance(call.id, str) else None, name)
             arguments = function.arguments
             if arguments is None:
-                self._empty = key
+                self.hold_end(key)
                 continue
             written = arguments if isinstance(arguments, str) else json_text(arguments)
             self.out.tool_input(key, written)
             self.out.block_end(key)
 
-    def _close_empty(self) -> None:
-        """Close a call without arguments as complete, because the reply continued or ended."""
-        if self._empty is not None:
-            self.out.block_end(self._empty)
-            self._empty = None
-
     def _finish(self, line: _Line) -> None:
-        prompt, made = read_count(line.prompt_eval_count), read_count(line.eval_count)
-        total = prompt + made if prompt is not None and made is not None else None
-        self.out.usage(Usage(prompt, made, total_tokens=total))
+        self.out.usage(USAGE.read(asdict(line)))
         word = line.done_reason if isinstance(line.done_reason, str) and line.done_reason else None
         reason = self.reason_for(word)  # Ollama sends "stop" even if the reply has tool calls
         if reason != "length":
-            self._close_empty()
+            self.release_end()
         self.out.finish(reason, word)
         self.done = True

@@ -18,10 +18,10 @@ from ..server import (
     ReplyEncoder,
     ServerCodec,
     encode_json,
-    known,
 )
 from ..server_errors import message_on
 from .listings import show_model
+from .reply import USAGE
 from .server_request import TABLE, read_request
 
 # a request that only loads a model has at most this many bytes
@@ -63,10 +63,7 @@ class LineEncoder(ReplyEncoder):
         )
         is_cut = complete.finish_reason == "length"
         word = "stop" if called and not is_cut else self.finish_word(complete)
-        counts = known(
-            prompt_eval_count=complete.usage.input_tokens, eval_count=complete.usage.output_tokens
-        )
-        return {"done_reason": word, **counts}
+        return {"done_reason": word, **USAGE.write(complete.usage)}
 
     def write_error(self, error: ProviderError) -> bytes:
         return encode_json({"error": message_on(error, "ollama")}) + b"\n"

@@ -167,7 +167,7 @@ class OpenAIDecoder(Decoder):
     def _read(self, chunk: Chunk, data: bytes) -> None:
         out = self.out
         if not out.started:
-            out.start(chunk.model if isinstance(chunk.model, str) else None)
+            self.start(chunk.model)
         error: Any = None
         for at, choice in enumerate(chunk.choices or ()):
             # A choice without an index has its position as the index.

@@ -16,12 +16,11 @@ from ..server import (
     ServerCodec,
     data_frame,
     encode_json,
-    known,
-    total_tokens,
 )
 from ..server_errors import message_on, terms_of
 from .other_parts import write_other_parts
 from .server_request import TABLE, read_request
+from .usage import USAGE
 
 # --- writing replies for clients ---------------------------------------------------------------
 
@@ -74,7 +73,7 @@ class _StreamEncoder(ReplyEncoder):
 
     def _usage(self) -> bytes:
         usage = (
-            _write_usage(self.complete.usage)
+            USAGE.write(self.complete.usage)
             if self.complete is not None and self.asked.stream_usage
             else {}
         )
@@ -93,7 +92,7 @@ class _BodyEncoder(BodyEncoder):
 
     def write_end(self, complete: ev.MessageComplete) -> bytes:
         message = self._message(complete.final_content)
-        usage = _write_usage(complete.usage)
+        usage = USAGE.write(complete.usage)
         choice = {
             "index": 0,
             "message": {**message, "refusal": None},
@@ -127,24 +126,6 @@ class _BodyEncoder(BodyEncoder):
 
 def _reply_id(message_id: str) -> str:
     return "chatcmpl-" + message_id.removeprefix("msg_")
-
-
-def _write_usage(usage: ev.Usage) -> dict[str, Any]:
-    counts: dict[str, Any] = {}
-    if usage.input_tokens is not None:
-        counts["prompt_tokens"] = usage.input_tokens
-    if usage.output_tokens is not None:
-        counts["completion_tokens"] = usage.output_tokens
-    if (total := total_tokens(usage)) is not None:
-        counts["total_tokens"] = total
-    if usage.cached_input_tokens is not None or usage.cache_creation_input_tokens is not None:
-        counts["prompt_tokens_details"] = known(
-            cached_tokens=usage.cached_input_tokens,
-            cache_write_tokens=usage.cache_creation_input_tokens,
-        )
-    if usage.reasoning_tokens is not None:
-        counts["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
-    return counts
 
 
 # --- writing errors for clients ----------------------------------------------------------------

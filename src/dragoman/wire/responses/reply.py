@@ -19,7 +19,8 @@ from ...sse import Frame
 from ..codec import Decoder
 from ..errors import is_failure
 from ..finish import READ
-from ..json import read_as, read_count
+from ..json import read_as
+from ..usage import UsageMap
 from .errors import reply_error
 from .output import Item, Output, index_of, kind_of, list_of, rest_of, string_of, text_of
 
@@ -71,6 +72,16 @@ _TERMINAL = {
 }
 _ERRORS = ("error", "response.error")
 _UNFINISHED = ("queued", "in_progress")
+USAGE = UsageMap(
+    {
+        "input_tokens": "input_tokens",
+        "output_tokens": "output_tokens",
+        "total_tokens": "total_tokens",
+        "cached_input_tokens": "input_tokens_details.cached_tokens",
+        "cache_creation_input_tokens": "input_tokens_details.cache_write_tokens",
+        "reasoning_tokens": "output_tokens_details.reasoning_tokens",
+    }
+)
 
 
 class ResponsesDecoder(Decoder):
@@ -247,10 +258,9 @@ class ResponsesDecoder(Decoder):
     def _settle(self, response: _Response, status: str) -> None:
         for item, record in self._output.unfinished(list_of(response.output)):
             self._output.end(item, record)
-        usage = _read_usage(response.usage)
-        if usage is not None:
-            self._usage, self._usage_raw = usage, response.usage
-            self.out.usage(usage)
+        if isinstance(response.usage, dict):
+            self._usage, self._usage_raw = USAGE.read(response.usage), response.usage
+            self.out.usage(self._usage)
         if response.error or status == "failed":
             self._fail(response.error)
         elif status == "cancelled":
@@ -306,19 +316,3 @@ _READERS: dict[str, Callable[[ResponsesDecoder, _Event], None]] = {
 """The handlers of events, by event type. Other events are ignored: they repeat content, or belong
 to items that are read when they are done.
 """
-
-
-def _read_usage(record: Any) -> Usage | None:
-    if not isinstance(record, dict):
-        return None
-    asked, made = record.get("input_tokens_details"), record.get("output_tokens_details")
-    asked = asked if isinstance(asked, dict) else {}
-    made = made if isinstance(made, dict) else {}
-    return Usage(
-        read_count(record.get("input_tokens")),
-        read_count(record.get("output_tokens")),
-        read_count(asked.get("cached_tokens")),
-        read_count(asked.get("cache_write_tokens")),
-        read_count(made.get("reasoning_tokens")),
-        read_count(record.get("total_tokens")),
-    )

@@ -10,7 +10,7 @@ from ... import events as ev
 from ...errors import ProviderError
 from ...messages import Audio, Image, Inline, Opaque, Text, Thinking, ToolCall
 from ..json import json_text
-from ..losses import FieldTable
+from ..losses import FieldTable, merge
 from ..media import describe_medium, write_annotations
 from ..openai.server import error_record
 from ..seal import own_fields, write_opaque
@@ -22,8 +22,8 @@ from ..server import (
     ServerCodec,
     encode_json,
     named_frame,
-    total_tokens,
 )
+from .reply import USAGE
 from .server_request import TABLE, read_request
 
 # --- writing replies for clients ---------------------------------------------------------------
@@ -75,7 +75,7 @@ class _Encoder(ReplyEncoder):
 
     def response(self, status: str, items: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
         """Return a response object, which is a body or a field of some events."""
-        usage = _write_usage(self.complete.usage) if self.complete is not None else {}
+        usage = USAGE.write(self.complete.usage) if self.complete is not None else {}
         return {
             "id": f"resp_{self.id}",
             "object": "response",
@@ -97,7 +97,7 @@ class _Encoder(ReplyEncoder):
             "text": {"format": {"type": "text"}},
             **self.asked.echo,
             # Usage is omitted if unknown, because the specification does not allow null.
-            **({"usage": usage} if usage else {}),
+            **({"usage": merge(_COUNTS, usage)} if usage else {}),
             **facts,
         }
 
@@ -390,26 +390,12 @@ def _input_of(arguments: str) -> str:
     return text if isinstance(text, str) else json_text(text)
 
 
-_COUNTERS = [name for name in ev.Usage.__struct_fields__ if name.endswith("_tokens")]
-
-
-def _write_usage(usage: ev.Usage) -> dict[str, Any]:
-    """Return the token counts.
-
-    The specification requires the detailed counts, so unknown ones are sent as zero.
-    """
-    if all(getattr(usage, name) is None for name in _COUNTERS):
-        return {}
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "total_tokens": total_tokens(usage),
-        "input_tokens_details": {
-            "cached_tokens": usage.cached_input_tokens or 0,
-            "cache_write_tokens": usage.cache_creation_input_tokens or 0,
-        },
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
-    }
+# The specification requires these counts, so unknown details are sent as zero.
+_COUNTS: dict[str, Any] = {
+    **dict.fromkeys(("input_tokens", "output_tokens", "total_tokens")),
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens_details": {"reasoning_tokens": 0},
+}
 
 
 class ResponsesServer(ServerCodec):
