@@ -24,6 +24,7 @@ from ..reasoning import NOT_REASONING
 from .codec import JSON_HEADERS, Decoder, Encoded, Notes, encode_post
 from .errors import Failure, Row, build_error, read_failure
 from .lessons import MAX_LESSONS, Lesson, changes_for, digest_of, is_about_field
+from .quirks import WireQuirks
 from .schema import schema_name
 from .strict import strict_form
 from .urls import join_url
@@ -31,10 +32,11 @@ from .urls import join_url
 StructuredPath: TypeAlias = Literal["native", "tool", "prompt"]
 Place: TypeAlias = str | tuple[str, Callable[[Any], Any]]
 """The path of a field in a body, optionally with a function that converts the value."""
-Q = TypeVar("Q", bound=Struct)
+S = TypeVar("S", bound=Struct)
+Q = TypeVar("Q", bound=WireQuirks)
 
 
-def read_quirks(quirks: Any, kind: type[Q]) -> Q:
+def read_quirks(quirks: Any, kind: type[S]) -> S:
     """Return quirks of class ``kind``: from an instance, a mapping, or ``None`` (the defaults)."""
     if quirks is None:
         return kind()
@@ -142,10 +144,7 @@ class Endpoint(ABC, Generic[Q]):
     @staticmethod
     def adapt_reasoning(quirks: Q, capabilities: Capabilities) -> Q:
         """Return quirks that turn reasoning settings off if the model is known not to reason."""
-        if (
-            capabilities.known("supports_thinking") is False
-            and getattr(quirks, "reasoning", None) is None
-        ):
+        if capabilities.known("supports_thinking") is False and quirks.reasoning is None:
             return replace(quirks, reasoning=NOT_REASONING)
         return quirks
 

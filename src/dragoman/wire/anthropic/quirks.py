@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
-from ...reasoning import ReasoningStyle
 from ..ids import IdRule
+from ..quirks import ResultQuirks
 
 
-class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a server or model of this wire differs from the others.
-
-    The documentation of each field names the servers that need it and, in brackets, a recorded
-    exchange that shows it.
-    """
-
-    result_media: Literal["inside", "omit"] = "inside"
-    """Whether images and documents of a tool result are sent in the result (``inside``) or
-    replaced by a text (``omit``). ``omit`` is used for models that are known not to accept images.
-    """
+class Quirks(ResultQuirks, frozen=True):
+    """How a server or model of this wire differs from the others."""
 
     structured: Literal["native", "tool", "prompt"] = "native"
     """How a ``response_schema`` is requested. ``native``: in the field ``output_config.format``.
@@ -51,11 +40,6 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     id_rule: IdRule | None = IdRule(64, also="_-")
     """Which tool-call ids the server accepts: ``^[a-zA-Z0-9_-]{1,64}$``. Compatible servers accept
     any id.
-    """
-
-    reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
-    ``catalog/reasoning.json``.
     """
 
     parallel_tools: bool = True

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
-from ...reasoning import ReasoningStyle
+from ..quirks import ResultQuirks
 
 
-class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
+class Quirks(ResultQuirks, frozen=True):
     """How a model of this wire differs from the others."""
 
     structured: Literal["tool", "prompt"] = "tool"
@@ -18,17 +16,7 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     Titan), ``prompt`` is used. ``prompt``: by an instruction at the end of the system prompt.
     """
 
-    result_media: Literal["inside", "omit"] = "inside"
-    """Whether images and documents of a tool result are sent in the result (``inside``) or
-    replaced by a text (``omit``). ``omit`` is used for models that are known not to accept images.
-    """
-
     cache: Literal["off", "system+tools", "auto"] = "off"
     """The default cache mode, for calls that do not set ``cache``. The modes are those of the
     anthropic wire; a cache mark is sent as a ``cachePoint``.
-    """
-
-    reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
-    ``catalog/reasoning.json``.
     """

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
-from ...reasoning import ReasoningStyle
+from ..quirks import WireQuirks
 
 
-class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
+class Quirks(WireQuirks, frozen=True):
     """How a server or model of this wire differs from the others."""
 
     structured: Literal["native", "prompt"] = "native"
@@ -17,11 +15,6 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     ``json_schema``. The server accepts this field only without tools and documents, and models
     before Command R 08-2024 do not support it. ``prompt``: by an instruction at the end of the
     system prompt.
-    """
-
-    reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
-    ``catalog/reasoning.json``.
     """
 
     result_media: Literal["after", "omit"] = "omit"

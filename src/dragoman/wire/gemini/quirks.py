@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import field
 
-from ...reasoning import ReasoningStyle
 from ..ids import IdRule
+from ..quirks import ResultQuirks
 
 
-class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How an endpoint of this wire differs from the others. The defaults suit the current models.
-
-    The documentation of each field names the servers that need it and, in brackets, a recorded
-    exchange that shows it. Some quirks change automatically after a server error that names the
-    field.
-    """
-
-    result_media: Literal["inside", "omit"] = "inside"
-    """Whether images and documents of a tool result are sent in the result (``inside``) or
-    replaced by a text (``omit``). ``omit`` is used for models that are known not to accept images.
-    """
+class Quirks(ResultQuirks, frozen=True):
+    """How an endpoint of this wire differs from the others. The defaults suit the current models."""
 
     structured: Literal["native", "prompt"] = "native"
     """How a ``response_schema`` is requested: in the field ``responseJsonSchema``, or in the
@@ -65,9 +55,4 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
     body: dict[str, Any] = field(default_factory=dict)
     """Fields that are added to the root of every request, such as ``safetySettings`` and
     ``cachedContent``. Server-side ``tools`` are added to the caller's tools.
-    """
-
-    reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
-    ``catalog/reasoning.json``.
     """

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import field
 
 from ...events import FinishReason
-from ...reasoning import ReasoningStyle
 from ..ids import IdRule
+from ..quirks import WireQuirks
 
 
-class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a server of this wire differs from the others. The defaults suit most of them.
-
-    The documentation of each field names the servers that need it, and often a case that exercises
-    it.
-    """
+class Quirks(WireQuirks, frozen=True):
+    """How a server of this wire differs from the others. The defaults suit most of them."""
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The name of the field for the output limit. Reasoning models of hosted OpenAI reject
@@ -89,11 +85,6 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     any_model: bool = False
     """Whether the server has one model and serves it under every name (llama.cpp)."""
-
-    reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
-    ``catalog/reasoning.json``.
-    """
 
     cache_key: bool = False
     """Whether calls with ``cache="auto"`` send the session id as ``prompt_cache_key``, so that all

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
-from ...reasoning import ReasoningStyle
 from ..ids import IdRule
+from ..quirks import ResultQuirks
 
 
-class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a server or model of this wire differs from the others. The defaults suit hosted OpenAI.
-
-    The documentation of each field names the servers that need it and, in brackets, a recorded
-    exchange that shows it.
-    """
-
-    result_media: Literal["inside", "omit"] = "inside"
-    """Whether images and documents of a tool result are sent in the result (``inside``) or
-    replaced by a text (``omit``). ``omit`` is used for models that are known not to accept images.
-    """
+class Quirks(ResultQuirks, frozen=True):
+    """How a server or model of this wire differs from the others. The defaults suit hosted OpenAI."""
 
     structured: Literal["native", "prompt"] = "native"
     """How a ``response_schema`` is requested: in the field ``text.format``, or in the prompt.
@@ -82,11 +71,6 @@ class Quirks(Struct, frozen=True, forbid_unknown_fields=True):
 
     any_model: bool = False
     """Whether the server has one model and serves it under every name (llama.cpp)."""
-
-    reasoning: ReasoningStyle | None = None
-    """How ``config.reasoning`` is sent. By default the model's name selects an entry of
-    ``catalog/reasoning.json``.
-    """
 
     cache_key: bool = True
     """Whether calls with ``cache="auto"`` send the session id as ``prompt_cache_key``, so that all
