@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from json import JSONDecoder
@@ -48,6 +48,7 @@ MODEL = "test-model"
 REPLIES = ("reply.sse", "reply.json", "reply.ndjson", "reply.html", "reply.frames")
 
 COMMENT = b": keep-alive\n\n"
+_MOST_QUESTIONS = 20  # a readiness check that sends more requests never ends
 
 CodecType = type[Codec]
 
@@ -507,30 +508,42 @@ def check_ready(case: CodecCase, row: dict[str, Any], kind: CodecType | None = N
 
 
 def ask_ready(
-    codec: Codec, replies: dict[str, dict[str, Any]]
+    codec: Codec, replies: Mapping[str, dict[str, Any]]
 ) -> tuple[list[str], ProviderError | None]:
     """Run a codec's readiness check on canned replies; return the requested paths and the error.
 
     A path without a reply gets status 404.
     """
+
+    def answer(path: str) -> HttpReply:
+        found = replies.get(path, {"status": 404})
+        body = found.get("body", "")
+        data = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+        return HttpReply(found.get("status", 200), found.get("headers", {}), data)
+
+    return drive_ready(codec, answer)
+
+
+def drive_ready(
+    codec: Codec, answer: Callable[[str], HttpReply]
+) -> tuple[list[str], ProviderError | None]:
+    """Run a codec's readiness check; return the requested paths and the error.
+
+    ``answer`` returns the reply to a request, by its path.
+    """
     asked: list[str] = []
     questions = codec.ready()
     try:
         question = next(questions)
-        while True:
+        while len(asked) < _MOST_QUESTIONS:
             demand(
                 question.method == "GET" and not question.body,
                 "ready() sends something other than a plain GET",
             )
-            parts = urlsplit(question.url)
-            asked.append(parts.path)
-            answer = replies.get(parts.path, {"status": 404, "body": ""})
-            body = answer.get("body", "")
-            data = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
-            question = questions.send(
-                HttpReply(answer.get("status", 200), answer.get("headers", {}), data)
-            )
+            asked.append(urlsplit(question.url).path)
+            question = questions.send(answer(asked[-1]))
     except StopIteration:
         return asked, None
     except ProviderError as error:
         return asked, error
+    raise Violation("ready() never stops sending requests")

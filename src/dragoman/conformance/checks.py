@@ -1,6 +1,6 @@
 """The checks for a live server.
 
-Each check returns a text about what it found, or raises an outcome such as ``Failed``.
+A check may return a text about what it found, or raise an outcome such as ``Failed``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ class Check(Struct, frozen=True):
 
     name: str
     title: str
-    run: Callable[[Any], Awaitable[str]]
+    run: Callable[[Any], Awaitable[str | None]]
     optional: bool = False
+
+    def __str__(self) -> str:
+        return self.name
 
 
 CHECKS: list[Check] = []
@@ -44,7 +47,7 @@ CHECKS: list[Check] = []
 
 
 def _check(name: str, title: str, *, optional: bool = False) -> Callable[..., Any]:
-    def add(run: Callable[[Server], Awaitable[str]]) -> Callable[[Server], Awaitable[str]]:
+    def add(run: Callable[[Server], Awaitable[str | None]]) -> Callable[..., Any]:
         CHECKS.append(Check(name, title, run, optional))
         return run
 
@@ -70,9 +73,8 @@ _TOOL_QUESTION = "What is the weather in Bern right now? Use the tool."
 
 
 @_check("ready.answers", "reports whether the model is ready")
-async def _ready(server: Server) -> str:
+async def _ready(server: Server) -> None:
     await server.provider.ready()
-    return ""
 
 
 @_check("text.complete", "answers a question")
@@ -84,30 +86,27 @@ async def _text(server: Server) -> str:
 
 
 @_check("text.system", "takes a system prompt", optional=True)
-async def _system(server: Server) -> str:
+async def _system(server: Server) -> None:
     await server.ask([m.System("You are terse."), m.User(_QUESTION)])
-    return ""
 
 
 @_check("text.turns", "takes a conversation of several turns")
-async def _turns(server: Server) -> str:
+async def _turns(server: Server) -> None:
     await server.ask(
         [m.User("My name is Ada."), m.Assistant("Hello, Ada."), m.User("What is my name?")]
     )
-    return ""
 
 
 @_check("text.unicode", "takes text beyond ASCII")
-async def _unicode(server: Server) -> str:
+async def _unicode(server: Server) -> None:
     reply = await server.ask("Repeat: Grüße, 世界, 🙂")
     if "\ufffd" in reply.text and "\ufffd" in (await server.ask("Say hello.")).text:
         raise NotApplicable("the model itself writes damaged characters")
     _demand("\ufffd" not in reply.text, "the reply contains damaged characters")
-    return ""
 
 
 @_check("usage.reported", "reports the tokens of a reply")
-async def _usage(server: Server) -> str:
+async def _usage(server: Server) -> None:
     usage = (await server.ask(_QUESTION)).usage
     _demand(bool(usage.input_tokens), "the tokens of the prompt are missing")
     _demand(bool(usage.output_tokens), "the tokens of the reply are missing")
@@ -116,22 +115,20 @@ async def _usage(server: Server) -> str:
         usage.total_tokens in (None, total),
         f"{total} tokens in total, but it reports {usage.total_tokens}",
     )
-    return ""
 
 
 @_check("limits.max_tokens", "ends a reply at max_tokens")
-async def _max_tokens(server: Server) -> str:
+async def _max_tokens(server: Server) -> None:
     reply = await server.ask("Count from one to a hundred in words.", config={"max_tokens": 5})
     used = reply.usage.output_tokens
     _demand(used is None or used <= 5, f"5 tokens were requested, it generated {used}")
     _demand(
         reply.finish_reason == "length", f"a reply that was cut ended with {reply.finish_raw!r}"
     )
-    return ""
 
 
 @_check("limits.stop", "stops at a stop sequence", optional=True)
-async def _stop(server: Server) -> str:
+async def _stop(server: Server) -> None:
     whole = (await server.ask(_QUESTION)).text
     words = [word for word in whole.split() if len(word) > 2]
     if len(words) < 6:
@@ -145,20 +142,18 @@ async def _stop(server: Server) -> str:
         raise NotApplicable("two replies at temperature 0 differ: inconclusive")
     _demand(word not in reply.text, "the reply contains the stop sequence it ended at")
     _demand(reply.finish_reason == "stop", f"it ended with {reply.finish_raw!r}")
-    return ""
 
 
 @_check("sampling.seed", "gives the same reply for the same seed", optional=True)
-async def _seed(server: Server) -> str:
+async def _seed(server: Server) -> None:
     config = {"seed": 7, "temperature": 1.0, "max_tokens": 24}
     first, second = [(await server.ask(_QUESTION, config=config)).text for _ in range(2)]
     if first != second:
         raise Unsupported("the seed is accepted, but two replies differ")
-    return ""
 
 
 @_check("sampling.logprobs", "reports log probabilities", optional=True)
-async def _logprobs(server: Server) -> str:
+async def _logprobs(server: Server) -> None:
     if server.wire != "openai":
         raise NotApplicable(f"cannot be requested on the {server.wire} wire")
     reply = await server.ask(
@@ -168,41 +163,37 @@ async def _logprobs(server: Server) -> str:
     listed = (raw.get("choices") or [{}])[0].get("logprobs") or {}
     if not (isinstance(listed, dict) and listed.get("content")):
         raise Unsupported("they were requested but are missing")
-    return ""
 
 
 # --- checks of streams -------------------------------------------------------------------------
 
 
 @_check("stream.rules", "streams by the rules, with the wire's end mark", optional=True)
-async def _stream(server: Server) -> str:
+async def _stream(server: Server) -> None:
     _, reply = await server.listen(_QUESTION)
     _demand(bool(reply.text.strip() or reply.message.thinking), "the stream has no text")
-    return ""
 
 
 @_check("stream.incremental", "sends text as it is generated")
-async def _incremental(server: Server) -> str:
+async def _incremental(server: Server) -> None:
     heard, reply = await server.listen(_QUESTION)
     deltas = [event for event in heard if isinstance(event, TextDelta)]
     if len(reply.text.split()) < 6:
         raise NotApplicable("the reply is too short to tell")
     _demand(len(deltas) > 2, f"the complete reply came in {len(deltas)} piece(s)")
-    return ""
 
 
 @_check("stream.label", "labels a stream as one")
-async def _label(server: Server) -> str:
+async def _label(server: Server) -> None:
     await server.listen(_QUESTION, config={"max_tokens": 2})
     labels = {"ollama": "application/x-ndjson", "bedrock": "application/vnd.amazon.eventstream"}
     wanted = labels.get(server.wire, "text/event-stream")
     found = server.witness.last_headers.get("content-type", "nothing")
     _demand(found.startswith(wanted), f"the content type is {found}")
-    return ""
 
 
 @_check("stream.end_mark", "ends a stream with the wire's end mark")
-async def _end_mark(server: Server) -> str:
+async def _end_mark(server: Server) -> None:
     marks = {
         "openai": (b"[DONE]",),
         "anthropic": (b"message_stop",),
@@ -218,23 +209,21 @@ async def _end_mark(server: Server) -> str:
     tail = server.witness.last_tail.replace(b" ", b"")
     wanted = b" or ".join(marks[server.wire]).decode()
     _demand(any(mark in tail for mark in marks[server.wire]), f"the stream ends without {wanted}")
-    return ""
 
 
 @_check("stream.usage", "reports the tokens of a stream", optional=True)
-async def _stream_usage(server: Server) -> str:
+async def _stream_usage(server: Server) -> None:
     _, reply = await server.listen(_QUESTION)
     if not reply.usage.output_tokens:
         raise Unsupported("requested, but missing")
-    return ""
 
 
 @_check("stream.same_text", "gives the same text streamed and unstreamed")
-async def _same_text(server: Server) -> str:
+async def _same_text(server: Server) -> None:
     first = (await server.ask(_QUESTION)).text
     streamed = (await server.listen(_QUESTION))[1].text
     if first == streamed:
-        return ""
+        return
     if (await server.ask(_QUESTION)).text != first:
         raise NotApplicable("two unstreamed replies at temperature 0 differ: inconclusive")
     raise Failed("streamed and unstreamed replies differ, but two unstreamed ones do not")
@@ -244,36 +233,32 @@ async def _same_text(server: Server) -> str:
 
 
 @_check("tools.auto", "calls a tool when it sees fit", optional=True)
-async def _auto(server: Server) -> str:
+async def _auto(server: Server) -> None:
     reply = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="auto")
     if not reply.tool_calls:
         raise Unsupported("it answered in text, and named no tool")
-    return ""
 
 
 @_check("tools.forced", "calls the tool that is forced", optional=True)
-async def _forced(server: Server) -> str:
+async def _forced(server: Server) -> None:
     reply = await server.ask(
         _TOOL_QUESTION, tools=[_OTHER, _TOOL], tool_choice=m.ForceTool(_TOOL.name)
     )
     _demand(bool(reply.tool_calls), "the forced tool choice is accepted but ignored: no call came")
     names = {call.name for call in reply.tool_calls}
     _demand(names == {_TOOL.name}, f"forced {_TOOL.name}, it called {', '.join(sorted(names))}")
-    return ""
 
 
 @_check("tools.required", "calls some tool when one is required", optional=True)
-async def _required(server: Server) -> str:
+async def _required(server: Server) -> None:
     reply = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="required")
     _demand(bool(reply.tool_calls), "tool_choice=required is accepted but ignored: no call came")
-    return ""
 
 
 @_check("tools.none", "calls no tool when none is allowed", optional=True)
-async def _none(server: Server) -> str:
+async def _none(server: Server) -> None:
     reply = await server.ask(_TOOL_QUESTION, tools=[_TOOL], tool_choice="none")
     _demand(not reply.tool_calls, "it called a tool although none is allowed")
-    return ""
 
 
 @_check("tools.streamed", "streams a call", optional=True)
@@ -288,7 +273,7 @@ async def _streamed_call(server: Server) -> str:
 
 
 @_check("tools.parallel", "calls several tools in one reply", optional=True)
-async def _parallel(server: Server) -> str:
+async def _parallel(server: Server) -> None:
     question = (
         "What is the weather in Bern, and what in Oslo? Call the tool once for each city, both at "
         "once."
@@ -300,11 +285,10 @@ async def _parallel(server: Server) -> str:
         raise Unsupported(f"{len(reply.tool_calls)} call(s) came where two were asked for")
     ids = [call.id for call in reply.tool_calls]
     _demand(len(set(ids)) == len(ids), "two calls have the same id")
-    return ""
 
 
 @_check("tools.results", "takes the result of a call", optional=True)
-async def _results(server: Server) -> str:
+async def _results(server: Server) -> None:
     call = m.ToolCall("call_1", _TOOL.name, {"city": "Bern"})
     talk = [
         m.User(_TOOL_QUESTION),
@@ -312,14 +296,13 @@ async def _results(server: Server) -> str:
         m.ToolResult("call_1", "Sunny, 21 degrees."),
     ]
     await server.ask(talk, tools=[_TOOL])
-    return ""
 
 
 # --- checks of structured output and images ----------------------------------------------------
 
 
 @_check("schema.native", "keeps a JSON Schema", optional=True)
-async def _schema(server: Server) -> str:
+async def _schema(server: Server) -> None:
     if server.wire == "bedrock":
         raise NotApplicable("the wire has no field for a schema; it is the input of a tool")
     schema = {
@@ -342,7 +325,6 @@ async def _schema(server: Server) -> str:
     if reply.structured_path != "native":
         raise Unsupported("the server rejects a schema")
     _demand(isinstance(reply.parsed, dict), "the reply is not an object")
-    return ""
 
 
 # Two squares of 32 by 32 pixels, since the colour of a single square could be guessed.
@@ -393,11 +375,11 @@ async def _show(server: Server, square: str) -> str:
 
 
 @_check("errors.unknown_model", "rejects an unknown model")
-async def _unknown_model(server: Server) -> str:
+async def _unknown_model(server: Server) -> None:
     try:
         await server.ask_as(model="dragoman-no-such-model")
     except errors.InvalidModelError:
-        return ""
+        return
     except errors.UnavailableError:
         raise
     except errors.ProviderError as error:
@@ -424,13 +406,13 @@ async def _no_messages(server: Server) -> str:
 
 
 @_check("errors.key", "rejects a wrong key")
-async def _key(server: Server) -> str:
+async def _key(server: Server) -> None:
     if not server.has_key:
         raise NotApplicable("no key was given")
     try:
         await server.ask_as(key="dragoman-check-wrong-key")
     except errors.AuthenticationError:
-        return ""
+        return
     raise Failed("it accepts any key")
 
 
@@ -459,14 +441,13 @@ async def _context(server: Server) -> str:
 
 
 @_check("concurrency.four", "answers four calls at once")
-async def _four(server: Server) -> str:
+async def _four(server: Server) -> None:
     calls = [server.listen(_QUESTION, config={"max_tokens": 12}) for _ in range(4)]
     await asyncio.gather(*calls)
-    return ""
 
 
 @_check("cancel.stops", "stops when the client hangs up", optional=True)
-async def _cancel(server: Server) -> str:
+async def _cancel(server: Server) -> None:
     """Measure whether a server stops generating after the client disconnects.
 
     If it does not, the next call is much slower.
@@ -476,7 +457,7 @@ async def _cancel(server: Server) -> str:
         for _ in range(4):
             await _hang_up(server)
         if await _timed(_short_answer(server)) <= 4 * before + 1.0:
-            return ""
+            return
     raise Unsupported("the call after four that were cancelled is much slower than one before")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from ..capabilities import Capabilities
 from ..events import StreamContractError
 from ..messages import Request, System, Tool, User
 from ..wire import Codec, Encoded, HttpReply
-from .cases import BASE_URL, MODEL, CodecType, decode, plain_request
+from .cases import BASE_URL, MODEL, CodecType, decode, drive_ready, plain_request
 from .violation import Violation, demand, demand_same
 
 _KEY = "sk-conformance-0123456789abcdef"
@@ -254,7 +255,7 @@ def _ready_asks_for_nothing_billed(codec: Codec) -> None:
         (503, b"{}"),
         (500, b"<html>"),
     ]:
-        error = _drive_ready(codec, HttpReply(status, {}, body))
+        _, error = drive_ready(codec, partial(_repeat, HttpReply(status, {}, body)))
         said = f"when every response is {status} {body!r}, ready()"
         if status == 401:
             demand(
@@ -268,21 +269,8 @@ def _ready_asks_for_nothing_billed(codec: Codec) -> None:
             )
 
 
-def _drive_ready(codec: Codec, answer: HttpReply) -> errors.ProviderError | None:
-    questions = codec.ready()
-    try:
-        question = next(questions)
-        for _ in range(20):
-            demand(
-                question.method == "GET" and not question.body,
-                "ready() sends something other than a plain GET",
-            )
-            question = questions.send(answer)
-    except StopIteration:
-        return None
-    except errors.ProviderError as error:
-        return error
-    raise Violation("ready() never stops sending requests")
+def _repeat(answer: HttpReply, path: str) -> HttpReply:
+    return answer
 
 
 def _learns_only_from_refusals_it_knows(codec: Codec) -> None:

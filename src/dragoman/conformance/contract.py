@@ -47,42 +47,42 @@ def build_cases(kit: Kit) -> list[ProviderCase]:
     for flag, unless_known, wanted, opposite in _SWITCHED:
         checks |= wanted if kit.allows(flag, unless_known=unless_known) else {}
         checks |= opposite if kit.capabilities.known(flag) is False else {}
+    cases = [ProviderCase(name, check, kit) for name, check in checks.items()]
     for kind, factory in kit.failing.items():
-        checks[f"errors.{kind.__name__}"] = partial(_fails_with, kind=kind, factory=factory)
+        fails = partial(_fails_with, kind=kind, factory=factory)
+        cases.append(ProviderCase(f"errors.{kind.__name__}", fails, kit, factory))
     for kind, factory in kit.unready.items():
-        checks[f"ready.{kind.__name__}"] = partial(_is_not_ready, kind=kind, factory=factory)
+        unready = partial(_is_not_ready, kind=kind)
+        cases.append(ProviderCase(f"ready.{kind.__name__}", unready, kit, factory))
     if kit.breaking is not None:
-        checks["streams.break-off-well"] = partial(_reports_a_broken_stream, factory=kit.breaking)
-    return [ProviderCase(name, check, kit) for name, check in checks.items()]
+        breaks = _reports_a_broken_stream
+        cases.append(ProviderCase("streams.break-off-well", breaks, kit, kit.breaking))
+    return cases
 
 
 # --- cases for the attributes of a provider and the shape of its reply -------------------------
 
 
-async def _describes_itself(kit: Kit) -> None:
-    async with kit.open() as provider:
-        demand(bool(provider.name) and isinstance(provider.name, str), "name is empty")
-        demand(bool(provider.model) and isinstance(provider.model, str), "model is empty")
-        demand(
-            isinstance(provider.capabilities, Capabilities), "capabilities is not a Capabilities"
-        )
-        demand("sk-" not in repr(provider), "repr() contains something like a key")
+async def _describes_itself(kit: Kit, provider: Provider) -> None:
+    demand(bool(provider.name) and isinstance(provider.name, str), "name is empty")
+    demand(bool(provider.model) and isinstance(provider.model, str), "model is empty")
+    demand(isinstance(provider.capabilities, Capabilities), "capabilities is not a Capabilities")
+    demand("sk-" not in repr(provider), "repr() contains something like a key")
 
 
-async def _answers_with_a_response(kit: Kit) -> None:
-    async with kit.open() as provider:
-        reply = await provider.complete(kit.prompt, config=kit.config)
-        demand_response(reply)
-        demand(bool(reply.text.strip()), "the reply has no text")
-        demand(reply.parsed is None, "parsed is set, but no schema was given")
-        demand(
-            reply.finish_reason in ("stop", "length"),
-            f"a plain reply ended with {reply.finish_reason}",
-        )
-        demand_same(reply.provider, provider.name, "the reply's provider")
+async def _answers_with_a_response(kit: Kit, provider: Provider) -> None:
+    reply = await provider.complete(kit.prompt, config=kit.config)
+    demand_response(reply)
+    demand(bool(reply.text.strip()), "the reply has no text")
+    demand(reply.parsed is None, "parsed is set, but no schema was given")
+    demand(
+        reply.finish_reason in ("stop", "length"),
+        f"a plain reply ended with {reply.finish_reason}",
+    )
+    demand_same(reply.provider, provider.name, "the reply's provider")
 
 
-async def _takes_every_form(kit: Kit) -> None:
+async def _takes_every_form(kit: Kit, provider: Provider) -> None:
     forms: list[Any] = [
         kit.prompt,
         m.User(kit.prompt),
@@ -90,26 +90,23 @@ async def _takes_every_form(kit: Kit) -> None:
         [{"role": "user", "content": kit.prompt}],
         [m.User(kit.prompt), m.Assistant("Hello."), m.User(kit.prompt)],
     ]
-    async with kit.open() as provider:
-        for form in forms:
-            reply = await provider.complete(form, config=kit.config)
-            demand(isinstance(reply, ev.Response), f"{type(form).__name__} was not answered")
+    for form in forms:
+        reply = await provider.complete(form, config=kit.config)
+        demand(isinstance(reply, ev.Response), f"{type(form).__name__} was not answered")
 
 
-async def _does_not_change_arguments(kit: Kit) -> None:
+async def _does_not_change_arguments(kit: Kit, provider: Provider) -> None:
     messages: list[Any] = [{"role": "user", "content": kit.prompt}]
     config: ConfigRecord = {"max_tokens": kit.config.max_tokens or 64, "extras": {}}
     kept = copy.deepcopy((messages, config))
-    async with kit.open() as provider:
-        await provider.complete(messages, config=config)
-        if kit.allows("supports_streaming"):
-            await read_events(provider.stream(messages, config=config))
+    await provider.complete(messages, config=config)
+    if kit.allows("supports_streaming"):
+        await read_events(provider.stream(messages, config=config))
     demand_same([messages, config], list(kept), "the caller's lists and mappings were changed")
 
 
-async def _closes_twice(kit: Kit) -> None:
-    async with kit.open() as provider:
-        await provider.close()
+async def _closes_twice(kit: Kit, provider: Provider) -> None:
+    await provider.close()
 
 
 # --- cases for the validation of arguments -----------------------------------------------------
@@ -131,16 +128,15 @@ _WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-async def _rejects_invalid_requests(kit: Kit) -> None:
-    async with kit.open() as provider:
-        spy = Spy(provider)
-        for what, wrong in _WRONG.items():
-            given = {"messages": kit.prompt, **wrong}
-            async with refused(InvalidRequestError, what=what):
-                await _call_either(provider.complete, given)
-            async with refused(InvalidRequestError, what=f"{what}, streamed"):
-                await read_events(await _call_either(provider.stream, given))
-        demand_same(spy.calls, 0, "calls that reached the model although the request is invalid")
+async def _rejects_invalid_requests(kit: Kit, provider: Provider) -> None:
+    spy = Spy(provider)
+    for what, wrong in _WRONG.items():
+        given = {"messages": kit.prompt, **wrong}
+        async with refused(InvalidRequestError, what=what):
+            await _call_either(provider.complete, given)
+        async with refused(InvalidRequestError, what=f"{what}, streamed"):
+            await read_events(await _call_either(provider.stream, given))
+    demand_same(spy.calls, 0, "calls that reached the model although the request is invalid")
 
 
 async def _call_either(method: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -155,20 +151,21 @@ async def _call_either(method: Callable[..., Any], given: dict[str, Any]) -> Any
 # --- cases for errors --------------------------------------------------------------------------
 
 
-async def _fails_with(kit: Kit, *, kind: type[ProviderError], factory: Factory) -> None:
-    async with kit.open(factory) as provider:
-        try:
-            await provider.complete(kit.prompt, config=kit.config)
-        except ProviderError as error:
-            _demand_error(error, kind, provider)
-        else:
-            raise Violation(f"complete() returned instead of raising {kind.__name__}")
-    async with kit.open(factory) as provider:
-        heard, raised = await read_until_error(provider.stream(kit.prompt, config=kit.config))
+async def _fails_with(
+    kit: Kit, provider: Provider, *, kind: type[ProviderError], factory: Factory
+) -> None:
+    try:
+        await provider.complete(kit.prompt, config=kit.config)
+    except ProviderError as error:
+        _demand_error(error, kind, provider)
+    else:
+        raise Violation(f"complete() returned instead of raising {kind.__name__}")
+    async with kit.open(factory) as another:
+        heard, raised = await read_until_error(another.stream(kit.prompt, config=kit.config))
         demand_rules(heard)
         if raised is None:
             raise Violation(f"stream() ended instead of raising {kind.__name__}")
-        _demand_error(raised, kind, provider)
+        _demand_error(raised, kind, another)
 
 
 def _demand_error(error: ProviderError, kind: type[ProviderError], provider: Provider) -> None:
@@ -179,104 +176,94 @@ def _demand_error(error: ProviderError, kind: type[ProviderError], provider: Pro
     demand(bool(str(error)), "the error has no message")
 
 
-async def _reports_a_broken_stream(kit: Kit, *, factory: Factory) -> None:
-    async with kit.open(factory) as provider:
-        heard, raised = await read_until_error(provider.stream(kit.prompt, config=kit.config))
-        demand(bool(heard), "nothing came before it broke off")
-        demand_rules(heard)
-        demand(raised is not None, "a reply that broke off counted as complete")
-        demand_same(
-            ev.fold(heard).finish_reason, "error", "the finish reason of a reply that broke off"
-        )
-        partly: Any = getattr(raised, "response", None)
-        if partly is None:
-            raise Violation("the error lacks the partial response")
-        demand_same(partly.text, ev.fold(heard).text, "the partial response of the error")
+async def _reports_a_broken_stream(kit: Kit, provider: Provider) -> None:
+    heard, raised = await read_until_error(provider.stream(kit.prompt, config=kit.config))
+    demand(bool(heard), "nothing came before it broke off")
+    demand_rules(heard)
+    demand(raised is not None, "a reply that broke off counted as complete")
+    demand_same(
+        ev.fold(heard).finish_reason, "error", "the finish reason of a reply that broke off"
+    )
+    partly: Any = getattr(raised, "response", None)
+    if partly is None:
+        raise Violation("the error lacks the partial response")
+    demand_same(partly.text, ev.fold(heard).text, "the partial response of the error")
 
 
 # --- cases for cancelling ----------------------------------------------------------------------
 
 
-async def _cancelling_nothing_is_false(kit: Kit) -> None:
-    async with kit.open() as provider:
-        demand(
-            not await provider.cancel("01ARZ3NDEKTSV4RRFFQ69G5FAV"),
-            "cancel() of an unknown id returned True",
-        )
-        reply = await provider.complete(kit.prompt, config=kit.config)
-        demand(
-            not await provider.cancel(str(reply.request_id)),
-            "cancel() of a finished call returned True",
-        )
+async def _cancelling_nothing_is_false(kit: Kit, provider: Provider) -> None:
+    demand(
+        not await provider.cancel("01ARZ3NDEKTSV4RRFFQ69G5FAV"),
+        "cancel() of an unknown id returned True",
+    )
+    reply = await provider.complete(kit.prompt, config=kit.config)
+    demand(
+        not await provider.cancel(str(reply.request_id)),
+        "cancel() of a finished call returned True",
+    )
 
 
-async def _a_call_can_be_cancelled(kit: Kit) -> None:
-    async with kit.open() as provider:
-        name = m.new_ulid()
-        task = asyncio.ensure_future(
-            provider.complete(kit.prompt, config=kit.config, request_id=name)
-        )
-        cancelled = False
-        while not cancelled and not task.done():
-            await asyncio.sleep(0)
-            cancelled = await provider.cancel(name)
-        try:
-            await task
-        except CallCancelledError:
-            demand(cancelled, "it raised CallCancelledError without being cancelled")
-        else:
-            demand(not cancelled, "cancel() returned True, but complete() returned a reply")
-        await provider.complete(kit.prompt, config=kit.config)
+async def _a_call_can_be_cancelled(kit: Kit, provider: Provider) -> None:
+    name = m.new_ulid()
+    task = asyncio.ensure_future(provider.complete(kit.prompt, config=kit.config, request_id=name))
+    cancelled = False
+    while not cancelled and not task.done():
+        await asyncio.sleep(0)
+        cancelled = await provider.cancel(name)
+    try:
+        await task
+    except CallCancelledError:
+        demand(cancelled, "it raised CallCancelledError without being cancelled")
+    else:
+        demand(not cancelled, "cancel() returned True, but complete() returned a reply")
+    await provider.complete(kit.prompt, config=kit.config)
 
 
 # --- cases for system prompts and images -------------------------------------------------------
 
 
-async def _takes_a_system(kit: Kit) -> None:
-    async with kit.open() as provider:
-        reply = await provider.complete(
-            [m.System("Be terse."), m.User(kit.prompt)], config=kit.config
-        )
-        demand(bool(reply.text.strip()), "the reply has no text")
+async def _takes_a_system(kit: Kit, provider: Provider) -> None:
+    reply = await provider.complete([m.System("Be terse."), m.User(kit.prompt)], config=kit.config)
+    demand(bool(reply.text.strip()), "the reply has no text")
 
 
-async def _rejects_a_system(kit: Kit) -> None:
-    async with kit.open() as provider, refused(UnsupportedFeatureError, what="a system prompt"):
+async def _rejects_a_system(kit: Kit, provider: Provider) -> None:
+    async with refused(UnsupportedFeatureError, what="a system prompt"):
         await provider.complete([m.System("Be terse."), m.User(kit.prompt)], config=kit.config)
 
 
 _PICTURE = m.User([m.Text("What colour is this?"), m.Image(m.Inline(_DOT), "image/png")])
 
 
-async def _sees_images(kit: Kit) -> None:
-    async with kit.open() as provider:
-        reply = await provider.complete([_PICTURE], config=kit.config)
-        demand(bool(reply.text.strip()), "the reply to an image has no text")
+async def _sees_images(kit: Kit, provider: Provider) -> None:
+    reply = await provider.complete([_PICTURE], config=kit.config)
+    demand(bool(reply.text.strip()), "the reply to an image has no text")
 
 
-async def _rejects_images(kit: Kit) -> None:
-    async with kit.open() as provider, refused(UnsupportedContentError, what="an image"):
+async def _rejects_images(kit: Kit, provider: Provider) -> None:
+    async with refused(UnsupportedContentError, what="an image"):
         await provider.complete([_PICTURE], config=kit.config)
 
 
 # --- cases for tools ---------------------------------------------------------------------------
 
 
-async def _proposes_intents_only(kit: Kit) -> None:
-    async with kit.open() as provider:
-        stream = provider.stream(
-            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
-        )  # fmt: skip
-        heard = await read_events(stream)
-        ends = [event for event in heard if isinstance(event, ev.ToolUseEnd)]
-        demand(bool(ends), "the tool was forced, but no call came")
-        for end in ends:
-            if end.intent is None:
-                raise Violation(f"a call came without an intent: {end.problem}: {end.detail}")
-            _demand_intent(end.intent, kit.tool)
-        demand_same(
-            ev.fold(heard).finish_reason, "tool_calls", "the finish reason of a reply with calls"
-        )
+async def _proposes_intents_only(kit: Kit, provider: Provider) -> None:
+    stream = provider.stream(
+        kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
+    )  # fmt: skip
+    heard = await read_events(stream)
+    ends = [event for event in heard if isinstance(event, ev.ToolUseEnd)]
+    demand(bool(ends), "the tool was forced, but no call came")
+    for end in ends:
+        if end.intent is None:
+            raise Violation(f"a call came without an intent: {end.problem}: {end.detail}")
+        _demand_intent(end.intent, kit.tool)
+    demand_same(
+        ev.fold(heard).finish_reason, "tool_calls", "the finish reason of a reply with calls"
+    )
 
 
 def _demand_intent(intent: ev.ToolIntent, tool: m.Tool) -> None:
@@ -287,68 +274,60 @@ def _demand_intent(intent: ev.ToolIntent, tool: m.Tool) -> None:
     demand(wrong is None, f"the arguments violate the tool's schema: {wrong}")
 
 
-async def _both_ways_propose(kit: Kit) -> None:
-    async with kit.open() as provider:
-        reply = await provider.complete(
-            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
-        )  # fmt: skip
-        demand(bool(reply.tool_calls), "the tool was forced, but complete() returned no call")
-        for call in reply.tool_calls:
-            demand(bool(call.id), "a call has no id")
-            demand(isinstance(call.arguments, dict), "a call's arguments are not a mapping")
+async def _both_ways_propose(kit: Kit, provider: Provider) -> None:
+    reply = await provider.complete(
+        kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
+    )  # fmt: skip
+    demand(bool(reply.tool_calls), "the tool was forced, but complete() returned no call")
+    for call in reply.tool_calls:
+        demand(bool(call.id), "a call has no id")
+        demand(isinstance(call.arguments, dict), "a call's arguments are not a mapping")
 
 
-async def _ids_of_calls_are_one(kit: Kit) -> None:
-    async with kit.open() as provider:
-        stream = provider.stream(
-            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
-        )  # fmt: skip
-        heard = await read_events(stream)
-        begun = [event.tool_use_id for event in heard if isinstance(event, ev.ToolUseStart)]
-        final = [
-            block.id for block in ev.fold(heard).message.content if isinstance(block, m.ToolCall)
-        ]
-        demand(len(set(begun)) == len(begun), "two calls have the same id")
-        demand_same(final, begun, "the ids of calls at their start and in the final content")
+async def _ids_of_calls_are_one(kit: Kit, provider: Provider) -> None:
+    stream = provider.stream(
+        kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
+    )  # fmt: skip
+    heard = await read_events(stream)
+    begun = [event.tool_use_id for event in heard if isinstance(event, ev.ToolUseStart)]
+    final = [block.id for block in ev.fold(heard).message.content if isinstance(block, m.ToolCall)]
+    demand(len(set(begun)) == len(begun), "two calls have the same id")
+    demand_same(final, begun, "the ids of calls at their start and in the final content")
 
 
-async def _takes_results(kit: Kit) -> None:
-    async with kit.open() as provider:
-        first = await provider.complete(
-            kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
-        )  # fmt: skip
-        results: list[m.Message] = [
-            m.ToolResult(call.id, "Sunny, 21 degrees.") for call in first.tool_calls
-        ]
-        second = await provider.complete(
-            [m.User(kit.tool_prompt), first.message, *results],
-            [kit.tool],
-            config=kit.config,
-            tool_choice="none",
-        )
-        demand(isinstance(second, ev.Response), "the results of a call were not answered")
+async def _takes_results(kit: Kit, provider: Provider) -> None:
+    first = await provider.complete(
+        kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
+    )  # fmt: skip
+    results: list[m.Message] = [
+        m.ToolResult(call.id, "Sunny, 21 degrees.") for call in first.tool_calls
+    ]
+    second = await provider.complete(
+        [m.User(kit.tool_prompt), first.message, *results],
+        [kit.tool],
+        config=kit.config,
+        tool_choice="none",
+    )
+    demand(isinstance(second, ev.Response), "the results of a call were not answered")
 
 
-async def _rejects_tools(kit: Kit) -> None:
-    async with kit.open() as provider, refused(UnsupportedFeatureError, what="tools"):
+async def _rejects_tools(kit: Kit, provider: Provider) -> None:
+    async with refused(UnsupportedFeatureError, what="tools"):
         await provider.complete(kit.tool_prompt, [kit.tool], config=kit.config)
 
 
 # --- cases for structured output ---------------------------------------------------------------
 
 
-async def _parses_what_was_asked_for(kit: Kit) -> None:
+async def _parses_what_was_asked_for(kit: Kit, provider: Provider) -> None:
     schema = dict(kit.schema)
-    async with kit.open() as provider:
-        reply = await provider.complete(
-            kit.schema_prompt, config=kit.config, response_schema=schema
-        )
-        _demand_parsed(reply, schema)
-        async with provider.stream(
-            kit.schema_prompt, config=kit.config, response_schema=schema
-        ) as stream:
-            await read_events(stream)
-        _demand_parsed(stream.response, schema)
+    reply = await provider.complete(kit.schema_prompt, config=kit.config, response_schema=schema)
+    _demand_parsed(reply, schema)
+    async with provider.stream(
+        kit.schema_prompt, config=kit.config, response_schema=schema
+    ) as stream:
+        await read_events(stream)
+    _demand_parsed(stream.response, schema)
 
 
 def _demand_parsed(reply: ev.Response | None, schema: Mapping[str, Any]) -> None:
@@ -359,52 +338,46 @@ def _demand_parsed(reply: ev.Response | None, schema: Mapping[str, Any]) -> None
     demand(bool(reply and reply.structured_path), "structured_path is not set")
 
 
-async def _parses_into_a_type(kit: Kit) -> None:
+async def _parses_into_a_type(kit: Kit, provider: Provider) -> None:
     fields = [(name, Any) for name in kit.schema.get("properties", {})]
     kind = msgspec.defstruct("Asked", fields)
-    async with kit.open() as provider:
-        plain = await provider.complete(
-            kit.schema_prompt, config=kit.config, response_schema=dict(kit.schema)
-        )
-        demand(isinstance(plain.parsed, dict), "parsed of a schema is not a mapping")
-        typed = await provider.complete(kit.schema_prompt, config=kit.config, response_schema=kind)
-        demand(isinstance(typed.parsed, kind), "parsed of a type is not an instance of it")
+    plain = await provider.complete(
+        kit.schema_prompt, config=kit.config, response_schema=dict(kit.schema)
+    )
+    demand(isinstance(plain.parsed, dict), "parsed of a schema is not a mapping")
+    typed = await provider.complete(kit.schema_prompt, config=kit.config, response_schema=kind)
+    demand(isinstance(typed.parsed, kind), "parsed of a type is not an instance of it")
 
 
 # --- cases for readiness and concurrency -------------------------------------------------------
 
 
-async def _ready_costs_nothing(kit: Kit) -> None:
-    async with kit.open() as provider:
-        spy = Spy(provider)
-        answer: Any = await provider.ready()  # type: ignore[func-returns-value]
-        demand(answer is None, "ready() must return None or raise")
-        demand_same(spy.calls, 0, "calls to the model that ready() made")
+async def _ready_costs_nothing(kit: Kit, provider: Provider) -> None:
+    spy = Spy(provider)
+    answer: Any = await provider.ready()  # type: ignore[func-returns-value]
+    demand(answer is None, "ready() must return None or raise")
+    demand_same(spy.calls, 0, "calls to the model that ready() made")
 
 
-async def _is_not_ready(kit: Kit, *, kind: type[ProviderError], factory: Factory) -> None:
-    async with kit.open(factory) as provider:
-        try:
-            await provider.ready()
-        except ProviderError as error:
-            demand(
-                type(error) is kind, f"ready() raised {type(error).__name__}, not {kind.__name__}"
-            )
-        else:
-            raise Violation(f"ready() returned instead of raising {kind.__name__}")
+async def _is_not_ready(kit: Kit, provider: Provider, *, kind: type[ProviderError]) -> None:
+    try:
+        await provider.ready()
+    except ProviderError as error:
+        demand(type(error) is kind, f"ready() raised {type(error).__name__}, not {kind.__name__}")
+    else:
+        raise Violation(f"ready() returned instead of raising {kind.__name__}")
 
 
-async def _settings_are_one_calls(kit: Kit) -> None:
-    async with kit.open() as provider:
-        short = replace(kit.config, max_tokens=max(1, (kit.config.max_tokens or 64) // 4))
-        await asyncio.gather(
-            provider.complete(kit.prompt, config=short),
-            provider.complete(kit.prompt, config=kit.config),
-        )
-        demand(
-            bool((await provider.complete(kit.prompt, config=kit.config)).text),
-            "a later call has no text",
-        )
+async def _settings_are_one_calls(kit: Kit, provider: Provider) -> None:
+    short = replace(kit.config, max_tokens=max(1, (kit.config.max_tokens or 64) // 4))
+    await asyncio.gather(
+        provider.complete(kit.prompt, config=short),
+        provider.complete(kit.prompt, config=kit.config),
+    )
+    demand(
+        bool((await provider.complete(kit.prompt, config=kit.config)).text),
+        "a later call has no text",
+    )
 
 
 _ALWAYS: dict[str, Check] = {

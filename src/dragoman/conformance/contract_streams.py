@@ -16,7 +16,7 @@ from .violation import Violation, demand, demand_same
 
 _FINISHES = get_args(ev.FinishReason)
 
-Check = Callable[[Kit], Awaitable[None]]
+Check = Callable[[Kit, Provider], Awaitable[None]]
 
 
 # --- reading events ----------------------------------------------------------------------------
@@ -93,79 +93,72 @@ def _demand_usage(usage: ev.Usage) -> None:
 # --- cases for streams -------------------------------------------------------------------------
 
 
-async def _streams_keep_the_rules(kit: Kit) -> None:
-    async with kit.open() as provider:
-        heard = await read_events(provider.stream(kit.prompt, config=kit.config))
-        demand(bool(heard), "the stream ended without an event and without an error")
-        demand(isinstance(heard[0], ev.MessageStart), "the first event is not message.start")
-        demand(isinstance(heard[-1], ev.MessageComplete), "the last event is not message.complete")
-        demand(any(isinstance(event, ev.TextDelta) for event in heard), "no text came")
+async def _streams_keep_the_rules(kit: Kit, provider: Provider) -> None:
+    heard = await read_events(provider.stream(kit.prompt, config=kit.config))
+    demand(bool(heard), "the stream ended without an event and without an error")
+    demand(isinstance(heard[0], ev.MessageStart), "the first event is not message.start")
+    demand(isinstance(heard[-1], ev.MessageComplete), "the last event is not message.complete")
+    demand(any(isinstance(event, ev.TextDelta) for event in heard), "no text came")
 
 
-async def _a_stream_folds_to_its_response(kit: Kit) -> None:
-    async with kit.open() as provider:
-        async with provider.stream(kit.prompt, config=kit.config) as stream:
-            demand(not stream.ended, "the stream counts as ended before its end")
-            heard = await read_events(stream)
-        demand(stream.ended, "the stream does not count as ended after its end")
-        reply = stream.response
-        demand_response(reply)
-        demand_same(
-            reply.message,
-            ev.fold(heard).message,
-            "the stream's response and the fold of its events",
-        )
-        demand_same(reply.usage, ev.fold(heard).usage, "their usage")
+async def _a_stream_folds_to_its_response(kit: Kit, provider: Provider) -> None:
+    async with provider.stream(kit.prompt, config=kit.config) as stream:
+        demand(not stream.ended, "the stream counts as ended before its end")
+        heard = await read_events(stream)
+    demand(stream.ended, "the stream does not count as ended after its end")
+    reply = stream.response
+    demand_response(reply)
+    demand_same(
+        reply.message,
+        ev.fold(heard).message,
+        "the stream's response and the fold of its events",
+    )
+    demand_same(reply.usage, ev.fold(heard).usage, "their usage")
 
 
-async def _a_stream_can_be_abandoned(kit: Kit) -> None:
-    async with kit.open() as provider:
-        async with provider.stream(kit.prompt, config=kit.config) as stream:
-            await anext(stream)
-        demand(
-            not await provider.cancel(stream.request_id), "an abandoned stream is still in flight"
-        )
-        await read_events(provider.stream(kit.prompt, config=kit.config))
+async def _a_stream_can_be_abandoned(kit: Kit, provider: Provider) -> None:
+    async with provider.stream(kit.prompt, config=kit.config) as stream:
+        await anext(stream)
+    demand(not await provider.cancel(stream.request_id), "an abandoned stream is still in flight")
+    await read_events(provider.stream(kit.prompt, config=kit.config))
 
 
-async def is_known_not_to_stream(kit: Kit) -> None:
+async def is_known_not_to_stream(kit: Kit, provider: Provider) -> None:
     """Check that a provider without streams rejects them before sending."""
-    async with kit.open() as provider, refused(UnsupportedFeatureError, what="a stream"):
+    async with refused(UnsupportedFeatureError, what="a stream"):
         await read_events(provider.stream(kit.prompt, config=kit.config))
 
 
 # --- cases for cancelling a stream -------------------------------------------------------------
 
 
-async def _a_cancelled_stream_is_closed(kit: Kit) -> None:
-    async with kit.open() as provider:
-        stream = provider.stream(kit.prompt, config=kit.config)
-        heard = [await anext(stream)]
-        demand(await stream.cancel(), "cancel() of a running stream returned False")
-        heard += [event async for event in stream]
-        demand_rules(heard)
-        demand_same(ev.fold(heard).finish_reason, "cancelled", "the finish reason")
-        demand(not await stream.cancel(), "a second cancel() returned True")
-        demand(
-            not await provider.cancel(stream.request_id),
-            "cancel() of a finished call returned True",
-        )
+async def _a_cancelled_stream_is_closed(kit: Kit, provider: Provider) -> None:
+    stream = provider.stream(kit.prompt, config=kit.config)
+    heard = [await anext(stream)]
+    demand(await stream.cancel(), "cancel() of a running stream returned False")
+    heard += [event async for event in stream]
+    demand_rules(heard)
+    demand_same(ev.fold(heard).finish_reason, "cancelled", "the finish reason")
+    demand(not await stream.cancel(), "a second cancel() returned True")
+    demand(
+        not await provider.cancel(stream.request_id),
+        "cancel() of a finished call returned True",
+    )
 
 
-async def _outer_cancellation_passes(kit: Kit) -> None:
-    async with kit.open() as provider:
-        for ask in (
-            lambda: provider.complete(kit.prompt, config=kit.config),
-            lambda: _started(provider, kit),
-        ):
-            task = asyncio.ensure_future(ask())
-            await asyncio.sleep(0)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-                raise Violation("the task's own cancellation was swallowed")
-            demand(task.cancelled(), "the task's own cancellation was swallowed")
-        await provider.complete(kit.prompt, config=kit.config)
+async def _outer_cancellation_passes(kit: Kit, provider: Provider) -> None:
+    for ask in (
+        lambda: provider.complete(kit.prompt, config=kit.config),
+        lambda: _started(provider, kit),
+    ):
+        task = asyncio.ensure_future(ask())
+        await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+            raise Violation("the task's own cancellation was swallowed")
+        demand(task.cancelled(), "the task's own cancellation was swallowed")
+    await provider.complete(kit.prompt, config=kit.config)
 
 
 async def _started(provider: Provider, kit: Kit) -> None:
@@ -178,38 +171,31 @@ async def _started(provider: Provider, kit: Kit) -> None:
 # --- cases for ids -----------------------------------------------------------------------------
 
 
-async def _ids_are_the_callers(kit: Kit) -> None:
-    async with kit.open() as provider:
-        name = new_ulid()
-        heard = await read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
-        demand(
-            {event.request_id for event in heard} == {name},
-            "events do not have the given request_id",
-        )
-        reply = await provider.complete(kit.prompt, config=kit.config, request_id=name)
-        demand_same(reply.request_id, name, "the reply's request_id")
+async def _ids_are_the_callers(kit: Kit, provider: Provider) -> None:
+    name = new_ulid()
+    heard = await read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
+    demand(
+        {event.request_id for event in heard} == {name},
+        "events do not have the given request_id",
+    )
+    reply = await provider.complete(kit.prompt, config=kit.config, request_id=name)
+    demand_same(reply.request_id, name, "the reply's request_id")
 
 
-async def _ids_differ(kit: Kit) -> None:
-    async with kit.open() as provider:
-        calls = [
-            await read_events(provider.stream(kit.prompt, config=kit.config)) for _ in range(3)
-        ]
-        demand(
-            len({events[0].request_id for events in calls}) == 3,
-            "two calls have the same request_id",
-        )
-        demand(
-            len({events[0].message_id for events in calls}) == 3,
-            "two replies have the same message_id",
-        )
+async def _ids_differ(kit: Kit, provider: Provider) -> None:
+    calls = [await read_events(provider.stream(kit.prompt, config=kit.config)) for _ in range(3)]
+    demand(
+        len({events[0].request_id for events in calls}) == 3,
+        "two calls have the same request_id",
+    )
+    demand(
+        len({events[0].message_id for events in calls}) == 3,
+        "two replies have the same message_id",
+    )
 
 
-async def _an_id_is_in_flight_once(kit: Kit) -> None:
-    async with (
-        kit.open() as provider,
-        provider.stream(kit.prompt, config=kit.config, request_id="R") as stream,
-    ):
+async def _an_id_is_in_flight_once(kit: Kit, provider: Provider) -> None:
+    async with provider.stream(kit.prompt, config=kit.config, request_id="R") as stream:
         await anext(stream)
         async with refused(InvalidRequestError, what="a request_id that is in flight"):
             await provider.complete(kit.prompt, config=kit.config, request_id="R")
@@ -218,23 +204,22 @@ async def _an_id_is_in_flight_once(kit: Kit) -> None:
 # --- cases for concurrency ---------------------------------------------------------------------
 
 
-async def _many_at_once(kit: Kit) -> None:
-    async with kit.open() as provider:
-        names = [new_ulid() for _ in range(kit.at_once)]
-        calls = [
-            read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
-            for name in names
-        ]
-        for name, heard in zip(names, await asyncio.gather(*calls), strict=True):
-            demand(
-                {event.request_id for event in heard} == {name},
-                "events of one call have another call's id",
-            )
+async def _many_at_once(kit: Kit, provider: Provider) -> None:
+    names = [new_ulid() for _ in range(kit.at_once)]
+    calls = [
+        read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
+        for name in names
+    ]
+    for name, heard in zip(names, await asyncio.gather(*calls), strict=True):
+        demand(
+            {event.request_id for event in heard} == {name},
+            "events of one call have another call's id",
+        )
 
 
-async def _calls_do_not_wait_for_each_other(kit: Kit) -> None:
+async def _calls_do_not_wait_for_each_other(kit: Kit, provider: Provider) -> None:
     """Check that one stream can stay open while another runs from beginning to end."""
-    async with kit.open() as provider, provider.stream(kit.prompt, config=kit.config) as waiting:
+    async with provider.stream(kit.prompt, config=kit.config) as waiting:
         await anext(waiting)
         await read_events(provider.stream(kit.prompt, config=kit.config))
         heard = [event async for event in waiting]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from ..events import StreamContractError
 from ..transport import Transport
 from ..wire import CODECS
 from .checks import CHECKS, REFUSALS, Check, Failed, NotApplicable, Unsupported
+from .provider import leave_out
 from .report import CheckOutcome, Report, Status
 from .server import Server, find_model, find_window, find_wire
 
@@ -49,7 +49,7 @@ async def check_server(
     """
     if wire is not None and wire not in CODECS:
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(CODECS))}")
-    chosen = _choose(skip)
+    chosen = leave_out(CHECKS, skip, "check")
     wire = wire or await find_wire(url, api_key, seconds)
     model = model or await find_model(url, wire, api_key, seconds)
     if model is None:
@@ -67,17 +67,6 @@ async def check_server(
     found = {outcome.name: outcome for outcome in outcomes}
     known = Capabilities.of(_capabilities(found, server.window), "probed", at=at, by=f"{by} check")
     return Report(_shown(url), wire, model, by, at, tuple(outcomes), known, _probes(found))
-
-
-def _choose(skip: Collection[str]) -> list[Check]:
-    for pattern in skip:
-        if not any(fnmatch.fnmatchcase(check.name, pattern) for check in CHECKS):
-            raise ValueError(f"skip has {pattern!r}, but no check has that name")
-    return [
-        check
-        for check in CHECKS
-        if not any(fnmatch.fnmatchcase(check.name, pattern) for pattern in skip)
-    ]
 
 
 def _shown(url: str) -> str:
@@ -124,7 +113,7 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
     status: Status = "pass"
     about = True
     try:
-        detail = await check.run(subject)
+        detail = await check.run(subject) or ""
     except NotApplicable as found:
         status, detail = "not_applicable", str(found)
     except Unsupported as found:

@@ -92,47 +92,50 @@ class Spy:
         provider.open = counting_open  # type: ignore[method-assign]
 
 
-async def run_case(name: str, check: Callable[[Any], Awaitable[None]], kit: Any) -> None:
-    """Run a case's check within the time limit; turn every exception into ``Violation``."""
-    try:
-        async with asyncio.timeout(kit.seconds):
-            # each case gets a copy of the settings, so that it cannot affect other cases
-            await check(copy.copy(kit))
-    except TimeoutError:
-        raise Violation(f"{name}: still running after {kit.seconds:g} s") from None
-    except Violation as violation:
-        raise Violation(f"{name}: {violation}") from violation.__cause__
-    except ProviderError as error:
-        raise Violation(f"{name}: it raised {type(error).__name__}: {error}") from error
-    except Exception as error:
-        raise Violation(f"{name}: {type(error).__name__} came out: {error}") from error
-
-
-def leave_out(cases: Iterable[CaseT], skip: Iterable[str]) -> list[CaseT]:
+def leave_out(cases: Iterable[CaseT], skip: Iterable[str], kind: str = "case") -> list[CaseT]:
     """Return the cases whose names do not match ``skip``, with ``*`` as a wildcard."""
     listed = list(cases)
     for pattern in skip:
         kept = [case for case in listed if not fnmatch.fnmatchcase(str(case), pattern)]
         if len(kept) == len(listed):
-            raise ValueError(f"suite: skip has {pattern!r}, but no case has that name")
+            raise ValueError(f"skip has {pattern!r}, but no {kind} has that name")
         listed = kept
     return listed
 
 
 @dataclass(frozen=True)
 class ProviderCase:
-    """One case for the provider under test. Run ``await case.run()`` or ``case.run_sync()``."""
+    """One case for the provider under test. Run ``await case.run()`` or ``case.run_sync()``.
+
+    ``factory`` makes the provider, if it is not the factory of the kit.
+    """
 
     name: str
-    check: Callable[[Any], Awaitable[None]]
+    check: Callable[[Any, Any], Awaitable[None]]
     kit: Any
+    factory: Callable[[], Any] | None = None
 
     def __str__(self) -> str:
         return self.name
 
     async def run(self) -> None:
-        """Test the provider with the case; raise ``Violation`` if it breaks the contract."""
-        await run_case(self.name, self.check, self.kit)
+        """Test the provider with the case; raise ``Violation`` if it breaks the contract.
+
+        The case has a time limit, and any exception that it raises becomes a ``Violation``.
+        """
+        name, kit = self.name, self.kit
+        try:
+            async with asyncio.timeout(kit.seconds), kit.open(self.factory) as model:
+                # each case gets a copy of the settings, so that it cannot affect other cases
+                await self.check(copy.copy(kit), model)
+        except TimeoutError:
+            raise Violation(f"{name}: still running after {kit.seconds:g} s") from None
+        except Violation as violation:
+            raise Violation(f"{name}: {violation}") from violation.__cause__
+        except ProviderError as error:
+            raise Violation(f"{name}: it raised {type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise Violation(f"{name}: {type(error).__name__} came out: {error}") from error
 
     def run_sync(self) -> None:
         """Run the case in a test that has no event loop."""

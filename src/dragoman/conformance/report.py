@@ -117,11 +117,7 @@ def write_text(report: Report, *, paint: Any = lambda text, status: text) -> str
             f"  {outcome.name:<{width}}  {word}  {outcome.detail or outcome.title}".rstrip()
         )
         if outcome.status == "fail":
-            lines += [
-                f"      {line}"
-                for exchange in outcome.evidence
-                for line in _exchange_lines(exchange)
-            ]
+            lines += [f"      {line}" for line in _evidence_lines(outcome)]
     lines += ["", "Capabilities, probed:"]
     lines += [f"  {name:<30}  {_fact_word(value)}" for name, value in _facts(report).items()]
     return "\n".join([*lines, "", report.summary])
@@ -156,17 +152,8 @@ def write_markdown(report: Report) -> str:
     failures = [outcome for outcome in report.outcomes if outcome.status == "fail"]
     lines += ["", "## Evidence"] if failures else []
     for outcome in failures:
-        shown = [line for exchange in outcome.evidence for line in _exchange_lines(exchange)]
-        lines += [
-            "",
-            f"### {outcome.name}",
-            "",
-            f"{_cell(outcome.detail)}",
-            "",
-            "```text",
-            *shown,
-            "```",
-        ]
+        lines += ["", f"### {outcome.name}", "", _cell(outcome.detail), ""]
+        lines += ["```text", *_evidence_lines(outcome), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -188,20 +175,21 @@ def _facts(report: Report) -> dict[str, Any]:
 
 
 def _fact_word(value: Any) -> str:
-    if not _is_count(value):
-        return {True: "yes", False: "no", None: "unknown"}.get(value, str(value))
+    if isinstance(value, bool | None):
+        return {True: "yes", False: "no", None: "unknown"}[value]
     return str(value)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _exchange_lines(exchange: RecordedExchange) -> list[str]:
-    status = "no answer" if exchange.status is None else str(exchange.status)
-    lines = [f"> {exchange.method} {exchange.path}"]
-    lines += [f"> {line}" for line in exchange.sent.splitlines()[:8]]
-    return lines + [f"< {status}"] + [f"< {line}" for line in exchange.got.splitlines()[:12]]
+def _evidence_lines(outcome: CheckOutcome) -> list[str]:
+    """Return the recorded exchanges of a check, truncated."""
+    lines: list[str] = []
+    for exchange in outcome.evidence:
+        status = "no answer" if exchange.status is None else str(exchange.status)
+        lines.append(f"> {exchange.method} {exchange.path}")
+        lines += [f"> {line}" for line in exchange.sent.splitlines()[:8]]
+        lines.append(f"< {status}")
+        lines += [f"< {line}" for line in exchange.got.splitlines()[:12]]
+    return lines
 
 
 # --- reports for other programs ----------------------------------------------------------------
@@ -238,9 +226,7 @@ def _junit_case(outcome: CheckOutcome) -> str:
     if outcome.status == "pass":
         return f"{head}/>"
     if outcome.status == "fail":
-        shown = "\n".join(
-            [line for exchange in outcome.evidence for line in _exchange_lines(exchange)]
-        )
+        shown = "\n".join(_evidence_lines(outcome))
         return (
             f"{head}><failure "
             f"message={quoteattr(_xml(outcome.detail))}>{escape(_xml(shown))}</failure></testcase>"
@@ -292,9 +278,7 @@ def write_html(report: Report) -> str:
 
 
 def _html_row(outcome: CheckOutcome) -> str:
-    shown = "\n".join(
-        [line for exchange in outcome.evidence for line in _exchange_lines(exchange)]
-    )
+    shown = "\n".join(_evidence_lines(outcome))
     evidence = (
         f"<details><summary>evidence</summary><pre>{html.escape(shown)}</pre></details>"
         if shown

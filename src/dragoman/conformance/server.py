@@ -218,7 +218,7 @@ async def find_wire(url: str, key: str | None, seconds: float) -> str:
     path = urlsplit(url).path
     if "v1beta" in path:
         return "gemini"
-    if path.rstrip("/").endswith("/v1") or path.strip("/"):
+    if path.strip("/"):
         return "openai"
     transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
     credentials = {name: Secret(value) for name, value in _authorise("openai", url, key).items()}

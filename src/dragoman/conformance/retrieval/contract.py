@@ -152,107 +152,99 @@ def find_cosine(one: Sequence[float], other: Sequence[float]) -> float:
 # --- the cases ---------------------------------------------------------------------------------
 
 
-async def _check_answer(kit: RetrievalKit) -> None:
-    async with kit.open() as model:
-        demand(bool(model.name) and bool(model.model), "name and model are not set")
-        answer = await _ask(model, kit)
-        _demand_answer(answer, len(kit.texts))
-        one = await _ask(model, kit, kit.texts[:1])
-        _demand_answer(one, 1)
+async def _check_answer(kit: RetrievalKit, model: Any) -> None:
+    demand(bool(model.name) and bool(model.model), "name and model are not set")
+    answer = await _ask(model, kit)
+    _demand_answer(answer, len(kit.texts))
+    one = await _ask(model, kit, kit.texts[:1])
+    _demand_answer(one, 1)
 
 
-async def _check_stateless(kit: RetrievalKit) -> None:
-    async with kit.open() as model:
-        first = await _ask(model, kit)
-        await _ask(model, kit, kit.texts[2:])
-        _demand_near(await _ask(model, kit), first, "the same call again")
+async def _check_stateless(kit: RetrievalKit, model: Any) -> None:
+    first = await _ask(model, kit)
+    await _ask(model, kit, kit.texts[2:])
+    _demand_near(await _ask(model, kit), first, "the same call again")
 
 
-async def _check_order(kit: RetrievalKit) -> None:
-    async with kit.open() as model:
-        together = await _ask(model, kit)
-        if isinstance(together, Embeddings):
-            for row, text in zip(together.vectors, kit.texts, strict=True):
-                alone = (await _ask(model, kit, [text])).vectors[0]
-                demand(
-                    find_cosine(row, alone) >= NEAR,
-                    f"the vector of {text!r} is another if it is sent alone",
-                )
-            return
-        backwards = await _ask(model, kit, kit.texts[::-1])
-        scores = [
-            {texts[each.index]: round(each.relevance_score, 3) for each in answer.results}
-            for texts, answer in ((kit.texts, together), (kit.texts[::-1], backwards))
-        ]
-        demand_same(scores[1], scores[0], "documents in another order have other scores")
+async def _check_order(kit: RetrievalKit, model: Any) -> None:
+    together = await _ask(model, kit)
+    if isinstance(together, Embeddings):
+        for row, text in zip(together.vectors, kit.texts, strict=True):
+            alone = (await _ask(model, kit, [text])).vectors[0]
+            demand(
+                find_cosine(row, alone) >= NEAR,
+                f"the vector of {text!r} is another if it is sent alone",
+            )
+        return
+    backwards = await _ask(model, kit, kit.texts[::-1])
+    scores = [
+        {texts[each.index]: round(each.relevance_score, 3) for each in answer.results}
+        for texts, answer in ((kit.texts, together), (kit.texts[::-1], backwards))
+    ]
+    demand_same(scores[1], scores[0], "documents in another order have other scores")
 
 
-async def _check_splitting(kit: RetrievalKit) -> None:
-    async with kit.open() as model:
-        unsplit = await _ask(model, kit)
-        sizes: list[int] = []
-        inner = model.answer
+async def _check_splitting(kit: RetrievalKit, model: Any) -> None:
+    unsplit = await _ask(model, kit)
+    sizes: list[int] = []
+    inner = model.answer
 
-        async def count(request: Any) -> Any:
-            sizes.append(len(request.inputs))
-            return await inner(request)
+    async def count(request: Any) -> Any:
+        sizes.append(len(request.inputs))
+        return await inner(request)
 
-        model.answer, model.batch_size = count, 2
-        split = await _ask(model, kit)
-        _demand_answer(split, len(kit.texts))
-        demand(
-            max(sizes) <= 2,
-            f"a request has {max(sizes)} texts, batch_size is 2: send() must split",
-        )
-        # skip rerankers, whose scores may depend on the other documents of a request
-        if isinstance(split, Embeddings):
-            _demand_near(split, unsplit, "split into requests of two texts")
-
-
-async def _check_validation(kit: RetrievalKit) -> None:
-    async with kit.open() as model:
-        calls: list[Any] = []
-
-        async def count(request: Any) -> Any:
-            calls.append(request)
-            raise Violation("an invalid call reached answer()")
-
-        model.answer = count
-        bad: list[tuple[list[Any], dict[str, Any]]] = [([], {}), ([1], {})]
-        bad.append(
-            (list(kit.texts), {"dimensions": 0} if model.operation == "embed" else {"top_k": 0})
-        )
-        for texts, settings in bad:
-            try:
-                await _ask(model, kit, texts, **settings)
-            except InvalidRequestError:
-                continue
-            raise Violation(f"{texts[:1]!r} with {settings} was accepted")
+    model.answer, model.batch_size = count, 2
+    split = await _ask(model, kit)
+    _demand_answer(split, len(kit.texts))
+    demand(
+        max(sizes) <= 2,
+        f"a request has {max(sizes)} texts, batch_size is 2: send() must split",
+    )
+    # skip rerankers, whose scores may depend on the other documents of a request
+    if isinstance(split, Embeddings):
+        _demand_near(split, unsplit, "split into requests of two texts")
 
 
-async def _check_settings(kit: RetrievalKit) -> None:
+async def _check_validation(kit: RetrievalKit, model: Any) -> None:
+    calls: list[Any] = []
+
+    async def count(request: Any) -> Any:
+        calls.append(request)
+        raise Violation("an invalid call reached answer()")
+
+    model.answer = count
+    bad: list[tuple[list[Any], dict[str, Any]]] = [([], {}), ([1], {})]
+    bad.append(
+        (list(kit.texts), {"dimensions": 0} if model.operation == "embed" else {"top_k": 0})
+    )
+    for texts, settings in bad:
+        try:
+            await _ask(model, kit, texts, **settings)
+        except InvalidRequestError:
+            continue
+        raise Violation(f"{texts[:1]!r} with {settings} was accepted")
+
+
+async def _check_settings(kit: RetrievalKit, model: Any) -> None:
     """Check that a setting is obeyed, rejected, or reported in ``warnings``, but never ignored."""
-    async with kit.open() as model:
-        plain = await _ask(model, kit)
-        wanted = plain.dimensions // 2 or 1 if isinstance(plain, Embeddings) else 2
-        setting: dict[str, Any] = {
-            "dimensions" if isinstance(plain, Embeddings) else "top_k": wanted
-        }
-        with contextlib.suppress(InvalidRequestError, UnsupportedFeatureError):
-            answer = await _ask(model, kit, **setting)
-            if isinstance(answer, Ranking):
-                demand(
-                    len(answer.results) <= wanted,
-                    f"{len(answer.results)} results for top_k={wanted}",
-                )
-            else:
-                told = any(warning.path == "dimensions" for warning in answer.warnings)
-                demand(
-                    answer.dimensions == wanted or told,
-                    f"dimensions={wanted} was ignored without a warning",
-                )
-        if isinstance(plain, Ranking):
-            await _check_documents(model, kit)
+    plain = await _ask(model, kit)
+    wanted = plain.dimensions // 2 or 1 if isinstance(plain, Embeddings) else 2
+    setting: dict[str, Any] = {"dimensions" if isinstance(plain, Embeddings) else "top_k": wanted}
+    with contextlib.suppress(InvalidRequestError, UnsupportedFeatureError):
+        answer = await _ask(model, kit, **setting)
+        if isinstance(answer, Ranking):
+            demand(
+                len(answer.results) <= wanted,
+                f"{len(answer.results)} results for top_k={wanted}",
+            )
+        else:
+            told = any(warning.path == "dimensions" for warning in answer.warnings)
+            demand(
+                answer.dimensions == wanted or told,
+                f"dimensions={wanted} was ignored without a warning",
+            )
+    if isinstance(plain, Ranking):
+        await _check_documents(model, kit)
 
 
 async def _check_documents(model: Any, kit: RetrievalKit) -> None:
@@ -269,31 +261,29 @@ async def _check_documents(model: Any, kit: RetrievalKit) -> None:
             )
 
 
-async def _check_concurrency(kit: RetrievalKit) -> None:
-    async with kit.open() as model:
-        alone = [await _ask(model, kit, [text]) for text in kit.texts]
-        asked = list(kit.texts) * kit.at_once
-        found = await asyncio.gather(*[_ask(model, kit, [text]) for text in asked])
-        for at, answer in enumerate(found):
-            _demand_near(answer, alone[at % len(alone)], "calls at the same time")
+async def _check_concurrency(kit: RetrievalKit, model: Any) -> None:
+    alone = [await _ask(model, kit, [text]) for text in kit.texts]
+    asked = list(kit.texts) * kit.at_once
+    found = await asyncio.gather(*[_ask(model, kit, [text]) for text in asked])
+    for at, answer in enumerate(found):
+        _demand_near(answer, alone[at % len(alone)], "calls at the same time")
 
 
-async def _check_lifecycle(kit: RetrievalKit) -> None:
-    async with kit.open() as model:
-        await model.ready()
-        demand(
-            await model.cancel("no-such-request") is False,
-            "cancel() of an unknown id must return False",
-        )
-        await model.close()
-        await model.close()
+async def _check_lifecycle(kit: RetrievalKit, model: Any) -> None:
+    await model.ready()
+    demand(
+        await model.cancel("no-such-request") is False,
+        "cancel() of an unknown id must return False",
+    )
+    await model.close()
+    await model.close()
 
 
-async def _check_errors(kit: RetrievalKit) -> None:
+async def _check_errors(kit: RetrievalKit, model: Any) -> None:
     for kind, factory in kit.failing.items():
-        async with kit.open(factory) as model:
+        async with kit.open(factory) as failing:
             try:
-                await _ask(model, kit)
+                await _ask(failing, kit)
             except ProviderError as error:
                 demand(
                     type(error) is kind, f"{type(error).__name__} was raised, not {kind.__name__}"
@@ -302,7 +292,7 @@ async def _check_errors(kit: RetrievalKit) -> None:
             raise Violation(f"the call succeeded, {kind.__name__} was expected")
 
 
-CASES: dict[str, Callable[[RetrievalKit], Awaitable[None]]] = {
+CASES: dict[str, Callable[[RetrievalKit, Any], Awaitable[None]]] = {
     "answer.complete": _check_answer,
     "answer.stateless": _check_stateless,
     "answer.order": _check_order,
