@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from ..capabilities import Capabilities
 from ..errors import ProviderError
-from ..provider.connect import read_capabilities
+from ..provider.http_model import read_capabilities
 from ..wire import CODECS
 from .cases import CASES, CodecCase, CodecType, find_cases
 from .codec import RULES, CodecRule

@@ -31,7 +31,7 @@ from ..capabilities import Capabilities
 from ..events import Assembler, Event, FinishReason, Usage
 from ..messages import LossWarning, Message, Request, Text, Thinking, ToolCall
 from ..provider import Provider
-from ..provider.connect import read_capabilities
+from ..provider.http_model import read_capabilities
 from ..validate import Expectation
 from ..wire.errors import build_error, read_failure
 from ..wire.openai.errors import ROWS

@@ -14,7 +14,7 @@ from ..errors import InvalidModelError, ModelNotLoadedError
 from ..events import Event
 from ..middleware.layer import Wrapper
 from ..provider import Model, Served
-from ..provider.connect import read_capabilities
+from ..provider.http_model import read_capabilities
 from .pull import find_model, pull_model
 from .server import LocalServer, LocalServerError
 from .start import default_threads, open_server

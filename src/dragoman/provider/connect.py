@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from ..capabilities import Capabilities
 from ..plugins import load_wires
@@ -13,17 +13,22 @@ from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
 from ..wire import CODECS
 from .contract import Provider
-from .http import HttpProvider, Observer
-from .http_model import ApiKey
+from .http import HttpProvider
+from .http_model import ApiKey, read_capabilities
+from .model import Model
 
 SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:open_local"}
 """Model names that need no address, mapped to the function that opens the model or to its import
 path."""
+SCHEME_SETTINGS = ("capabilities", "timeouts", "on_loss", "keep_raw")
+"""The settings of a model that is opened by its scheme; those for HTTP are ignored."""
 
 # Import paths of objects in higher layers, imported on demand: with ``base_url`` they are rarely
 # needed.
 _REGISTRY = "dragoman.registry:open_name"
 _RETRY = "dragoman.middleware:Retry"
+
+ModelT = TypeVar("ModelT", bound=Model)
 
 
 def connect(
@@ -82,24 +87,30 @@ def connect(
         given = {key: value for key, value in settings.items() if value is not None}
         opened: Provider = load(_REGISTRY)(model, retries, given)
         return opened
-    provider = bind(model, base_url, **settings)
-    retried: Provider = load(_RETRY)(provider, max_retries=retries) if retries else provider
+    return add_retries(bind(model, base_url, **settings), retries)
+
+
+def add_retries(model: ModelT, retries: int | None) -> ModelT:
+    """Wrap a model in a ``Retry``, if retries are requested."""
+    retried: ModelT = load(_RETRY)(model, max_retries=retries) if retries else model
     return retried
 
 
 def open_scheme(model: str, settings: Mapping[str, Any]) -> Provider:
     """Open a provider by a name whose scheme is in ``SCHEMES``, such as ``local:NAME``."""
-    scheme, _, rest = model.partition(":")
-    known = {
-        key: settings[key]
-        for key in ("capabilities", "timeouts", "on_loss", "keep_raw")
-        if key in settings
-    }
-    opener = SCHEMES[scheme]
-    if isinstance(opener, str):
-        opener = SCHEMES[scheme] = load(opener)
-    provider: Provider = opener(rest, **known)
+    provider: Provider = open_by_scheme(SCHEMES, model, settings, SCHEME_SETTINGS)
     return provider
+
+
+def open_by_scheme(
+    schemes: dict[str, Any], model: str, settings: Mapping[str, Any], names: Sequence[str]
+) -> Any:
+    """Open a model with the function of its scheme, which gets only the settings in ``names``."""
+    scheme, _, rest = model.partition(":")
+    opener = schemes[scheme]
+    if isinstance(opener, str):
+        opener = schemes[scheme] = load(opener)
+    return opener(rest, **{name: settings[name] for name in names if name in settings})
 
 
 def bind(
@@ -107,20 +118,14 @@ def bind(
     base_url: str,
     *,
     wire: str | None = None,
-    api_key: ApiKey | None = None,
     capabilities: Capabilities | Mapping[str, Any] | None = None,
     quirks: Any = None,
-    timeouts: Timeouts | Mapping[str, Any] | float | None = None,
-    on_loss: Literal["warn", "reject"] = "warn",
     transport: Transport | None = None,
     name: str | None = None,
     vendor: str | None = None,
-    headers: Mapping[str, str] | None = None,
     token_family: str | None = None,
     keep_raw: bool = True,
-    priced_as: PricedAs | PriceRow | str | None = None,
-    hint: str | None = None,
-    observe: Observer | None = None,
+    **settings: Any,
 ) -> Provider:
     """Return a provider for a model at an address; ``connect`` documents the settings.
 
@@ -136,54 +141,19 @@ def bind(
         raise ValueError(f"token_family: {token_family!r} is not one of {', '.join(FAMILIES)}")
     known = read_capabilities(capabilities)
     codec = CODECS[wire].connect(model, base_url, quirks, known, vendor=vendor, keep_raw=keep_raw)
-    provider = HttpProvider(
+    return HttpProvider(
         codec,
         transport or HttpTransport(),
         name=name or vendor or name_host(base_url),
         model=model,
-        api_key=api_key,
-        headers=headers,
         capabilities=known,
         token_family=token_family,
-        timeouts=parse_timeouts(timeouts),
-        on_loss=check_on_loss(on_loss),
         base_url=base_url,
-        hint=hint,
-        observe=observe,
+        **settings,
     )
-    if priced_as is not None:
-        provider.priced_as = priced_as
-    return provider
 
 
 def load(place: str) -> Any:
     """Import an object by its path ``module:name``."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
-
-
-def read_capabilities(given: Capabilities | Mapping[str, Any] | None) -> Capabilities:
-    """Return capabilities that are given as such or as a mapping of their fields."""
-    return given if isinstance(given, Capabilities) else Capabilities.of(given or {})
-
-
-def check_on_loss(on_loss: Literal["warn", "reject"]) -> Literal["warn", "reject"]:
-    """Return the setting ``on_loss``; raise ``ValueError`` if it is neither of its two values."""
-    if on_loss not in ("warn", "reject"):
-        raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
-    return on_loss
-
-
-def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:
-    """Convert deadlines to ``Timeouts``: a mapping, a number for ``total``, or ``None``."""
-    if timeouts is None or isinstance(timeouts, Timeouts):
-        return timeouts or Timeouts()
-    if isinstance(timeouts, Mapping):
-        for key in timeouts:
-            if key not in Timeouts.__struct_fields__:
-                raise ValueError(
-                    f"timeouts: unknown name {key!r}; one of "
-                    f"{', '.join(Timeouts.__struct_fields__)}"
-                )
-        return Timeouts(**timeouts)
-    return Timeouts(total=timeouts)

@@ -18,7 +18,7 @@ from ..errors import (
     without_frames,
 )
 from ..messages import LossWarning
-from ..prices import PricedAs, find_seller, find_server
+from ..prices import PricedAs, PriceRow, find_seller, find_server
 from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
 from ..wire import HttpReply, HttpRequest
 from .auth import Auth, TokenAuth, TokenSource
@@ -48,11 +48,12 @@ class HttpModel(Model):
         model: str,
         api_key: ApiKey | None = None,
         headers: Mapping[str, str] | None = None,
-        capabilities: Capabilities | None = None,
-        timeouts: Timeouts | None = None,
+        capabilities: Capabilities | Mapping[str, Any] | None = None,
+        timeouts: Timeouts | Mapping[str, Any] | float | None = None,
         on_loss: Literal["warn", "reject"] = "warn",
         base_url: str = "",
         hint: str | None = None,
+        priced_as: PricedAs | PriceRow | str | None = None,
     ) -> None:
         self._base_url = base_url
         self.server = find_server(base_url)
@@ -60,10 +61,10 @@ class HttpModel(Model):
         self.name = name
         self.model = model
         self.codec = codec
-        self.capabilities = capabilities or Capabilities()
+        self.capabilities = read_capabilities(capabilities)
         self._transport = transport
-        self._timeouts = timeouts or Timeouts()
-        self.on_loss = on_loss
+        self._timeouts = parse_timeouts(timeouts)
+        self.on_loss = check_on_loss(on_loss)
         key = api_key if isinstance(api_key, str) else None
         self._key = Secret(key)
         self._credentials = {name: Secret(value) for name, value in (headers or {}).items()}
@@ -72,6 +73,8 @@ class HttpModel(Model):
                 name: Secret(value) for name, value in codec.authorise(key).items()
             }
         self._auth = _read_auth(api_key)
+        if priced_as is not None:
+            self.priced_as = priced_as
 
     async def ready(self) -> None:
         await self._ask_all(self.codec.ready())
@@ -172,6 +175,33 @@ def _read_auth(api_key: Any) -> Auth | None:
             f"api_key must be a text, a function or an Auth, not {type(api_key).__name__}"
         )
     return TokenAuth(cast("TokenSource", api_key))
+
+
+def read_capabilities(given: Capabilities | Mapping[str, Any] | None) -> Capabilities:
+    """Return capabilities that are given as such or as a mapping of their fields."""
+    return given if isinstance(given, Capabilities) else Capabilities.of(given or {})
+
+
+def check_on_loss(on_loss: Literal["warn", "reject"]) -> Literal["warn", "reject"]:
+    """Return the setting ``on_loss``; raise ``ValueError`` if it is neither of its two values."""
+    if on_loss not in ("warn", "reject"):
+        raise ValueError(f"on_loss must be 'warn' or 'reject', not {on_loss!r}")
+    return on_loss
+
+
+def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Timeouts:
+    """Convert deadlines to ``Timeouts``: a mapping, a number for ``total``, or ``None``."""
+    if timeouts is None or isinstance(timeouts, Timeouts):
+        return timeouts or Timeouts()
+    if isinstance(timeouts, Mapping):
+        for key in timeouts:
+            if key not in Timeouts.__struct_fields__:
+                raise ValueError(
+                    f"timeouts: unknown name {key!r}; one of "
+                    f"{', '.join(Timeouts.__struct_fields__)}"
+                )
+        return Timeouts(**timeouts)
+    return Timeouts(total=timeouts)
 
 
 async def _read_error(http: HttpStream) -> bytes:

@@ -12,9 +12,10 @@
 ==============  ==================================================================================
 """
 
+from ..provider.connect import add_retries
 from .connect import (
     EMBED_SCHEMES,
-    add_retries,
+    RetrievalSettings,
     bind_embedder,
     bind_reranker,
     connect_embedder,
@@ -42,6 +43,7 @@ __all__ = [
     "RerankRequest",
     "Reranker",
     "RetrievalModel",
+    "RetrievalSettings",
     "Vectors",
     "add_retries",
     "bind_embedder",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, Unpack
 
 from ..capabilities import Capabilities
 from ..prices import PricedAs, PriceRow, name_host
 from ..provider import ApiKey
-from ..provider.connect import check_on_loss, load, parse_timeouts, read_capabilities
+from ..provider.connect import SCHEME_SETTINGS, add_retries, load, open_by_scheme
 from ..transport import HttpTransport, Timeouts, Transport
 from .contract import Embedder, Reranker
 from .http import HttpEmbedder, HttpReranker, HttpRetrieval
@@ -27,29 +27,37 @@ _OPENERS = {
     "embed": "dragoman.registry:open_embedder_name",
     "rerank": "dragoman.registry:open_reranker_name",
 }
-_RETRY = "dragoman.middleware:Retry"
 
-ModelT = TypeVar("ModelT", Embedder, Reranker)
+
+class RetrievalSettings(TypedDict, total=False):
+    """The settings of embedding and reranking models; ``connect`` documents most of them.
+
+    ``batch_size`` is how many texts or documents go into one request, by default as many as the
+    wire allows. ``keep_raw`` is whether the server's replies are kept; by default, replies up to
+    16 MiB are.
+    """
+
+    wire: str | None
+    api_key: ApiKey | None
+    batch_size: int | None
+    capabilities: Capabilities | Mapping[str, Any] | None
+    quirks: Any
+    timeouts: Timeouts | Mapping[str, Any] | float | None
+    on_loss: Literal["warn", "reject"] | None
+    transport: Transport | None
+    name: str | None
+    headers: Mapping[str, str] | None
+    keep_raw: bool | None
+    priced_as: PricedAs | PriceRow | str | None
 
 
 def connect_embedder(
     model: str,
     *,
-    wire: str | None = None,
     base_url: str | None = None,
-    api_key: ApiKey | None = None,
-    batch_size: int | None = None,
     prefixes: Mapping[str, str] | None = None,
     retries: int | None = None,
-    capabilities: Capabilities | Mapping[str, Any] | None = None,
-    quirks: Any = None,
-    timeouts: Timeouts | Mapping[str, Any] | float | None = None,
-    on_loss: Literal["warn", "reject"] | None = None,
-    transport: Transport | None = None,
-    name: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    keep_raw: bool | None = None,
-    priced_as: PricedAs | PriceRow | str | None = None,
+    **settings: Unpack[RetrievalSettings],
 ) -> Embedder:
     """Return an embedding model. Nothing is sent before the first call.
 
@@ -57,53 +65,28 @@ def connect_embedder(
     or ``"local"``, a small model that runs on this machine; with ``base_url`` it is the model's
     name at that address, whose ``wire`` is ``"openai"`` by default.
 
-    ``batch_size`` is how many texts go into one request, by default as many as the wire allows.
     ``prefixes`` maps an input type to a string that is put before each text, for models that were
-    trained with one: ``{"query": "query: ", "document": "passage: "}``. ``keep_raw`` is whether
-    the server's replies are kept; by default, replies up to 16 MiB are. The other settings are the
-    same as for ``connect``.
+    trained with one: ``{"query": "query: ", "document": "passage: "}``. The other settings are
+    those of ``RetrievalSettings`` and ``connect``.
     """
-    settings = {
-        "wire": wire, "api_key": api_key, "batch_size": batch_size, "prefixes": prefixes,
-        "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts, "on_loss": on_loss,
-        "transport": transport, "name": name, "headers": headers, "keep_raw": keep_raw,
-        "priced_as": priced_as,
-    }  # fmt: skip
-    found: Embedder = _connect("embed", model, base_url, retries, settings)
+    found: Embedder = _connect("embed", model, base_url, retries, settings, prefixes=prefixes)
     return found
 
 
 def connect_reranker(
     model: str,
     *,
-    wire: str | None = None,
     base_url: str | None = None,
-    api_key: ApiKey | None = None,
-    batch_size: int | None = None,
     retries: int | None = None,
-    capabilities: Capabilities | Mapping[str, Any] | None = None,
-    quirks: Any = None,
-    timeouts: Timeouts | Mapping[str, Any] | float | None = None,
-    on_loss: Literal["warn", "reject"] | None = None,
-    transport: Transport | None = None,
-    name: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    keep_raw: bool | None = None,
-    priced_as: PricedAs | PriceRow | str | None = None,
+    **settings: Unpack[RetrievalSettings],
 ) -> Reranker:
     """Return a reranking model. Nothing is sent before the first call.
 
     ``model`` is a name such as ``"cohere:rerank-v3.5"`` or an alias in ``models.yaml``; with
     ``base_url`` it is the model's name at that address, whose ``wire`` is ``"openai"`` by default:
-    ``/v1/rerank`` as vLLM and llama.cpp implement it. ``batch_size`` is how many documents go into
-    one request. The other settings are the same as for ``connect``.
+    ``/v1/rerank`` as vLLM and llama.cpp implement it. The other settings are those of
+    ``RetrievalSettings`` and ``connect``.
     """
-    settings = {
-        "wire": wire, "api_key": api_key, "batch_size": batch_size,
-        "capabilities": capabilities, "quirks": quirks, "timeouts": timeouts, "on_loss": on_loss,
-        "transport": transport, "name": name, "headers": headers, "keep_raw": keep_raw,
-        "priced_as": priced_as,
-    }  # fmt: skip
     found: Reranker = _connect("rerank", model, base_url, retries, settings)
     return found
 
@@ -113,9 +96,13 @@ def _connect(
     model: str,
     base_url: str | None,
     retries: int | None,
-    settings: Mapping[str, Any],
+    settings: RetrievalSettings,
+    **more: Any,
 ) -> Any:
-    given = {key: value for key, value in settings.items() if value is not None}
+    for name in settings:
+        if name not in RetrievalSettings.__annotations__:
+            raise TypeError(f"{name!r} is not a setting of a model that can {operation}")
+    given = {name: each for name, each in {**settings, **more}.items() if each is not None}
     if base_url is None:
         return load(_OPENERS[operation])(model, retries, given)
     return add_retries(_bind(operation, model, base_url, **given), retries)
@@ -146,10 +133,6 @@ def _bind(
     transport: Transport | None = None,
     name: str | None = None,
     batch_size: int | None = None,
-    capabilities: Capabilities | Mapping[str, Any] | None = None,
-    timeouts: Timeouts | Mapping[str, Any] | float | None = None,
-    on_loss: Literal["warn", "reject"] = "warn",
-    priced_as: PricedAs | PriceRow | str | None = None,
     **settings: Any,
 ) -> Any:
     kind, codecs = _KINDS[operation]
@@ -157,19 +140,13 @@ def _bind(
         raise ValueError(f"unknown wire {wire!r}; one of {', '.join(sorted(codecs))}")
     if batch_size is not None and (type(batch_size) is not int or batch_size <= 0):
         raise ValueError(f"batch_size must be a positive whole number, not {batch_size!r}")
-    found = kind(
+    return kind(
         codecs[wire].connect(model, base_url, quirks),
         transport or HttpTransport(),
         name=name or name_host(base_url),
-        capabilities=read_capabilities(capabilities),
         batch_size=batch_size,
-        timeouts=parse_timeouts(timeouts),
-        on_loss=check_on_loss(on_loss),
         **settings,
     )
-    if priced_as is not None:
-        found.priced_as = priced_as
-    return found
 
 
 _KINDS: dict[str, tuple[type[HttpRetrieval], Mapping[str, Any]]] = {
@@ -178,20 +155,8 @@ _KINDS: dict[str, tuple[type[HttpRetrieval], Mapping[str, Any]]] = {
 }
 
 
-def add_retries(model: ModelT, retries: int | None) -> ModelT:
-    """Wrap a model in a ``Retry``, if retries are requested."""
-    retried: ModelT = load(_RETRY)(model, max_retries=retries) if retries else model
-    return retried
-
-
 def open_embed_scheme(model: str, settings: Mapping[str, Any]) -> Embedder:
     """Open an embedder that has no URL, such as ``local:NAME``; ignore settings for HTTP."""
-    scheme, _, rest = model.partition(":")
-    known = {key: settings[key] for key in _SCHEME_SETTINGS if key in settings}
-    opener = EMBED_SCHEMES[scheme]
-    if isinstance(opener, str):
-        opener = EMBED_SCHEMES[scheme] = load(opener)
-    return opener(rest, **known)
-
-
-_SCHEME_SETTINGS = ("batch_size", "prefixes", "capabilities", "timeouts", "on_loss", "keep_raw")
+    names = ("batch_size", "prefixes", *SCHEME_SETTINGS)
+    embedder: Embedder = open_by_scheme(EMBED_SCHEMES, model, settings, names)
+    return embedder

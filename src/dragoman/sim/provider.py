@@ -19,7 +19,7 @@ from ..errors import InvalidRequestError, ProviderError, StreamInterruptedError
 from ..events import Assembler, Event, Usage
 from ..messages import Issuer, Opaque, RedactedThinking, Request, Text, Thinking
 from ..provider import AssembledReply, Reply, ReplyProvider
-from ..provider.connect import read_capabilities
+from ..provider.http_model import read_capabilities
 from ..tokens import estimate_input_tokens, estimate_text
 from ..validate import Expectation
 from ..wire import CODECS, SERVER_CODECS, Asked, Codec
