@@ -139,6 +139,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.pluginmanager.hasplugin("_cov"):
         _tracer = sys.gettrace()
         sys.settrace(None)
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -151,7 +152,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
     finally:
         sys.settrace(None)
-    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
