@@ -95,18 +95,15 @@ def count_failures(caplog: pytest.LogCaptureFixture) -> int:
     return caplog.text.count("calls are to be counted")
 
 
-@pytest.mark.parametrize("limit", [10, 100])
-def test_limit_of_requests_per_minute_is_exact_across_processes(
-    limit: int, tmp_path: Path
-) -> None:
+def test_limit_of_requests_per_minute_is_exact_across_processes(tmp_path: Path) -> None:
     code = (
         "import sys; from dragoman.gateway.ledger import Ledger; from dragoman.gateway.keys import"
         " Key\nfrom dragoman.errors import RateLimitError\nfrom dragoman import database\n"
         f"database.BUSY_SECONDS = {PATIENCE}\nledger, key, done = Ledger(sys.argv[1],"
-        " clock=lambda: 600.0), Key('k', 'h', requests_per_minute=LIMIT), 0\nprint('ready', "
+        " clock=lambda: 600.0), Key('k', 'h', requests_per_minute=100), 0\nprint('ready', "
         "flush=True); sys.stdin.readline()\nfor _ in range(200):\n    try: ledger.admit(key); "
         "done += 1\n    except RateLimitError: pass\nprint(done)"
-    ).replace("LIMIT", str(limit))
+    )
     Ledger(tmp_path / "used.db").close()
     command = [sys.executable, "-c", code, str(tmp_path / "used.db")]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -116,7 +113,7 @@ def test_limit_of_requests_per_minute_is_exact_across_processes(
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
-    assert sum([int(process.communicate()[0]) for process in processes]) == limit
+    assert sum([int(process.communicate()[0]) for process in processes]) == 100
 
 
 @pytest.mark.usefixtures("quick")
@@ -408,22 +405,6 @@ NOT_BILLED: list[ProviderError] = [
 @pytest.mark.parametrize("error", NOT_BILLED, ids=[type(error).__name__ for error in NOT_BILLED])
 async def test_call_that_the_provider_rejects_is_not_charged(error: ProviderError) -> None:
     assert await spend(priced(error)) == 0
-
-
-@pytest.mark.parametrize("status", [400, 429, 500])
-async def test_call_that_the_upstream_rejects_over_http_is_not_charged(status: int) -> None:
-    async def handler(connection: Connection) -> None:
-        connection.reply(status, b'{"error": {"message": "no"}}')
-
-    ledger = Ledger()
-    async with serve(handler) as upstream:
-        model = connect("gpt-5-mini", base_url=f"{upstream.url}/v1", priced_as="openai")
-        async with serving(
-            create_app({"fast": model}, keys=KeyRing([LIMITED]), ledger=ledger)
-        ) as url:
-            found, _, _ = await post(f"{url}/v1/chat/completions", BODY, bearer(ANN))
-    assert found == status
-    assert ledger._base.run("select sum(tokens) from dragoman_used") == [(0,)]
 
 
 # --- upstream failures -------------------------------------------------------------------------
