@@ -10,14 +10,17 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
+import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 from .validate.fields import KINDS, Fields, kind_of
 
-__all__ = ["ConfigError", "Section", "parse_yaml", "plain", "read_yaml", "unparsed"]
+__all__ = ["ConfigError", "Section", "locate", "parse_yaml", "plain", "read_yaml"]
+
+T = TypeVar("T")
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 200_000
@@ -154,6 +157,15 @@ class Section(Fields):
             return None
         return value
 
+    def convert(self, kind: type[T]) -> T:
+        """Convert the section to a struct; raise ``ConfigError`` if it does not have its form."""
+        try:
+            return msgspec.convert(self.plain(), kind)
+        except ValueError as error:
+            problem = locate(error)
+            line = self.find_line(problem.partition(":")[0])
+            raise ConfigError(self.path, line, problem) from None
+
     def plain(self) -> dict[str, Any]:
         """Convert the section, and all sections in it, to plain dictionaries."""
         return {key: plain(value) for key, value in self.data.items()}
@@ -188,6 +200,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, Section):
         return value.plain()
     return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def locate(error: ValueError) -> str:
+    """Return the text of a msgspec error with the field's path in front, not at the end."""
+    text, _, place = str(error).partition(" - at `$")
+    place = place.strip("`.")
+    return f"{place}: {text}" if place else text
 
 
 KINDS[Section] = "a mapping"
@@ -267,15 +286,6 @@ def _check_depth(text: str, shown: str) -> None:
             raise ConfigError(shown, line, f"nested more than {MAX_DEPTH} deep")
         if opened and inside > opened[-1][1]:
             opened[-1] = (opened[-1][0], inside)
-
-
-def unparsed(content: dict[str, Any], shown: str) -> Section:
-    """Return a section without line numbers, built from plain values known to be valid."""
-    data = {
-        key: unparsed(value, shown) if isinstance(value, dict) else value
-        for key, value in content.items()
-    }
-    return Section(shown, data, {})
 
 
 class _Builder:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from ..config import ConfigError, read_yaml
+from ..config import locate, read_yaml
 from .results import Unpriced
 from .rows import PriceRow, digest_rows
 
@@ -52,11 +52,11 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         """
         path = Path(path)
         if path.suffix.lower() != ".json":
-            return _read_yaml(path)
+            return read_yaml(path).convert(cls)
         try:
             return msgspec.convert(_read_json(path.read_text("utf-8")), cls)
         except ValueError as error:
-            raise ValueError(f"{path}: {_locate(error)}") from None
+            raise ValueError(f"{path}: {locate(error)}") from None
         except RecursionError:
             raise ValueError(f"{path}: nested too deeply") from None
 
@@ -165,25 +165,9 @@ def _read_json(text: str) -> Any:
     return json.loads(text, parse_float=Decimal, parse_constant=Decimal, object_pairs_hook=_unique)
 
 
-def _read_yaml(path: Path) -> PriceTable:
-    root = read_yaml(path)
-    try:
-        return msgspec.convert(root.plain(), PriceTable)
-    except ValueError as error:
-        place = _locate(error)
-        raise ConfigError(str(path), root.find_line(place.partition(":")[0]), place) from None
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     for key in keys:
         if keys.count(key) > 1:
             raise ValueError(f"{key}: is written twice")
     return dict(pairs)
-
-
-def _locate(error: ValueError) -> str:
-    """Return the text of a msgspec error with the field's path in front, not at the end."""
-    text, _, place = str(error).partition(" - at `$")
-    place = place.strip("`.")
-    return f"{place}: {text}" if place else text

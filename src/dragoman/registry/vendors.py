@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from functools import cache
+from collections.abc import Collection, Mapping
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -19,12 +20,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
-from ..config import Section, parse_yaml, unparsed
+from ..config import parse_yaml
 from ..plugins import find_plugins, read_plugin_file
-from ..tokens import FAMILIES
 from .updates import read_update
 
-FACTS = _FACTS = {
+FACTS = {
     "context": "max_context_tokens",
     "output": "max_output_tokens",
     "images": "supports_images",
@@ -44,87 +44,158 @@ FACTS = _FACTS = {
     "dimensions": "max_dimensions",
     "batch": "max_batch_size",
 }
-_KINDS: dict[str, type] = {
-    "context": int,
-    "output": int,
-    "image_types": list,
-    "dimensions": int,
-    "batch": int,
-}
+# The keys of a model, and of a rule, that are not capabilities.
+_MODEL_KEYS = ("tokens", "chat", "listed")
+_RULE_KEYS = ("match", "source", "as_of")
 
 
-class WireForm(Struct, frozen=True):
+class _Part(Struct, frozen=True, forbid_unknown_fields=True):
+    """A mapping in a vendor's file."""
+
+
+class WireForm(_Part, frozen=True):
     """How a vendor implements one wire.
 
     ``only`` is a pattern for the models that are served on this wire alone.
     """
 
-    base_url: str | None
+    base_url: str | None = None
     quirks: dict[str, Any] = field(default_factory=dict)
     only: str | None = None
 
 
-class Side(Struct, frozen=True):
+class Side(_Part, frozen=True):
     """How a vendor embeds or ranks: wire, quirks, and the address if it differs from chat."""
 
-    wire: str
+    wire: str = "openai"
     base_url: str | None = None
     quirks: dict[str, Any] = field(default_factory=dict)
     proofs: dict[str, str] = field(default_factory=dict)
 
 
-class Vendor(Struct, frozen=True):
+class VendorAuth(_Part, frozen=True):
+    """Credentials that replace an API key if one of the variables in ``env`` is set."""
+
+    type: str | None = None
+    env: tuple[str, ...] = ()
+
+
+class Region(_Part, frozen=True):
+    """The region in a vendor's address; the value of a variable in ``env`` replaces it."""
+
+    name: str = ""
+    env: tuple[str, ...] = ()
+
+
+class Origin(_Part, frozen=True):
+    """The public list from which rows marked ``listed`` were copied, and its date."""
+
+    source: str | None = None
+    as_of: str | None = None
+
+
+_FIELDS = {"chats": "chat", "rows": "models", "rules": "facts", "other_wires": "wires"}
+
+
+class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
     """A vendor: its address, how its servers differ from the wire, and what its models can do.
 
     ``tokens`` is the tokenizer family of its models, ``families`` the exceptions by model.
     ``base_url_env`` is the environment variable in which users set the server's address, ``hint``
     the advice if no server responds there. ``not_chat`` lists the models that embed or transcribe;
     ``chats`` is false for a vendor without chat models. ``wire`` is the default of ``wires``;
-    ``embed`` and ``rerank`` describe how the vendor embeds and ranks. ``auth`` is the type of
-    credentials that replaces an API key if one of the variables in ``auth_env`` is set. If a
-    variable in ``region_env`` is set, its value replaces ``region`` in the address.
+    ``embed`` and ``rerank`` describe how the vendor embeds and ranks. ``rows`` are the models and
+    ``rules`` the documented capabilities as in the file; ``models`` combines them.
     """
 
-    id: str
-    name: str
-    wire: str
-    base_url: str | None
-    api_key_env: str | None
-    docs: str
+    id: str = ""
+    name: str = ""
+    wire: str = "openai"
+    base_url: str | None = None
+    api_key_env: str | None = None
+    docs: str = ""
     tokens: str = "default"
     local: bool = False
     quirks: dict[str, Any] = field(default_factory=dict)
     proofs: dict[str, str] = field(default_factory=dict)
-    models: dict[str, Capabilities] = field(default_factory=dict)
-    families: dict[str, str] = field(default_factory=dict)
     base_url_env: str | None = None
     hint: str | None = None
-    not_chat: frozenset[str] = frozenset()
-    wires: dict[str, WireForm] = field(default_factory=dict)
     chats: bool = True
     embed: Side | None = None
     rerank: Side | None = None
-    auth: str | None = None
-    auth_env: tuple[str, ...] = ()
-    region: str = ""
-    region_env: tuple[str, ...] = ()
+    auth: VendorAuth = VendorAuth()
+    region: Region = Region()
+    as_of: str | None = None
+    listed: Origin = Origin()
+    other_wires: dict[str, WireForm] = field(default_factory=dict)
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def wires(self) -> dict[str, WireForm]:
+        """How the vendor implements each wire that it offers; the default wire comes first."""
+        others = {
+            wire: replace(form, base_url=form.base_url or self.base_url)
+            for wire, form in self.other_wires.items()
+        }
+        return {self.wire: WireForm(self.base_url, self.quirks), **others}
+
+    @cached_property
+    def models(self) -> dict[str, Capabilities]:
+        """The capabilities of each model: its row, overridden by the rules in order."""
+        rules = [
+            (
+                re.compile(rule.get("match", "")),
+                _read_facts(rule, _RULE_KEYS, rule.get("as_of"), rule.get("source")),
+            )
+            for rule in self.rules.values()
+        ]
+        return {name: self._read_model(name, row, rules) for name, row in self.rows.items()}
+
+    def _read_model(
+        self, name: str, row: dict[str, Any], rules: list[tuple[re.Pattern[str], Capabilities]]
+    ) -> Capabilities:
+        origin = Origin(f"catalog/{self.id}.yaml", self.as_of)
+        if row.get("listed"):
+            origin = self.listed
+        known = _read_facts(row, _MODEL_KEYS, origin.as_of, origin.source)
+        if row.get("chat", True):
+            for match, facts in rules:
+                if match.search(name):
+                    known = known.merged(facts)
+        if known.supports_tools.value is False:
+            # A model without tools has neither streamed nor parallel tool calls.
+            known = replace(
+                known,
+                supports_streaming_tool_calls=known.supports_tools,
+                supports_parallel_tool_calls=known.supports_tools,
+            )
+        return known
+
+    @cached_property
+    def families(self) -> dict[str, str]:
+        """The tokenizer families of models that differ from ``tokens``."""
+        return {name: row["tokens"] for name, row in self.rows.items() if row.get("tokens")}
+
+    @cached_property
+    def not_chat(self) -> frozenset[str]:
+        """The models that embed or transcribe, and do not take messages."""
+        return frozenset([name for name, row in self.rows.items() if not row.get("chat", True)])
 
     def address(self, wire: str | None = None) -> str | None:
         """Return a wire's base URL; the variable ``base_url_env`` may replace its host and port."""
         form = self.wires.get(wire or self.wire)
         base_url = form.base_url if form is not None else self.base_url
-        region = next(
-            (found for name in self.region_env if (found := os.environ.get(name))), self.region
-        )
-        if self.region and base_url is not None:
-            base_url = base_url.replace(self.region, region, 1)
+        regions = [found for name in self.region.env if (found := os.environ.get(name))]
+        if regions and self.region.name and base_url is not None:
+            base_url = base_url.replace(self.region.name, regions[0], 1)
         given = os.environ.get(self.base_url_env, "").strip() if self.base_url_env else ""
         return _complete_url(given, base_url or "") if given else base_url
 
     @property
     def default_auth(self) -> str | None:
         """The type of credentials other than an API key that the environment provides, if any."""
-        return self.auth if any(os.environ.get(name) for name in self.auth_env) else None
+        return self.auth.type if any(os.environ.get(name) for name in self.auth.env) else None
 
     def quirks_of(self, wire: str) -> dict[str, Any]:
         """Return the vendor's quirks on a wire."""
@@ -145,7 +216,7 @@ class Vendor(Struct, frozen=True):
         listed = update.models(self.id).get(model)
         if listed is None:
             return known
-        values = {_FACTS[key]: value for key, value in listed.facts.items() if key in _FACTS}
+        values = {FACTS[key]: value for key, value in listed.facts.items() if key in FACTS}
         renewed = Capabilities.of(values, "catalogue", at=update.as_of, by=update.source)
         documented = {
             name: fact
@@ -211,152 +282,27 @@ def load_vendor(vendor: str) -> Vendor:
     """Return a vendor, read from its file in the bundled catalogue or in a plugin."""
     if vendor not in _bundled():
         place = find_plugins("dragoman.vendors")[vendor].value
-        return _build(vendor, parse_yaml(read_plugin_file("dragoman.vendors", vendor), place))
-    text = _folder().joinpath(f"{vendor}.yaml").read_bytes()
+        text = read_plugin_file("dragoman.vendors", vendor)
+    else:
+        place, text = f"catalog/{vendor}.yaml", _folder().joinpath(f"{vendor}.yaml").read_bytes()
     kept = _read_compiled().get(vendor)
     if kept is not None and kept.digest == _digest(text):
-        return _build(
-            vendor, unparsed(msgspec.json.decode(kept.content), f"catalog/{vendor}.yaml")
-        )
-    return _build(vendor, parse_yaml(text, f"catalog/{vendor}.yaml"))
+        found = msgspec.json.decode(kept.content, type=Vendor)
+    else:
+        found = parse_yaml(text, place).convert(Vendor)
+    return replace(found, id=vendor, name=found.name or vendor)
 
 
 def _folder() -> Any:
     return files("dragoman").joinpath("catalog")
 
 
-def _build(vendor: str, root: Section) -> Vendor:
-    root.allow(
-        "name", "wire", "base_url", "base_url_env", "api_key_env", "docs", "hint", "tokens",
-        "local", "quirks",
-        "proofs", "as_of", "models", "wires", "facts", "chat", "embed", "rerank", "auth", "region",
-        "listed",
-    )  # fmt: skip
-    origins = _read_origins(vendor, root)
-    models = dict(root.section("models").sections())
-    rules = [_read_rule(section) for _, section in root.section("facts").sections()]
-    wire, base_url, quirks = (
-        root.get("wire", str, "openai"),
-        root.get("base_url", str),
-        root.section("quirks").plain(),
-    )
-    auth, region = root.section("auth"), root.section("region")
-    auth.allow("type", "env")
-    region.allow("name", "env")
-    families = {name: section.choice("tokens", FAMILIES) for name, section in models.items()}
-    return Vendor(
-        vendor,
-        root.get("name", str, vendor),
-        wire,
-        base_url,
-        root.get("api_key_env", str),
-        root.get("docs", str, ""),
-        root.choice("tokens", FAMILIES) or "default",
-        root.get("local", bool, False),
-        quirks,
-        root.section("proofs").plain(),
-        {name: _read_facts(name, section, origins, rules) for name, section in models.items()},
-        {name: family for name, family in families.items() if family is not None},
-        root.get("base_url_env", str),
-        root.get("hint", str),
-        frozenset(
-            {name for name, section in models.items() if not section.get("chat", bool, True)}
-        ),
-        {wire: WireForm(base_url, quirks), **_read_wires(root.section("wires"), base_url)},
-        root.get("chat", bool, True),
-        _read_side(root, "embed"),
-        _read_side(root, "rerank"),
-        auth.get("type", str),
-        tuple(auth.texts("env") or ()),
-        region.get("name", str, ""),
-        tuple(region.texts("env") or ()),
-    )
-
-
-def _read_side(root: Section, key: str) -> Side | None:
-    if key not in root:
-        return None
-    section = root.section(key)
-    section.allow("wire", "base_url", "quirks", "proofs")
-    return Side(
-        section.get("wire", str, "openai"),
-        section.get("base_url", str),
-        section.section("quirks").plain(),
-        section.section("proofs").plain(),
-    )
-
-
-def _read_wires(section: Section, base_url: str | None) -> dict[str, WireForm]:
-    found = {}
-    for wire, form in section.sections():
-        form.allow("base_url", "quirks", "only")
-        quirks = form.section("quirks").plain()
-        found[wire] = WireForm(form.get("base_url", str, base_url), quirks, form.get("only", str))
-    return found
-
-
-class _Rule(Struct, frozen=True):
-    """Capabilities that a vendor documents for all its models, or for those matching a pattern."""
-
-    match: re.Pattern[str]
-    facts: Capabilities
-
-
-def _read_rule(section: Section) -> _Rule:
-    section.allow(*_FACTS, "match", "source", "as_of")
-    facts = Capabilities.of(
-        _read_values(section),
-        "catalogue",
-        at=section.get("as_of", str),
-        by=section.get("source", str),
-    )
-    return _Rule(re.compile(section.get("match", str, "")), facts)
-
-
-def _read_origins(vendor: str, root: Section) -> dict[bool, tuple[str | None, str | None]]:
-    """Return the date and the source of the model rows in a vendor's file.
-
-    The key ``False`` is for the file's own rows, ``True`` for the rows marked ``listed``, which
-    were copied from a public list of models.
-    """
-    listed = root.section("listed")
-    listed.allow("source", "as_of")
-    return {
-        False: (root.get("as_of", str), f"catalog/{vendor}.yaml"),
-        True: (listed.get("as_of", str), listed.get("source", str)),
-    }
-
-
 def _read_facts(
-    name: str,
-    section: Section,
-    origins: dict[bool, tuple[str | None, str | None]],
-    rules: list[_Rule],
+    row: Mapping[str, Any], others: Collection[str], at: str | None, by: str | None
 ) -> Capabilities:
-    """Read a model's capabilities: its row, overridden by the vendor's rules in order."""
-    section.allow(*_FACTS, "tokens", "chat", "listed")
-    as_of, source = origins[section.get("listed", bool, False)]
-    known = Capabilities.of(_read_values(section), "catalogue", at=as_of, by=source)
-    if section.get("chat", bool, True):
-        for rule in rules:
-            if rule.match.search(name):
-                known = known.merged(rule.facts)
-    if known.supports_tools.value is False:
-        # A model without tools has neither streamed nor parallel tool calls.
-        known = replace(
-            known,
-            supports_streaming_tool_calls=known.supports_tools,
-            supports_parallel_tool_calls=known.supports_tools,
-        )
-    return known
-
-
-def _read_values(section: Section) -> dict[str, Any]:
-    return {
-        fact: section.get(key, _KINDS.get(key, bool))
-        for key, fact in _FACTS.items()
-        if key in section.data
-    }
+    """Read the capabilities of a model or of a rule; ``others`` are its other keys."""
+    facts = {FACTS.get(key, key): value for key, value in row.items() if key not in others}
+    return Capabilities.of(facts, "catalogue", at=at, by=by)
 
 
 # --- reading and writing the compiled catalogue ------------------------------------------------
