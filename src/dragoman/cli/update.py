@@ -80,7 +80,7 @@ def _show(kind: str, found: Any) -> None:
     for line in found.odd:
         click.echo(f"! {line}", err=True)
     click.echo(
-        f"{registry.read_sources()[kind]['format']}: {len(found.added)} new models, {len(found.changed)} "
+        f"{registry.read_sources()[kind].format}: {len(found.added)} new models, {len(found.changed)} "
         "changes"
     )
 

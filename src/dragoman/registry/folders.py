@@ -1,8 +1,9 @@
-"""The user's folders, in which settings, updates and observations are stored."""
+"""The user's folders, and how their files are written."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -22,3 +23,16 @@ def _find(kind: str, variables: tuple[str | None, ...]) -> Path:
 
     path: Path = getattr(platformdirs, f"user_{kind}_path")("dragoman")
     return path
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file atomically; only its owner can read the new file."""
+    # the file has the mode 0600
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            file.write(data)
+            file.close()
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

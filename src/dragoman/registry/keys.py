@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from ..config import ConfigError
-from .folders import user_folder
+from .folders import user_folder, write_private
 
 log = logging.getLogger("dragoman")
 
@@ -99,11 +98,7 @@ def remove_key(name: str) -> bool:
     if entry is None:
         return False
     if entry.place == "keyring":
-        keyring = _open_keyring()
-        if keyring is None:
-            raise ConfigError(
-                str(path), None, f"{name} is in a keyring that is currently unavailable"
-            )
+        keyring = _need_keyring(name)
         if _call(keyring.get_password, _SERVICE, name) is not None:
             _call(keyring.delete_password, _SERVICE, name)
         _read_keyring.cache_clear()
@@ -139,18 +134,9 @@ def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Entry
 
 
 def _write(path: Path, entries: dict[str, _Entry]) -> None:
-    """Replace the key file atomically; only its owner can read the new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # mkstemp creates the file with mode 0600.
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(entries)))
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_private(path, msgspec.json.format(msgspec.json.encode(entries)))
     except OSError as error:
         raise ConfigError(
             str(path), None, f"the file of stored keys cannot be written: {error.strerror}"
@@ -176,13 +162,17 @@ def _open_keyring() -> Any:
 
 @lru_cache(maxsize=64)
 def _read_keyring(name: str) -> str | None:
+    found: str | None = _call(_need_keyring(name).get_password, _SERVICE, name)
+    return found
+
+
+def _need_keyring(name: str) -> Any:
     keyring = _open_keyring()
     if keyring is None:
         raise ConfigError(
             str(keys_path()), None, f"{name} is in a keyring that is currently unavailable"
         )
-    found: str | None = _call(keyring.get_password, _SERVICE, name)
-    return found
+    return keyring
 
 
 def _call(method: Any, *given: str) -> Any:

@@ -1,7 +1,7 @@
 """Read public lists of models into capabilities and prices for the catalogue.
 
-Three formats are recognised by their shape; ``catalog/sources.json`` maps their vendor names to
-the catalogue's:
+Three formats are recognised by their shape; ``catalog/sources.json`` maps their vendor names and
+fields to the catalogue's:
 
 =============  =====================================================================================
 ``by_key``     a mapping of model names, each with its provider, limits and costs per token
@@ -16,7 +16,7 @@ corrected.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from importlib.resources import files
@@ -28,8 +28,7 @@ from msgspec import Struct
 MAX_BYTES = 64 * 1024 * 1024
 _MAX_TOKENS = 100_000_000
 _MAX_PRICE = Decimal(10_000)  # the highest plausible price, in US dollars for a million tokens
-_MILLION = Decimal(1_000_000)
-_RATES = ("input", "output", "cache_read", "cache_write")
+_COUNTS = ("context", "output")
 # Entries that are not models: prices by region or model size, containers, wildcards.
 _UNUSABLE = re.compile(
     r"^(eu|us|us-gov|global|global-standard|apac|au|in|jp|uk)/|-ai-\d|container|\*"
@@ -55,6 +54,22 @@ class ListedModel(Struct, frozen=True):
 Listed = dict[str, dict[str, ListedModel]]
 
 
+class ListFormat(Struct, frozen=True, forbid_unknown_fields=True):
+    """A format of public lists: its publisher, and where a model's facts and prices are.
+
+    ``vendors`` maps the list's names of vendors to the catalogue's. A fact has the paths of its
+    fields, of which the first known one counts; ``path[word]`` is whether a list has a word.
+    ``factor`` converts prices to those of a million tokens; ``tiers`` are those of long inputs.
+    """
+
+    format: str
+    vendors: dict[str, str]
+    facts: dict[str, tuple[str, ...]]
+    prices: dict[str, str]
+    factor: int
+    tiers: dict[int, dict[str, str]] = {}
+
+
 def read_list(data: bytes) -> tuple[str, Listed]:
     """Read a public list of models; return the name of its format and its models by vendor.
 
@@ -67,26 +82,25 @@ def read_list(data: bytes) -> tuple[str, Listed]:
     except msgspec.DecodeError as error:
         raise ListError(f"the list is not JSON: {error}") from None
     kind = _find_format(content)
-    vendors = read_sources()[kind]["vendors"]
+    form = read_sources()[kind]
     found: Listed = {}
     for theirs, name, record in _READERS[kind](content):
-        if theirs in vendors and not _UNUSABLE.search(name):
+        vendor = form.vendors.get(theirs)
+        if vendor is not None and not _UNUSABLE.search(name):
             _check_name(name)
-            model = _WRITERS[kind](record)
-            _check_model(f"{vendors[theirs]}:{name}", model)
-            found.setdefault(vendors[theirs], {})[name] = model
+            model = _read_model(form, record)
+            _check_model(f"{vendor}:{name}", model)
+            found.setdefault(vendor, {})[name] = model
     if not found:
         raise ListError("the list has no chat model of a known vendor")
     return kind, found
 
 
 @cache
-def read_sources() -> dict[str, Any]:
-    """Return the list formats, each with its publisher and the vendor names that it uses."""
-    sources: dict[str, Any] = msgspec.json.decode(
-        files("dragoman").joinpath("catalog", "sources.json").read_bytes()
-    )
-    return sources
+def read_sources() -> dict[str, ListFormat]:
+    """Return the list formats by name."""
+    data = files("dragoman").joinpath("catalog", "sources.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, ListFormat])
 
 
 def _find_format(content: Any) -> str:
@@ -107,7 +121,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_model(name: str, model: ListedModel) -> None:
-    for fact in ("context", "output"):
+    for fact in _COUNTS:
         value = model.facts.get(fact)
         if value is not None and not 0 < value <= _MAX_TOKENS:
             raise ListError(f"{name}: {fact} of {value} tokens cannot be")
@@ -152,80 +166,51 @@ def _as_list(content: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, A
             yield "", record["id"], record
 
 
-_KEYS = {
-    "input": "input_cost_per_token",
-    "output": "output_cost_per_token",
-    "cache_read": "cache_read_input_token_cost",
-    "cache_write": "cache_creation_input_token_cost",
-}
-_RATE_OF = {key: rate for rate, key in _KEYS.items()}
-_ABOVE = re.compile(rf"({'|'.join(_RATE_OF)})_above_(\d+)k_tokens")
+_READERS = {"by_key": _by_key, "by_vendor": _by_vendor, "as_list": _as_list}
+_ABOVE = re.compile(r"(\w+)_above_(\d+)k_tokens")
 
 
-def _write_key(record: dict[str, Any]) -> ListedModel:
-    facts = {
-        "context": _count(record.get("max_input_tokens") or record.get("max_tokens")),
-        "output": _count(record.get("max_output_tokens")),
-        "images": record.get("supports_vision"),
-        "documents": record.get("supports_pdf_input"),
-        "tools": record.get("supports_function_calling"),
-        "thinking": record.get("supports_reasoning"),
-        "structured": record.get("supports_response_schema"),
-        "system": record.get("supports_system_messages"),
-        "parallel_tools": record.get("supports_parallel_function_calling"),
-        "caching": record.get("supports_prompt_caching"),
-        "streaming": record.get("supports_native_streaming"),
+# --- facts and prices of a model ---------------------------------------------------------------
+
+
+def _read_model(form: ListFormat, record: dict[str, Any]) -> ListedModel:
+    facts = {fact: _read_fact(fact, record, paths) for fact, paths in form.facts.items()}
+    known = {fact: value for fact, value in facts.items() if value is not None}
+    costs = {rate: _find(record, path) for rate, path in form.prices.items()}
+    # A router such as openrouter/auto has the price -1: the chosen model determines the price.
+    prices = {} if "-1" in costs.values() else _convert(costs, form.factor)
+    if "input" not in prices or "output" not in prices:
+        return ListedModel(known, {})
+    tiers = {
+        above: {rate: _find(record, path) for rate, path in paths.items()}
+        for above, paths in form.tiers.items()
     }
-    costs = {rate: record.get(theirs) for rate, theirs in _KEYS.items()}
-    tiers: dict[int, dict[str, Any]] = {}
     for key, value in record.items():
         if found := _ABOVE.fullmatch(key):
-            tiers.setdefault(int(found[2]) * 1000, {})[_RATE_OF[found[1]]] = value
-    prices = _price(costs, _MILLION)
-    return ListedModel(_known(facts), prices, _price_tiers(prices, tiers, _MILLION))
+            rates = [rate for rate, path in form.prices.items() if path == found[1]]
+            tiers.setdefault(int(found[2]) * 1000, {}).update(dict.fromkeys(rates, value))
+    read = {above: _convert(tier, form.factor) for above, tier in sorted(tiers.items())}
+    return ListedModel(known, prices, {above: rates for above, rates in read.items() if rates})
 
 
-def _write_vendor(record: dict[str, Any]) -> ListedModel:
-    seen, limit, cost = (
-        _part(record, "modalities").get("input"),
-        _part(record, "limit"),
-        _part(record, "cost"),
-    )
-    calls = _part(record, "tool_call")
-    facts = {
-        "context": _count(limit.get("context")),
-        "output": _count(limit.get("output")),
-        "images": _holds("image", seen),
-        "documents": _holds("pdf", seen),
-        "tools": calls.get("supported", record.get("tool_call")),
-        "streaming_tools": calls.get("streaming"),
-        "parallel_tools": calls.get("parallel"),
-        "thinking": record.get("reasoning"),
-        "structured": record.get("structured_output"),
-    }
-    prices = _price({rate: cost.get(rate) for rate in _RATES}, Decimal(1))
-    long = {rate: _part(cost, "context_over_200k").get(rate) for rate in _RATES}
-    return ListedModel(_known(facts), prices, _price_tiers(prices, {200_000: long}, Decimal(1)))
+def _read_fact(fact: str, record: dict[str, Any], paths: Iterable[str]) -> bool | int | None:
+    for path in paths:
+        value = _find(record, path)
+        if fact in _COUNTS:
+            value = _count(value)
+        if isinstance(value, bool | int):
+            return value
+    return None
 
 
-def _write_entry(record: dict[str, Any]) -> ListedModel:
-    seen = _part(record, "architecture").get("input_modalities")
-    taken, pricing = record.get("supported_parameters"), _part(record, "pricing")
-    facts = {
-        "context": _count(record.get("context_length")),
-        "output": _count(_part(record, "top_provider").get("max_completion_tokens")),
-        "images": _holds("image", seen),
-        "documents": _holds("file", seen),
-        "tools": _holds("tools", taken),
-        "thinking": _holds("reasoning", taken),
-        "structured": _holds("structured_outputs", taken),
-    }
-    named = zip(
-        _RATES, ("prompt", "completion", "input_cache_read", "input_cache_write"), strict=True
-    )
-    costs = {rate: pricing.get(theirs) for rate, theirs in named}
-    # A router such as openrouter/auto has the price -1: the chosen model determines the price.
-    return ListedModel(_known(facts), {} if "-1" in costs.values() else _price(costs, _MILLION))
+def _find(record: Any, path: str) -> Any:
+    """Return the value at a path such as ``limit.output``; ``None`` if there is none."""
+    path, _, word = path.rstrip("]").partition("[")
+    *outer, last = path.split(".")
+    for part in outer:
+        record = _part(record, part)
+    value = record.get(last)
+    return _holds(word, value) if word else value
 
 
 def _part(record: Any, key: str) -> dict[str, Any]:
@@ -239,10 +224,6 @@ def _holds(word: str, words: Any) -> bool | None:
     return word in words if isinstance(words, list) else None
 
 
-def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if isinstance(value, bool | int)}
-
-
 def _count(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
@@ -253,20 +234,7 @@ def _count(value: Any) -> int | None:
     )
 
 
-def _price(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:
-    rates = _convert(costs, factor)
-    return rates if "input" in rates and "output" in rates else {}
-
-
-def _price_tiers(
-    prices: dict[str, str], tiers: dict[int, dict[str, Any]], factor: Decimal
-) -> dict[int, dict[str, str]]:
-    """Return the prices of long inputs; for a rate that a tier omits, the model's rate applies."""
-    found = {above: _convert(costs, factor) for above, costs in sorted(tiers.items())}
-    return {above: rates for above, rates in found.items() if prices and rates}
-
-
-def _convert(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:
+def _convert(costs: dict[str, Any], factor: int) -> dict[str, str]:
     found = {}
     for rate, cost in costs.items():
         try:
@@ -276,7 +244,3 @@ def _convert(costs: dict[str, Any], factor: Decimal) -> dict[str, str]:
         if price.is_finite():
             found[rate] = format(price.normalize(), "f")
     return found
-
-
-_READERS = {"by_key": _by_key, "by_vendor": _by_vendor, "as_list": _as_list}
-_WRITERS = {"by_key": _write_key, "by_vendor": _write_vendor, "as_list": _write_entry}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import msgspec
 from ..capabilities import Capabilities, Fact
 from ..events import MessageComplete
 from ..messages import Request, Thinking, ToolCall
-from .folders import user_folder
+from .folders import user_folder, write_private
 
 log = logging.getLogger("dragoman")
 
@@ -89,13 +88,10 @@ class ObservedFacts:
         return self._facts
 
     def _save(self, facts: dict[str, dict[str, Fact]]) -> None:
-        if self.path is None:
-            return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.path.parent, delete=False) as file:
-                file.write(msgspec.json.encode(facts))
-            Path(file.name).replace(self.path)
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_private(self.path, msgspec.json.encode(facts))
         except OSError as error:
             log.warning("observed facts could not be written (%s)", type(error).__name__)
 

@@ -8,7 +8,6 @@ vendor documents, what the user declares and what a server check finds.
 from __future__ import annotations
 
 import os
-import tempfile
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..prices import Match, PriceRow, PriceTable, Tier
-from .folders import user_folder
+from .folders import user_folder, write_private
 from .lists import Listed, ListedModel
 
 _MAX_FACTOR = Decimal(20)
@@ -64,15 +64,10 @@ def _read(path: Path, changed: int) -> CatalogUpdate:
 
 def write_update(update: CatalogUpdate) -> Path:
     """Store an update, merged with the previous one; new values take precedence."""
-    path = update_path()
+    path, old = update_path(), read_update()
+    renewed = {vendor: old.models(vendor) | models for vendor, models in update.vendors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    old = read_update()
-    vendors = {**old.vendors}
-    for vendor, models in update.vendors.items():
-        vendors[vendor] = {**vendors.get(vendor, {}), **models}
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(msgspec.json.encode(CatalogUpdate(update.source, update.as_of, vendors)))
-    Path(file.name).replace(path)
+    write_private(path, msgspec.json.encode(replace(update, vendors=old.vendors | renewed)))
     return path
 
 
