@@ -323,3 +323,51 @@ async def test_content_is_logged_if_requested(tmp_path: Path) -> None:
         said: list[Any] = [record.payload for record in log.find("message.recorded")]
     assert [type(each.message).__name__ for each in said] == ["User", "Assistant"]
     assert said[1].message.text == "An answer."
+
+
+async def test_client_that_leaves_in_a_pause_of_retries_has_one_end() -> None:
+    log, model = MemoryLog(), Billing(SONNET, [("busy", Usage())])
+
+    async def pause(seconds: float) -> None:
+        model.waiting.set()
+        await asyncio.Event().wait()
+
+    app = create_app({"fast": Retry(model, sleep=pause)}, keys=KEYS, log=log)
+    await ask_and_leave(app, [model], stream=True)
+    await app.state.service.calls.close()
+    ends: list[Any] = [each.payload for each in log.find("llm.call_failed", "llm.call_completed")]
+    assert [(end.error_class, end.inbound.status) for end in ends] == [("rate_limit", 499)]
+
+
+BASH = {
+    "type": "function",
+    "function": {"name": "bash", "parameters": {"type": "object", "required": ["command"]}},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tools", [[], [BASH]], ids=["not offered", "invalid arguments"])
+@pytest.mark.parametrize("budget", [None, Decimal(1)])
+async def test_call_that_the_client_got_with_status_200_is_logged_as_completed(
+    stream: bool, tools: list[Any], budget: Decimal | None
+) -> None:
+    called = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [{"index": 0, **called}]}
+    choice = {"index": 0, "message": message, "delta": message, "finish_reason": "tool_calls"}
+    body = completion(choices=[choice])
+    if stream:
+        body = b"data: " + body + b"\n\ndata: [DONE]\n\n"
+    model = connect(
+        "m", base_url="http://x.test/v1", transport=FixtureTransport((200, {}, [body]))
+    )
+    keys, log = KeyRing([Key("ann", hash_key(ANN), budget_usd=budget)]), MemoryLog()
+    model.priced_as = f"anthropic:{SONNET}"
+    app = create_app({"fast": model}, keys=keys, ledger=Ledger(), log=log)
+    asked = {**BODY, "stream": stream, **({"tools": tools} if tools else {})}
+    async with serving(app) as url:
+        status, _, text = await post(f"{url}/v1/chat/completions", asked, bearer(ANN))
+    assert (status, "bash" in str(text)) == (200, True)
+    [end] = [each.payload for each in log.find("llm.call_failed", "llm.call_completed")]
+    assert (end.type, end.finish_reason, end.inbound.error) == (  # type: ignore[attr-defined]
+        "llm.call_completed", "tool_calls", None
+    )  # fmt: skip

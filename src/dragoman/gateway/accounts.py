@@ -70,6 +70,8 @@ class Account:
     status = 0  # 0 until the reply begins
     length = 0  # number of bytes sent to the client
     error: ProviderError | None = None
+    # whether the client got the reply that caused the error as a complete one
+    is_passed_on = False
     _id: str | None = None
     # The records that the ledger has counted, and the error at that time: the call may still fail
     # while the last bytes of its reply are sent.
@@ -143,7 +145,7 @@ class Account:
             warnings=tuple(
                 [f"{warning.code} {warning.path}" for warning in self.warnings[:_MAX_WARNINGS]]
             ),
-            error=None if self.error is None else self.error.category,
+            error=None if self.error is None or self.is_passed_on else self.error.category,
         )
 
     # --- private methods
@@ -246,10 +248,14 @@ class ChatCall(Call):
         attempt.reply, attempt.answer = self.reply, self.complete
         attempt.began, attempt.first, attempt.ended = 0.0, self.first, seconds
         attempt.usage, attempt.error = self._find_usage(account), account.error
-        if account.error is None and self.complete is None:
-            attempt.error = CallCancelledError("the client hung up", advice="")
-        failed = [replace(each, inbound=inbound) for each in self._find_failed()]
-        return [*failed, attempt.end(inbound=inbound)]
+        if self.complete is None:
+            attempt.error = attempt.error or CallCancelledError("the client hung up", advice="")
+        elif account.is_passed_on:
+            attempt.error = None
+            if self.complete.finish_reason == "error":
+                attempt.answer = replace(self.complete, finish_reason="tool_calls")
+        failed: list[CallEnd] = [replace(each, inbound=inbound) for each in self._find_failed()]
+        return failed if attempt.is_ended else [*failed, attempt.end(inbound=inbound)]
 
     def count_usage(self, account: Account) -> Usage:
         usage = self._find_usage(account)

@@ -168,7 +168,9 @@ class _KeepingEncoder(ReplyEncoder):
         return self._read(self._inner.end())
 
     def fail(self, error: ProviderError) -> bytes:
-        return self._read(self._inner.fail(error))
+        last = self._read(self._inner.fail(error))
+        self.unsound = self._inner.unsound
+        return last
 
     def write_end(self, complete: MessageComplete) -> bytes:
         return self._read(self._inner.write_end(complete))

@@ -93,10 +93,13 @@ class Writer:
 
     def fail(self, encoder: ReplyEncoder, error: ProviderError) -> bytes:
         """Return the bytes that end a failed reply; raise the error if the reply has not begun."""
-        self._account.error = error
-        if encoder.content_type == "application/json" or self._account.status:
-            return encoder.fail(error)
-        raise error
+        account = self._account
+        account.error = error
+        if encoder.content_type != "application/json" and not account.status:
+            raise error
+        last = encoder.fail(error)
+        account.is_passed_on = encoder.unsound is not None
+        return last
 
     async def finish(self, encoder: ReplyEncoder, last: bytes) -> None:
         """Write the end of a reply, which is the complete reply if it has not begun."""

@@ -270,7 +270,8 @@ class ReplyEncoder(ABC):
         self.created = created
         self.start: MessageStart | None = None
         self.complete: MessageComplete | None = None
-        # the validation error of a complete reply, if a tool call or the text is invalid
+        # the validation error of a reply that was written completely: a tool call or the text is
+        # invalid, which the client can detect
         self.unsound: ProviderError | None = None
         self.calls: list[CallFacts] = []  # tool calls that have ended
         self.tool_name = ""  # the tool of the open call
@@ -345,13 +346,12 @@ class ReplyEncoder(ABC):
         assert self.complete is not None
         if self.complete.finish_reason == "cancelled":
             return self.write_error(CallCancelledError("the call was cancelled"))
-        if self.unsound is not None and self.hides_call(self.complete):
-            return self.write_error(self.unsound)
         return self.write_end(self.complete)
 
     def fail(self, error: ProviderError) -> bytes:
         """Return the bytes that end a reply for which an error was raised."""
-        if self.complete is None or not self._is_visible(error, self.complete):
+        complete = self.complete
+        if complete is None or not self._is_visible(error, complete) or self.hides_call(complete):
             return self.write_error(error)
         self.unsound = error
         return self.end()

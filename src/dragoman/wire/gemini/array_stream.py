@@ -24,7 +24,9 @@ class ArrayEncoder(ReplyEncoder):
         return self._close(self._inner.end())
 
     def fail(self, error: ProviderError) -> bytes:
-        return self._close(self._inner.fail(error))
+        last = self._close(self._inner.fail(error))
+        self.unsound = self._inner.unsound
+        return last
 
     def write_end(self, complete: MessageComplete) -> bytes:
         return self._close(self._inner.write_end(complete))
