@@ -104,31 +104,39 @@ class SseDecoder:
         Nearly every event is complete in its chunk, and is one ``data`` line after at most one
         ``event`` line. Such an event is decoded at once, any other event line by line.
         """
-        self.lines += chunk.count(b"\n")
         *events, rest = chunk.split(b"\n\n")
-        position, limit = self._position, self._max
-        is_continued = bool(self._data or self._event)  # the first event began in another chunk
+        self.lines += 2 * len(events)  # faster than counting the line ends of the chunk
+        if events and (self._data or self._event):  # the first event began in another chunk
+            self._feed_event(events.pop(0), frames)
+        position, is_long = self._position, len(chunk) > self._max
         for event in events:
-            head, _, line = event.rpartition(b"\n")
+            head, line_end, line = event.rpartition(b"\n")
             if (
-                is_continued
-                or len(event) > limit
+                is_long
                 or not line.startswith(b"data: ")
                 or (head and (not head.startswith(b"event: ") or b"\n" in head))
             ):
                 self._position = position
-                self._feed_lines([*event.split(b"\n"), b""], frames)
-                is_continued = False
+                self._feed_event(event, frames)
+                position = self._position
             else:
-                offset = position + len(event) - len(line)
+                self.lines += len(line_end)
+                position += len(event) + 2
                 name = head[7:] or b"message"
-                frames.append(Frame(line[6:], name, offset, self._id, self._retry))
-            position += len(event) + 2
+                frames.append(
+                    Frame(line[6:], name, position - len(line) - 2, self._id, self._retry)
+                )
         self._position = position
         if rest:
             *lines, rest = rest.split(b"\n")
+            self.lines += len(lines)
             self._feed_lines(lines, frames)
             self._hold(rest)
+
+    def _feed_event(self, event: bytes, frames: list[Frame]) -> None:
+        lines = event.split(b"\n")
+        self.lines += len(lines) - 1
+        self._feed_lines([*lines, b""], frames)
 
     def _feed_lines(self, lines: list[bytes], frames: list[Frame]) -> None:
         for line in lines:

@@ -34,10 +34,11 @@ for each rule.
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Literal, Protocol, cast
@@ -54,11 +55,11 @@ MAX_HEAD = 64 * 1024
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_SECONDS = 0.05
 
-# Beginnings of the header lines that define the framing of a body, in lower case. llhttp has
-# already checked the syntax: a space before the colon or a folded line is rejected.
-_ENCODING = b"\r\ncontent-encoding:"
-_LENGTH = b"\r\ncontent-length:"
-_CODING = b"\r\ntransfer-encoding:"
+# The header lines that define the framing of a body. llhttp has already checked the syntax: a
+# space before the colon or a folded line is rejected.
+_FRAMING = re.compile(
+    r"\n((?:content-encoding|content-length|transfer-encoding):[^\r]*)", re.IGNORECASE
+)
 # A larger body is written separately from the head, since copying it would cost more than a second
 # system call.
 JOINED_BODY = 64 * 1024
@@ -94,7 +95,8 @@ class Connection(asyncio.BufferedProtocol):
         "_paused", "_poll",
         "_timer", "_unframed", "_until_eof", "_used", "_waiter", "alarm", "encoding", "expires",
         "failure", "head",
-        "is_reusable", "key", "limit", "pieces", "state", "status", "transport", "without_body",
+        "is_reusable", "key", "limit", "on_body", "pieces", "state", "status", "transport",
+        "without_body",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +107,8 @@ class Connection(asyncio.BufferedProtocol):
         self.status = 0
         self.head = bytearray()  # the status line and header fields of the reply, unchanged
         self.encoding = ""  # the content-encoding of the body
-        self.pieces: list[bytes] = []
+        self.pieces: list[bytes] = []  # the parser appends to this list, so it is never replaced
+        self.on_body = self.pieces.append
         self.failure: Exception | None = None
         self.is_reusable = True
         self.without_body = False  # true for CONNECT, whose reply ends after its head
@@ -262,6 +265,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._unframed += nbytes
         data = self._buffer[:nbytes]
+        pieces, count = self.pieces, len(self.pieces)
         if self.state == "head":
             self._arriving += data
         try:
@@ -271,6 +275,9 @@ class Connection(asyncio.BufferedProtocol):
                 error.__context__ if isinstance(error.__context__, FramingError) else error
             )
         else:
+            if len(pieces) > count:
+                self._unframed = 0
+                self._held += sum(map(len, pieces[count:]))
             if self._unframed > MAX_HEAD and self.state in ("head", "body", "drain"):
                 self._handle_invalid(
                     FramingError("the head, the trailers or a chunk's extensions are too long")
@@ -333,9 +340,9 @@ class Connection(asyncio.BufferedProtocol):
         if len(head) > MAX_HEAD:
             raise FramingError("the head is too long")
         self.head, self._arriving = head, bytearray()
-        lower = head.lower()
-        self.encoding = _read_field(lower, _ENCODING) if _ENCODING in lower else ""
-        self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, lower)
+        fields = read_fields(_FRAMING.findall(head.decode("latin-1")))
+        self.encoding = fields.get("content-encoding", "").lower()
+        self._until_eof = _ends_at_eof(self._parser.get_http_version(), status, fields)
         self.is_reusable = self.is_reusable and self._parser.should_keep_alive()
         self.status = status
         self._unframed = 0
@@ -343,12 +350,6 @@ class Connection(asyncio.BufferedProtocol):
         if self.without_body:
             self.is_reusable = False
             self.state = "done"
-
-    def on_body(self, body: bytes) -> None:
-        self._unframed = 0
-        self._held += len(body)
-        if self.state == "body":
-            self.pieces.append(body)
 
     def on_message_complete(self) -> None:
         if self._interim:
@@ -378,29 +379,29 @@ class Connection(asyncio.BufferedProtocol):
             waiter.set_result(None)
 
 
-def _read_field(lower: bytearray, begin: bytes) -> str:
-    """Return the value of a header field.
+def read_fields(lines: Iterable[str]) -> dict[str, str]:
+    """Return header fields by their lower-case names; join repeated fields with a comma."""
+    read: dict[str, str] = {}
+    for line in lines:
+        name, _, text = line.partition(":")
+        name = name.lower()
+        read[name] = f"{read[name]}, {text.strip()}" if name in read else text.strip()
+    return read
 
-    ``lower`` is the head of the reply in lower case. ``begin`` is the text before the value: a
-    line break, the field's name and a colon.
-    """
-    values = [line.partition(b"\r")[0].strip() for line in lower.split(begin)[1:]]
-    return b", ".join(values).decode("latin-1")
 
-
-def _ends_at_eof(version: str, status: int, lower: bytearray) -> bool:
+def _ends_at_eof(version: str, status: int, fields: Mapping[str, str]) -> bool:
     """Return whether the body ends when the server closes the connection (RFC 9112, section 6.3).
 
-    Raise ``FramingError`` if the head is invalid although llhttp accepts it. ``lower`` is the head
-    of the reply in lower case.
+    Raise ``FramingError`` if the head is invalid although llhttp accepts it. ``fields`` are those
+    that define the framing.
     """
     if version not in ("1.1", "1.0"):
         raise FramingError(f"the version of HTTP is {version}")
     if status < 100:
         raise FramingError(f"the status is {status}")
-    if _CODING not in lower:
-        return _LENGTH not in lower and status not in (204, 304)
-    if _read_field(lower, _CODING) != "chunked":
+    if "transfer-encoding" not in fields:
+        return "content-length" not in fields and status not in (204, 304)
+    if fields["transfer-encoding"].lower() != "chunked":
         raise FramingError("the transfer coding is not chunked")
     return False
 

@@ -29,7 +29,7 @@ from ..wire.codec import HttpRequest
 from .body import ACCEPTED, Inflater
 from .clock import Clock, Timeouts
 from .connect import Certificate, Dialer, Proxy, Target, find_proxy, make_context, parse_url
-from .connection import Connection, FramingError
+from .connection import Connection, FramingError, read_fields
 from .contract import HttpStream, Secret, Transport
 from .pool import Pool
 
@@ -301,12 +301,12 @@ class _Exchange(HttpStream):
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        return _read_fields(self._head.decode("latin-1").split("\r\n")[1:])
+        return read_fields(self._head.decode("latin-1").split("\r\n")[1:])
 
     def keep_headers(self, secrets: Iterable[str] = ()) -> dict[str, str]:
         # Hosted APIs send about 20 fields. Most are not kept, and are not decoded.
         lines = _kept_lines().findall(self._head.decode("latin-1"))
-        return keep_headers(_read_fields(lines), secrets)
+        return keep_headers(read_fields(lines), secrets)
 
     def touch(self) -> None:
         self._clock.touch()
@@ -375,16 +375,6 @@ def _read_target(url: str) -> Target:
 def _kept_lines() -> re.Pattern[str]:
     """Return the regular expression for the reply headers to keep, compiled on first use."""
     return re.compile(rf"\r\n((?:{KEPT_HEADERS}):[^\r]*)", re.IGNORECASE)
-
-
-def _read_fields(lines: Iterable[str]) -> dict[str, str]:
-    """Return header fields by their lower-case names; join repeated fields with a comma."""
-    read: dict[str, str] = {}
-    for line in lines:
-        name, _, text = line.partition(":")
-        name = name.lower()
-        read[name] = f"{read[name]}, {text.strip()}" if name in read else text.strip()
-    return read
 
 
 @lru_cache(maxsize=256)

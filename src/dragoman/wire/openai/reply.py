@@ -172,12 +172,12 @@ class OpenAIDecoder(Decoder):
         for at, choice in enumerate(chunk.choices or ()):
             # A choice without an index has its position as the index.
             place = choice.index if type(choice.index) is int else at
-            if self._chosen is None:
-                self._chosen = place
             if place != self._chosen:
-                # Only one choice is read (case: openai/n-greater-than-1).
-                self.lose_choice(f"choices[{place}]")
-                continue
+                if self._chosen is not None:
+                    # Only one choice is read (case: openai/n-greater-than-1).
+                    self.lose_choice(f"choices[{place}]")
+                    continue
+                self._chosen = place
             self._read_choice(choice)
             error = error or choice.error
         if chunk.usage is not None:
