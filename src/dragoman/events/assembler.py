@@ -311,7 +311,9 @@ class Assembler:
         intent.
         """
         self._close_all(None, cut=reason not in ("stop", "tool_calls"))
-        unsound = [block for block in self._tools.values() if block.problem is not None]
+        unsound = None
+        if self._tools:
+            unsound = [block for block in self._tools.values() if block.problem is not None]
         parsed = None
         if reason in ("error", "cancelled"):
             pass  # the reply failed or was cancelled, so its calls and its text are not checked

@@ -18,7 +18,7 @@ from ..errors import (
     QuotaExceededError,
     UnsupportedContentError,
 )
-from ..messages import Document, Image, Message, Request, Url
+from ..messages import Document, Image, Request, Url
 from ..provider import Model
 from ..wire import ServerCodec
 from ..wire.urls import is_loopback
@@ -83,7 +83,9 @@ class Bounds(Struct, frozen=True):
 
     def check_request(self, request: Request) -> None:
         """Reject a request with too many messages, blocks or tools, or forbidden media URLs."""
-        blocks = sum([len(each.content) for each in request.messages if not _is_text(each)])
+        blocks = sum(
+            [len(each.content) for each in request.messages if not isinstance(each.content, str)]
+        )
         if len(request.messages) > self.messages:
             raise _too_many(self.messages, "messages")
         if len(request.tools) > self.tools:
@@ -95,7 +97,8 @@ class Bounds(Struct, frozen=True):
 
     def _check_media(self, request: Request) -> None:
         for at, message in enumerate(request.messages):
-            for index, block in enumerate(() if _is_text(message) else message.content):
+            blocks = () if isinstance(message.content, str) else message.content
+            for index, block in enumerate(blocks):
                 source = block.source if isinstance(block, Image | Document) else None
                 if isinstance(source, Url) and source.url[:5].lower() != "data:":
                     path = f"messages[{at}].content[{index}]"
@@ -106,10 +109,6 @@ class Bounds(Struct, frozen=True):
 
 def _too_many(limit: int, what: str) -> InvalidRequestError:
     return InvalidRequestError(f"the request has more than {limit} {what}", status=413)
-
-
-def _is_text(message: Message) -> bool:
-    return isinstance(message.content, str)
 
 
 def read_headers(scope: Scope) -> dict[str, str]:

@@ -152,7 +152,7 @@ class _Gateway(Starlette):
 
     async def _find_route(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self.router(scope, receive, send)
+            await self.router.app(scope, receive, send)
         except HTTPException as error:
             asked = HttpAsked(scope)
             problem = explain(asked.method, asked.url.path, error.status_code)

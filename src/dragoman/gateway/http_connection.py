@@ -52,7 +52,6 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.inner = transport
-        self.bounds = self.app_state.get("bounds") or Bounds()
         self.writer = _ReplyTransport(transport, self)
         super().connection_made(self.writer)  # type: ignore[arg-type]
         link = transport.get_extra_info("socket")
@@ -236,6 +235,8 @@ class _ReplyTransport:
     def __init__(self, inner: asyncio.Transport, connection: HttpConnection) -> None:
         self.close = connection.close
         self.get_extra_info = inner.get_extra_info
+        self.pause_reading = inner.pause_reading
+        self.resume_reading = inner.resume_reading
         self.is_closed = False  # whether the connection is closed, or will be after a delay
         self.expects_head = False  # whether the next bytes are the head of a reply
         self._head = b""
@@ -266,6 +267,3 @@ class _ReplyTransport:
         """Drop the reference to a connection that is lost."""
         self.is_closed = True
         self.close = self._inner.close  # type: ignore[assignment]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)

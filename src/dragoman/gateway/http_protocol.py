@@ -14,20 +14,16 @@ import ipaddress
 import json
 import ssl
 from asyncio.sslproto import SSLProtocol
+from itertools import chain
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import httptools
 from uvicorn.protocols.utils import get_remote_addr
-from uvicorn.server import ServerState
 
 from .access import Bounds
 from .http_connection import HttpConnection
 
 Fields = list[tuple[bytes, bytes]]
-
-# for each server, the number of connections of each peer
-_peers: WeakKeyDictionary[ServerState, dict[str, int]] = WeakKeyDictionary()
 
 
 class _RefusedError(Exception):
@@ -41,7 +37,7 @@ class BoundedHttpProtocol(HttpConnection):
     """
 
     _peer = ""
-    _peers: dict[str, int]
+    _peers: dict[str, int]  # the number of connections of each peer of this server
     _keep_alive = False  # whether the request being received allows keep-alive
     # bytes received since the last complete header block or the last part of a body
     _unread = 0
@@ -56,9 +52,9 @@ class BoundedHttpProtocol(HttpConnection):
         self.connections.add(self)
         client = get_remote_addr(transport)
         self._peer = _network_of(client[0]) if client else ""
-        self._peers = _peers.setdefault(self.server_state, {})
+        self._peers = self.app_state.setdefault("peers", {})
         count = self._peers[self._peer] = self._peers.get(self._peer, 0) + 1
-        bounds = self.app_state.get("bounds") or Bounds()
+        bounds = self.bounds = self.app_state.get("bounds") or Bounds()
         excess = len(self.connections) > bounds.connections or count > bounds.connections_per_peer
         tls = getattr(self.config, "tls", None)
         if tls is None:
@@ -201,10 +197,11 @@ class BoundedHttpProtocol(HttpConnection):
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1") or self.parser.get_method() == b"CONNECT":
             raise _RefusedError(400, "the gateway serves HTTP/1.1, and is not a proxy")
-        names = [name for name, _ in headers]
-        if names.count(b"host") != 1 and (b"host" in names or version == "1.1"):
+        fields = dict(headers)
+        is_repeated = len(fields) < len(headers)
+        if (b"host" not in fields and version == "1.1") or (is_repeated and _has_hosts(headers)):
             raise _RefusedError(400, "the request must have one header host")
-        if b"transfer-encoding" in names:
+        if b"transfer-encoding" in fields:
             codings = [value for name, value in headers if name == b"transfer-encoding"]
             if [coding.lower() for coding in codings] != [b"chunked"]:
                 raise _RefusedError(501, "the only transfer-encoding supported is chunked")
@@ -286,7 +283,11 @@ class _UntilClose(int):
 
 
 def _measure(fields: Fields) -> int:
-    return sum([len(name) + len(value) + 4 for name, value in fields])
+    return sum(map(len, chain.from_iterable(fields))) + 4 * len(fields)
+
+
+def _has_hosts(fields: Fields) -> bool:
+    return [name for name, _ in fields].count(b"host") > 1
 
 
 def _network_of(host: str) -> str:

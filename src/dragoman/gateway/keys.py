@@ -88,7 +88,11 @@ class Key(Struct, frozen=True):
     @property
     def has_rates(self) -> bool:
         """Whether the key has a limit on requests, tokens or concurrent calls."""
-        return bool(self.rates) or self.max_concurrency is not None
+        return (
+            self.requests_per_minute is not None
+            or self.tokens_per_minute is not None
+            or self.max_concurrency is not None
+        )
 
     @property
     def rates(self) -> dict[str, int]:
@@ -211,14 +215,16 @@ class KeyRing:
 
     def find(self, presented: str | None, today: date | None = None) -> Key | None:
         """Return the entry of the key that a client sent; ``None`` if it is unknown or expired."""
-        digest, now = hash_key(presented or ""), datetime.now(UTC)
+        digest = hash_key(presented or "")
         found: Key | None = None
-        # compare with every key, so that the duration does not reveal a match
+        # compare with every hash, so that the duration does not reveal a match
         for key in self.keys:
             if hmac.compare_digest(key.hash, digest):
                 found = key
-            is_old = hmac.compare_digest(key.old_hash or "", digest)
-            if is_old and key.old_until is not None and now < key.old_until:
+            if key.old_hash is None or key.old_until is None:
+                continue
+            is_old = hmac.compare_digest(key.old_hash, digest)
+            if datetime.now(UTC) < key.old_until and is_old:
                 found = key
         if presented is None or found is None:
             return None

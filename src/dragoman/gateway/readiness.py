@@ -45,9 +45,9 @@ async def serve_readiness(service: Service, listener: socket.socket) -> AsyncIte
         proxy_headers=False,
     )
     config.load()
-    state = ServerState()
+    state, app_state = ServerState(), {"bounds": bounds}
     server = await asyncio.get_running_loop().create_server(
-        lambda: BoundedHttpProtocol(config, state, {"bounds": bounds}),
+        lambda: BoundedHttpProtocol(config, state, app_state),
         sock=listener,
         backlog=_BACKLOG,
     )

@@ -131,7 +131,7 @@ class ReadRequest(Struct, frozen=True):
 def parse_body(body: bytes, bounds: Bounds) -> dict[str, Any]:
     """Return the fields of a body."""
     bounds.check_body(body)
-    return dict(read_body(body).data)
+    return read_body(body)
 
 
 def read_request(

@@ -140,7 +140,7 @@ async def _read(asked: HttpAsked) -> dict[str, Any]:
         body += piece
         if len(body) > _MAX_BODY:
             raise InvalidRequestError(f"the body is longer than {_MAX_BODY} bytes", status=413)
-    return dict(read_body(body or b"{}").data)
+    return read_body(body or b"{}")
 
 
 def _read_items(fields: dict[str, Any]) -> list[Any]:

@@ -78,7 +78,7 @@ def begin_trace(tracing: Tracing | None, path: str, wire: str, headers: Mapping[
     """Set the trace headers for the model calls of a request; return its span, if there is one."""
     span = None if tracing is None else tracing.begin(path, wire, headers)
     passed = {} if tracing is None else tracing.find_headers(span)
-    if not passed and (parent := read_parent(headers)) is not None:
+    if not passed and "traceparent" in headers and (parent := read_parent(headers)) is not None:
         trace, _, flags = parent
         passed = {"traceparent": f"00-{trace}-{secrets.token_hex(8)}-{flags}"}
         if state := headers.get("tracestate", "")[:_MAX_STATE]:

@@ -77,11 +77,7 @@ class Writer:
         if call.first is None:
             call.first = time.perf_counter() - account.began
             account.warnings += call.reply.warnings
-        data = (
-            encoder.feed(events[0])
-            if len(events) == 1
-            else b"".join([encoder.feed(event) for event in events])
-        )
+        data = b"".join(map(encoder.feed, events))
         if data:
             if call.complete is not None:
                 await account.charge()

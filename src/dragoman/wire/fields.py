@@ -12,7 +12,7 @@ from ..errors import InvalidRequestError
 from ..messages import Inline, Message, PromptCache, Text, Url, User, UserBlock
 from ..validate.content import MAX_DEPTH, check_depth
 from ..validate.data_url import read_data_url
-from ..validate.fields import Fields
+from ..validate.fields import Fields, kind_of
 from .losses import FieldTable, Losses, Record
 from .schema import schema_name
 
@@ -20,13 +20,13 @@ R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
 
-def read_body(body: bytes | dict[str, Any]) -> Fields:
-    """Return a reader for a request body, given as bytes or as decoded JSON.
+def read_body(body: bytes | dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request body, which is given as bytes or as decoded JSON.
 
     A request that is not valid JSON is rejected. (The decoder of replies tolerates some errors.)
     """
     if isinstance(body, dict):
-        return Fields(body)
+        return body
     try:
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -35,7 +35,9 @@ def read_body(body: bytes | dict[str, Any]) -> Fields:
         # A body with fewer opening brackets than MAX_DEPTH cannot be nested that deeply, so its
         # depth need not be checked.
         check_depth(data, "the body")
-    return Fields(data)
+    if not isinstance(data, dict):
+        raise InvalidRequestError(f"the body must be an object, not {kind_of(data)}")
+    return data
 
 
 def _reason(error: Exception) -> str:

@@ -21,7 +21,8 @@ _T = TypeVar("_T")
 _MARK = b"dragoman:"
 # These 9 bytes are exactly 12 base64 characters, so every sealed signature begins with these
 # characters.
-_PREFIX = base64.b64encode(_MARK).decode()
+_PREFIX_BYTES = base64.b64encode(_MARK)
+_PREFIX = _PREFIX_BYTES.decode()
 
 
 def seal(signature: str, issuer: Issuer | None, wire: str) -> str:
@@ -54,7 +55,7 @@ def unseal(text: str, wire: str) -> tuple[str, Issuer]:
 
 def holds_sealed(body: bytes) -> bool:
     """Return whether a body may contain sealed state. Such a body must be decoded by a codec."""
-    return _PREFIX.encode() in body or b'"opaque"' in body
+    return _PREFIX_BYTES in body or b'"opaque"' in body
 
 
 def is_from(block: AssistantBlock, wire: str) -> bool:

@@ -281,25 +281,28 @@ class ReplyEncoder(ABC):
 
     def feed(self, event: Event) -> bytes:
         """Return the bytes to send for one event; record what later events or the end need."""
-        if isinstance(event, TextDelta):
+        # ``isinstance`` takes four times as long for a type that the event does not have, because
+        # these types have a metaclass: 6 µs for the events of a short reply.
+        if type(event) is TextDelta:
             text = event.text
             if text and event.content_block_index == self.text_block:
                 return self.before_text + encode_json(text) + self.after_text
             return self.text(event)
-        if isinstance(event, ToolUseInputDelta):
+        if type(event) is ToolUseInputDelta:
             self._input.append(event.partial_json)
             return self.call_input(event)
-        if isinstance(event, ThinkingDelta):
+        if type(event) is ThinkingDelta:
             return self.thinking(event)
-        if isinstance(event, ToolUseStart):
+        if type(event) is ToolUseStart:
             self._input, self.tool_name = [], event.tool_name
             return self.call_start(event)
-        if isinstance(event, ToolUseEnd):
+        if type(event) is ToolUseEnd:
             self.calls.append(CallFacts(event, self.tool_name, "".join(self._input)))
             return self.call_end(event)
-        if isinstance(event, MessageStart):
+        if type(event) is MessageStart:
             self.start = event
             return self.begin(event)
+        assert type(event) is MessageComplete
         self.complete = event
         return b""
 

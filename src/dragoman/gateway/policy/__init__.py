@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ...errors import InvalidRequestError
 from ...wire import Asked, ServerCodec
 from ...wire.losses import Losses
-from .conversation import settle
+from .conversation import Change, settle
 from .translate import Target, Translated, refuse_losses, translate
 
 NEVER = ("api_base", "api_key", "base_url", "extra_body", "extra_headers", "extra_query")
@@ -36,10 +36,13 @@ def read(codec: ServerCodec, body: dict[str, Any], path: str) -> Asked:
         name = next(name for name in NEVER if name in body)
         raise InvalidRequestError(f"{name} is not allowed in a request")
     asked = codec.decode(body, path)
-    losses = Losses(asked.client, codec.table)
-    messages = settle(asked.request.messages, codec.table.conversation[0], losses)
-    if messages is asked.request.messages:
+    changes: list[Change] = []
+    messages = settle(asked.request.messages, codec.table.conversation[0], changes)
+    if messages == asked.request.messages:
         return asked
+    losses = Losses(asked.client, codec.table)
+    for change in changes:
+        losses.leave(*change)
     request = replace(asked.request, messages=messages)
     return replace(asked, request=request, left=(*asked.left, *losses.left))
 

@@ -9,11 +9,15 @@ and each change is reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from ...messages import Assistant, Message, System, Text, ToolResult, User
-from ...wire.losses import Losses, Rule
+from ...wire.losses import Rule
+
+Change: TypeAlias = tuple[str, Rule, str]
+"""The path of a changed message, the rule for it, and the code of the loss."""
 
 _OPENING = "[The conversation begins with a message of the assistant.]"
 _CONTINUE = "Continue your last message exactly where it ends. Do not repeat any of it."
@@ -26,44 +30,41 @@ _ASKED = Rule("mapped", "the instructions are sent as a message of the user")
 _FILLED = Rule("mapped", "a text says that there is none")
 
 
-def settle(messages: Sequence[Message], root: str, losses: Losses) -> Sequence[Message]:
-    """Return the conversation in the form that every wire accepts; record each change."""
-    messages = _lead_with_system(messages, root, losses)
-    first = sum([type(message) is System for message in messages])
-    talk = [
-        _fill(message, f"{root}[{at}]", losses)
-        for at, message in enumerate(messages[first:], first)
-    ]
-    talk = [
-        message for message in talk if not (type(message) is Assistant and not message.content)
-    ]
-    system = [message for message in messages[:first] if isinstance(message, System)]
+def settle(messages: Sequence[Message], root: str, changes: list[Change]) -> tuple[Message, ...]:
+    """Return the conversation in the form that every wire accepts; add each change to a list."""
+    system, talk = _lead_with_system(messages, root, changes)
+    first = len(system)
+    filled = [_fill(message, root, at, changes) for at, message in enumerate(talk, first)]
+    talk = [message for message in filled if type(message) is not Assistant or message.content]
     if not talk and system:
-        losses.leave(f"{root}[{first - 1}]", _ASKED, "system_sent_as_user")
-        return [*system[:-1], User(system[-1].content)]
+        changes.append((f"{root}[{first - 1}]", _ASKED, "system_sent_as_user"))
+        return (*system[:-1], User(system[-1].content))
     if talk and type(talk[0]) is not User:
-        losses.leave(f"{root}[{first}]", _OPENED, "opening_added")
+        changes.append((f"{root}[{first}]", _OPENED, "opening_added"))
         talk.insert(0, User(_OPENING))
     if talk and type(talk[-1]) is Assistant:
-        losses.leave(f"{root}[{len(messages) - 1}]", _CONTINUED, "prefill_rewritten")
+        last = first + len(filled) - 1
+        changes.append((f"{root}[{last}]", _CONTINUED, "prefill_rewritten"))
         talk.append(User(_CONTINUE))
-    return [*system, *talk]
+    return (*system, *talk)
 
 
-def _lead_with_system(messages: Sequence[Message], root: str, losses: Losses) -> Sequence[Message]:
-    leading: list[Message] = []
+def _lead_with_system(
+    messages: Sequence[Message], root: str, changes: list[Change]
+) -> tuple[list[System], list[Message]]:
+    system: list[System] = []
     talk: list[Message] = []
     for at, message in enumerate(messages):
         if type(message) is not System:
             talk.append(message)
         elif message.content:
             if talk:
-                losses.leave(f"{root}[{at}]", _MOVED, "system_moved")
-            leading.append(message)
-    return [*leading, *talk]
+                changes.append((f"{root}[{at}]", _MOVED, "system_moved"))
+            system.append(message)
+    return system, talk
 
 
-def _fill(message: Message, path: str, losses: Losses) -> Message:
+def _fill(message: Message, root: str, at: int, changes: list[Change]) -> Message:
     """Return a message without its empty texts; an empty user message gets a placeholder text."""
     content = message.content
     if isinstance(content, str) or all(map(_has_content, content)):
@@ -73,7 +74,7 @@ def _fill(message: Message, path: str, losses: Losses) -> Message:
         blocks = tuple([block for block in content if _has_content(block)])
         if blocks or type(message) is not User:
             return _with_content(message, blocks)
-    losses.leave(path, _FILLED, "empty_text_filled")
+    changes.append((f"{root}[{at}]", _FILLED, "empty_text_filled"))
     return User(_EMPTY)
 
 

@@ -192,8 +192,10 @@ class _Translation:
 
     def done(self) -> Translated:
         """Return the translated request, with its warnings."""
-        native = {wire: fields for wire, fields in self.native.items() if fields}
-        request = replace(self.request, native=native) if native else self.request
+        request = self.request
+        if self.native:
+            native = {wire: fields for wire, fields in self.native.items() if fields}
+            request = replace(request, native=native)
         return Translated(request, tuple(self.warnings), self.stops)
 
     # --- private methods

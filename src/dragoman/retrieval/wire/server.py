@@ -89,7 +89,7 @@ class EmbedServer(RetrievalServer):
         self.row: EmbedRow = EMBED_CODECS[wire].row
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses, row = read_body(body), Losses(), self.row
+        fields, losses, row = Fields(read_body(body)), Losses(), self.row
         model = fields.need_text("model") if row.has_model else ""
         _refuse_cut(fields, *row.cuts)
         losses.drop_fields(fields, row.hints, _HINT)
@@ -144,7 +144,7 @@ class OllamaEmbedServer(EmbedServer):
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         if not path.endswith("/embeddings"):
             return super().decode(body, path)
-        fields = read_body(body)
+        fields = Fields(read_body(body))
         given = {**fields.data, "input": fields.need_text("prompt")}
         del given["prompt"]
         return msgspec.structs.replace(super().decode(given), form={"old": True})
@@ -174,7 +174,7 @@ class GeminiEmbedServer(EmbedServer):
         super().__init__("gemini")
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses = read_body(body), Losses()
+        fields, losses = Fields(read_body(body)), Losses()
         model, _, verb = path.rpartition("/models/")[2].rpartition(":")
         is_batch = verb == "batchEmbedContents"
         items = fields.items("requests", required=True) or () if is_batch else (fields.data,)
@@ -271,7 +271,7 @@ class RerankServer(RetrievalServer):
         self.row: RerankRow = RERANK_CODECS[wire].row
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
-        fields, losses, row = read_body(body), Losses(), self.row
+        fields, losses, row = Fields(read_body(body)), Losses(), self.row
         model = fields.need_text("model") if row.has_model else ""
         _refuse_cut(fields, *row.cuts)
         hints = ("max_tokens_per_doc", "max_chunks_per_doc", "priority")

@@ -108,7 +108,7 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
 
     ``max_tokens`` is optional if the client asks only for a token count.
     """
-    fields = open_body(read_body(body).data, TABLE, _Record)
+    fields = open_body(read_body(body), TABLE, _Record)
     if "thread" in fields:
         raise _thread_error()
     model = fields.need_text("model")

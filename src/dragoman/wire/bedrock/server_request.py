@@ -57,7 +57,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
         raise InvalidRequestError(
             "the path must be /model/MODEL/converse or /model/MODEL/converse-stream"
         )
-    fields = open_body(read_body(body).data, TABLE, Record, skip=(_MORE,))
+    fields = open_body(read_body(body), TABLE, Record, skip=(_MORE,))
     # SDKs also send the model id in the body, but the model in the path is used.
     fields.take("modelId")
     system = [_whole(_read_system, each, mark=mark) for each, mark in _split(fields, "system")]

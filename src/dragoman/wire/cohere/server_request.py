@@ -37,7 +37,7 @@ TABLE = FieldTable(
 
 def read_request(body: bytes | dict[str, Any]) -> Asked:
     """Decode the body of a request."""
-    fields = open_body(read_body(body).data, TABLE, Record)
+    fields = open_body(read_body(body), TABLE, Record)
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     messages = [_read_message(record) for record in fields.inners("messages", required=True)]
     tools = parse_tools(fields.inners("tools"))

@@ -137,7 +137,7 @@ def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
         raise InvalidRequestError(
             "the path must end with models/NAME:generateContent or :streamGenerateContent"
         )
-    fields = open_body(to_camel(read_body(body).data), TABLE, _Record)
+    fields = open_body(to_camel(read_body(body)), TABLE, _Record)
     messages = [*_read_system(fields), *_Reader().read(fields)]
     tools, choice = _read_tools(fields)
     config, schema = _read_config(fields)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from ...errors import MalformedToolCallError, ProviderError
 from ...events import MessageComplete, MessageStart, TextDelta, ThinkingDelta, ToolUseEnd
 from ...messages import Audio, Image, Text, Thinking, ToolCall
+from ...validate.fields import Fields
 from ..fields import read_body
 from ..losses import FieldTable
 from ..media import describe_medium
@@ -152,12 +153,12 @@ class OllamaServer(ServerCodec):
         description send the name in the field ``name`` instead of ``model``.
         """
         if path.endswith("/show"):
-            fields = read_body(body)
+            fields = Fields(read_body(body))
             name = fields.text("model") or fields.need_text("name")
             return ModelQuestion(name, lambda model, _: encode_json(show_model(model)))
         if len(body) > _LONGEST_LOAD:
             return None
-        fields = read_body(body)
+        fields = Fields(read_body(body))
         if any(fields.data.get(name) for name in ("prompt", "system", "images", "messages")):
             return None
         model = fields.need_text("model")

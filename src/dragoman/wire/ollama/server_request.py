@@ -70,7 +70,7 @@ TABLE = FieldTable(
 
 def read_request(body: bytes | dict[str, Any]) -> Asked:
     """Decode the body of a request. ``stream`` defaults to true on this wire."""
-    fields = open_body(read_body(body).data, TABLE, Record)
+    fields = open_body(read_body(body), TABLE, Record)
     model, stream = fields.need_text("model"), fields.flag("stream")
     messages = _Reader().read(fields.inners("messages", required=True))
     tools = parse_tools(fields.inners("tools"))

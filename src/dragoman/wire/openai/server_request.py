@@ -108,7 +108,7 @@ def wrap_arguments(text: str, path: str, losses: Losses) -> dict[str, Any]:
 
 def read_request(body: bytes | dict[str, Any]) -> Asked:
     """Decode the body of a request."""
-    fields = open_body(read_body(body).data, TABLE, _Record, (*_SPELLINGS, "web_search_options"))
+    fields = open_body(read_body(body), TABLE, _Record, (*_SPELLINGS, "web_search_options"))
     losses = fields.losses
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     records = [_rewrite(record) for record in fields.inners("messages", required=True)]

@@ -100,7 +100,7 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 def read_request(body: bytes | dict[str, Any]) -> Asked:
     """Decode the body of a request."""
-    fields = open_body(read_body(body).data, TABLE, Record)
+    fields = open_body(read_body(body), TABLE, Record)
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     messages = _read_conversation(fields)
     tools, choice = _read_tools(fields)
