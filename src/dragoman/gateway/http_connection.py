@@ -69,12 +69,9 @@ class HttpConnection(HttpToolsProtocol):
 
     # --- clients that disconnect
 
-    def on_headers_complete(self) -> None:
-        extensions: Any = {DISCONNECT: self.call_on_disconnect}
-        self.scope["extensions"] = extensions
-        super().on_headers_complete()
-
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        extensions: Any = {DISCONNECT: self.call_on_disconnect}
+        cycle.scope["extensions"] = extensions
         self.running = cycle
         self.writer.expects_head = True
         super()._start_asgi_task(cycle, app)
