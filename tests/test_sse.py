@@ -17,11 +17,11 @@ def decode(chunks: Iterable[bytes], limit: int = sse.MAX_EVENT) -> list[Frame]:
 
 
 def cuts(body: bytes) -> Iterable[list[bytes]]:
-    """Yield several ways to split a body: not at all, in two parts at every offset, byte by byte,
-    and with empty reads between the bytes.
+    """Yield several ways to split a body: not at all, in two parts at the first offsets, byte by
+    byte, and with empty reads between the bytes.
     """
     yield [body]
-    yield from ([body[:at], body[at:]] for at in range(1, len(body)))
+    yield from ([body[:at], body[at:]] for at in range(1, min(len(body), 200)))
     yield [body[at : at + 1] for at in range(len(body))]
     yield [piece for at in range(len(body)) for piece in (b"", body[at : at + 1], b"")]
 
@@ -103,11 +103,7 @@ CASES: dict[str, tuple[bytes, list[Frame]]] = {
 def test_sse_bodies_are_parsed_as_specified(body: bytes, frames: list[Frame]) -> None:
     for chunks in cuts(body):
         assert decode(chunks) == frames, chunks
-
-
-@pytest.mark.parametrize("body", [body for body, _ in CASES.values()], ids=CASES)
-def test_frame_offset_is_that_of_its_first_data_line(body: bytes) -> None:
-    for frame in decode([body]):
+    for frame in frames:  # the offset of a frame is that of its first data line
         assert body[frame.offset :].startswith(b"data")
         assert frame.offset in (0, 3) or body[frame.offset - 1] in b"\r\n"
 

@@ -52,89 +52,70 @@ def marks(body: Any, path: str = "") -> list[str]:
 # --- where cache marks are placed --------------------------------------------------------------
 
 
-def test_new_conversation_gets_an_automatic_cache_mark() -> None:
-    assert marks(encode("anthropic", [d.User("one")], "auto")[0]) == [".messages[0].content[0]"]
+ROUTER: dict[str, Any] = {"cache_control": True}
+PNG = d.Image(d.Inline("aGk="), "image/png", cache=True)
+MARKED: list[d.Message] = [
+    d.System("Be terse.", cache=True),
+    d.System("Be kind."),
+    d.User([d.Text("book", cache=True), d.Text("question")]),
+    d.Assistant([d.Text("Hm."), d.ToolCall("c", "a", {})]),
+    d.ToolResult("c", [d.Text("r", cache=True), d.Text("s")]),
+    d.User("go on", cache=True),
+]
+ANSWERED: list[d.Message] = [
+    d.User("a"),
+    d.Assistant([d.Text("b", cache=True), d.ToolCall("c", "a", {})]),
+    d.ToolResult("c", "r", cache=True),
+]
 
-
-@pytest.mark.parametrize("cache", [None, "off"])
-def test_no_cache_mark_is_sent_by_default(cache: Any) -> None:
-    body, _ = encode("anthropic", LONG, cache, TOOLS)
-    assert marks(body) == []
-    assert body == encode("anthropic", LONG, None, TOOLS)[0]
-
-
-def test_cache_marks_are_sent_where_the_caller_sets_them() -> None:
-    said: list[d.Message] = [
-        d.System("Be terse.", cache=True),
-        d.System("Be kind."),
-        d.User([d.Text("book", cache=True), d.Text("question")]),
-        d.Assistant([d.Text("Hm."), d.ToolCall("c", "a", {})]),
-        d.ToolResult("c", [d.Text("r", cache=True), d.Text("s")]),
-        d.User("go on", cache=True),
-    ]
-    body, warnings = encode("anthropic", said)
-    assert marks(body) == [
-        ".system[0]",
-        ".messages[0].content[0]",
-        ".messages[2].content[0]",
-        ".messages[2].content[1]",
-    ]
-    assert body["system"] == [
-        {"type": "text", "text": "Be terse.", "cache_control": MARK},
-        {"type": "text", "text": "Be kind."},
-    ]
-    assert marks(encode("anthropic", said, "off")[0]) == []
-    assert warnings == ()
-
-
-@pytest.mark.parametrize(
-    ("message", "place"),
-    [
-        (d.User("a", cache=True), ".messages[0].content[0]"),
-        (d.User([d.Text("a"), d.Text("b")], cache=True), ".messages[0].content[1]"),
-        (
-            d.User([d.Image(d.Inline("aGk="), "image/png", cache=True), d.Text("b")]),
-            ".messages[0].content[0]",
-        ),
-        (
-            d.User([d.Document(d.Inline("aGk="), cache=True), d.Text("b")]),
-            ".messages[0].content[0]",
-        ),
+# Each entry: the wire, its quirks, the messages, the setting, and the places of the cache marks.
+PLACES: list[tuple[str, dict[str, Any], list[d.Message], Any, str]] = [
+    ("anthropic", {}, LONG, None, ""),
+    ("anthropic", {}, LONG, "off", ""),
+    ("anthropic", {}, [d.User("one")], "auto", "messages[0].content[0]"),
+    ("anthropic", {}, MARKED, "off", ""),
+    ("anthropic", {}, MARKED, None,
+     "system[0] messages[0].content[0] messages[2].content[0] messages[2].content[1]"),
+    ("anthropic", {}, ANSWERED, None, "messages[1].content[0] messages[2].content[0]"),
+    ("openai", ROUTER, LONG, "off", ""),
+    ("openai", ROUTER, LONG, "auto",
+     "messages[0].content[0] messages[3].content[0] messages[5].content[0]"),
+    ("openai", ROUTER, [MARKED[0], *MARKED[2:5]], None,
+     "messages[0].content[0] messages[1].content[0] messages[3].content[0]"),
+    *[
+        (wire, quirks, [message], None, place)
+        for wire, quirks in (("anthropic", {}), ("openai", ROUTER))
+        for message, place in (
+            (d.User("a", cache=True), "messages[0].content[0]"),
+            (d.User([d.Text("a"), d.Text("b")], cache=True), "messages[0].content[1]"),
+            (d.User([PNG, d.Text("b")]), "messages[0].content[0]"),
+            (d.User([d.Document(d.Inline("aGk="), cache=True)]), "messages[0].content[0]"),
+        )
     ],
-)
-def test_cache_marks_on_messages_and_blocks_are_sent(message: d.User, place: str) -> None:
-    assert marks(encode("anthropic", [message])[0]) == [place]
-    assert marks(encode("openai", [message], cache_control=True)[0]) == [place]
-    assert marks(encode("openai", [message])[0]) == []
-    assert "cache" not in json.dumps(encode("openai", [message])[0])
+    ("openai", {}, [d.User("a", cache=True)], None, ""),
+]  # fmt: skip
 
 
-def test_cache_marks_on_replies_and_tool_results_are_sent() -> None:
-    said: list[d.Message] = [
-        d.User("a"),
-        d.Assistant([d.Text("b", cache=True), d.ToolCall("c", "a", {})]),
-        d.ToolResult("c", "r", cache=True),
-    ]
-    assert marks(encode("anthropic", said)[0]) == [
-        ".messages[1].content[0]",
-        ".messages[2].content[0]",
-    ]
+@pytest.mark.parametrize(("wire", "quirks", "messages", "cache", "places"), PLACES)
+def test_cache_marks_are_placed(
+    wire: str, quirks: dict[str, Any], messages: list[d.Message], cache: Any, places: str
+) -> None:
+    body, warnings = encode(wire, messages, cache, **quirks)
+    assert marks(body) == [f".{place}" for place in places.split()]
+    assert warnings == ()
+    assert "cache" in json.dumps(body) or not places
 
 
 def test_only_the_last_four_cache_marks_are_sent() -> None:
     said: list[d.Message] = [d.User([d.Text(f"{at}", cache=True) for at in range(6)])]
-    for wire, quirks in (("anthropic", {}), ("openai", {"cache_control": True})):
+    for wire, quirks in (("anthropic", {}), ("openai", ROUTER)):
         body, warnings = encode(wire, said, "auto", TOOLS if wire == "anthropic" else (), **quirks)
         assert marks(body) == [f".messages[0].content[{at}]" for at in range(2, 6)]
         assert [warning.code for warning in warnings] == ["cache_mark_dropped"] * 2
 
 
 def test_cache_marks_of_the_caller_reduce_the_number_of_automatic_marks() -> None:
-    said = [
-        d.System("s", cache=True),
-        d.User([d.Text("a", cache=True), d.Text("b", cache=True), d.Text("c")]),
-        *LONG[2:],
-    ]
+    said = [d.System("s", cache=True), *MARKED[2:3], *LONG[2:]]
     body, _ = encode("anthropic", said, "auto", TOOLS)
     assert len(marks(body)) == 4
     assert ".messages[4].content[0]" in marks(body)
@@ -181,37 +162,6 @@ def test_removing_a_cache_mark_does_not_modify_the_callers_block() -> None:
     ]
     assert marks(encode("anthropic", said, "off")[0]) == []
     assert data["cache_control"] == MARK
-
-
-# --- cache marks sent to routers ---------------------------------------------------------------
-
-
-def test_automatic_cache_marks_are_sent_to_routers() -> None:
-    body, _ = encode("openai", LONG, "auto", cache_control=True)
-    assert marks(body) == [
-        ".messages[0].content[0]",
-        ".messages[3].content[0]",
-        ".messages[5].content[0]",
-    ]
-    assert marks(encode("openai", LONG, "off", cache_control=True)[0]) == []
-    assert marks(encode("openai", LONG[1:2], "auto", cache_control=True)[0]) == [
-        ".messages[0].content[0]"
-    ]
-
-
-def test_cache_marks_of_the_caller_are_sent_to_routers() -> None:
-    said: list[d.Message] = [
-        d.System("s", cache=True),
-        d.User([d.Text("a", cache=True)]),
-        d.Assistant([d.Text("b"), d.ToolCall("c", "a", {})]),
-        d.ToolResult("c", [d.Text("r", cache=True), d.Text("s")]),
-    ]
-    body, _ = encode("openai", said, cache_control=True)
-    assert marks(body) == [
-        ".messages[0].content[0]",
-        ".messages[1].content[0]",
-        ".messages[3].content[0]",
-    ]
 
 
 # --- cache keys, and handles of cached content -------------------------------------------------

@@ -48,6 +48,25 @@ def test_model_of_the_request_overrides_the_model_of_the_codec(name: str) -> Non
         assert f"/{sent}" in http.url or f'"model":"{sent}"'.encode() in http.body
 
 
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_key_is_sent_in_the_header_of_the_wire(name: str) -> None:
+    headers = {"anthropic": {"x-api-key": "k"}, "gemini": {"x-goog-api-key": "k"}}
+    codec = CODECS[name].connect("m", "https://api.example.com", None, Capabilities())
+    assert codec.authorise("k") == headers.get(name, {"authorization": "Bearer k"})
+
+
+@pytest.mark.parametrize("name", ["anthropic", "bedrock", "cohere", "gemini"])
+def test_tool_choice_without_tools_is_omitted_and_noted(name: str) -> None:
+    codec = CODECS[name].connect("m", "https://api.example.com", None, Capabilities())
+    for choice in ("none", "required"):
+        request = Request([User("a")], config=RuntimeConfig(max_tokens=9), tool_choice=choice)
+        encoded = codec.encode(request)
+        assert [(note.code, note.loss) for note in encoded.notes] == [
+            ("tool_choice_omitted", False)
+        ]
+        assert b"hoice" not in encoded.http.body
+
+
 def test_codec_plugin_is_imported_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     codecs: ByWire[type[Codec]] = ByWire({}, lambda codec: codec)
     monkeypatch.setattr(wire, "_codecs", codecs)

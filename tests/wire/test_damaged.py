@@ -173,7 +173,7 @@ def test_values_of_the_wrong_type_anywhere_in_a_reply_are_handled(wire: str) -> 
 # --- arbitrary bytes and JSON ------------------------------------------------------------------
 
 
-@settings(max_examples=5000 if EXHAUSTIVE else 150)
+@settings(max_examples=5000 if EXHAUSTIVE else 60)
 @given(
     case=st.sampled_from([case for wire in WIRES for case in replied(wire)]), seed=st.integers()
 )
@@ -262,12 +262,12 @@ NO_REPLIES = [b"", b" ", b"{", b'{"a": 1', b"[1]", b"<html>", b"\xef\xbb\xbf{}",
 
 
 @each_wire
-@pytest.mark.parametrize("reply", NO_REPLIES)
-def test_bodies_that_are_no_reply_are_rejected(wire: str, reply: bytes) -> None:
-    heard = hear(connect(wire), plain_request(stream=False), [reply])
-    again = hear(connect(wire), plain_request(stream=False), bytewise(reply))
-    assert heard.facts == again.facts
-    assert isinstance(heard.error, ProviderError)
+def test_bodies_that_are_no_reply_are_rejected(wire: str) -> None:
+    for reply in NO_REPLIES:
+        heard = hear(connect(wire), plain_request(stream=False), [reply])
+        again = hear(connect(wire), plain_request(stream=False), bytewise(reply))
+        assert heard.facts == again.facts
+        assert isinstance(heard.error, ProviderError), reply
 
 
 DEEP = 10_000

@@ -1,6 +1,5 @@
 """The gemini wire: cases, truncated and mutated replies, and recordings of real servers."""
 
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,15 +10,12 @@ from hypothesis import strategies as st
 
 import dragoman as d
 from dragoman.messages import new_ulid
-from dragoman.provider import HttpProvider
-from dragoman.transport import FixtureTransport
 from dragoman.wire.codec import Codec, Notes
 from dragoman.wire.gemini import GeminiCodec, Quirks
 from dragoman.wire.gemini.arguments import StreamedArguments
 from dragoman.wire.gemini.schema import project_schema
-from dragoman.wire.plan import make_plan
 from tests import strategies as some
-from tests.wire.cases import Case, DecodedReply, bytewise, decode, find_cases
+from tests.wire.cases import Case, DecodedReply, decode, find_cases
 from tests.wire.readings import joined
 
 MODEL = "gemini-3-flash"
@@ -30,7 +26,7 @@ HELLO = d.Request((d.User("Hello"),), model=MODEL)
 STREAM = d.Request((d.User("Hello"),), model=MODEL, stream=True)
 CLOCK = d.Tool("clock", "The time.")
 
-each_stream = pytest.mark.parametrize("case", find_cases("gemini", "reply.sse"), ids=str)
+STREAMED = find_cases("gemini", "reply.sse")
 
 
 def hear(case: Case, reply: bytes | None = None) -> DecodedReply:
@@ -86,16 +82,20 @@ STREAMS_ONLY = """
 """
 
 
-@each_stream
-def test_json_body_json_array_and_stream_give_the_same_reply(case: Case) -> None:
-    lines = (case.reply or b"").decode().splitlines()
-    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-    chunks += [
-        each for line in lines if line.startswith("data: [{") for each in json.loads(line[6:])
-    ]
-    assert hear(case, json.dumps(chunks, indent=2).encode()).facts == hear(case).facts
-    if case.name not in STREAMS_ONLY.split():
-        assert hear(case, json.dumps(merge(chunks)).encode()).facts == hear(case).facts
+def test_json_body_json_array_and_stream_give_the_same_reply() -> None:
+    for case in STREAMED:
+        whole = hear(case).facts
+        lines = (case.reply or b"").decode().splitlines()
+        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        chunks += [
+            each for line in lines if line.startswith("data: [{") for each in json.loads(line[6:])
+        ]
+        assert hear(case, json.dumps(chunks, indent=2).encode()).facts == whole, case
+        if case.name not in STREAMS_ONLY.split():
+            assert hear(case, json.dumps(merge(chunks)).encode()).facts == whole, case
+        # Compatible servers end a stream with a marker.
+        marked = (case.reply or b"") + b"data: [DONE]\n\ndata:\n\n"
+        assert hear(case, b"\xef\xbb\xbf" + marked).facts == whole, case
 
 
 def merge(chunks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -109,12 +109,6 @@ def merge(chunks: list[dict[str, Any]]) -> dict[str, Any]:
             if mine.get("finishReason") in (None, "STOP") and "finishReason" in candidate:
                 mine["finishReason"] = candidate["finishReason"]
     return whole
-
-
-@each_stream
-def test_done_marker_of_compatible_servers_is_accepted(case: Case) -> None:
-    reply = (case.reply or b"") + b"data: [DONE]\n\ndata:\n\n"
-    assert hear(case, b"\xef\xbb\xbf" + reply).facts == hear(case).facts
 
 
 def test_complete_chunks_of_a_truncated_json_array_are_read() -> None:
@@ -145,40 +139,18 @@ def as_parts(heard: DecodedReply, codec: GeminiCodec = CODEC) -> list[Any]:
     return list(contents[1]["parts"]) if contents[1]["role"] == "model" else []
 
 
-@each_stream
-def test_reply_is_sent_back_unchanged(case: Case) -> None:
-    lines = (case.reply or b"").decode().splitlines()
-    candidates = [
-        item
-        for line in lines
-        if line.startswith("data: {")
-        for item in json.loads(line[6:]).get("candidates", ())
-    ]
-    parts = [part for item in candidates for part in item.get("content", {}).get("parts", ())]
-    if case.name.startswith("arguments-") or case.name == "array-in-an-event":
-        return  # these arrive in pieces or in lists but are sent back in one piece
-    assert joined(as_parts(hear(case))) == joined(parts)
-
-
-@given(st.lists(some.assistant_blocks, max_size=5), some.texts)
-def test_any_conversation_is_encoded_as_a_valid_request(blocks: list[Any], text: str) -> None:
-    calls = [block for block in blocks if isinstance(block, d.ToolCall)]
-    answered = [d.ToolResult(call.id, text) for call in calls[::2]]
-    encoded = CODEC.encode(
-        d.Request([d.User("Hello"), d.Assistant(blocks), *answered, d.User("And?")], model=MODEL)
-    )
-    contents = json.loads(encoded.http.body)["contents"]
-    assert contents[0]["role"] == contents[-1]["role"] == "user"
-    for turn, following in itertools.pairwise(contents):
-        names = [part["functionCall"]["name"] for part in turn["parts"] if "functionCall" in part]
-        results = [
-            part["functionResponse"]["name"]
-            for part in following["parts"]
-            if "functionResponse" in part
+def test_replies_are_sent_back_unchanged() -> None:
+    for case in STREAMED:
+        if case.name.startswith("arguments-") or case.name == "array-in-an-event":
+            continue  # these arrive in pieces or in lists but are sent back in one piece
+        candidates = [
+            item
+            for line in (case.reply or b"").decode().splitlines()
+            if line.startswith("data: {")
+            for item in json.loads(line[6:]).get("candidates", ())
         ]
-        assert names == results
-        assert turn["parts"]
-    json.dumps(json.loads(encoded.http.body), allow_nan=False)
+        parts = [part for item in candidates for part in item.get("content", {}).get("parts", ())]
+        assert joined(as_parts(hear(case))) == joined(parts), case
 
 
 # --- encoding requests -------------------------------------------------------------------------
@@ -220,33 +192,11 @@ def test_model_name_with_dot_segments_is_rejected(model: str) -> None:
         GeminiCodec(model, BASE).encode(d.Request([d.User("Hello")]))
 
 
-@pytest.mark.parametrize(
-    "base_url", ["models.example", f"{BASE}?key=secret", f"{BASE}/v1beta?access_token=secret"]
-)
-def test_invalid_base_url_is_rejected_without_repeating_it(base_url: str) -> None:
+@pytest.mark.parametrize("base_url", [f"{BASE}?key=secret", f"{BASE}/v1beta?access_token=secret"])
+def test_base_url_with_a_key_is_rejected_without_repeating_it(base_url: str) -> None:
     with pytest.raises(ValueError, match="base_url") as caught:
         GeminiCodec(MODEL, base_url)
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("reasoning", "quirks", "written"),
-    [
-        (0, {}, {"thinkingBudget": 0}),
-        (-1, {}, {"thinkingBudget": -1}),
-        ("none", {}, {"thinkingBudget": 0}),
-        ("minimal", {}, {"thinkingLevel": "minimal"}),
-        ("high", {}, {"thinkingLevel": "high"}),
-        ("high", {"effort_budgets": {"high": 24576}}, {"thinkingBudget": 24576}),
-        ("xhigh", {"effort_budgets": {"xhigh": 32768}}, {"thinkingBudget": 32768}),
-    ],
-)
-def test_reasoning_settings_are_encoded(
-    reasoning: Any, quirks: dict[str, Any], written: dict[str, Any]
-) -> None:
-    codec = GeminiCodec.connect(MODEL, BASE, quirks, d.Capabilities())
-    body = sent([d.User("Hello")], codec, config=d.RuntimeConfig(reasoning=reasoning))
-    assert body["generationConfig"]["thinkingConfig"] == written
 
 
 def test_extra_fields_of_the_wrong_type_are_rejected() -> None:
@@ -261,13 +211,6 @@ def test_extra_fields_of_the_wrong_type_are_rejected() -> None:
     )
     assert body["generationConfig"] == {"thinkingConfig": {"thinkingBudget": 1}}
     assert body["stream"] is True
-
-
-@pytest.mark.parametrize("choice", ["auto", "none"])
-def test_tool_choice_without_tools_is_omitted_and_noted(choice: Any) -> None:
-    encoded = CODEC.encode(d.Request([d.User("Hello")], tool_choice=choice, model=MODEL))
-    assert json.loads(encoded.http.body).keys() == {"contents"}
-    assert [(note.code, note.loss) for note in encoded.notes] == [("tool_choice_omitted", False)]
 
 
 def test_configured_body_fields_are_merged_with_those_of_the_call() -> None:
@@ -308,21 +251,6 @@ def test_unreadable_tool_calls_and_unmatched_tool_results_are_omitted() -> None:
     ]
 
 
-def test_result_with_a_reused_id_belongs_to_the_latest_tool_call() -> None:
-    call = d.ToolCall("a", "clock", {})
-    messages = [
-        d.User("1"),
-        d.Assistant("So.", tool_calls=[call]),
-        d.User("2"),
-        d.Assistant([call]),
-        d.ToolResult("a", "noon"),
-    ]
-    contents = sent(messages)["contents"]
-    assert [len(turn["parts"]) for turn in contents] == [1, 1, 1, 1, 1]
-    assert "functionCall" in contents[3]["parts"][0]
-    assert warned(messages) == [("dangling_call_dropped", "messages[1].content[1]")]
-
-
 def test_late_tool_results_are_moved_to_their_calls_and_noted() -> None:
     messages = [
         d.User("1"),
@@ -341,7 +269,7 @@ def test_late_tool_results_are_moved_to_their_calls_and_noted() -> None:
 
 
 def test_generated_tool_call_id_is_not_sent() -> None:
-    for minted in ["call_" + new_ulid() for _ in range(200)]:
+    for minted in ["call_" + new_ulid() for _ in range(20)]:
         contents = sent(
             [
                 d.User("1"),
@@ -375,22 +303,8 @@ def test_tool_call_id_from_the_server_is_sent_even_if_it_looks_generated(provide
     [
         (OURS, True),
         (None, True),  # only this wire signs text, so the text came from it
-        (d.Issuer("gemini"), True),
         (d.Issuer("gemini", "one", MODEL), True),
         (d.Issuer("gemini", "two", MODEL), False),
-        (d.Issuer("gemini", None, "models/gemini-3-flash"), True),
-        (d.Issuer("gemini", None, "gemini-3-flash-preview"), True),
-        (d.Issuer("gemini", None, "gemini-3-flash-preview-09-2025"), True),
-        (d.Issuer("gemini", None, "gemini-3-flash-preview-04-17"), True),
-        (d.Issuer("gemini", None, "gemini-3-flash-001"), True),
-        (d.Issuer("gemini", None, "gemini-3-flash-latest"), True),
-        (d.Issuer("gemini", None, "gemini-3-flash@20260101"), True),
-        (d.Issuer("gemini", None, "gemini-3-flash-20260101"), True),
-        (d.Issuer("gemini", None, "gemini-3-flash-2026-01-01"), True),
-        (d.Issuer("gemini", None, "gemini-3-pro"), False),
-        (d.Issuer("gemini", None, "gemini-2.5-flash"), False),
-        (d.Issuer("gemini", None, "-001"), False),
-        (d.Issuer("anthropic", None, MODEL), False),
     ],
 )
 def test_provider_state_is_sent_back_to_the_same_model_line_only(
@@ -508,23 +422,6 @@ def test_media_of_unknown_type_are_rejected_with_their_path(block: d.Image) -> N
         d.UnsupportedContentError, match=r"messages\[0\]\.content\[0\]\.media_type"
     ):
         sent([d.User([block])])
-
-
-def test_plan_reports_what_encoding_drops() -> None:
-    messages = [
-        d.User("Hello"),
-        d.Assistant([d.Thinking("Hm."), d.Text("Hi."), d.ToolCall("a", "clock", {})]),
-        d.User([d.Text("Look:"), d.Image(d.Inline("aGk="), "image/png", "low")]),
-    ]
-    plan = make_plan(CODEC, d.Request(messages), "target")
-    assert [(item.path, item.outcome, item.rule) for item in plan.items] == [
-        ("messages[0]", "kept", ""),
-        ("messages[1].content[0]", "dropped", "thinking_dropped"),
-        ("messages[1].content[1]", "kept", ""),
-        ("messages[1].content[2]", "dropped", "dangling_call_dropped"),
-        ("messages[2].content[0]", "kept", ""),
-        ("messages[2].content[1].detail", "dropped", "detail_dropped"),
-    ]
 
 
 # --- schemas reduced for older servers ---------------------------------------------------------
@@ -689,12 +586,7 @@ def without_empty(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("word", "reason", "raw"),
     [
-        ("STOP", "stop", "STOP"),
         ("MALFORMED_FUNCTION_CALL", "error", "MALFORMED_FUNCTION_CALL"),
-        ("UNEXPECTED_TOOL_CALL", "error", "UNEXPECTED_TOOL_CALL"),
-        ("LANGUAGE", "error", "LANGUAGE"),
-        ("OTHER", "error", "OTHER"),
-        ("NOT_INVENTED_YET", "error", "NOT_INVENTED_YET"),
         (99, "error", "99"),
         (-1, "error", "-1"),
         (0, "stop", None),
@@ -861,60 +753,6 @@ def test_invalid_utf8_is_replaced_and_numbers_out_of_range_are_rejected() -> Non
     )
     for reply in (huge, b"[" + huge + b"]", b"data: " + huge + b"\n\n"):
         assert isinstance(listen(reply, ANY).error, d.InvalidResponseError)
-
-
-# --- learning from rejected requests -----------------------------------------------------------
-
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
-
-
-def refusal(message: str, status: int = 400) -> tuple[int, dict[str, str], list[bytes]]:
-    record = {"error": {"code": status, "message": message, "status": "INVALID_ARGUMENT"}}
-    return status, {}, [json.dumps(record).encode()]
-
-
-NO_SCHEMA = 'Invalid JSON payload received. Unknown name "responseJsonSchema"'
-
-
-async def test_provider_sends_again_without_the_rejected_field() -> None:
-    answer = json.dumps(reply_of({"text": '{"a": "b"}'})).encode()
-    transport = FixtureTransport(refusal(NO_SCHEMA), (200, {}, [answer]), (200, {}, [answer]))
-    codec = GeminiCodec.connect(MODEL, BASE, None, d.Capabilities(), vendor="one")
-    async with HttpProvider(
-        codec, transport, name="p", model=MODEL, api_key="AIzaSecretSecretSecret"
-    ) as provider:
-        for _ in range(2):
-            reply = await provider.complete("Hello", response_schema=SCHEMA)
-            assert (reply.parsed, reply.structured_path) == ({"a": "b"}, "prompt")
-    found = ["responseJsonSchema" in request.body.decode() for request in transport.requests]
-    assert found == [True, False, False]
-    assert all(
-        "Secret" not in f"{request.url} {request.headers} {request.body!r}"
-        for request in transport.requests
-    )
-
-
-async def test_provider_sends_streamed_state_back_in_the_next_turn() -> None:
-    case = next(case for case in find_cases("gemini") if case.name == "thinking-with-signature")
-    transport = FixtureTransport(
-        (200, {}, list(bytewise(case.reply or b""))),
-        (200, {}, [stream_of(reply_of({"text": "x"}))]),
-    )
-    provider = HttpProvider(CODEC, transport, name="p", model=MODEL)
-    events: list[d.Event] = []
-    stream = provider.stream("2+2?", tools=case.request.tools)
-    async for event in stream:
-        events.append(event)
-    d.check_events(events)
-    assert stream.response is not None
-    message = stream.response.message
-    results = [d.ToolResult(call.id, "cold") for call in message.tool_calls]
-    async for _ in provider.stream([d.User("2+2?"), message, *results]):
-        pass
-    parts = json.loads(transport.requests[1].body)["contents"][1]["parts"]
-    found = [part.get("thoughtSignature") for part in parts]
-    assert found == [None, "c2lnLWNhbGw=", None, "c2lnLWVtcHR5"]
-    assert transport.requests[1].url.endswith(":streamGenerateContent?alt=sse")
 
 
 # --- error bodies that no conformance case covers ----------------------------------------------

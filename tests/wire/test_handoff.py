@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import string
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from dragoman.wire import CODECS, Codec
 
 from .cases import find_cases
 from .replies import reply
+from .test_conversations import RULES
 
 WIRES = tuple(CODECS)
 PAIRS = list(itertools.product(WIRES, WIRES))
@@ -92,7 +92,7 @@ def test_conversation_from_any_wire_is_encoded_for_any_other(origin: str, target
                   "no such city",
                   "Rain in Oslo.", "And tomorrow?", "Let me", "Never mind. Thanks."):  # fmt: skip
         assert words in said, words
-    check_valid(target, body)
+    RULES[target](body)
     # The notes list exactly the content that is omitted.
     listed = {note.code for note in encoded.notes}
     assert ("let me see" in said or "xyz" in said) or any(
@@ -118,119 +118,6 @@ def test_provider_state_is_sent_back_on_the_wire_that_issued_it(wire: str) -> No
     assert expected is None or expected in said
 
 
-def check_valid(wire: str, body: Any) -> None:
-    """Assert that a body follows the documented rules of the wire."""
-    {
-        "anthropic": check_anthropic,
-        "bedrock": check_bedrock,
-        "cohere": check_cohere,
-        "gemini": check_gemini,
-        "ollama": check_ollama,
-        "openai": check_openai,
-        "responses": check_responses,
-    }[wire](body)
-
-
-def check_openai(body: Any) -> None:
-    assert [message["role"] for message in body["messages"]].count("system") == 1
-    open_ids: set[str] = set()
-    for message in body["messages"]:
-        for call in message.get("tool_calls") or ():
-            assert len(call["id"]) <= 40
-            assert isinstance(json.loads(call["function"]["arguments"]), dict)
-            open_ids.add(call["id"])
-        if message["role"] == "tool":
-            open_ids.remove(message["tool_call_id"])
-    assert open_ids == set()
-
-
-def check_anthropic(body: Any) -> None:
-    roles = [message["role"] for message in body["messages"]]
-    assert roles[0] == "user"
-    assert all(first != second for first, second in itertools.pairwise(roles))
-    assert body["max_tokens"] == 100
-    for message, following in itertools.pairwise([*body["messages"], {"content": []}]):
-        uses = [block["id"] for block in _blocks(message) if block["type"] == "tool_use"]
-        results = [
-            block["tool_use_id"] for block in _blocks(following) if block["type"] == "tool_result"
-        ]
-        assert uses == results
-        for call_id in uses:
-            assert set(call_id) <= set(
-                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
-            )
-            assert len(call_id) <= 64
-        assert all(
-            block.get("signature") for block in _blocks(message) if block["type"] == "thinking"
-        )
-
-
-def _blocks(message: Any) -> list[Any]:
-    content = message["content"]
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def check_gemini(body: Any) -> None:
-    assert {content["role"] for content in body["contents"]} <= {"user", "model"}
-    for content, following in itertools.pairwise([*body["contents"], {"parts": []}]):
-        calls = [
-            part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part
-        ]
-        answers = [
-            part["functionResponse"]["name"]
-            for part in following["parts"]
-            if "functionResponse" in part
-        ]
-        assert calls == answers
-        assert content["parts"]
-
-
-def check_ollama(body: Any) -> None:
-    roles = [message["role"] for message in body["messages"]]
-    assert set(roles) <= {"system", "user", "assistant", "tool"}
-    assert body["stream"] is False
-    assert sum(len(message.get("tool_calls", ())) for message in body["messages"]) >= roles.count(
-        "tool"
-    )
-
-
-def check_bedrock(body: Any) -> None:
-    roles = [message["role"] for message in body["messages"]]
-    assert roles[0] == "user"
-    assert all(first != second for first, second in itertools.pairwise(roles))
-    for message, following in itertools.pairwise([*body["messages"], {"content": []}]):
-        uses = [
-            block["toolUse"]["toolUseId"] for block in message["content"] if "toolUse" in block
-        ]
-        assert uses == [
-            block["toolResult"]["toolUseId"]
-            for block in following["content"]
-            if "toolResult" in block
-        ]
-        assert all(
-            set(call_id) <= set(string.ascii_letters + string.digits + "_-") for call_id in uses
-        )
-        assert all(len(block) == 1 for block in message["content"])
-
-
-def check_cohere(body: Any) -> None:
-    roles = [message["role"] for message in body["messages"]]
-    assert set(roles) <= {"system", "user", "assistant", "tool"}
-    calls = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
-    assert {
-        message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"
-    } <= set(calls)
-
-
-def check_responses(body: Any) -> None:
-    assert body["store"] is False
-    calls = [item["call_id"] for item in body["input"] if item.get("type") == "function_call"]
-    answers = [
-        item["call_id"] for item in body["input"] if item.get("type") == "function_call_output"
-    ]
-    assert calls == answers
-
-
 # --- a conversation of six turns, each on another wire -----------------------------------------
 
 OSLO = ("c1", "weather", {"city": "Oslo"})
@@ -245,7 +132,7 @@ def model_on(wire: str, *bodies: Any) -> tuple[d.Provider, Any]:
 
 
 @pytest.mark.parametrize(
-    "order", list(itertools.permutations(WIRES))[:: math.factorial(len(WIRES)) // 6]
+    "order", list(itertools.permutations(WIRES))[:: math.factorial(len(WIRES)) // 2]
 )
 async def test_conversation_continues_over_six_turns_on_alternating_wires(
     order: tuple[str, ...],

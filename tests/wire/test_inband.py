@@ -124,48 +124,38 @@ def test_stream_fixture_without_the_inserted_error_is_a_valid_reply(wire: str) -
     assert (heard.response.text, heard.response.finish_reason) == ("half", "stop")
 
 
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize(
-    ("wire", "shape"),
-    [
-        (wire, shape)
-        for wire in [*NAMED, "ollama"]
-        for shape in (LINES if wire == "ollama" else EVENTS)
-    ],
-)
-def test_error_in_the_middle_of_a_stream_is_raised(wire: str, shape: str, whole: bool) -> None:
-    written, kind = (LINES if wire == "ollama" else EVENTS)[shape]
+@pytest.mark.parametrize("wire", [*NAMED, "ollama"])
+def test_error_in_the_middle_of_a_stream_is_raised(wire: str) -> None:
     end = b"\n" if wire == "ollama" else b"\n\n"
-    heard = hear(wire, BEFORE[wire] + written + end + AFTER[wire], whole=whole)
-    assert isinstance(heard.error, kind), heard.error
-    stated = re.search(rb'"code": (\d+)', written)  # the HTTP status itself is 200
-    assert heard.error.status == (None if stated is None else int(stated[1]))
-    assert heard.error.response is not None
-    assert (heard.error.response.text, heard.error.response.finish_reason) == ("half", "error")
-    assert isinstance(hear(wire, written + end).error, kind)
+    for shape, (written, kind) in (LINES if wire == "ollama" else EVENTS).items():
+        for whole in (True, False):
+            heard = hear(wire, BEFORE[wire] + written + end + AFTER[wire], whole=whole)
+            assert isinstance(heard.error, kind), shape
+            stated = re.search(rb'"code": (\d+)', written)  # the HTTP status itself is 200
+            assert heard.error.status == (None if stated is None else int(stated[1])), shape
+            assert heard.error.response is not None, shape
+            found = (heard.error.response.text, heard.error.response.finish_reason)
+            assert found == ("half", "error"), shape
+        assert isinstance(hear(wire, written + end).error, kind), shape
+
+
+ASIDES = [
+    b"event: ping\ndata: ping",
+    b'{"note": 1}',
+    b"nonsense",
+    b"{ no json }",
+    b"event: keepalive\ndata: 1",
+    b"error:",
+]
 
 
 @pytest.mark.parametrize("wire", NAMED)
-@pytest.mark.parametrize(
-    "aside",
-    [
-        b"event: ping\ndata: ping",
-        b'{"note": 1}',
-        b"nonsense",
-        b"{ no json }",
-        b"event: keepalive\ndata: 1",
-        b"error:",
-    ],
-)
-def test_stream_frames_without_content_are_ignored(wire: str, aside: bytes) -> None:
-    heard = hear(wire, BEFORE[wire] + aside + b"\n\n" + AFTER[wire])
-    assert heard.error is None
-    assert heard.response is not None
-    assert heard.response.text == "half"
-
-
-@pytest.mark.parametrize("wire", NAMED)
-def test_keep_alive_event_at_the_end_of_a_stream_is_ignored(wire: str) -> None:
+def test_stream_frames_without_content_are_ignored(wire: str) -> None:
+    for aside in ASIDES:
+        heard = hear(wire, BEFORE[wire] + aside + b"\n\n" + AFTER[wire])
+        assert heard.error is None, aside
+        assert heard.response is not None
+        assert heard.response.text == "half", aside
     assert hear(wire, BEFORE[wire] + AFTER[wire] + b"event: ping\ndata: ping").error is None
     assert hear(wire, b": hello\n\nevent: ping\ndata: ping").error is not None
 

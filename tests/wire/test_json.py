@@ -66,27 +66,21 @@ def nested(depth: int) -> list[Any]:
     return value
 
 
-NOT_JSON: dict[str, Any] = {
-    "an object": object(),
-    "a set": {1j},
-    "a lone surrogate": "a\ud800b",
-    "deeply nested": nested(10_000),
-}
+NOT_JSON: list[Any] = [object(), {1j}, "a\ud800b", nested(10_000)]
 
 
 @pytest.mark.parametrize("wire", sorted(CODECS))
-@pytest.mark.parametrize("value", NOT_JSON.values(), ids=NOT_JSON)
-def test_no_wire_sends_what_is_not_json(wire: str, value: Any) -> None:
+def test_no_wire_sends_what_is_not_json(wire: str) -> None:
     codec = CODECS[wire].connect("m", "http://test", None, Capabilities())
-    with pytest.raises(InvalidRequestError, match="JSON"):
-        codec.encode(
-            Request([User("a")], config=RuntimeConfig(max_tokens=10, extras={"x": value}))
-        )
-    said = [User("a"), Assistant([ToolCall("1", "f", {"a": value})]), ToolResult("1", "r")]
-    with pytest.raises(InvalidRequestError, match="JSON"):
-        codec.encode(Request(said, config=RuntimeConfig(max_tokens=10)))
-    with pytest.raises(InvalidRequestError, match="JSON"):
-        codec.encode(Request([User("\ud800")], config=RuntimeConfig(max_tokens=10)))
+    limit = RuntimeConfig(max_tokens=10)
+    requests = [Request([User("\ud800")], config=limit)]
+    for value in NOT_JSON:
+        said = [User("a"), Assistant([ToolCall("1", "f", {"a": value})]), ToolResult("1", "r")]
+        extras = RuntimeConfig(max_tokens=10, extras={"x": value})
+        requests += [Request(said, config=limit), Request([User("a")], config=extras)]
+    for request in requests:
+        with pytest.raises(InvalidRequestError, match="JSON"):
+            codec.encode(request)
 
 
 def merged(body: dict[str, Any], extras: dict[str, Any], **settings: Any) -> dict[str, Any]:

@@ -207,6 +207,7 @@ NO_USAGE, BY_PROMPT, LOOSE = (
     {"structured": "prompt"},
     {"strict_schemas": False},
 )
+BY_TOOL = {"structured": "tool"}
 NO_INCLUDE, LOOSE_TOOLS = {"encrypted_reasoning": False}, {"strict_tools": False}
 PLACEHOLDER = {"placeholder_signature": "skip_thought_signature_validator"}
 NO_REASONING = "Encrypted content is not supported with this model."
@@ -276,6 +277,21 @@ LEARNED: list[tuple[str, int, str, Fields, Fields, Fields | None]] = [
     ("gemini", 400, NO_PARAMETERS, {}, {}, None),  # the request had no tools
     ("gemini", 400, "Request contains an invalid argument.", TALK, {}, None),
     ("gemini", 400, "", TALK, {}, None),
+    ("anthropic", 400, "output_config: Extra inputs are not permitted", NATIVE, {}, BY_TOOL),
+    ("anthropic", 400, "tool_choice: forced tool use is not supported", NATIVE, BY_TOOL, BY_PROMPT),
+    ("anthropic", 400, "tool_choice: forced tool use is not supported", NATIVE, {}, None),
+    ("anthropic", 400, "output_config: Extra inputs are not permitted", {}, {}, None),
+    ("anthropic", 429, "output_config: Extra inputs are not permitted", NATIVE, {}, None),
+    ("bedrock", 400, "This model doesn't support tool use.", NATIVE, {}, BY_PROMPT),
+    ("bedrock", 400, "toolChoice", NATIVE, BY_PROMPT, None),
+    ("bedrock", 400, "", NATIVE, {}, None),
+    ("cohere", 400, "invalid request: invalid json schema", NATIVE, {}, BY_PROMPT),
+    ("cohere", 400, "json_schema", NATIVE, BY_PROMPT, None),
+    ("cohere", 400, "", NATIVE, {}, None),
+    ("cohere", 500, "json_schema", NATIVE, {}, None),
+    ("ollama", 400, "invalid format", NATIVE, {}, BY_PROMPT),
+    ("ollama", 400, "invalid format", NATIVE, BY_PROMPT, None),
+    ("ollama", 500, "invalid format", NATIVE, {}, None),
 ]  # fmt: skip
 
 
@@ -289,7 +305,10 @@ def test_rejected_fields_are_learned_from_error_texts(
     wire: str, status: int, says: str, fields: Fields, before: Fields, learned: Fields | None
 ) -> None:
     codec, (text, _, code) = make(wire, before), says.partition("|")
-    request = d.Request(**{"messages": (d.User("Hello"),), "model": "m", **fields})
+    limit = d.RuntimeConfig(max_tokens=9)
+    request = d.Request(
+        **{"messages": (d.User("Hello"),), "config": limit, "model": "m", **fields}
+    )
     body = json.dumps({"error": {"message": text, "code": code or None}}).encode()
     refusal = codec.error(status, {}, body)
     lesson = codec.learn(refusal, request)
