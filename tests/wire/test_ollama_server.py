@@ -179,3 +179,10 @@ def test_ollama_defaults_and_special_values_are_accepted() -> None:
     assert [warning.path for warning in asked.warnings] == ["keep_alive"]
     assert SERVER.key({"authorization": "Bearer x"}) == "x"
     assert SERVER.key({}) is None
+
+
+def test_the_pages_list_the_served_models() -> None:
+    shown = {path: write(["a", "b"], "1.2") for path, write in SERVER.pages.items()}
+    assert [each["name"] for each in shown["/api/tags"]["models"]] == ["a", "b"]
+    assert [each["size_vram"] for each in shown["/api/ps"]["models"]] == [0, 0]
+    assert shown["/api/version"] == {"version": "1.2"}

@@ -136,6 +136,10 @@ class Caller(Struct, frozen=True):
         """The id of the key, to which stored responses belong; empty without a key."""
         return "" if self.key is None else self.key.id
 
+    def may_use(self, name: str) -> bool:
+        """Return whether the key allows a model of this name; without keys, all are allowed."""
+        return self.key is None or self.key.allows(name)
+
     def check_model(self, name: str) -> None:
         """Raise ``InvalidModelError`` if the key may not use a model.
 

@@ -17,9 +17,8 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 from starlette.applications import Starlette
@@ -27,35 +26,24 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpAsked
-from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import InvalidModelError, ProviderError
 from ..log import EventLog, open_log
 from ..registry import Registry
-from ..retrieval.wire.server import (
-    CohereEmbedServer,
-    EmbedServer,
-    GeminiEmbedServer,
-    OllamaEmbedServer,
-    RerankServer,
-    RetrievalServer,
-)
-from ..wire import SERVER_CODECS
-from ..wire.ollama.generate import OllamaGenerateServer
-from ..wire.ollama.listings import show_running, show_tag
-from .access import Bounds, Service, read_headers
+from ..retrieval.wire.server import RETRIEVAL_SERVERS
+from ..wire import OTHER_SERVER_CODECS, SERVER_CODECS
+from .access import Bounds, Service
 from .admin import AdminPage
 from .background import Background
 from .call_log import CallLog
 from .exchange import ChatHandler
-from .keys import Key, KeyRing
+from .keys import KeyRing
 from .keystore import load_keys
 from .ledger import Ledger
 from .limits import Policy, RedisLimits
 from .models import Models, Served
-from .openapi import document
+from .pages import Pages, refuse
 from .retrieval import RetrievalHandler
 from .signals import handle_signals
 from .store import DAY, ResponseStore
@@ -156,7 +144,8 @@ class _Gateway(Starlette):
         except HTTPException as error:
             asked = HttpAsked(scope)
             problem = explain(asked.method, asked.url.path, error.status_code)
-            await _refusal(asked, problem)(scope, receive, send)
+            codec = find_codec(asked.url.path, asked.headers)
+            await refuse(codec, problem)(scope, receive, send)
 
 
 @contextlib.asynccontextmanager
@@ -222,32 +211,16 @@ async def _poll(keys: KeyRing) -> None:
 
 # --- the routes of the application -------------------------------------------------------------
 
-_RETRIEVAL: dict[str, RetrievalServer] = {
-    "/v1/embeddings": EmbedServer(),
-    "/v1/rerank": RerankServer(),
-    "/v2/rerank": RerankServer(),
-    "/rerank": RerankServer(),
-    "/v2/embed": CohereEmbedServer(),
-    "/api/embed": OllamaEmbedServer(),
-    "/api/embeddings": OllamaEmbedServer(),
-    "/v1beta/models/{call:path}:embedContent": GeminiEmbedServer(),
-    "/v1beta/models/{call:path}:batchEmbedContents": GeminiEmbedServer(),
-    "/v1/models/{call:path}:embedContent": GeminiEmbedServer(),
-    "/v1/models/{call:path}:batchEmbedContents": GeminiEmbedServer(),
-}
-
 
 def _routes(service: Service, admin: str | None) -> list[Route]:
     posts = [
         Route(path, ChatHandler(service, codec), methods=["POST"])
-        for codec in SERVER_CODECS.values()
+        for codec in (*SERVER_CODECS.values(), *OTHER_SERVER_CODECS.values())
         for path in (*codec.paths, *codec.other_paths)
     ]
-    generating = ChatHandler(service, OllamaGenerateServer())
-    pages = _Pages(service)
     retrieval = [
         Route(path, RetrievalHandler(service, codec), methods=["POST"])
-        for path, codec in _RETRIEVAL.items()
+        for path, codec in RETRIEVAL_SERVERS.items()
     ]
     page = (
         AdminPage(service, service.usage, admin).routes()
@@ -263,120 +236,8 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         *retrieval,
         *[route for route in posts if route.param_convertors],
         *kept_routes(service),
-        Route("/v1/models", pages.models, methods=["GET"]),
-        Route("/v1/models/{name:path}", pages.model, methods=["GET"]),
-        Route("/v1beta/models", pages.models, methods=["GET"]),
-        Route("/v1beta/models/{name:path}", pages.model, methods=["GET"]),
-        Route("/api/generate", generating, methods=["POST"]),
-        Route("/api/tags", pages.ollama_tags, methods=["GET"]),
-        Route("/api/ps", pages.ollama_running, methods=["GET"]),
-        Route("/api/version", pages.ollama_version, methods=["GET"]),
-        Route("/health", pages.health, methods=["GET"]),
-        Route("/ready", pages.ready, methods=["GET"]),
-        Route("/metrics", pages.metrics, methods=["GET"]),
-        Route("/openapi.json", pages.openapi, methods=["GET"]),
+        *Pages(service).routes(),
     ]
-
-
-class _Pages:
-    """The handlers of the gateway's GET requests."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._openapi: Response | None = None
-
-    async def health(self, asked: HttpAsked) -> Response:
-        """Report that the process is alive."""
-        return JSONResponse({"status": "ok"})
-
-    async def ready(self, asked: HttpAsked) -> Response:
-        """Report whether the models are ready, and name those that are not.
-
-        The check contacts upstream servers, so it requires a key, and it names only models that
-        the key may use. With ``open_ready``, load balancers can check without a key; the report
-        then names no models.
-        """
-        service = self._service
-        try:
-            key = None if service.open_ready else self._identify(asked)
-        except ProviderError as error:
-            return _refusal(asked, error)
-        status, problems = await service.check_readiness()
-        if status != "not ready" or service.open_ready:
-            return JSONResponse({"status": status}, 200 if status == "ready" else 503)
-        shown = {name: why for name, why in problems.items() if key is None or key.allows(name)}
-        return JSONResponse({"status": status, "models": shown}, 503)
-
-    async def metrics(self, asked: HttpAsked) -> Response:
-        """Return the metrics of all workers in the text format of Prometheus."""
-        try:
-            self._identify(asked)
-        except ProviderError as error:
-            return _refusal(asked, error)
-        gathering = self._service.gathering
-        metrics = self._service.metrics if gathering is None else gathering.gather()
-        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
-
-    async def models(self, asked: HttpAsked) -> Response:
-        """Return the models that the client's key may use, in the format of the client's wire."""
-        return self._list_models(asked, find_codec(asked.url.path, asked.headers).list_models)
-
-    async def model(self, asked: HttpAsked) -> Response:
-        """Return the description of one model, in the format of the client's wire."""
-        return self._show_model(asked, find_codec(asked.url.path, asked.headers).show_model)
-
-    async def ollama_tags(self, asked: HttpAsked) -> Response:
-        """Return the models that the client's key may use, in the format of the Ollama wire."""
-        return self._list_models(
-            asked, lambda names: {"models": [show_tag(name) for name in names]}
-        )
-
-    async def ollama_running(self, asked: HttpAsked) -> Response:
-        """Return the models that the client's key may use, as Ollama lists loaded models."""
-        return self._list_models(
-            asked, lambda names: {"models": [show_running(name) for name in names]}
-        )
-
-    async def ollama_version(self, asked: HttpAsked) -> Response:
-        """Return the gateway's version; Ollama clients send this request first."""
-        return self._list_models(asked, lambda names: {"version": version("dragoman")})
-
-    def _list_models(
-        self, asked: HttpAsked, record: Callable[[list[str]], dict[str, Any]]
-    ) -> Response:
-        try:
-            return JSONResponse(record(self._names(asked)))
-        except ProviderError as error:
-            return _refusal(asked, error)
-
-    def _show_model(self, asked: HttpAsked, record: Callable[[str], dict[str, Any]]) -> Response:
-        name = asked.path_params["name"]
-        try:
-            if name not in self._names(asked):
-                raise InvalidModelError("no model of this name is served here")
-        except ProviderError as error:
-            return _refusal(asked, error)
-        return JSONResponse(record(name))
-
-    async def openapi(self, asked: HttpAsked) -> Response:
-        """Return the OpenAPI document, cached because clients without a key may request it."""
-        if self._openapi is None:
-            self._openapi = JSONResponse(document())
-        return self._openapi
-
-    def _names(self, asked: HttpAsked) -> list[str]:
-        key = self._identify(asked)
-        return [name for name in self._service.models.names() if key is None or key.allows(name)]
-
-    def _identify(self, asked: HttpAsked) -> Key | None:
-        headers = read_headers(asked.scope)
-        codec = find_codec(asked.url.path, headers)
-        return self._service.identify(asked.scope, headers, codec).key
-
-
-def _refusal(asked: HttpAsked, error: ProviderError) -> Response:
-    reply = find_codec(asked.url.path, asked.headers).error(error)
-    return Response(reply.body, reply.status, dict(reply.headers))
 
 
 # --- worker processes --------------------------------------------------------------------------

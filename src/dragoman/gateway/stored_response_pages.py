@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request as HttpAsked
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..errors import InvalidRequestError, ProviderError
+from ..errors import InvalidRequestError
 from ..wire import SERVER_CODECS
 from ..wire.fields import read_body
-from .access import Service, read_headers
+from .access import Caller, Service
+from .pages import Page, serve_page
 from .store import ResponseStore
 from .stored_responses import CONVERSATION, RESPONSE, NotKeptError, new_id
 
-Page = Callable[[HttpAsked, str], Awaitable[Any]]
 _CODEC = SERVER_CODECS["responses"]
 _MAX_BODY = 1024 * 1024
 
@@ -27,16 +25,20 @@ def kept_routes(service: Service) -> list[Route]:
         return []
     pages = _KeptPages(service, service.store)
     response, conversation = "/v1/responses/{name}", "/v1/conversations/{name}"
+    table: list[tuple[str, str, Page]] = [
+        ("GET", response, pages.response),
+        ("DELETE", response, pages.delete_response),
+        ("GET", f"{response}/input_items", pages.input_items),
+        ("POST", f"{response}/cancel", pages.cancel),
+        ("POST", "/v1/conversations", pages.create_conversation),
+        ("GET", conversation, pages.conversation),
+        ("DELETE", conversation, pages.delete_conversation),
+        ("GET", f"{conversation}/items", pages.items),
+        ("POST", f"{conversation}/items", pages.add_items),
+    ]
     return [
-        Route(response, pages.page(pages.response), methods=["GET"]),
-        Route(response, pages.page(pages.delete_response), methods=["DELETE"]),
-        Route(f"{response}/input_items", pages.page(pages.input_items), methods=["GET"]),
-        Route(f"{response}/cancel", pages.page(pages.cancel), methods=["POST"]),
-        Route("/v1/conversations", pages.page(pages.create_conversation), methods=["POST"]),
-        Route(conversation, pages.page(pages.conversation), methods=["GET"]),
-        Route(conversation, pages.page(pages.delete_conversation), methods=["DELETE"]),
-        Route(f"{conversation}/items", pages.page(pages.items), methods=["GET"]),
-        Route(f"{conversation}/items", pages.page(pages.add_items), methods=["POST"]),
+        Route(path, serve_page(service, make, _CODEC), methods=[method])
+        for method, path, make in table
     ]
 
 
@@ -45,86 +47,72 @@ class _KeptPages:
         self._service = service
         self._store = store
 
-    def page(self, make: Page) -> Callable[[HttpAsked], Awaitable[Response]]:
-        """Return a route handler that checks the client's key and reports errors to the client."""
-
-        async def answer(asked: HttpAsked) -> Response:
-            try:
-                headers = read_headers(asked.scope)
-                caller = self._service.identify(asked.scope, headers, _CODEC)
-                return JSONResponse(await make(asked, caller.owner))
-            except ProviderError as error:
-                reply = _CODEC.error(error)
-                return Response(reply.body, reply.status, dict(reply.headers))
-
-        return answer
-
     # --- handlers for stored responses
 
-    async def response(self, asked: HttpAsked, owner: str) -> Any:
+    async def response(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the current state of a response."""
-        return (await self._find(asked, owner, RESPONSE))["response"]
+        return (await self._find(asked, caller, RESPONSE))["response"]
 
-    async def delete_response(self, asked: HttpAsked, owner: str) -> Any:
+    async def delete_response(self, asked: HttpAsked, caller: Caller) -> Any:
         """Remove a response."""
-        return await self._delete(asked, owner, RESPONSE, "response.deleted")
+        return await self._delete(asked, caller, RESPONSE, "response.deleted")
 
-    async def input_items(self, asked: HttpAsked, owner: str) -> Any:
+    async def input_items(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the input items that were sent to the model for a response."""
-        return _list((await self._find(asked, owner, RESPONSE))["input"])
+        return _list((await self._find(asked, caller, RESPONSE))["input"])
 
-    async def cancel(self, asked: HttpAsked, owner: str) -> Any:
+    async def cancel(self, asked: HttpAsked, caller: Caller) -> Any:
         """Stop a background response."""
-        record = await self._find(asked, owner, RESPONSE)
+        record = await self._find(asked, caller, RESPONSE)
         if not record["response"].get("background"):
             raise InvalidRequestError("only a background response can be cancelled")
         if self._service.background is not None:
-            await self._service.background.cancel(owner, record["response"]["id"])
-        return (await self._find(asked, owner, RESPONSE))["response"]
+            await self._service.background.cancel(caller.owner, record["response"]["id"])
+        return (await self._find(asked, caller, RESPONSE))["response"]
 
     # --- handlers for stored conversations
 
-    async def create_conversation(self, asked: HttpAsked, owner: str) -> Any:
+    async def create_conversation(self, asked: HttpAsked, caller: Caller) -> Any:
         """Create a conversation that contains the items in the body."""
         fields = await _read(asked)
         name, metadata = new_id("conv"), fields.get("metadata") or {}
         record = {"items": _read_items(fields), "metadata": metadata}
-        await self._store.put(owner, CONVERSATION, [(name, record)])
+        await self._store.put(caller.owner, CONVERSATION, [(name, record)])
         return _show(name, metadata)
 
-    async def conversation(self, asked: HttpAsked, owner: str) -> Any:
+    async def conversation(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return a conversation without its items."""
-        record = await self._find(asked, owner, CONVERSATION)
+        record = await self._find(asked, caller, CONVERSATION)
         return _show(asked.path_params["name"], record.get("metadata") or {})
 
-    async def delete_conversation(self, asked: HttpAsked, owner: str) -> Any:
+    async def delete_conversation(self, asked: HttpAsked, caller: Caller) -> Any:
         """Remove a conversation."""
-        return await self._delete(asked, owner, CONVERSATION, "conversation.deleted")
+        return await self._delete(asked, caller, CONVERSATION, "conversation.deleted")
 
-    async def items(self, asked: HttpAsked, owner: str) -> Any:
+    async def items(self, asked: HttpAsked, caller: Caller) -> Any:
         """Return the items of a conversation."""
-        return _list((await self._find(asked, owner, CONVERSATION))["items"])
+        return _list((await self._find(asked, caller, CONVERSATION))["items"])
 
-    async def add_items(self, asked: HttpAsked, owner: str) -> Any:
+    async def add_items(self, asked: HttpAsked, caller: Caller) -> Any:
         """Add items to a conversation."""
-        record = await self._find(asked, owner, CONVERSATION)
+        record = await self._find(asked, caller, CONVERSATION)
         added = _read_items(await _read(asked))
         record["items"] = [*record["items"], *added]
-        await self._store.put(owner, CONVERSATION, [(asked.path_params["name"], record)])
+        await self._store.put(caller.owner, CONVERSATION, [(asked.path_params["name"], record)])
         return _list(added)
 
     # --- private methods
 
-    async def _find(self, asked: HttpAsked, owner: str, kind: str) -> Any:
+    async def _find(self, asked: HttpAsked, caller: Caller, kind: str) -> Any:
         name = asked.path_params["name"]
-        found = await self._store.get(owner, kind, [name])
+        found = await self._store.get(caller.owner, kind, [name])
         if name not in found:
             raise NotKeptError(f"no {kind} of this id is kept for this key")
         return found[name]
 
-    async def _delete(self, asked: HttpAsked, owner: str, kind: str, word: str) -> Any:
+    async def _delete(self, asked: HttpAsked, caller: Caller, kind: str, word: str) -> Any:
         name = asked.path_params["name"]
-        if not await self._store.delete(owner, kind, name):
+        if not await self._store.delete(caller.owner, kind, name):
             raise NotKeptError(f"no {kind} of this id is kept for this key")
         return {"id": name, "object": word, "deleted": True}
 

@@ -17,13 +17,7 @@ from ..events import Usage
 from ..retrieval.wire import server as servers
 
 RETRIEVAL_PATHS: dict[str, servers.RetrievalServer] = {
-    "/v1/embeddings": servers.EmbedServer(),
-    "/v1/rerank": servers.RerankServer(),
-    "/v2/embed": servers.CohereEmbedServer(),
-    "/v2/rerank": servers.RerankServer(),
-    "/api/embed": servers.OllamaEmbedServer(),
-    "/v1beta/models/{call}:batchEmbedContents": servers.GeminiEmbedServer(),
-    "/v1beta/models/{call}:embedContent": servers.GeminiEmbedServer(),
+    **servers.RETRIEVAL_SERVERS,
     "/voyage/v1/embeddings": servers.EmbedServer("voyage"),
     "/voyage/v1/rerank": servers.RerankServer("voyage"),
     "/jina/v1/embeddings": servers.EmbedServer("jina"),

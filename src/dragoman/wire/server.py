@@ -157,6 +157,8 @@ class ServerCodec(ABC):
     """The paths that clients post requests to; ``{call:path}`` stands for any text."""
     other_paths: ClassVar[tuple[str, ...]] = ()
     """The paths of requests that count tokens or ask about a model; the simulator has none."""
+    pages: ClassVar[Mapping[str, Callable[[Sequence[str], str], dict[str, Any]]]] = {}
+    """Further pages by path: functions of the served models' names and the server's version."""
     base_path: ClassVar[str] = ""
     """The path of the base URL that clients of the wire are given."""
     path_marks: ClassVar[tuple[str, ...]] = ()

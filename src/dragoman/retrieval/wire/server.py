@@ -47,12 +47,17 @@ class RetrievalServer(ABC):
 
     wire: str
     operation: ClassVar[Operation]
+    codecs: ClassVar[Mapping[str, Any]]
     # what the gateway asks of every server codec; see ``ServerCodec``
     table: ClassVar[FieldTable] = NO_TABLE
     request_id_header: ClassVar[str | None] = None
     accepts_forms: ClassVar[bool] = False
     has_url_keys: ClassVar[bool] = False
     key_advice: ClassVar[str] = ""
+
+    def __init__(self, wire: str | None = None) -> None:
+        self.wire = wire or self.wire
+        self.row = self.codecs[self.wire].row
 
     @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
@@ -82,11 +87,10 @@ class RetrievalServer(ABC):
 class EmbedServer(RetrievalServer):
     """The server side of a wire that embeds."""
 
+    wire = "openai"
     operation = "embed"
-
-    def __init__(self, wire: str = "openai") -> None:
-        self.wire = wire
-        self.row: EmbedRow = EMBED_CODECS[wire].row
+    codecs = EMBED_CODECS
+    row: EmbedRow
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields, losses, row = Fields(read_body(body)), Losses(), self.row
@@ -136,10 +140,8 @@ class EmbedServer(RetrievalServer):
 class OllamaEmbedServer(EmbedServer):
     """The server side of Ollama's ``/api/embed``, and of the older ``/api/embeddings``."""
 
+    wire = "ollama"
     accepts_forms: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        super().__init__("ollama")
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         if not path.endswith("/embeddings"):
@@ -168,10 +170,8 @@ class OllamaEmbedServer(EmbedServer):
 class GeminiEmbedServer(EmbedServer):
     """The server side of Gemini's ``:embedContent`` and ``:batchEmbedContents``."""
 
+    wire = "gemini"
     has_url_keys: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        super().__init__("gemini")
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields, losses = Fields(read_body(body)), Losses()
@@ -229,8 +229,7 @@ class GeminiEmbedServer(EmbedServer):
 class CohereEmbedServer(EmbedServer):
     """The server side of Cohere's ``/v2/embed``."""
 
-    def __init__(self) -> None:
-        super().__init__("cohere")
+    wire = "cohere"
 
     def read_form(self, fields: Fields, losses: Losses) -> dict[str, Any]:
         kinds = fields.texts("embedding_types") or ("float",)
@@ -264,11 +263,10 @@ class RerankServer(RetrievalServer):
     request.
     """
 
+    wire = "cohere"
     operation = "rerank"
-
-    def __init__(self, wire: str = "cohere") -> None:
-        self.wire = wire
-        self.row: RerankRow = RERANK_CODECS[wire].row
+    codecs = RERANK_CODECS
+    row: RerankRow
 
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> AskedRetrieval:
         fields, losses, row = Fields(read_body(body)), Losses(), self.row
@@ -309,6 +307,28 @@ class RerankServer(RetrievalServer):
             **({"usage": tokens} if tokens else {}),
         }
         return HttpReply(200, _JSON, _encode(record))
+
+
+_OPENAI, _OLLAMA, _GEMINI, _RERANK = (
+    EmbedServer(),
+    OllamaEmbedServer(),
+    GeminiEmbedServer(),
+    RerankServer(),
+)
+RETRIEVAL_SERVERS: Mapping[str, RetrievalServer] = {
+    "/v1/embeddings": _OPENAI,
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": _RERANK,
+    "/rerank": _RERANK,
+    "/v2/embed": CohereEmbedServer(),
+    "/api/embed": _OLLAMA,
+    "/api/embeddings": _OLLAMA,
+    "/v1beta/models/{call:path}:embedContent": _GEMINI,
+    "/v1beta/models/{call:path}:batchEmbedContents": _GEMINI,
+    "/v1/models/{call:path}:embedContent": _GEMINI,
+    "/v1/models/{call:path}:batchEmbedContents": _GEMINI,
+}
+"""The server for each path that clients post requests to; ``{call:path}`` stands for any text."""
 
 
 def write_vectors(answer: Embeddings, *, as_base64: bool) -> list[Any]:

@@ -55,6 +55,8 @@ class _BodyEncoder(BodyEncoder, _LineEncoder):
 class OllamaGenerateServer(OllamaServer):
     """The server side of ``/api/generate``."""
 
+    paths = ("/api/generate",)
+    other_paths = ()
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...capabilities import Capabilities
@@ -19,7 +20,7 @@ _DETAILS = {
 }
 
 
-def show_tag(name: str) -> dict[str, Any]:
+def _show_tag(name: str) -> dict[str, Any]:
     """Return one entry of ``/api/tags``; size and digest are empty, as no file is stored here."""
     return {
         "name": name,
@@ -31,9 +32,22 @@ def show_tag(name: str) -> dict[str, Any]:
     }
 
 
-def show_running(name: str) -> dict[str, Any]:
-    """Return one entry of ``/api/ps``; every served model is listed as loaded."""
-    return {**show_tag(name), "expires_at": _EPOCH, "size_vram": 0, "context_length": 0}
+def _list_tags(names: Sequence[str], version: str) -> dict[str, Any]:
+    return {"models": [_show_tag(name) for name in names]}
+
+
+def _list_running(names: Sequence[str], version: str) -> dict[str, Any]:
+    """Return the models as ``/api/ps`` does; every served model is listed as loaded."""
+    loaded = {"expires_at": _EPOCH, "size_vram": 0, "context_length": 0}
+    return {"models": [{**_show_tag(name), **loaded} for name in names]}
+
+
+def _show_version(names: Sequence[str], version: str) -> dict[str, Any]:
+    """Return the version of the server; Ollama clients send this request first."""
+    return {"version": version}
+
+
+PAGES = {"/api/tags": _list_tags, "/api/ps": _list_running, "/api/version": _show_version}
 
 
 def show_model(capabilities: Capabilities) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..server import (
     encode_json,
 )
 from ..server_errors import message_on
-from .listings import show_model
+from .listings import PAGES, show_model
 from .reply import USAGE
 from .server_request import TABLE, read_request
 
@@ -136,7 +136,8 @@ class OllamaServer(ServerCodec):
     wire: ClassVar[str] = "ollama"
     table: ClassVar[FieldTable] = TABLE
     paths = ("/api/chat",)
-    other_paths = ("/api/show",)
+    other_paths: ClassVar[tuple[str, ...]] = ("/api/show",)
+    pages = PAGES
     path_marks = ("/api/",)
     stream_type: ClassVar[type[ReplyEncoder]] = _StreamEncoder
     body_type: ClassVar[type[ReplyEncoder]] = _BodyEncoder

@@ -1,0 +1,120 @@
+"""The gateway's pages: what clients and operators read with GET requests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+from starlette.requests import Request as HttpAsked
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from ..errors import InvalidModelError, ProviderError
+from ..wire import SERVER_CODECS, ServerCodec
+from .access import Caller, Service, read_headers
+from .openapi import document
+from .unknown_paths import find_codec
+
+Page = Callable[[HttpAsked, Caller], Awaitable[Any]]
+"""Return the JSON of a page, or a complete response, for a caller that may read it."""
+
+
+def serve_page(
+    service: Service, make: Page, codec: ServerCodec | None = None
+) -> Callable[[HttpAsked], Awaitable[Response]]:
+    """Return a route handler that checks the client's key and reports errors to the client.
+
+    Without a ``codec``, the wire of a request is found by its path and headers.
+    """
+
+    async def answer(asked: HttpAsked) -> Response:
+        spoken = codec or find_codec(asked.url.path, asked.headers)
+        try:
+            caller = service.identify(asked.scope, read_headers(asked.scope), spoken)
+            made = await make(asked, caller)
+        except ProviderError as error:
+            return refuse(spoken, error)
+        return made if isinstance(made, Response) else JSONResponse(made)
+
+    return answer
+
+
+def refuse(codec: ServerCodec, error: ProviderError) -> Response:
+    """Return an error in the format of a wire."""
+    reply = codec.error(error)
+    return Response(reply.body, reply.status, dict(reply.headers))
+
+
+class Pages:
+    """The pages about the gateway's models, its state and its API."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._openapi: Response | None = None
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the pages."""
+        closed: dict[str, Page] = {"/metrics": self._show_metrics}
+        for root in ("/v1/models", "/v1beta/models"):
+            closed |= {root: self._list_models, root + "/{name:path}": self._show_model}
+        for codec in SERVER_CODECS.values():
+            closed |= {path: partial(self._show, each) for path, each in codec.pages.items()}
+        ready = self._show_ready
+        handlers = {path: serve_page(self._service, make) for path, make in closed.items()}
+        handlers |= {
+            "/health": self._show_health,
+            "/ready": ready if self._service.open_ready else serve_page(self._service, ready),
+            "/openapi.json": self._show_openapi,
+        }
+        return [Route(path, handle, methods=["GET"]) for path, handle in handlers.items()]
+
+    async def _show_health(self, asked: HttpAsked) -> Response:
+        """Report that the process is alive."""
+        return JSONResponse({"status": "ok"})
+
+    async def _show_ready(self, asked: HttpAsked, caller: Caller | None = None) -> Response:
+        """Report whether the models are ready, and name those that are not.
+
+        The check contacts upstream servers, so it requires a key, and it names only models that
+        the key may use. With ``open_ready``, load balancers can check without a key; the report
+        then names no models.
+        """
+        status, problems = await self._service.check_readiness()
+        if status != "not ready" or caller is None:
+            return JSONResponse({"status": status}, 200 if status == "ready" else 503)
+        shown = {name: why for name, why in problems.items() if caller.may_use(name)}
+        return JSONResponse({"status": status, "models": shown}, 503)
+
+    async def _show_metrics(self, asked: HttpAsked, caller: Caller) -> Response:
+        """Return the metrics of all workers in the text format of Prometheus."""
+        gathering = self._service.gathering
+        metrics = self._service.metrics if gathering is None else gathering.gather()
+        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def _list_models(self, asked: HttpAsked, caller: Caller) -> Any:
+        """Return the models that the client's key may use, in the format of the client's wire."""
+        return find_codec(asked.url.path, asked.headers).list_models(self._names(caller))
+
+    async def _show_model(self, asked: HttpAsked, caller: Caller) -> Any:
+        """Return the description of one model, in the format of the client's wire."""
+        name = asked.path_params["name"]
+        if name not in self._names(caller):
+            raise InvalidModelError("no model of this name is served here")
+        return find_codec(asked.url.path, asked.headers).show_model(name)
+
+    async def _show(
+        self, write: Callable[[list[str], str], Any], asked: HttpAsked, caller: Caller
+    ) -> Any:
+        """Return a page that only one wire has."""
+        return write(self._names(caller), version("dragoman"))
+
+    async def _show_openapi(self, asked: HttpAsked) -> Response:
+        """Return the OpenAPI document, cached because clients without a key may request it."""
+        if self._openapi is None:
+            self._openapi = JSONResponse(document())
+        return self._openapi
+
+    def _names(self, caller: Caller) -> list[str]:
+        return [name for name in self._service.models.names() if caller.may_use(name)]
