@@ -9,30 +9,15 @@ import msgspec
 from msgspec import Struct
 
 from ..messages import AssistantBlock, Text, Thinking, ToolCall
-from .values import (
-    Event,
-    FinishReason,
-    MessageComplete,
-    MessageStart,
-    Problem,
-    TextDelta,
-    ThinkingDelta,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    UnknownEvent,
-    Usage,
-    read_object,
-)
+from . import values as ev
 
 _Rule: TypeAlias = Callable[[bool, str], None]
 
-_REASONS = frozenset(get_args(FinishReason))
-_PROBLEMS = frozenset(get_args(Problem))
+_REASONS = frozenset(get_args(ev.FinishReason))
+_PROBLEMS = frozenset(get_args(ev.Problem))
 # the problems that a call with incomplete arguments can have
 _HALVES = frozenset({"cancelled", "interrupted", "malformed"})
-_COUNTS = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens"))
+_COUNTS = tuple(name for name in ev.Usage.__struct_fields__ if name.endswith("_tokens"))
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -46,7 +31,7 @@ class StreamContractError(ValueError):
         self.rule = rule
 
 
-def check_events(events: Iterable[Event | UnknownEvent]) -> None:
+def check_events(events: Iterable[ev.Event | ev.UnknownEvent]) -> None:
     """Raise ``StreamContractError`` at the first event that breaks a rule of event streams.
 
     An empty sequence is valid, since a call may fail before its first event. Events of unknown
@@ -55,7 +40,7 @@ def check_events(events: Iterable[Event | UnknownEvent]) -> None:
     checker = _Checker()
     last = -1
     for last, event in enumerate(events):
-        if isinstance(event, UnknownEvent):
+        if isinstance(event, ev.UnknownEvent):
             continue
         try:
             checker.check(last, event)
@@ -86,20 +71,20 @@ class _Checker:
         self.message_id = self.request_id = ""
         self.unsound = False  # whether any call ended without an intent
         self.block = -1
-        self.tool: ToolUseStart | None = None
+        self.tool: ev.ToolUseStart | None = None
         self.fragments: list[str] = []
         self.seen: set[str] = set()  # the ids of all calls so far
         self.intents: set[str] = set()  # the ids of all intents so far
         self.blocks: list[_Summary] = []
 
-    def check(self, index: int, event: Event) -> None:
+    def check(self, index: int, event: ev.Event) -> None:
         def rule(holds: bool, text: str) -> None:
             if not holds:
                 raise StreamContractError(index, text)
 
-        rule(isinstance(event, Event), "not an event")
+        rule(isinstance(event, ev.Event), "not an event")
         rule(not self.complete, "an event after message.complete")
-        if isinstance(event, MessageStart):
+        if isinstance(event, ev.MessageStart):
             rule(not self.started, "a second message.start")
             self.started, self.message_id, self.request_id = (
                 True,
@@ -110,16 +95,16 @@ class _Checker:
         rule(self.started, "an event before message.start")
         rule(event.message_id == self.message_id, "a message_id that differs from message.start's")
         rule(event.request_id == self.request_id, "a request_id that differs from message.start's")
-        if isinstance(event, MessageComplete):
+        if isinstance(event, ev.MessageComplete):
             self._end(event, rule)
             return
         rule(event.content_block_index >= max(self.block, 0), "content_block_index decreased")
-        if self.tool is not None and not isinstance(event, ToolUseInputDelta | ToolUseEnd):
+        if self.tool is not None and not isinstance(event, ev.ToolUseInputDelta | ev.ToolUseEnd):
             rule(False, "another block while a tool call is open")
         fresh, self.block = event.content_block_index > self.block, event.content_block_index
-        if isinstance(event, TextDelta | ThinkingDelta):
+        if isinstance(event, ev.TextDelta | ev.ThinkingDelta):
             self._add(event, fresh, rule)
-        elif isinstance(event, ToolUseStart):
+        elif isinstance(event, ev.ToolUseStart):
             rule(fresh, "a tool call in a block that had begun")
             rule(event.tool_use_id not in self.seen, "a tool_use_id used twice")
             self.seen.add(event.tool_use_id)
@@ -128,24 +113,24 @@ class _Checker:
             tool = self.tool
             if tool is None or event.tool_use_id != tool.tool_use_id or fresh:
                 rule(False, "a tool call that is not open")
-            elif isinstance(event, ToolUseInputDelta):
+            elif isinstance(event, ev.ToolUseInputDelta):
                 self.fragments.append(event.partial_json)
             else:
                 self._end_tool(tool, event, rule)
 
-    def _add(self, event: TextDelta | ThinkingDelta, fresh: bool, rule: _Rule) -> None:
-        kind: type[AssistantBlock] = Text if isinstance(event, TextDelta) else Thinking
+    def _add(self, event: ev.TextDelta | ev.ThinkingDelta, fresh: bool, rule: _Rule) -> None:
+        kind: type[AssistantBlock] = Text if isinstance(event, ev.TextDelta) else Thinking
         if fresh:
             self.blocks.append(_Summary(kind))
         shown = self.blocks[-1]
         rule(shown.kind is kind, "two kinds of delta in one block")
         shown.text += event.text
-        if isinstance(event, ThinkingDelta):
+        if isinstance(event, ev.ThinkingDelta):
             shown.mark = event.signature or shown.mark
 
-    def _end_tool(self, tool: ToolUseStart, event: ToolUseEnd, rule: _Rule) -> None:
+    def _end_tool(self, tool: ev.ToolUseStart, event: ev.ToolUseEnd, rule: _Rule) -> None:
         text = "".join(self.fragments)
-        read, final = read_object(text), _write(event.final_input)
+        read, final = ev.read_object(text), _write(event.final_input)
         rule(
             isinstance(event.final_input, dict) and final is not None,
             "final_input is not a JSON object",
@@ -168,7 +153,7 @@ class _Checker:
             raw = event.intent.raw_input_text
             rule(raw == text or not text, "raw_input_text is not the sum of the fragments")
             rule(
-                not raw.strip() or _write(read_object(raw)) == final,
+                not raw.strip() or _write(ev.read_object(raw)) == final,
                 "raw_input_text is not the input",
             )
             self._propose(tool, event.intent, rule)
@@ -176,7 +161,7 @@ class _Checker:
         self.blocks.append(_Summary(ToolCall, tool.tool_use_id, tool.tool_name, final))
         self.tool = None
 
-    def _propose(self, tool: ToolUseStart, intent: ToolIntent, rule: _Rule) -> None:
+    def _propose(self, tool: ev.ToolUseStart, intent: ev.ToolIntent, rule: _Rule) -> None:
         rule(intent.status == "proposed", "an intent that is not merely proposed")
         rule(intent.tool_name == tool.tool_name, "an intent that names another tool")
         rule(intent.source.request_id == self.request_id, "an intent of another request")
@@ -191,7 +176,7 @@ class _Checker:
         here = intent.source.stream_index == tool.content_block_index
         rule(here or not foreign, "an intent that names another call")
 
-    def _end(self, event: MessageComplete, rule: _Rule) -> None:
+    def _end(self, event: ev.MessageComplete, rule: _Rule) -> None:
         rule(event.finish_reason in _REASONS, "an unknown finish_reason")
         well = event.finish_reason in ("stop", "tool_calls")
         rule(
@@ -222,7 +207,7 @@ def _write(value: Any) -> bytes | None:
 
 
 def _is_usage(usage: Any) -> bool:
-    counts = [getattr(usage, name) for name in _COUNTS] if isinstance(usage, Usage) else []
+    counts = [getattr(usage, name) for name in _COUNTS] if isinstance(usage, ev.Usage) else []
     return bool(counts) and all(
         count is None or (type(count) is int and count >= 0) for count in counts
     )

@@ -6,37 +6,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from .. import messages as m
 from ..errors import ProviderError
-from ..messages import (
-    Audio,
-    Continuity,
-    Image,
-    LossWarning,
-    Opaque,
-    RedactedThinking,
-    Text,
-    Thinking,
-    ToolCall,
-    new_ulid,
-)
+from . import values as ev
 from .assembler import Assembler
 from .blocks import Block
-from .values import (
-    AssembledFrom,
-    Event,
-    FinishReason,
-    IntentSource,
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    Usage,
-    read_object,
-)
 
 
 class Follower(Assembler):
@@ -46,40 +20,40 @@ class Follower(Assembler):
     lacks them.
     """
 
-    def follow(self, event: Event) -> None:
+    def follow(self, event: ev.Event) -> None:
         """Record a delivered event; ignore events of unknown types."""
-        if isinstance(event, TextDelta):
-            self._blocks.follow(Text, event.content_block_index).content.append(event.text)
-        elif isinstance(event, ThinkingDelta):
-            block = self._blocks.follow(Thinking, event.content_block_index)
+        if isinstance(event, ev.TextDelta):
+            self._blocks.follow(m.Text, event.content_block_index).content.append(event.text)
+        elif isinstance(event, ev.ThinkingDelta):
+            block = self._blocks.follow(m.Thinking, event.content_block_index)
             block.content.append(event.text)
             if event.signature is not None:
                 block.signatures.append(event.signature)
-                block.continuity = Continuity(event.signature)
-        elif isinstance(event, ToolUseStart):
-            block = self._blocks.follow(ToolCall, event.content_block_index)
+                block.continuity = m.Continuity(event.signature)
+        elif isinstance(event, ev.ToolUseStart):
+            block = self._blocks.follow(m.ToolCall, event.content_block_index)
             block.name, block.call_id = event.tool_name, event.tool_use_id
-        elif isinstance(event, ToolUseInputDelta):
+        elif isinstance(event, ev.ToolUseInputDelta):
             self._last_call().content.append(event.partial_json)
-        elif isinstance(event, ToolUseEnd):
+        elif isinstance(event, ev.ToolUseEnd):
             self._follow_end(event)
-        elif isinstance(event, MessageStart):
+        elif isinstance(event, ev.MessageStart):
             self.opening, self.started = event, True
             self._blocks.message_id, self._blocks.request_id = event.message_id, event.request_id
             self.model, self.provider = event.model, event.provider
-        elif isinstance(event, MessageComplete):
+        elif isinstance(event, ev.MessageComplete):
             self.complete, self.reported = event, event.usage
             self.kept, self.warnings = event.kept, event.warnings
 
     def _last_call(self) -> Block:
         """Return the last block if it is a tool call, else a new block outside the message."""
         blocks = self._blocks.all
-        return blocks[-1] if blocks and blocks[-1].kind is ToolCall else Block(ToolCall, 0)
+        return blocks[-1] if blocks and blocks[-1].kind is m.ToolCall else Block(m.ToolCall, 0)
 
-    def _follow_end(self, end: ToolUseEnd) -> None:
+    def _follow_end(self, end: ev.ToolUseEnd) -> None:
         block = self._last_call()
         unread = end.problem in ("malformed", "cancelled", "interrupted")
-        block.value = read_object(block.text) if unread else end.final_input
+        block.value = ev.read_object(block.text) if unread else end.final_input
         block.ended = True
         self._blocks.skip()
 
@@ -91,24 +65,26 @@ class RecordedAssembler(Assembler):
         """Begin the message with its recorded id; without one, create an id."""
         self._begin(message_id or "msg_" + self._new_id())
 
-    def block(self, recorded: Text | Thinking | RedactedThinking | Opaque | Audio | Image) -> None:
+    def block(
+        self, recorded: m.Text | m.Thinking | m.RedactedThinking | m.Opaque | m.Audio | m.Image
+    ) -> None:
         """Add a recorded block that is not a tool call."""
         block = self._open(type(recorded))
         block.continuity = recorded.continuity
-        if not isinstance(recorded, Text | Thinking):
+        if not isinstance(recorded, m.Text | m.Thinking):
             block.complete = recorded
         elif recorded.text:
             self._blocks.add(block, recorded.text, self.offset)
         self.block_end()
 
     def call(
-        self, recorded: ToolCall, text: str, intent: ToolIntent | None, *, is_whole: bool
+        self, recorded: m.ToolCall, text: str, intent: ev.ToolIntent | None, *, is_whole: bool
     ) -> None:
         """Add a recorded tool call with its literal arguments and its intent.
 
         If the call is complete but was recorded without an intent, a new intent is created.
         """
-        block = self._open(ToolCall)
+        block = self._open(m.ToolCall)
         block.name, block.call_id, block.provider_id = recorded.name, recorded.id, recorded.id
         self._close_ended()
         if text:
@@ -132,9 +108,9 @@ class RecordedAssembler(Assembler):
 
     def end(
         self,
-        reason: FinishReason,
-        usage: Usage,
-        warnings: Sequence[LossWarning],
+        reason: ev.FinishReason,
+        usage: ev.Usage,
+        warnings: Sequence[m.LossWarning],
         error: ProviderError | None,
         *,
         paused: bool = False,
@@ -145,15 +121,15 @@ class RecordedAssembler(Assembler):
 
 
 def make_intent(
-    start: ToolUseStart, text: str, end: ToolUseEnd, provider: str, model: str
-) -> ToolIntent:
+    start: ev.ToolUseStart, text: str, end: ev.ToolUseEnd, provider: str, model: str
+) -> ev.ToolIntent:
     """Return a tool call's intent, made from its events, which have no byte offsets."""
-    return ToolIntent(
-        f"tu_{new_ulid()}",
+    return ev.ToolIntent(
+        f"tu_{m.new_ulid()}",
         end.tool_use_id,
         start.tool_name,
         end.final_input,
         text,
-        IntentSource(provider, model, end.request_id, end.content_block_index),
-        AssembledFrom(1 if text else 0, 0, 0),
+        ev.IntentSource(provider, model, end.request_id, end.content_block_index),
+        ev.AssembledFrom(1 if text else 0, 0, 0),
     )

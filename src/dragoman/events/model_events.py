@@ -8,20 +8,7 @@ from typing import ClassVar, TypeAlias, overload
 from msgspec import Struct
 
 from ..errors import ProviderError
-from .values import (
-    Event,
-    FinishReason,
-    MessageComplete,
-    MessageStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolIntent,
-    ToolUseEnd,
-    ToolUseInputDelta,
-    ToolUseStart,
-    UnknownEvent,
-    Usage,
-)
+from . import values as ev
 
 
 class ModelStarted(Struct, frozen=True, tag="model.started"):
@@ -68,15 +55,15 @@ class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
     ``assembled_from`` describes the fragments that it was assembled from.
     """
 
-    intent: ToolIntent
+    intent: ev.ToolIntent
     type: ClassVar[str] = "tool_intent.proposed"
 
 
 class ModelFinished(Struct, frozen=True, tag="model.finished"):
     """The model has finished its reply."""
 
-    finish_reason: FinishReason
-    usage: Usage
+    finish_reason: ev.FinishReason
+    usage: ev.Usage
     type: ClassVar[str] = "model.finished"
 
 
@@ -104,11 +91,13 @@ ModelEvent: TypeAlias = (
 
 
 @overload
-def to_model_events(events: Iterable[Event | UnknownEvent]) -> Iterator[ModelEvent]: ...
+def to_model_events(events: Iterable[ev.Event | ev.UnknownEvent]) -> Iterator[ModelEvent]: ...
 @overload
-def to_model_events(events: AsyncIterable[Event | UnknownEvent]) -> AsyncIterator[ModelEvent]: ...
 def to_model_events(
-    events: Iterable[Event | UnknownEvent] | AsyncIterable[Event | UnknownEvent],
+    events: AsyncIterable[ev.Event | ev.UnknownEvent],
+) -> AsyncIterator[ModelEvent]: ...
+def to_model_events(
+    events: Iterable[ev.Event | ev.UnknownEvent] | AsyncIterable[ev.Event | ev.UnknownEvent],
 ) -> Iterator[ModelEvent] | AsyncIterator[ModelEvent]:
     """Convert a stream to model events; an error raised by the stream becomes ``provider.error``.
 
@@ -120,7 +109,7 @@ def to_model_events(
     return _project(events)
 
 
-def _project(events: Iterable[Event | UnknownEvent]) -> Iterator[ModelEvent]:
+def _project(events: Iterable[ev.Event | ev.UnknownEvent]) -> Iterator[ModelEvent]:
     project = _Projector()
     try:
         for event in events:
@@ -129,7 +118,9 @@ def _project(events: Iterable[Event | UnknownEvent]) -> Iterator[ModelEvent]:
         yield _error_event(error)
 
 
-async def _project_async(events: AsyncIterable[Event | UnknownEvent]) -> AsyncIterator[ModelEvent]:
+async def _project_async(
+    events: AsyncIterable[ev.Event | ev.UnknownEvent],
+) -> AsyncIterator[ModelEvent]:
     project = _Projector()
     try:
         async for event in events:
@@ -149,21 +140,21 @@ class _Projector:
     def __init__(self) -> None:
         self.name = self.arguments = ""
 
-    def __call__(self, event: Event | UnknownEvent) -> list[ModelEvent]:
-        if isinstance(event, TextDelta):
+    def __call__(self, event: ev.Event | ev.UnknownEvent) -> list[ModelEvent]:
+        if isinstance(event, ev.TextDelta):
             return [ModelTextDelta(event.text)]
-        if isinstance(event, ThinkingDelta):
+        if isinstance(event, ev.ThinkingDelta):
             return [ModelReasoningDelta(event.text)] if event.text else []
-        if isinstance(event, MessageStart):
+        if isinstance(event, ev.MessageStart):
             return [ModelStarted(event.provider, event.model, event.request_id)]
-        if isinstance(event, ToolUseStart):
+        if isinstance(event, ev.ToolUseStart):
             self.name, self.arguments = event.tool_name, ""
             return []
-        if isinstance(event, ToolUseInputDelta):
+        if isinstance(event, ev.ToolUseInputDelta):
             self.arguments += event.partial_json
             return [ToolIntentDelta(event.tool_use_id, self.name, self.arguments)]
-        if isinstance(event, ToolUseEnd):
+        if isinstance(event, ev.ToolUseEnd):
             return [ToolIntentProposed(event.intent)] if event.intent is not None else []
-        if isinstance(event, MessageComplete):
+        if isinstance(event, ev.MessageComplete):
             return [ModelFinished(event.finish_reason, event.usage)]
         return []
