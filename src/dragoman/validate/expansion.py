@@ -7,7 +7,8 @@ linear in the size of the schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -71,22 +72,22 @@ def measure(schema: dict[str, Any]) -> Expansion:
     Raise ``ValueError`` if the schema has too many paths, or if a reference has no target.
     """
     nodes = _Graph(schema).nodes
-    if _find_order(nodes, lambda node: [*node.same, *node.references]) is None:
+    if _find_order({at: [*each.same, *each.references] for at, each in enumerate(nodes)}) is None:
         raise ValueError("a reference leads back to itself without going into the value")
     component = _find_components(nodes)
 
-    def onward(node: _Node, at: int) -> list[int]:
-        return [each for each in node.references if component[each] != component[at]]
-
-    numbers = {id(node): at for at, node in enumerate(nodes)}
-    order = _find_order(nodes, lambda node: _edges_onward(node, onward(node, numbers[id(node)])))
+    onward = [
+        [each for each in node.references if component[each] != component[at]]
+        for at, node in enumerate(nodes)
+    ]
+    order = _find_order({at: _edges_onward(node, onward[at]) for at, node in enumerate(nodes)})
     # An order exists: every cycle contains a reference within a strongly connected component, and
     # these references were excluded.
     assert order is not None
     paths, growth = [1] * len(nodes), [0] * len(nodes)
     for at in order:
         node = nodes[at]
-        further = onward(node, at)
+        further = onward[at]
         again = len(node.references) - len(further)
         paths[at] = min(_CEILING, 1 + again + _total(node, further, paths))
         growth[at] = min(_CEILING, again + _total(node, further, growth))
@@ -255,26 +256,12 @@ def _follow(value: Any, pointer: str) -> Any:
 # --- topological order and strongly connected components ---------------------------------------
 
 
-def _find_order(nodes: list[_Node], edges: Any) -> list[int] | None:
+def _find_order(edges: Mapping[int, Iterable[int]]) -> list[int] | None:
     """Return the nodes in topological order, dependencies first; ``None`` if there is a cycle."""
-    order: list[int] = []
-    state = [0] * len(nodes)  # the state of each node: 1 while it is open, 2 when it is done
-    for start in range(len(nodes)):
-        stack = [] if state[start] else [(start, iter(edges(nodes[start])))]
-        state[start] = state[start] or 1
-        while stack:
-            at, left = stack[-1]
-            following = next(left, None)
-            if following is None:
-                stack.pop()
-                state[at] = 2
-                order.append(at)
-            elif state[following] == 1:
-                return None
-            elif state[following] == 0:
-                state[following] = 1
-                stack.append((following, iter(edges(nodes[following]))))
-    return order
+    try:
+        return list(TopologicalSorter(edges).static_order())
+    except CycleError:
+        return None
 
 
 def _find_components(nodes: list[_Node]) -> list[int]:
