@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -20,18 +21,26 @@ from ..messages import LossWarning
 _BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
 
 
+Labels: TypeAlias = tuple[str, ...]
+
+# The counters, and the names of their labels.
+_LABELS = {
+    "requests": ("wire", "model", "status"),
+    "warnings": ("wire", "code"),
+    "tokens": ("model", "kind"),
+    "switches": ("model", "from", "to", "reason"),
+}
+
+
 class Saved(Struct):
     """The values of all counters in a form that can be saved to a file.
 
-    Each counter is a list of labels and values. ``seconds`` maps the name of each measured
-    duration to its histogram.
+    ``counters`` maps the name of each counter to its labels and values, and ``seconds`` the name
+    of each measured duration to its histogram.
     """
 
     in_flight: int = 0
-    requests: list[tuple[tuple[str, ...], int]] = []
-    warnings: list[tuple[tuple[str, ...], int]] = []
-    tokens: list[tuple[tuple[str, ...], int]] = []
-    switches: list[tuple[tuple[str, ...], int]] = []
+    counters: dict[str, list[tuple[Labels, int]]] = {}
     seconds: dict[str, list[float]] = {}
 
 
@@ -40,10 +49,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.in_flight = 0
-        self._requests: Counter[tuple[str, ...]] = Counter()
-        self._warnings: Counter[tuple[str, ...]] = Counter()
-        self._tokens: Counter[tuple[str, ...]] = Counter()
-        self._switches: Counter[tuple[str, ...]] = Counter()
+        self._counters: dict[str, Counter[Labels]] = {name: Counter() for name in _LABELS}
+        self._requests = self._counters["requests"]
+        self._warnings = self._counters["warnings"]
+        self._tokens = self._counters["tokens"]
+        self._switches = self._counters["switches"]
         # For each name, a histogram of durations: a count for each bucket, a count of longer
         # durations, and the sum of all durations.
         self._seconds: dict[str, list[float]] = {}
@@ -78,26 +88,15 @@ class Metrics:
 
     def save(self) -> Saved:
         """Return the values of all counters."""
-        return Saved(
-            self.in_flight,
-            list(self._requests.items()),
-            list(self._warnings.items()),
-            list(self._tokens.items()),
-            list(self._switches.items()),
-            self._seconds,
-        )
+        counters = {name: list(counter.items()) for name, counter in self._counters.items()}
+        return Saved(self.in_flight, counters, self._seconds)
 
     def add(self, saved: Saved) -> None:
         """Add the saved values of another worker's counters to these counters."""
         self.in_flight += saved.in_flight
-        for counter, values in (
-            (self._requests, saved.requests),
-            (self._warnings, saved.warnings),
-            (self._tokens, saved.tokens),
-            (self._switches, saved.switches),
-        ):
+        for name, values in saved.counters.items():
             for labels, value in values:
-                counter[labels] += value
+                self._counters[name][labels] += value
         for name, held in saved.seconds.items():
             own = self._seconds.get(name, [0.0] * len(held))
             self._seconds[name] = [mine + other for mine, other in zip(own, held, strict=True)]
@@ -105,18 +104,14 @@ class Metrics:
     def text(self) -> str:
         """Return all counters in the text format of Prometheus."""
         lines = ["# TYPE dragoman_in_flight gauge", f"dragoman_in_flight {self.in_flight}"]
-        lines += _counter("dragoman_requests_total", ("wire", "model", "status"), self._requests)
-        lines += _counter("dragoman_warnings_total", ("wire", "code"), self._warnings)
-        lines += _counter("dragoman_tokens_total", ("model", "kind"), self._tokens)
-        lines += _counter(
-            "dragoman_switches_total", ("model", "from", "to", "reason"), self._switches
-        )
+        for name, labels in _LABELS.items():
+            lines += _counter(f"dragoman_{name}_total", labels, self._counters[name])
         for name, held in self._seconds.items():
             lines += _histogram(f"dragoman_{name}_seconds", held)
         return "\n".join(lines) + "\n"
 
 
-def _counter(name: str, labels: Iterable[str], values: Mapping[tuple[str, ...], int]) -> list[str]:
+def _counter(name: str, labels: Iterable[str], values: Mapping[Labels, int]) -> list[str]:
     lines = [f"# TYPE {name} counter"]
     for key, value in sorted(values.items()):
         named = ",".join(
