@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -113,10 +113,8 @@ class RedisAvailability(Availability):
             taken = state if model else whole
             taken.since, taken.trigger = taken.since or now - ago, cast("Trigger", trigger)
             taken.failed = max(taken.failed, now - ago)
-        for provider, whole in self._providers.items():
-            if whole.since is not None and (provider, "") not in shared and whole.probe is None:
-                whole.since = whole.trigger = None
-        for target, state in self._models.items():
+        known = {(provider, ""): whole for provider, whole in self._providers.items()}
+        for target, state in {**known, **self._models}.items():
             if state.since is not None and target not in shared and state.probe is None:
                 state.since = state.trigger = None
 
@@ -125,43 +123,25 @@ class RedisAvailability(Availability):
         whole, state = self._states(admission.provider, admission.model)
         for model, each in (("", whole), (admission.model, state)):
             if each.since is not None:
-                self._write(
-                    self._shutting,
-                    admission.provider,
-                    model,
-                    each.trigger,
-                    self.thresholds.quiet_seconds * 12,
-                )
+                target = _write_target(admission.provider, model)
+                seconds = self.thresholds.quiet_seconds * 12
+                self._write(self._shutting([self._key], target, each.trigger or "", seconds))
 
     def _succeeded(self, admission: Admission) -> None:
         super()._succeeded(admission)
         if admission.changes:
-            self._server.start(
-                self._forget(
-                    [_write_target(admission.provider, model) for model in ("", admission.model)]
-                )
-            )
+            targets = [_write_target(admission.provider, each) for each in ("", admission.model)]
+            self._write(cast("Any", self._server.client.hdel(self._key, *targets)))
 
-    def _write(
-        self, script: Any, provider: str, model: str, trigger: str | None, seconds: float
-    ) -> None:
+    def _write(self, command: Awaitable[Any]) -> None:
         # Delay the next read of the state, so that this write is complete before it.
         self._next = max(self._next, self._clock() + self._poll_seconds)
-        self._server.start(
-            self._send(script, [_write_target(provider, model), trigger or "", seconds])
-        )
+        self._server.start(self._send(command))
 
-    async def _send(self, script: Any, arguments: list[Any]) -> None:
-        try:
-            await script([self._key], *arguments)
-        except self._server.errors as error:
-            log.warning("availability could not be written to Redis (%s)", type(error).__name__)
-
-    async def _forget(self, targets: list[str]) -> None:
-        self._next = max(self._next, self._clock() + self._poll_seconds)
+    async def _send(self, command: Awaitable[Any]) -> None:
         try:
             async with asyncio.timeout(_SECONDS):
-                await cast("Any", self._server.client.hdel(self._key, *targets))
+                await command
         except self._server.errors as error:
             log.warning("availability could not be written to Redis (%s)", type(error).__name__)
 
