@@ -21,7 +21,7 @@ from .cluster import ClusterRunner
 from .embed import embeds, make_embed_defaults
 from .job import Job, Limits, State, StateFile
 from .options import BatchOptions, BatchProgress, Options, read_options
-from .output import Lines, Output, OutputError, Recovered, drop_failures
+from .output import Lines, Output, OutputError, drop_failures
 from .parts import merge
 from .remote import RemoteRunner
 from .rows import BadRow, Defaults, Parser, Row, Skipped, find_bad_rows, name_of, read_rows
@@ -167,10 +167,7 @@ class _Run:
         try:
             earlier = output.open()
             self._resumed = earlier.done.count
-            cost = EXACT.add(earlier.cost, state.dropped_usd)
-            self._spent = Spent(
-                self._resumed, earlier.failed, earlier.bad, 0, earlier.tokens, cost
-            )
+            self._spent.take_over(earlier, state.dropped_usd)
             self._total = self.source.count() if given.on_progress is not None else None
             spending = Spending(self.limits, self._spent)
 
@@ -203,7 +200,8 @@ class _Run:
                 on_saved=self._report,
             )  # fmt: skip
             await self._cluster.run(done)
-            self._recount(self._cluster.found, state.dropped_usd)
+            # A worker that died may have saved rows without reporting them.
+            self._spent.take_over(self._cluster.found, state.dropped_usd)
             return self._cluster
         if given.via == "provider":
             if provider.operation == "embed" or not isinstance(provider, Provider):
@@ -220,16 +218,6 @@ class _Run:
         )
         await runner.run()
         return runner
-
-    def _recount(self, found: Recovered, dropped: Decimal) -> None:
-        """Replace the totals with the sums over the output file.
-
-        A worker that died may have saved rows without reporting them.
-        """
-        spent = self._spent
-        spent.rows, spent.failed = found.done.count, found.failed
-        spent.bad, spent.tokens = found.bad, found.tokens
-        spent.cost = EXACT.add(found.cost, dropped)
 
     def _report(self) -> None:
         if self.given.on_progress is not None:

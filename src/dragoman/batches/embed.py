@@ -22,6 +22,7 @@ ENCODINGS = ("float", "base64")
 _SETTINGS = ("input_type", "dimensions", "encoding_format", "extras")
 _OWN = frozenset({"id", "metadata", *rows.EMBED_FIELDS, *_SETTINGS})
 _CHAT = frozenset({"prompt", "messages"})
+_SERVER = EmbedServer()
 
 
 class EmbedDefaults(Struct, frozen=True, kw_only=True):
@@ -41,11 +42,8 @@ class EmbedRowParser(rows.Parser):
     A row is in Dragoman's format or in OpenAI's batch format, or a template builds its text.
     """
 
-    def __init__(self, defaults: EmbedDefaults, model: str) -> None:
-        self._defaults = defaults
-        self._model = model
-        self._template = None if defaults.template is None else Template(defaults.template)
-        self._server = EmbedServer()
+    own = _OWN
+    filled = "input"
 
     def name(self, record: Record) -> tuple[str | None, rows.Shape]:
         is_foreign = "custom_id" in record or ("body" in record and "url" in record)
@@ -56,23 +54,13 @@ class EmbedRowParser(rows.Parser):
     def check(self, request: AskedRetrieval) -> None:
         """Do nothing: ``parse`` has checked the request."""
 
-    def parse(self, record: Record, shape: rows.Shape) -> AskedRetrieval:
-        if shape != "own":
-            return self._read_foreign(record)
-        if self._template is not None:
-            return self._build({"input": self._template.fill(record)})
-        unknown = [name for name in record if name not in _OWN]
-        unknown = [name for name in unknown if name != self._defaults.id_column]
-        if unknown:
-            more = (
-                "this batch embeds; a row of it has an input"
-                if unknown[0] in _CHAT
-                else "a template says which columns make the text"
-            )
-            raise ValueError(f"{unknown[0]!r} is not a field of a row to embed; {more}")
-        return self._build(record)
+    def explain_unknown(self, name: str) -> str:
+        more = "a template says which columns make the text"
+        if name in _CHAT:
+            more = "this batch embeds; a row of it has an input"
+        return f"{name!r} is not a field of a row to embed; {more}"
 
-    def _build(self, record: Mapping[str, Any]) -> AskedRetrieval:
+    def build(self, record: Mapping[str, Any]) -> AskedRetrieval:
         given = [name for name in rows.EMBED_FIELDS if record.get(name) is not None]
         if len(given) != 1:
             raise ValueError("must have either input or text" + (", not both" if given else ""))
@@ -101,16 +89,13 @@ class EmbedRowParser(rows.Parser):
         }
         return AskedRetrieval(self._overlay(request), (), form)
 
-    def _read_foreign(self, record: Record) -> AskedRetrieval:
-        """Read a row in OpenAI's batch format; the batch's model replaces the model of the row."""
+    def read_foreign(self, record: Record, shape: rows.Shape) -> AskedRetrieval:
         if record.get("url") != rows.EMBED_URL:
             raise ValueError(
                 f"url must be {rows.EMBED_URL}, since this batch embeds, not {record.get('url')!r}"
             )
-        if record.get("method") not in (None, "POST"):
-            raise ValueError(f"method must be POST, not {record.get('method')!r}")
         body = {**rows.need_object(record, "body"), "model": self._model or "model"}
-        asked = self._server.decode(body)
+        asked = _SERVER.decode(body)
         assert isinstance(asked.request, EmbedRequest)
         form = {"encoding_format": asked.form["encoding_format"] or self._defaults.encoding_format}
         request = replace(asked.request, request_id="row")

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Generator, Iterator, Mapping
 from contextlib import closing
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -86,16 +86,45 @@ class Parser(ABC):
     A record is in Dragoman's format or a provider's batch format, or its fields fill a template.
     """
 
+    own: ClassVar[frozenset[str]]  # the fields of a record in Dragoman's format
+    filled: ClassVar[str]  # the field that a template fills
+
+    def __init__(self, defaults: Any, model: str) -> None:
+        self._defaults = defaults
+        self._model = model
+        self._template = None if defaults.template is None else Template(defaults.template)
+
     @abstractmethod
     def name(self, record: Record) -> tuple[str | None, Shape]:
         """Return the id and the format of a record; raise ``ValueError`` if the id is invalid."""
 
-    @abstractmethod
     def parse(self, record: Record, shape: Shape) -> Any:
         """Return the request that a record describes; an ``Asked`` if it is in another format.
 
         Raise ``ValueError`` or ``ProviderError`` if the record is invalid.
         """
+        if shape != "own":
+            if record.get("method") not in (None, "POST"):
+                raise ValueError(f"method must be POST, not {record.get('method')!r}")
+            return self.read_foreign(record, shape)
+        if self._template is not None:
+            return self.build({self.filled: self._template.fill(record)})
+        for name in record:
+            if name not in self.own and name != self._defaults.id_column:
+                raise ValueError(self.explain_unknown(name))
+        return self.build(record)
+
+    @abstractmethod
+    def build(self, record: Mapping[str, Any]) -> Any:
+        """Return the request that a record in Dragoman's format describes."""
+
+    @abstractmethod
+    def read_foreign(self, record: Record, shape: Shape) -> Any:
+        """Read a row in a provider's batch format; the batch's model replaces the row's model."""
+
+    @abstractmethod
+    def explain_unknown(self, name: str) -> str:
+        """Return the error message for a field that a record in Dragoman's format may not have."""
 
     @abstractmethod
     def check(self, request: Any) -> None:
@@ -105,10 +134,8 @@ class Parser(ABC):
 class RowParser(Parser):
     """Parse the rows of a batch of chat requests."""
 
-    def __init__(self, defaults: Defaults, model: str) -> None:
-        self._defaults = defaults
-        self._model = model
-        self._template = None if defaults.template is None else Template(defaults.template)
+    own = _OWN | _OWN_SETTINGS
+    filled = "prompt"
 
     def name(self, record: Record) -> tuple[str | None, Shape]:
         if self._template is not None:
@@ -124,21 +151,13 @@ class RowParser(Parser):
     def check(self, request: m.Request) -> None:
         check_request(request)
 
-    def parse(self, record: Record, shape: Shape) -> m.Request | Asked:
-        if shape != "own":
-            return self._read_foreign(record, shape)
-        if self._template is not None:
-            return self._build({"prompt": self._template.fill(record)})
-        unknown = [name for name in record if name not in _OWN and name not in _OWN_SETTINGS]
-        unknown = [name for name in unknown if name != self._defaults.id_column]
-        if unknown:
-            more = "a template says which columns make the prompt"
-            if unknown[0] in EMBED_FIELDS:
-                more = "rows to embed need a batch that embeds, and this one chats"
-            raise ValueError(f"{unknown[0]!r} is not a field of a row; {more}")
-        return self._build(record)
+    def explain_unknown(self, name: str) -> str:
+        more = "a template says which columns make the prompt"
+        if name in EMBED_FIELDS:
+            more = "rows to embed need a batch that embeds, and this one chats"
+        return f"{name!r} is not a field of a row; {more}"
 
-    def _build(self, record: Mapping[str, Any]) -> m.Request:
+    def build(self, record: Mapping[str, Any]) -> m.Request:
         given = self._defaults
         messages, prompt = record.get("messages"), record.get("prompt")
         if (messages is None) == (prompt is None):
@@ -170,16 +189,13 @@ class RowParser(Parser):
             metadata=read_metadata(record),
         )
 
-    def _read_foreign(self, record: Record, shape: Shape) -> Asked:
-        """Read a row in a provider's batch format; the batch's model replaces the row's model."""
+    def read_foreign(self, record: Record, shape: Shape) -> Asked:
         given = self._defaults
         name = {"anthropic": "params", "gemini": "request"}.get(shape, "body")
         if name == "body" and record.get("url") == EMBED_URL:
             raise ValueError(f"url is {EMBED_URL}, but this is a batch of chats")
         if name == "body" and record.get("url") not in (None, *_URLS):
             raise ValueError(f"url must be one of {', '.join(_URLS)}, not {record.get('url')!r}")
-        if record.get("method") not in (None, "POST"):
-            raise ValueError(f"method must be POST, not {record.get('method')!r}")
         body = {**need_object(record, name)}
         if shape != "gemini":
             body["model"] = self._model or "model"

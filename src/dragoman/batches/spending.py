@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..prices.results import EXACT
+from .output import Recovered
 from .results import Result
 
 KINDS = ("usd", "tokens", "rows")
@@ -27,6 +28,12 @@ class Spent(Struct):
     cost: Decimal = Decimal(0)
     unpriced: int = 0
     unpriced_reason: str | None = None
+
+    def take_over(self, found: Recovered, dropped: Decimal) -> None:
+        """Replace the totals with those of an output; ``dropped`` is the cost of removed rows."""
+        self.rows, self.failed = found.done.count, found.failed
+        self.bad, self.tokens = found.bad, found.tokens
+        self.cost = EXACT.add(found.cost, dropped)
 
 
 def parse_budget(budget: str | Mapping[str, Any] | None) -> dict[str, Decimal]:
