@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from ..calls import Operation
 from ..capabilities import Capabilities
 from ..errors import (
-    CallCancelledError,
     ProviderError,
     StreamInterruptedError,
     UnsupportedFeatureError,
@@ -254,14 +253,6 @@ class Provider(Model):
             context_tokens=self.capabilities.known("max_context_tokens"),
         )
         return planned if refusal is None else replace(planned, refused=str(refusal[1]))
-
-    def _cancelled(self, request: Request) -> CallCancelledError:
-        return CallCancelledError(
-            "the call was cancelled",
-            provider=self.name or None,
-            model=self.model,
-            request_id=request.request_id,
-        )
 
 
 class ReplyProvider(Provider):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self
 
 from ..calls import Operation
 from ..capabilities import Capabilities
-from ..errors import InvalidRequestError, ProviderError, quote
+from ..errors import CallCancelledError, InvalidRequestError, ProviderError, quote
 from ..messages import Request
 from ..prices import PricedAs, PriceRow
 from ..validate import check_request
@@ -79,12 +78,7 @@ class Model(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
@@ -94,6 +88,16 @@ class Model(ABC):
 
     def _find_seller(self) -> PricedAs:
         return PricedAs(f"{self.name}:{self.model}")
+
+    def _cancelled(self, request: Any, response: Any = None) -> CallCancelledError:
+        """Return the error for a call that was cancelled; ``response`` is what has arrived."""
+        return CallCancelledError(
+            "the call was cancelled",
+            provider=self.name or None,
+            model=self.model or None,
+            request_id=request.request_id,
+            response=response,
+        )
 
     @cached_property
     def _calls(self) -> CallsInFlight:

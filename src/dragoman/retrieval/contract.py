@@ -17,7 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..calls import Operation
-from ..errors import CallCancelledError, InvalidRequestError, ProviderError
+from ..errors import InvalidRequestError, ProviderError
 from ..events import Sale, Usage
 from ..provider import AssembledReply, Model, Reply
 from ..provider.stream import WaitingCall
@@ -55,13 +55,7 @@ class RetrievalModel(Model):
         except asyncio.CancelledError as error:
             if not waiting.is_interrupted():
                 raise
-            raise CallCancelledError(
-                "the call was cancelled",
-                provider=self.name or None,
-                model=self.model or None,
-                request_id=request.request_id,
-                response=getattr(error, "response", None),
-            ) from None
+            raise self._cancelled(request, getattr(error, "response", None)) from None
         finally:
             waiting.end()
             self._calls.remove(request.request_id)

@@ -10,6 +10,7 @@ import array
 import re
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 from .. import retrieval
 from ..errors import ProviderError
@@ -41,8 +42,8 @@ RETRIEVAL_BASES = {
 _WORD = re.compile(r"\w+")
 
 
-class SimulatedEmbedder(retrieval.Embedder):
-    """Embed with a bag of words: each word adds to one dimension; the vector is normalised.
+class _Simulated(retrieval.RetrievalModel):
+    """What both simulated models have in common.
 
     ``errors`` are raised one after the other, one per call, before any answer; a ``None`` in this
     list lets a call succeed.
@@ -51,19 +52,32 @@ class SimulatedEmbedder(retrieval.Embedder):
     def __init__(
         self,
         *errors: ProviderError | None,
-        dimensions: int = 64,
         name: str = "sim",
         model: str = "sim",
         batch_size: int | None = None,
     ) -> None:
         self.name, self.model, self.batch_size = name, model, batch_size
-        self.requests: list[retrieval.EmbedRequest] = []
+        self.requests: list[Any] = []
         self._errors = list(errors)
+
+    def _take(self, request: Any) -> None:
+        self.requests.append(request)
+        error = self._errors.pop(0) if self._errors else None
+        if error is not None:
+            raise error
+
+
+class SimulatedEmbedder(_Simulated, retrieval.Embedder):
+    """Embed with a bag of words: each word adds to one dimension; the vector is normalised."""
+
+    def __init__(
+        self, *errors: ProviderError | None, dimensions: int = 64, **settings: Any
+    ) -> None:
+        super().__init__(*errors, **settings)
         self._dimensions = dimensions
 
     async def answer(self, request: retrieval.EmbedRequest) -> retrieval.Embeddings:
-        self.requests.append(request)
-        _raise_next(self._errors)
+        self._take(request)
         size = request.dimensions or self._dimensions
         data = b"".join([_embed(text, size) for text in request.texts])
         tokens = sum([text.count(" ") + 1 for text in request.texts])
@@ -76,23 +90,11 @@ class SimulatedEmbedder(retrieval.Embedder):
         )
 
 
-class SimulatedReranker(retrieval.Reranker):
+class SimulatedReranker(_Simulated, retrieval.Reranker):
     """Score a document by the share of the query's words it contains."""
 
-    def __init__(
-        self,
-        *errors: ProviderError | None,
-        name: str = "sim",
-        model: str = "sim",
-        batch_size: int | None = None,
-    ) -> None:
-        self.name, self.model, self.batch_size = name, model, batch_size
-        self.requests: list[retrieval.RerankRequest] = []
-        self._errors = list(errors)
-
     async def answer(self, request: retrieval.RerankRequest) -> retrieval.Ranking:
-        self.requests.append(request)
-        _raise_next(self._errors)
+        self._take(request)
         scores = _score(request.query, request.documents)
         echoes = request.documents if request.return_documents else [None] * len(scores)
         results = [retrieval.Ranked(at, score, echoes[at]) for at, score in enumerate(scores)]
@@ -125,9 +127,3 @@ def _score(query: str, documents: Sequence[str]) -> list[float]:
     wanted = set(_WORD.findall(query.lower()))
     found = [set(_WORD.findall(document.lower())) for document in documents]
     return [round(len(wanted & words) / max(1, len(wanted)), 6) for words in found]
-
-
-def _raise_next(errors: list[ProviderError | None]) -> None:
-    error = errors.pop(0) if errors else None
-    if error is not None:
-        raise error
