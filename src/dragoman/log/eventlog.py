@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
@@ -64,28 +64,28 @@ class SessionEntry(Struct, frozen=True):
     head: str
 
 
-class LogView(Protocol):
-    """A consistent snapshot of the stored records."""
+class LogView(ABC):
+    """A consistent snapshot of the stored records; a database answers queries by itself."""
 
+    @abstractmethod
     def names(self) -> list[str]:
         """Return the names of all sessions, sorted."""
-        ...
 
+    @abstractmethod
     def count(self) -> int:
         """Return the number of records; count them without the index, which may be damaged."""
-        ...
 
+    @abstractmethod
     def length(self, session: str) -> int:
         """Return the highest ``seq`` of a session; 0 if it has no records."""
-        ...
 
+    @abstractmethod
     def page(self, session: str, after: int, size: int) -> Sequence[Row]:
         """Return at most ``size`` rows of a session after the record ``after``, in order."""
-        ...
 
     def select(self, session: str, types: Sequence[str], after: int, size: int) -> Sequence[Row]:
         """Return at most ``size`` rows of the given types after the record ``after``, in order."""
-        ...
+        return self._filter(session, after, size, lambda row: row[5] in types)
 
     def search(self, session: str, text: str, after: int, size: int) -> Sequence[Row]:
         """Return at most ``size`` rows after the record ``after`` whose payload contains a string.
@@ -93,30 +93,40 @@ class LogView(Protocol):
         The rows are in order, and case is ignored. The string consists of ASCII letters, digits
         and spaces.
         """
-        ...
+        needle = text.lower().encode()
+        return self._filter(session, after, size, lambda row: needle in row[9].lower())
 
+    def _filter(
+        self, session: str, after: int, size: int, fits: Callable[[Row], bool]
+    ) -> Sequence[Row]:
+        found: list[Row] = []
+        while len(found) < size and (rows := self.page(session, after, _PAGE)):
+            found += [row for row in rows if fits(row)]
+            after = rows[-1][1]
+        return found[:size]
+
+    @abstractmethod
     def ends(self) -> list[tuple[Row, Row]]:
         """Return the first and the last row of each session, sorted by session name.
 
         The payloads of the rows may be left empty.
         """
-        ...
 
 
-class LogChange(LogView, Protocol):
+class LogChange(LogView):
     """A transaction that changes the stored records."""
 
+    @abstractmethod
     def heads(self, sessions: set[str]) -> dict[str, Head]:
         """Return the last record of each of the sessions that has records."""
-        ...
 
+    @abstractmethod
     def insert(self, records: Sequence[LogRecord]) -> None:
         """Store records at the ends of their sessions."""
-        ...
 
+    @abstractmethod
     def delete(self, sessions: Sequence[str]) -> None:
         """Remove all records of some sessions."""
-        ...
 
 
 class EventLog(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ..errors import quote
 from .errors import LogCorruptError, LogReadOnlyError, LogStorageError
-from .eventlog import EventLog, LogChange
+from .eventlog import EventLog, LogChange, LogView
 from .payloads import Actor, Sensitivity
 from .record import Line, LogRecord, Row, to_row
 
@@ -90,7 +90,7 @@ class ExportedLog(EventLog):
         raise LogReadOnlyError(f"{self.path}: an export cannot be written")
 
 
-class _ExportView:
+class _ExportView(LogView):
     def __init__(
         self,
         file: BinaryIO,
@@ -118,22 +118,6 @@ class _ExportView:
         numbers, places = self._places.get(session, (array("q"), array("q")))
         start = bisect_right(numbers, after)
         return [self._read(place) for place in places[start : start + size]]
-
-    def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
-        return self._filter(session, after, size, lambda row: row[5] in types)
-
-    def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
-        needle = text.lower().encode()
-        return self._filter(session, after, size, lambda row: needle in row[9].lower())
-
-    def _filter(
-        self, session: str, after: int, size: int, fits: Callable[[Row], bool]
-    ) -> list[Row]:
-        found: list[Row] = []
-        while len(found) < size and (rows := self.page(session, after, 500)):
-            found += [row for row in rows if fits(row)]
-            after = rows[-1][1]
-        return found[:size]
 
     def ends(self) -> list[tuple[Row, Row]]:
         return [

@@ -53,7 +53,7 @@ class MemoryLog(EventLog):
         yield _MemoryView(rows)
 
 
-class _MemoryView:
+class _MemoryView(LogChange):
     def __init__(self, rows: dict[str, list[Row]]) -> None:
         self._rows = rows
 
@@ -68,15 +68,6 @@ class _MemoryView:
 
     def page(self, session: str, after: int, size: int) -> list[Row]:
         return self._rows.get(session, [])[after : after + size]
-
-    def select(self, session: str, types: Sequence[str], after: int, size: int) -> list[Row]:
-        return [row for row in self._rows.get(session, [])[after:] if row[5] in types][:size]
-
-    def search(self, session: str, text: str, after: int, size: int) -> list[Row]:
-        needle = text.lower().encode()
-        return [row for row in self._rows.get(session, [])[after:] if needle in row[9].lower()][
-            :size
-        ]
 
     def ends(self) -> list[tuple[Row, Row]]:
         return [(self._rows[name][0], self._rows[name][-1]) for name in self.names()]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from .errors import LogVersionError
+from .eventlog import LogChange
 from .record import Row
 
 _PAGE = """
@@ -37,7 +38,7 @@ class Dialect(NamedTuple):
     unindexed: str = ""  # count the records without the index
 
 
-class SqlView(ABC):
+class SqlView(LogChange):
     """A snapshot of the stored records."""
 
     dialect: ClassVar[Dialect]
