@@ -71,7 +71,7 @@ async def _describes_itself(kit: Kit, provider: Provider) -> None:
 
 
 async def _answers_with_a_response(kit: Kit, provider: Provider) -> None:
-    reply = await provider.complete(kit.prompt, config=kit.config)
+    reply = await kit.ask(provider)
     demand_response(reply)
     demand(bool(reply.text.strip()), "the reply has no text")
     demand(reply.parsed is None, "parsed is set, but no schema was given")
@@ -155,13 +155,13 @@ async def _fails_with(
     kit: Kit, provider: Provider, *, kind: type[ProviderError], factory: Factory
 ) -> None:
     try:
-        await provider.complete(kit.prompt, config=kit.config)
+        await kit.ask(provider)
     except ProviderError as error:
         _demand_error(error, kind, provider)
     else:
         raise Violation(f"complete() returned instead of raising {kind.__name__}")
     async with kit.open(factory) as another:
-        heard, raised = await read_until_error(another.stream(kit.prompt, config=kit.config))
+        heard, raised = await read_until_error(kit.stream(another))
         demand_rules(heard)
         if raised is None:
             raise Violation(f"stream() ended instead of raising {kind.__name__}")
@@ -177,7 +177,7 @@ def _demand_error(error: ProviderError, kind: type[ProviderError], provider: Pro
 
 
 async def _reports_a_broken_stream(kit: Kit, provider: Provider) -> None:
-    heard, raised = await read_until_error(provider.stream(kit.prompt, config=kit.config))
+    heard, raised = await read_until_error(kit.stream(provider))
     demand(bool(heard), "nothing came before it broke off")
     demand_rules(heard)
     demand(raised is not None, "a reply that broke off counted as complete")
@@ -198,7 +198,7 @@ async def _cancelling_nothing_is_false(kit: Kit, provider: Provider) -> None:
         not await provider.cancel("01ARZ3NDEKTSV4RRFFQ69G5FAV"),
         "cancel() of an unknown id returned True",
     )
-    reply = await provider.complete(kit.prompt, config=kit.config)
+    reply = await kit.ask(provider)
     demand(
         not await provider.cancel(str(reply.request_id)),
         "cancel() of a finished call returned True",
@@ -207,7 +207,7 @@ async def _cancelling_nothing_is_false(kit: Kit, provider: Provider) -> None:
 
 async def _a_call_can_be_cancelled(kit: Kit, provider: Provider) -> None:
     name = m.new_ulid()
-    task = asyncio.ensure_future(provider.complete(kit.prompt, config=kit.config, request_id=name))
+    task = asyncio.ensure_future(kit.ask(provider, request_id=name))
     cancelled = False
     while not cancelled and not task.done():
         await asyncio.sleep(0)
@@ -218,7 +218,7 @@ async def _a_call_can_be_cancelled(kit: Kit, provider: Provider) -> None:
         demand(cancelled, "it raised CallCancelledError without being cancelled")
     else:
         demand(not cancelled, "cancel() returned True, but complete() returned a reply")
-    await provider.complete(kit.prompt, config=kit.config)
+    await kit.ask(provider)
 
 
 # --- cases for system prompts and images -------------------------------------------------------
@@ -251,9 +251,7 @@ async def _rejects_images(kit: Kit, provider: Provider) -> None:
 
 
 async def _proposes_intents_only(kit: Kit, provider: Provider) -> None:
-    stream = provider.stream(
-        kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
-    )  # fmt: skip
+    stream = kit.force(provider.stream)
     heard = await read_events(stream)
     ends = [event for event in heard if isinstance(event, ev.ToolUseEnd)]
     demand(bool(ends), "the tool was forced, but no call came")
@@ -275,9 +273,7 @@ def _demand_intent(intent: ev.ToolIntent, tool: m.Tool) -> None:
 
 
 async def _both_ways_propose(kit: Kit, provider: Provider) -> None:
-    reply = await provider.complete(
-        kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
-    )  # fmt: skip
+    reply = await kit.force(provider.complete)
     demand(bool(reply.tool_calls), "the tool was forced, but complete() returned no call")
     for call in reply.tool_calls:
         demand(bool(call.id), "a call has no id")
@@ -285,9 +281,7 @@ async def _both_ways_propose(kit: Kit, provider: Provider) -> None:
 
 
 async def _ids_of_calls_are_one(kit: Kit, provider: Provider) -> None:
-    stream = provider.stream(
-        kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
-    )  # fmt: skip
+    stream = kit.force(provider.stream)
     heard = await read_events(stream)
     begun = [event.tool_use_id for event in heard if isinstance(event, ev.ToolUseStart)]
     final = [block.id for block in ev.fold(heard).message.content if isinstance(block, m.ToolCall)]
@@ -296,9 +290,7 @@ async def _ids_of_calls_are_one(kit: Kit, provider: Provider) -> None:
 
 
 async def _takes_results(kit: Kit, provider: Provider) -> None:
-    first = await provider.complete(
-        kit.tool_prompt, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
-    )  # fmt: skip
+    first = await kit.force(provider.complete)
     results: list[m.Message] = [
         m.ToolResult(call.id, "Sunny, 21 degrees.") for call in first.tool_calls
     ]
@@ -372,10 +364,10 @@ async def _settings_are_one_calls(kit: Kit, provider: Provider) -> None:
     short = replace(kit.config, max_tokens=max(1, (kit.config.max_tokens or 64) // 4))
     await asyncio.gather(
         provider.complete(kit.prompt, config=short),
-        provider.complete(kit.prompt, config=kit.config),
+        kit.ask(provider),
     )
     demand(
-        bool((await provider.complete(kit.prompt, config=kit.config)).text),
+        bool((await kit.ask(provider)).text),
         "a later call has no text",
     )
 

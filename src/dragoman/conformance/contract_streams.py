@@ -94,7 +94,7 @@ def _demand_usage(usage: ev.Usage) -> None:
 
 
 async def _streams_keep_the_rules(kit: Kit, provider: Provider) -> None:
-    heard = await read_events(provider.stream(kit.prompt, config=kit.config))
+    heard = await read_events(kit.stream(provider))
     demand(bool(heard), "the stream ended without an event and without an error")
     demand(isinstance(heard[0], ev.MessageStart), "the first event is not message.start")
     demand(isinstance(heard[-1], ev.MessageComplete), "the last event is not message.complete")
@@ -102,7 +102,7 @@ async def _streams_keep_the_rules(kit: Kit, provider: Provider) -> None:
 
 
 async def _a_stream_folds_to_its_response(kit: Kit, provider: Provider) -> None:
-    async with provider.stream(kit.prompt, config=kit.config) as stream:
+    async with kit.stream(provider) as stream:
         demand(not stream.ended, "the stream counts as ended before its end")
         heard = await read_events(stream)
     demand(stream.ended, "the stream does not count as ended after its end")
@@ -117,23 +117,23 @@ async def _a_stream_folds_to_its_response(kit: Kit, provider: Provider) -> None:
 
 
 async def _a_stream_can_be_abandoned(kit: Kit, provider: Provider) -> None:
-    async with provider.stream(kit.prompt, config=kit.config) as stream:
+    async with kit.stream(provider) as stream:
         await anext(stream)
     demand(not await provider.cancel(stream.request_id), "an abandoned stream is still in flight")
-    await read_events(provider.stream(kit.prompt, config=kit.config))
+    await read_events(kit.stream(provider))
 
 
 async def is_known_not_to_stream(kit: Kit, provider: Provider) -> None:
     """Check that a provider without streams rejects them before sending."""
     async with refused(UnsupportedFeatureError, what="a stream"):
-        await read_events(provider.stream(kit.prompt, config=kit.config))
+        await read_events(kit.stream(provider))
 
 
 # --- cases for cancelling a stream -------------------------------------------------------------
 
 
 async def _a_cancelled_stream_is_closed(kit: Kit, provider: Provider) -> None:
-    stream = provider.stream(kit.prompt, config=kit.config)
+    stream = kit.stream(provider)
     heard = [await anext(stream)]
     demand(await stream.cancel(), "cancel() of a running stream returned False")
     heard += [event async for event in stream]
@@ -148,7 +148,7 @@ async def _a_cancelled_stream_is_closed(kit: Kit, provider: Provider) -> None:
 
 async def _outer_cancellation_passes(kit: Kit, provider: Provider) -> None:
     for ask in (
-        lambda: provider.complete(kit.prompt, config=kit.config),
+        lambda: kit.ask(provider),
         lambda: _started(provider, kit),
     ):
         task = asyncio.ensure_future(ask())
@@ -158,11 +158,11 @@ async def _outer_cancellation_passes(kit: Kit, provider: Provider) -> None:
             await task
             raise Violation("the task's own cancellation was swallowed")
         demand(task.cancelled(), "the task's own cancellation was swallowed")
-    await provider.complete(kit.prompt, config=kit.config)
+    await kit.ask(provider)
 
 
 async def _started(provider: Provider, kit: Kit) -> None:
-    async with provider.stream(kit.prompt, config=kit.config) as stream:
+    async with kit.stream(provider) as stream:
         async for _ in stream:
             await asyncio.sleep(0)
         await asyncio.Event().wait()
@@ -173,17 +173,17 @@ async def _started(provider: Provider, kit: Kit) -> None:
 
 async def _ids_are_the_callers(kit: Kit, provider: Provider) -> None:
     name = new_ulid()
-    heard = await read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
+    heard = await read_events(kit.stream(provider, request_id=name))
     demand(
         {event.request_id for event in heard} == {name},
         "events do not have the given request_id",
     )
-    reply = await provider.complete(kit.prompt, config=kit.config, request_id=name)
+    reply = await kit.ask(provider, request_id=name)
     demand_same(reply.request_id, name, "the reply's request_id")
 
 
 async def _ids_differ(kit: Kit, provider: Provider) -> None:
-    calls = [await read_events(provider.stream(kit.prompt, config=kit.config)) for _ in range(3)]
+    calls = [await read_events(kit.stream(provider)) for _ in range(3)]
     demand(
         len({events[0].request_id for events in calls}) == 3,
         "two calls have the same request_id",
@@ -195,10 +195,10 @@ async def _ids_differ(kit: Kit, provider: Provider) -> None:
 
 
 async def _an_id_is_in_flight_once(kit: Kit, provider: Provider) -> None:
-    async with provider.stream(kit.prompt, config=kit.config, request_id="R") as stream:
+    async with kit.stream(provider, request_id="R") as stream:
         await anext(stream)
         async with refused(InvalidRequestError, what="a request_id that is in flight"):
-            await provider.complete(kit.prompt, config=kit.config, request_id="R")
+            await kit.ask(provider, request_id="R")
 
 
 # --- cases for concurrency ---------------------------------------------------------------------
@@ -206,10 +206,7 @@ async def _an_id_is_in_flight_once(kit: Kit, provider: Provider) -> None:
 
 async def _many_at_once(kit: Kit, provider: Provider) -> None:
     names = [new_ulid() for _ in range(kit.at_once)]
-    calls = [
-        read_events(provider.stream(kit.prompt, config=kit.config, request_id=name))
-        for name in names
-    ]
+    calls = [read_events(kit.stream(provider, request_id=name)) for name in names]
     for name, heard in zip(names, await asyncio.gather(*calls), strict=True):
         demand(
             {event.request_id for event in heard} == {name},
@@ -219,9 +216,9 @@ async def _many_at_once(kit: Kit, provider: Provider) -> None:
 
 async def _calls_do_not_wait_for_each_other(kit: Kit, provider: Provider) -> None:
     """Check that one stream can stay open while another runs from beginning to end."""
-    async with provider.stream(kit.prompt, config=kit.config) as waiting:
+    async with kit.stream(provider) as waiting:
         await anext(waiting)
-        await read_events(provider.stream(kit.prompt, config=kit.config))
+        await read_events(kit.stream(provider))
         heard = [event async for event in waiting]
         demand(isinstance(heard[-1], ev.MessageComplete), "the first of two streams did not end")
 

@@ -65,8 +65,11 @@ async def check_server(
         await server.close()
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = {outcome.name: outcome for outcome in outcomes}
-    known = Capabilities.of(_capabilities(found, server.window), "probed", at=at, by=f"{by} check")
-    return Report(_shown(url), wire, model, by, at, tuple(outcomes), known, _probes(found))
+    facts: dict[str, Any] = {flag: _answer(found, names) for flag, names in _FLAGS.items()}
+    facts["max_context_tokens"] = server.window
+    known = Capabilities.of(facts, "probed", at=at, by=f"{by} check")
+    probes = {probe: _answer(found, names) for probe, names in _PROBES.items()}
+    return Report(_shown(url), wire, model, by, at, tuple(outcomes), known, probes)
 
 
 def _shown(url: str) -> str:
@@ -131,11 +134,8 @@ async def run_check(check: Check, subject: Any) -> CheckOutcome:
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
     except Exception as error:  # the check itself has a bug; the other checks are run anyway
-        status, detail, about = (
-            "fail",
-            f"the check itself failed: {type(error).__name__}: {errors.scrub(str(error))}",
-            False,
-        )
+        status, about = "fail", False
+        detail = f"the check itself failed: {type(error).__name__}: {errors.scrub(str(error))}"
     seconds = round(time.perf_counter() - began, 3)
     return CheckOutcome(check.name, check.title, status, detail, (), seconds, about)
 
@@ -191,14 +191,3 @@ def _answer(found: Mapping[str, CheckOutcome], names: tuple[str, ...]) -> bool |
     if any(outcome.status == "pass" for outcome in conclusive):
         return True
     return False if conclusive and all(outcome.about for outcome in conclusive) else None
-
-
-def _probes(found: Mapping[str, CheckOutcome]) -> dict[str, bool | int | str | None]:
-    return {probe: _answer(found, names) for probe, names in _PROBES.items()}
-
-
-def _capabilities(found: Mapping[str, CheckOutcome], window: int | None) -> dict[str, Any]:
-    return {
-        **{flag: _answer(found, names) for flag, names in _FLAGS.items()},
-        "max_context_tokens": window,
-    }

@@ -13,14 +13,16 @@ from typing import Any, TypeVar
 
 from ..capabilities import Capabilities
 from ..errors import ProviderError
-from ..messages import Request, RuntimeConfig, Tool
-from ..provider import Provider, Reply
+from ..events import Response
+from ..messages import ForceTool, Request, RuntimeConfig, Tool
+from ..provider import EventStream, Provider, Reply
 from .violation import Violation
 
 Factory = Callable[[], Provider | Awaitable[Provider]]
 """A function that returns a new provider for each case."""
 
 CaseT = TypeVar("CaseT")
+T = TypeVar("T")
 
 TOOL = Tool(
     "get_weather",
@@ -57,6 +59,19 @@ class Kit:
         """Return whether a capability is enabled; if that is unknown, return ``unless_known``."""
         value = self.capabilities.known(flag)
         return unless_known if value is None else bool(value)
+
+    async def ask(self, provider: Provider, **settings: Any) -> Response:
+        """Call the model with the prompt of the cases."""
+        return await provider.complete(self.prompt, config=self.config, **settings)
+
+    def stream(self, provider: Provider, **settings: Any) -> EventStream:
+        """Call the model with the prompt of the cases, and return the reply as a stream."""
+        return provider.stream(self.prompt, config=self.config, **settings)
+
+    def force(self, method: Callable[..., T]) -> T:
+        """Call ``complete`` or ``stream`` of a provider, so that it must call the tool."""
+        choice = ForceTool(self.tool.name)
+        return method(self.tool_prompt, [self.tool], config=self.config, tool_choice=choice)
 
     @contextlib.asynccontextmanager
     async def open(self, factory: Factory | None = None) -> AsyncIterator[Provider]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 from xml.sax.saxutils import escape, quoteattr
@@ -205,16 +206,9 @@ def write_junit(report: Report) -> str:
         f'tests="{len(report.outcomes)}" failures="{counts["fail"]}" skipped="{skipped}" '
         f'errors="0" time="{total:.3f}" timestamp="{report.at}">'
     )
-    cases = [_junit_case(outcome) for outcome in report.outcomes]
-    return "\n".join(
-        [
-            '<?xml version="1.0" encoding="utf-8"?>',
-            "<testsuites>",
-            head,
-            *cases,
-            "</testsuite></testsuites>",
-        ]
-    )
+    lines = ['<?xml version="1.0" encoding="utf-8"?>', "<testsuites>", head]
+    lines += [_junit_case(outcome) for outcome in report.outcomes]
+    return "\n".join([*lines, "</testsuite></testsuites>"])
 
 
 def _junit_case(outcome: CheckOutcome) -> str:
@@ -239,12 +233,7 @@ def _junit_case(outcome: CheckOutcome) -> str:
 
 def _xml(text: str) -> str:
     """Replace the characters that XML cannot represent."""
-    return "".join(
-        [
-            char if char in "\t\n" or 32 <= ord(char) < 0xD800 or ord(char) > 0xDFFF else "?"
-            for char in text
-        ]
-    )
+    return re.sub(r"[^\t\n -\ud7ff\ue000-\U0010ffff]", "?", text)
 
 
 _STYLE = """
@@ -259,12 +248,11 @@ border-bottom: 1px solid #8884; } code, pre { font: 13px/1.4 ui-monospace, monos
 def write_html(report: Report) -> str:
     """Return one self-contained HTML page, without scripts, fonts or links."""
     rows = "\n".join([_html_row(outcome) for outcome in report.outcomes])
-    facts = "\n".join(
-        [
-            f"<tr><td>{html.escape(name)}</td><td>{_fact_word(value)}</td></tr>"
-            for name, value in _facts(report).items()
-        ]
-    )
+    probed = [
+        f"<tr><td>{html.escape(name)}</td><td>{_fact_word(value)}</td></tr>"
+        for name, value in _facts(report).items()
+    ]
+    facts = "\n".join(probed)
     name = html.escape(report.model)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Check of '

@@ -220,23 +220,23 @@ async def find_wire(url: str, key: str | None, seconds: float) -> str:
         return "gemini"
     if path.strip("/"):
         return "openai"
+    listed = await _ask("openai", url, join_url(url, "/models", default="/v1"), key, seconds)
+    if listed is not None:
+        return "openai"
+    found = await _ask("ollama", url, root_of(url) + "/api/version", None, seconds)
+    return "openai" if found is None else "ollama"
+
+
+async def _ask(wire: str, url: str, address: str, key: str | None, seconds: float) -> Any:
+    """Send a GET request to a server whose wire or model is not known yet."""
     transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
-    credentials = {name: Secret(value) for name, value in _authorise("openai", url, key).items()}
+    codec = CODECS[wire].connect("", url, None, Capabilities())
+    headers = codec.authorise(key) if key else {}
+    credentials = {name: Secret(value) for name, value in headers.items()}
     try:
-        if (
-            await _get(transport, join_url(url, "/models", default="/v1"), credentials, timeouts)
-            is not None
-        ):
-            return "openai"
-        if await _get(transport, root_of(url) + "/api/version", {}, timeouts) is not None:
-            return "ollama"
+        return await _get(transport, address, credentials, timeouts)
     finally:
         await transport.close()
-    return "openai"
-
-
-def _authorise(wire: str, url: str, key: str | None) -> dict[str, str]:
-    return CODECS[wire].connect("", url, None, Capabilities()).authorise(key) if key else {}
 
 
 _LISTS = {"ollama": "/api/tags", "cohere": "/v1/models", "bedrock": "/foundation-models"}
@@ -244,16 +244,10 @@ _LISTS = {"ollama": "/api/tags", "cohere": "/v1/models", "bedrock": "/foundation
 
 async def find_model(url: str, wire: str, key: str | None, seconds: float) -> str | None:
     """Return the first model that a server lists."""
-    transport, timeouts = HttpTransport(), Timeouts(connect=min(10.0, seconds), total=seconds)
-    credentials = {name: Secret(value) for name, value in _authorise(wire, url, key).items()}
     address = (
         root_of(url) + _LISTS[wire] if wire in _LISTS else join_url(url, "/models", default="/v1")
     )
-    try:
-        listed = await _get(transport, address, credentials, timeouts)
-    finally:
-        await transport.close()
-    for entry in _entries(listed):
+    for entry in _entries(await _ask(wire, url, address, key, seconds)):
         name = entry.get("id") or entry.get("name") or entry.get("model")
         if isinstance(name, str) and name:
             return name.removeprefix("models/")
