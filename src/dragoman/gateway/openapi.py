@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 _STATUSES = {
@@ -20,15 +21,20 @@ _STATUSES = {
     "504": "The provider took too long.",
     "529": "The provider is overloaded.",
 }
+_DENIED = ("400", "401", "403")
+_MISSING = (*_DENIED, "404")
 _ERROR = {
     "type": "object",
     "required": ["error"],
     "properties": {"error": {"type": "object", "required": ["message", "type"]}},
 }
 _SENTENCE = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
-_EVENTS = "text/event-stream"
 _NOTE = {"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}}
-_DENIED = ("400", "401", "403")
+# The form of errors on the paths that begin with these parts; on all others it is ``_ERROR``.
+_FORMS = {"/api/": _SENTENCE, "/v2/chat": _NOTE, "/model/": _NOTE}
+_EVENTS = "text/event-stream"
+_LINES = "application/x-ndjson"
+_FRAMES = "application/vnd.amazon.eventstream"
 _TEXT_OR_PARTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
 _MESSAGE = {
     "type": "object",
@@ -119,150 +125,93 @@ _RERANK = _request(query=_TEXT, documents={"type": "array"})
 _GENERATE = _request(prompt=_TEXT, stream={"type": "boolean"})
 
 
-def _post(
-    summary: str,
-    schema: dict[str, Any],
-    *,
-    streams: str | None = None,
-    error: dict[str, Any] = _ERROR,
-) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": _FREE}}
-    if streams is not None:
-        content[streams] = {"schema": _TEXT}
-    return {
-        "post": {
+_COUNTED = {**_ANTHROPIC, "required": ["model", "messages"]}
+_ROOTS = ("/v1beta/models", "/v1/models")  # for both versions of Gemini's API
+_RESPONSE, _CONVERSATION = "/v1/responses/{name}", "/v1/conversations/{name}"
+
+# The path, the summary, the body, and the media type of a stream if there may be one. A gateway
+# without a store rejects requests about stored responses and conversations.
+_POSTS: list[tuple[str, str, dict[str, Any], str | None]] = [
+    ("/v1/chat/completions", "Chat Completions.", _CHAT, _EVENTS),
+    ("/v1/messages", "Messages.", _ANTHROPIC, _EVENTS),
+    ("/v1/messages/count_tokens", "How many tokens it is.", _COUNTED, None),
+    ("/v1/responses", "Responses.", _RESPONSES, _EVENTS),
+    ("/v1/responses/input_tokens", "How many tokens it is.", _RESPONSES, None),
+    (f"{_RESPONSE}/cancel", "Stop a response in the background.", _FREE, None),
+    ("/v1/conversations", "Begin a conversation.", _FREE, None),
+    (f"{_CONVERSATION}/items", "Add items.", _FREE, None),
+    *[(f"{root}/{{name}}:generateContent", "Gemini.", _GEMINI, None) for root in _ROOTS],
+    *[
+        (f"{root}/{{name}}:streamGenerateContent", "Gemini, streamed.", _GEMINI, _EVENTS)
+        for root in _ROOTS
+    ],
+    *[
+        (f"{root}/{{name}}:countTokens", "How many tokens it is.", _GEMINI, None)
+        for root in _ROOTS
+    ],
+    *[(f"{root}/{{name}}:embedContent", "The vector of a text.", _FREE, None) for root in _ROOTS],
+    *[
+        (f"{root}/{{name}}:batchEmbedContents", "The vectors of texts.", _FREE, None)
+        for root in _ROOTS
+    ],
+    ("/v1/projects/{name}", "Gemini, by the paths of Vertex AI.", _GEMINI, _EVENTS),
+    ("/v1beta1/{name}", "Gemini, by the paths of Vertex AI.", _GEMINI, _EVENTS),
+    ("/api/chat", "Ollama.", _OLLAMA, _LINES),
+    ("/api/generate", "Ollama, one prompt.", _GENERATE, _LINES),
+    ("/api/show", "One model, for Ollama's clients.", _request(), None),
+    ("/api/embed", "The vectors of texts, for Ollama's clients.", _EMBED, None),
+    ("/api/embeddings", "The vectors of texts, for Ollama's clients.", _EMBED, None),
+    ("/v2/chat", "Cohere.", _COHERE, _EVENTS),
+    ("/model/{name}/converse", "Converse.", _CONVERSE, None),
+    ("/model/{name}/converse-stream", "Converse, streamed.", _CONVERSE, _FRAMES),
+    ("/v1/embeddings", "The vectors of texts.", _EMBED, None),
+    ("/v2/embed", "The vectors of texts.", _EMBED, None),
+    *[(path, "Ranked texts.", _RERANK, None) for path in ("/v1/rerank", "/v2/rerank", "/rerank")],
+]
+# The method, the path, the summary, and the statuses of rejected requests.
+_OTHERS: list[tuple[str, str, str, tuple[str, ...]]] = [
+    ("get", _RESPONSE, "A kept response.", _MISSING),
+    ("delete", _RESPONSE, "Forget a response.", _MISSING),
+    ("get", f"{_RESPONSE}/input_items", "The input of a kept response.", _MISSING),
+    ("get", _CONVERSATION, "A conversation.", _MISSING),
+    ("delete", _CONVERSATION, "Forget a conversation.", _MISSING),
+    ("get", f"{_CONVERSATION}/items", "The items of a conversation.", _MISSING),
+    ("get", "/api/tags", "The models this key may use, for Ollama's clients.", _DENIED),
+    ("get", "/api/ps", "The models in memory, for Ollama's clients.", _DENIED),
+    ("get", "/api/version", "The gateway's version, for Ollama's clients.", _DENIED),
+    ("get", "/health", "The process is alive.", ()),
+    ("get", "/ready", "Whether calls can be expected to succeed.", _DENIED),
+    ("get", "/metrics", "Counters of all workers.", _DENIED),
+    *[("get", root, "The models this key may use.", _DENIED) for root in _ROOTS],
+    *[("get", f"{root}/{{name}}", "One model.", _MISSING) for root in _ROOTS],
+]
+
+
+def document() -> dict[str, Any]:
+    """Return the OpenAPI document of a gateway."""
+    paths: dict[str, Any] = {}
+    for path, summary, schema, stream in _POSTS:
+        content: dict[str, Any] = {"application/json": {"schema": _FREE}}
+        if stream is not None:
+            content[stream] = {"schema": _TEXT}
+        _open(paths, path)["post"] = {
             "summary": summary,
             "security": [{"bearer": []}, {"x-api-key": []}, {}],
             "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
             "responses": {
                 "200": {"description": "The reply.", "content": content},
-                **_refusals(error=error),
+                **_refusals(path, _STATUSES),
             },
         }
-    }
-
-
-def _refusals(*statuses: str, error: dict[str, Any] = _ERROR) -> dict[str, Any]:
-    content = {"application/json": {"schema": error}}
-    return {
-        status: {"description": _STATUSES[status], "content": content}
-        for status in statuses or _STATUSES
-    }
-
-
-def _get(
-    summary: str, *refusals: str, kind: str = "application/json", error: dict[str, Any] = _ERROR
-) -> dict[str, Any]:
-    content = {kind: {"schema": _FREE if kind == "application/json" else _TEXT}}
-    found: dict[str, Any] = {"200": {"description": summary, "content": content}}
-    denied = _refusals(*refusals, error=error) if refusals else {}
-    return {"get": {"summary": summary, "responses": {**found, **denied}}}
-
-
-def _named(*operations: dict[str, Any]) -> dict[str, Any]:
-    """Return the operations of a path that contains a name or an id, with that path parameter."""
-    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    found: dict[str, Any] = {"parameters": [name]}
-    for operation in operations:
-        found |= operation
-    return found
-
-
-def _delete(summary: str) -> dict[str, Any]:
-    return {"delete": _get(summary, *_DENIED, "404")["get"]}
-
-
-def _gemini_paths() -> dict[str, Any]:
-    """Return the operations for clients of the Gemini wire, for both versions of its API."""
-    found: dict[str, Any] = {}
-    for root in ("/v1beta/models", "/v1/models"):
-        found |= {
-            f"{root}/{{name}}:generateContent": _named(_post("Gemini.", _GEMINI)),
-            f"{root}/{{name}}:streamGenerateContent": _named(
-                _post("Gemini, streamed.", _GEMINI, streams=_EVENTS)
-            ),
-            f"{root}/{{name}}:countTokens": _named(_post("How many tokens it is.", _GEMINI)),
-            f"{root}/{{name}}:embedContent": _named(_post("The vector of a text.", _FREE)),
-            f"{root}/{{name}}:batchEmbedContents": _named(_post("The vectors of texts.", _FREE)),
-        }
-    return found
-
-
-def _kept_paths() -> dict[str, Any]:
-    """Return the operations on stored responses; a gateway without a store rejects them."""
-    response, conversation = "/v1/responses/{name}", "/v1/conversations/{name}"
-    denied = (*_DENIED, "404")
-    return {
-        response: _named(_get("A kept response.", *denied), _delete("Forget a response.")),
-        f"{response}/input_items": _named(_get("The input of a kept response.", *denied)),
-        f"{response}/cancel": _named(_post("Stop a response in the background.", _FREE)),
-        "/v1/conversations": _post("Begin a conversation.", _FREE),
-        conversation: _named(_get("A conversation.", *denied), _delete("Forget a conversation.")),
-        f"{conversation}/items": _named(
-            _get("The items of a conversation.", *denied), _post("Add items.", _FREE)
-        ),
-    }
-
-
-def _retrieval_paths() -> dict[str, Any]:
-    embedding = dict.fromkeys(
-        ("/v1/embeddings", "/v2/embed"), _post("The vectors of texts.", _EMBED)
-    )
-    ranking = dict.fromkeys(
-        ("/v1/rerank", "/v2/rerank", "/rerank"), _post("Ranked texts.", _RERANK)
-    )
-    ollama = _post("The vectors of texts, for Ollama's clients.", _EMBED, error=_SENTENCE)
-    return {**embedding, **ranking, "/api/embed": ollama, "/api/embeddings": ollama}
-
-
-def _cloud_paths() -> dict[str, Any]:
-    """Return the operations for clients of Cohere and of Bedrock."""
-    model = "/model/{name}"
-    frames = "application/vnd.amazon.eventstream"
-    return {
-        "/v2/chat": _post("Cohere.", _COHERE, streams=_EVENTS, error=_NOTE),
-        f"{model}/converse": _named(_post("Converse.", _CONVERSE, error=_NOTE)),
-        f"{model}/converse-stream": _named(
-            _post("Converse, streamed.", _CONVERSE, streams=frames, error=_NOTE)
-        ),
-    }
-
-
-def _ollama_paths() -> dict[str, Any]:
-    lines = "application/x-ndjson"
-    return {
-        "/api/chat": _post("Ollama.", _OLLAMA, streams=lines, error=_SENTENCE),
-        "/api/generate": _post("Ollama, one prompt.", _GENERATE, streams=lines, error=_SENTENCE),
-        "/api/show": _post("One model, for Ollama's clients.", _request(), error=_SENTENCE),
-        "/api/tags": _get(
-            "The models this key may use, for Ollama's clients.", *_DENIED, error=_SENTENCE
-        ),
-        "/api/ps": _get("The models in memory, for Ollama's clients.", *_DENIED, error=_SENTENCE),
-        "/api/version": _get(
-            "The gateway's version, for Ollama's clients.", *_DENIED, error=_SENTENCE
-        ),
-    }
-
-
-def _pages() -> dict[str, Any]:
-    ready = _get("Whether calls can be expected to succeed.", *_DENIED)
-    content = {"application/json": {"schema": _FREE}}
-    ready["get"]["responses"]["503"] = {"description": "Not ready.", "content": content}
-    found = {
-        "/health": _get("The process is alive."),
-        "/ready": ready,
-        "/metrics": _get("Counters of all workers.", *_DENIED, kind="text/plain"),
-    }
-    for root in ("/v1/models", "/v1beta/models"):
-        found[root] = _get("The models this key may use.", *_DENIED)
-        found[f"{root}/{{name}}"] = _named(_get("One model.", *_DENIED, "404"))
-    return found
-
-
-def document() -> dict[str, Any]:
-    """Return the OpenAPI document of a gateway."""
-    counted = {**_ANTHROPIC, "required": ["model", "messages"]}
-    vertex = _named(_post("Gemini, by the paths of Vertex AI.", _GEMINI, streams=_EVENTS))
+    for method, path, summary, statuses in _OTHERS:
+        shown: dict[str, Any] = {"application/json": {"schema": _FREE}}
+        if path == "/metrics":
+            shown = {"text/plain": {"schema": _TEXT}}
+        found = {"200": {"description": summary, "content": shown}}
+        responses = {**found, **_refusals(path, statuses)}
+        _open(paths, path)[method] = {"summary": summary, "responses": responses}
+    unready = {"description": "Not ready.", "content": {"application/json": {"schema": _FREE}}}
+    paths["/ready"]["get"]["responses"]["503"] = unready
     return {
         "openapi": "3.1.0",
         "info": {"title": "Dragoman gateway", "version": "1"},
@@ -272,19 +221,18 @@ def document() -> dict[str, Any]:
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             }
         },
-        "paths": {
-            "/v1/chat/completions": _post("Chat Completions.", _CHAT, streams=_EVENTS),
-            "/v1/messages": _post("Messages.", _ANTHROPIC, streams=_EVENTS),
-            "/v1/messages/count_tokens": _post("How many tokens it is.", counted),
-            "/v1/responses": _post("Responses.", _RESPONSES, streams=_EVENTS),
-            "/v1/responses/input_tokens": _post("How many tokens it is.", _RESPONSES),
-            **_kept_paths(),
-            **_gemini_paths(),
-            "/v1/projects/{name}": vertex,
-            "/v1beta1/{name}": vertex,
-            **_ollama_paths(),
-            **_cloud_paths(),
-            **_retrieval_paths(),
-            **_pages(),
-        },
+        "paths": paths,
     }
+
+
+def _open(paths: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return the operations of a path, with the parameter that the path may contain."""
+    name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
+    found: dict[str, Any] = paths.setdefault(path, {"parameters": [name]} if "{" in path else {})
+    return found
+
+
+def _refusals(path: str, statuses: Iterable[str]) -> dict[str, Any]:
+    form = next((form for start, form in _FORMS.items() if path.startswith(start)), _ERROR)
+    content = {"application/json": {"schema": form}}
+    return {status: {"description": _STATUSES[status], "content": content} for status in statuses}
