@@ -6,10 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from functools import partial
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from ..calls import Operation
 from ..errors import AuthenticationError, InvalidModelError, ProviderError
 from ..messages import Issuer
 from ..middleware import Fallback
@@ -17,7 +19,6 @@ from ..middleware.layer import walk
 from ..provider import HttpProvider, Provider
 from ..registry import Registry
 from ..retrieval import RetrievalModel
-from ..retrieval.values import Operation
 
 log = logging.getLogger("dragoman")
 
@@ -68,15 +69,9 @@ class Models:
     def __init__(self, source: Mapping[str, Served] | Registry) -> None:
         self._registry = source if isinstance(source, Registry) else None
         given: Mapping[str, Served] = {} if isinstance(source, Registry) else source
-        self._providers = {
-            name: cast("Provider", each)
-            for name, each in given.items()
-            if each.operation == "chat"
-        }
-        self._retrieval = {
-            (name, each.operation): cast("RetrievalModel", each)
-            for name, each in given.items()
-            if each.operation != "chat"
+        # the open models, by name and operation
+        self._opened: dict[tuple[str, Operation], Any] = {
+            (name, each.operation): each for name, each in given.items()
         }
         self._upstreams: dict[str, Upstream] = {}
         self.users = 0  # number of requests in progress that use these models
@@ -88,7 +83,7 @@ class Models:
     def names(self) -> list[str]:
         """Return every name that is served."""
         if self._registry is None:
-            return sorted({*self._providers, *[name for name, _ in self._retrieval]})
+            return sorted({name for name, _ in self._opened})
         found = [*self._registry.aliases(), *self._registry.names()]
         return [
             name
@@ -98,13 +93,7 @@ class Models:
 
     def find(self, name: str) -> Provider:
         """Return the provider with this name; raise ``InvalidModelError`` if it is not served."""
-        provider = self._providers.get(name)
-        if provider is None and (registry := self._find_registry(name)) is not None:
-            try:
-                provider = self._providers[name] = registry.provider(name, keep_raw=False)
-            except AuthenticationError as error:
-                # the operator has not configured a key for the provider; the client's key is valid
-                raise InvalidModelError("the model is not configured here") from error
+        provider: Provider | None = self._opened.get((name, "chat")) or self._open(name, "chat")
         if provider is None:
             raise InvalidModelError("no model of this name is served here")
         return provider
@@ -118,25 +107,29 @@ class Models:
 
     def find_retrieval(self, name: str, operation: Operation) -> RetrievalModel:
         """Return an embedding or reranking model; raise ``InvalidModelError`` if it is unknown."""
-        model = self._retrieval.get((name, operation))
-        if model is None and (registry := self._find_registry(name)) is not None:
-            opener: Any = (
-                registry.open_embedder if operation == "embed" else registry.open_reranker
-            )
-            try:
-                model = self._retrieval[name, operation] = opener(name, retries=0, keep_raw=False)
-            except AuthenticationError as error:
-                raise InvalidModelError("the model is not configured here") from error
+        found = self._opened.get((name, operation)) or self._open(name, operation)
+        model: RetrievalModel | None = found
         if model is None:
             what = "embeds" if operation == "embed" else "ranks"
             raise InvalidModelError(f"no model of this name {what} here")
         return model
 
-    def _find_registry(self, name: str) -> Registry | None:
-        """Return the registry if it lists a name."""
+    def _open(self, name: str, operation: Operation) -> Any:
+        """Open a model that the registry lists; return ``None`` if it does not list the name."""
         known = self._registry
-        is_listed = known is not None and (name in known.aliases() or name in known.names())
-        return known if is_listed else None
+        if known is None or not (name in known.aliases() or name in known.names()):
+            return None
+        open_model: Any = {
+            "chat": known.provider,
+            "embed": partial(known.open_embedder, retries=0),
+            "rerank": partial(known.open_reranker, retries=0),
+        }[operation]
+        try:
+            model = self._opened[name, operation] = open_model(name, keep_raw=False)
+        except AuthenticationError as error:
+            # the operator has not configured a key for the provider; the client's key is valid
+            raise InvalidModelError("the model is not configured here") from error
+        return model
 
     async def problems(self) -> dict[str, str] | None:
         """Check whether the open models are ready; return the problems by model name.
@@ -159,7 +152,8 @@ class Models:
         result of the readiness check.
         """
         found = []
-        for name, provider in sorted(self._providers.items()):
+        chat = [(name, each) for (name, kind), each in self._opened.items() if kind == "chat"]
+        for name, provider in sorted(chat):
             problem = problems.get(name, "ready")
             breakers = [part.availability for part in walk(provider) if isinstance(part, Fallback)]
             for end in [part for part in walk(provider) if len([*walk(part)]) == 1]:
@@ -173,9 +167,9 @@ class Models:
         return found
 
     async def _find_problems(self) -> None:
-        asked: dict[str, Served] = {**self._providers}
-        asked |= {
-            f"{name} ({operation})": each for (name, operation), each in self._retrieval.items()
+        asked: dict[str, Served] = {
+            name if operation == "chat" else f"{name} ({operation})": each
+            for (name, operation), each in self._opened.items()
         }
         found = await asyncio.gather(*[_problem(provider) for provider in asked.values()])
         named = zip(asked, found, strict=True)
@@ -188,8 +182,7 @@ class Models:
             self._problems = None
             self._probe.cancel()
             await asyncio.wait([self._probe])
-        opened: list[Served] = [*self._providers.values(), *self._retrieval.values()]
-        for provider in {id(provider): provider for provider in opened}.values():
+        for provider in {id(each): each for each in self._opened.values()}.values():
             await provider.close()
 
 
