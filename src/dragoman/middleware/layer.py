@@ -6,8 +6,7 @@ import inspect
 import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing
-from types import TracebackType
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, cast
 
 from ..capabilities import Capabilities
@@ -144,28 +143,17 @@ class Middleware(Layer):
         return self.inner.plan(messages)
 
 
-class reading:  # noqa: N801 - used as a statement: ``async with reading(source) as events``
-    """A context manager that closes a source of events as soon as its reader stops.
+@asynccontextmanager
+async def reading(source: AsyncIterator[Event]) -> AsyncIterator[AsyncIterator[Event]]:
+    """Return a context manager that closes a source of events as soon as its reader stops.
 
     Otherwise the event loop would close an abandoned generator later, and its socket would stay
     open until then.
     """
-
-    __slots__ = ("_source",)
-
-    def __init__(self, source: AsyncIterator[Event]) -> None:
-        self._source = source
-
-    async def __aenter__(self) -> AsyncIterator[Event]:
-        return self._source
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        close = getattr(self._source, "aclose", None)
+    try:
+        yield source
+    finally:
+        close = getattr(source, "aclose", None)
         if close is not None:
             await close()
 

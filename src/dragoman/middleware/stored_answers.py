@@ -16,11 +16,12 @@ from ..retrieval import Embeddings, Ranked, Ranking
 from ..retrieval.vectors import from_little_endian
 from .request_keys import hide
 
+_COMMON = ("model", "response_id", "provider", "usage", "warnings")
+
 
 def write_answer(answer: Any) -> bytes:
     """Return embeddings or a ranking as JSON; vectors are written as float32 bytes."""
-    facts = {"model": answer.model, "response_id": answer.response_id, "provider": answer.provider}
-    common: dict[str, Any] = {**facts, "usage": answer.usage, "warnings": answer.warnings}
+    common: dict[str, Any] = {name: getattr(answer, name) for name in _COMMON}
     if isinstance(answer, Embeddings):
         common |= {"dimensions": answer.dimensions, "vectors": answer.vectors.tobytes()}
     else:
@@ -42,13 +43,7 @@ class _StoredAnswer(Struct):
 def read_answer(data: bytes) -> Any:
     """Return embeddings or a ranking from what ``write_answer`` wrote."""
     found = msgspec.json.decode(data, type=_StoredAnswer)
-    common: dict[str, Any] = {
-        "model": found.model,
-        "response_id": found.response_id,
-        "provider": found.provider,
-        "usage": found.usage,
-        "warnings": found.warnings,
-    }
+    common: dict[str, Any] = {name: getattr(found, name) for name in _COMMON}
     if found.vectors is not None:
         return Embeddings(vectors=from_little_endian(found.vectors, found.dimensions), **common)
     return Ranking(results=found.results, **common)

@@ -17,7 +17,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
@@ -90,13 +90,14 @@ class TokenAuth(Auth):
     def secrets(self) -> list[str]:
         return [self._token.value] if self._token is not None else []
 
+    def _lasts(self, token: Token | None, seconds: float) -> TypeGuard[Token]:
+        """Return whether a token is still valid for more than some seconds."""
+        expires = None if token is None else token.expires_at
+        return expires is not None and expires - self._clock() > seconds
+
     async def _find(self) -> Token:
         token = self._token
-        if (
-            token is not None
-            and token.expires_at is not None
-            and token.expires_at - self._clock() > MARGIN
-        ):
+        if self._lasts(token, MARGIN):
             return token
         if (
             self._fetch is None
@@ -109,11 +110,7 @@ class TokenAuth(Auth):
             # need it.
             return await asyncio.shield(self._fetch)
         except ProviderError:
-            if (
-                token is not None
-                and token.expires_at is not None
-                and token.expires_at > self._clock()
-            ):
+            if self._lasts(token, 0):
                 log.warning("a token could not be renewed; the old one is used until it expires")
                 return token
             raise

@@ -32,11 +32,9 @@ def summarize(log: logs.EventLog, entry: logs.SessionEntry) -> Summary:
     found = Summary()
     first = next(log.read(entry.session)).payload
     if isinstance(first, logs.SessionStarted):
-        found.kind, found.goal, found.model = (
-            first.kind,
-            first.goal,
-            _name_model(first.provider, first.model),
-        )
+        found.kind, found.goal, found.model = first.kind, first.goal, first.model
+        if first.provider and first.model:
+            found.model = f"{first.provider}:{first.model}"
     last = next(log.read(entry.session, entry.records - 1)).payload
     if isinstance(last, logs.SessionFinished):
         found.outcome = last.outcome
@@ -57,10 +55,6 @@ def summarize(log: logs.EventLog, entry: logs.SessionEntry) -> Summary:
         # A gateway's session names no model, so use the models of its calls.
         found.model = next(iter(models)) if len(models) == 1 else f"{len(models)} models"
     return found
-
-
-def _name_model(provider: str | None, model: str | None) -> str | None:
-    return f"{provider}:{model}" if provider and model else model
 
 
 def find_excerpt(record: logs.LogRecord, text: str, width: int = 70) -> str:
