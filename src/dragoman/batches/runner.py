@@ -71,12 +71,8 @@ class Caller:
         key = (response.provider, response.model)
         sold = self._sold.get(key)
         if sold is None:
-            found = (
-                response.sale.find()
-                if response.sale is not None and response.sale.find is not None
-                else None
-            )
-            sold = found or self.model.priced_as
+            find = None if response.sale is None else response.sale.find
+            sold = (find and find()) or self.model.priced_as
             # look up the price table once, not for every row
             if sold.table is None and sold.row is None:
                 sold = replace(sold, table=PriceTable.default())

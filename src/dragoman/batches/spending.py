@@ -91,10 +91,8 @@ class Spending:
 
     def add(self, result: Result) -> None:
         """Add a result to the totals."""
-        spent, used = (
-            self.spent,
-            (result.usage.input_tokens or 0) + (result.usage.output_tokens or 0),
-        )
+        spent, usage = self.spent, result.usage
+        used = (usage.input_tokens or 0) + (usage.output_tokens or 0)
         spent.rows += 1
         spent.failed += result.failed
         spent.bad += result.bad

@@ -86,11 +86,8 @@ class _Checker:
         rule(not self.complete, "an event after message.complete")
         if isinstance(event, ev.MessageStart):
             rule(not self.started, "a second message.start")
-            self.started, self.message_id, self.request_id = (
-                True,
-                event.message_id,
-                event.request_id,
-            )
+            self.started = True
+            self.message_id, self.request_id = event.message_id, event.request_id
             return
         rule(self.started, "an event before message.start")
         rule(event.message_id == self.message_id, "a message_id that differs from message.start's")
@@ -185,10 +182,8 @@ class _Checker:
         )
         rule(self.tool is None, "message.complete while a tool call is open")
         rule(_is_usage(event.usage), "usage that is not counts of 0 or more")
-        shown, final = (
-            _delivered(self.blocks),
-            _delivered([_summarize(block) for block in event.final_content]),
-        )
+        shown = _delivered(self.blocks)
+        final = _delivered([_summarize(block) for block in event.final_content])
         rule(_sums(final) == _sums(shown), "final_content is not the sum of the deltas")
         rule(_tools(final) == _tools(shown), "final_content names another tool")
         rule(final == shown, "final_content has another signature than the deltas")

@@ -222,11 +222,9 @@ def _routes(service: Service, admin: str | None) -> list[Route]:
         Route(path, RetrievalHandler(service, codec), methods=["POST"])
         for path, codec in RETRIEVAL_SERVERS.items()
     ]
-    page = (
-        AdminPage(service, service.usage, admin).routes()
-        if admin and service.usage is not None
-        else []
-    )
+    page = []
+    if admin and service.usage is not None:
+        page = AdminPage(service, service.usage, admin).routes()
     # Starlette tries the routes in this order. Chat paths without parameters come first, since
     # nearly all requests use them. Retrieval paths come before chat paths with parameters, which
     # would match them too.

@@ -228,11 +228,8 @@ class KeyRing:
                 found = key
         if presented is None or found is None:
             return None
-        return (
-            None
-            if found.expires is not None and (today or date.today()) > found.expires
-            else found
-        )
+        is_over = found.expires is not None and (today or date.today()) > found.expires
+        return None if is_over else found
 
     def _renew(self) -> None:
         stamp = _stamp(self._path)

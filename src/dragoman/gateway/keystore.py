@@ -123,19 +123,11 @@ class KeyStore:
                 "where subject = ? or ? = '' order by seq desc limit ?",
                 (subject or "", subject or "", limit),
             )
-        return tuple(
-            [
-                AuditRecord(
-                    seq,
-                    datetime.fromtimestamp(at, UTC),
-                    actor,
-                    action,
-                    of,
-                    msgspec.json.decode(detail),
-                )
-                for seq, at, actor, action, of, detail in rows
-            ]
-        )
+        found = []
+        for seq, at, actor, action, of, detail in rows:
+            when, changed = datetime.fromtimestamp(at, UTC), msgspec.json.decode(detail)
+            found.append(AuditRecord(seq, when, actor, action, of, changed))
+        return tuple(found)
 
     def create(self, name: str, **fields: Any) -> str:
         """Create a key and return it; store only its hash.

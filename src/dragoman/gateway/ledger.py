@@ -118,11 +118,9 @@ class Ledger:
             self._check_budgets(now, key)
             windows = self._read_windows(now, key)
             check_delays(key, [each.delay(1, now) for each in windows.values()])
-            lease = (
-                None
-                if key.max_concurrency is None
-                else self._lease(now, key, key.max_concurrency, seconds)
-            )
+            lease = None
+            if key.max_concurrency is not None:
+                lease = self._lease(now, key, key.max_concurrency, seconds)
             self._add(now, key.id, requests=1)
             if "requests" in windows:
                 windows["requests"].take(1)

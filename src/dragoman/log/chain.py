@@ -57,17 +57,11 @@ class ChainReport(Struct, frozen=True):
         return self.breaks[0] if self.breaks else None
 
     def __str__(self) -> str:
-        records, sessions = (
-            "record" + "s" * (self.records != 1),
-            "session" + "s" * (self.sessions != 1),
-        )
-        counted = f"{self.records} {records} in {self.sessions} {sessions}"
-        return "\n".join(
-            [
-                f"{counted}: {'whole' if self.ok else 'BROKEN'}",
-                *[str(found) for found in self.breaks],
-            ]
-        )
+        records = "record" + "s" * (self.records != 1)
+        sessions = "session" + "s" * (self.sessions != 1)
+        state = "whole" if self.ok else "BROKEN"
+        counted = f"{self.records} {records} in {self.sessions} {sessions}: {state}"
+        return "\n".join([counted, *map(str, self.breaks)])
 
 
 Page: TypeAlias = Callable[[str, int, int], Sequence[Row]]

@@ -231,11 +231,8 @@ class WireReply(AssembledReply):
             exchange = await provider.exchange(encoded.http, stream=request.stream)
             http = await exchange.__aenter__()
             if http.status < 300:
-                self._exchange, self._http, self._decoder = (
-                    exchange,
-                    http,
-                    codec.decoder(request, out),
-                )
+                self._exchange, self._http = exchange, http
+                self._decoder = codec.decoder(request, out)
                 return http, self._decoder
             try:
                 failure = await provider.read_failure(http, codec)

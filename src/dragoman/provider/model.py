@@ -115,9 +115,6 @@ class Model(ABC):
                     f"request_id {quote(request.request_id)} is already in flight"
                 )
         except ProviderError as error:
-            error.provider, error.model, error.request_id = (
-                self.name or None,
-                self.model or None,
-                request.request_id,
-            )
+            error.provider, error.model = self.name or None, self.model or None
+            error.request_id = request.request_id
             raise

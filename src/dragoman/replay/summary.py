@@ -154,12 +154,11 @@ def _message(it: logs.MessageRecorded) -> Headline:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return _cut(content)
-    return " ".join(
-        [
-            _cut(block.text) if isinstance(block, Text) else f"[{type(block).__name__}]"
-            for block in content
-        ]
-    )
+    parts = [
+        _cut(block.text) if isinstance(block, Text) else f"[{type(block).__name__}]"
+        for block in content
+    ]
+    return " ".join(parts)
 
 
 def _projected(it: logs.ContextProjected) -> Headline:

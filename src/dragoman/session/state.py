@@ -103,10 +103,8 @@ class State:
             self._follow_call(record, payload)
         elif isinstance(payload, logs.SessionStarted):
             self.goal, self.root, self.epoch = payload.goal, record.id, 1
-            self.model, self.tool_digests = (
-                f"{payload.provider}:{payload.model}",
-                dict(payload.tool_digests),
-            )
+            self.model = f"{payload.provider}:{payload.model}"
+            self.tool_digests = dict(payload.tool_digests)
         elif isinstance(payload, logs.TurnStarted):
             self.spent.turns, self.turn, self.finished = payload.number, record.turn, None
         elif isinstance(payload, logs.SessionResumed):

@@ -150,12 +150,9 @@ class SimBatches:
             result: dict[str, Any] = {"type": "canceled" if batch.is_cancelled else "expired"}
             if reply is not None:
                 body = msgspec.Raw(reply.body)
-                is_sound = reply.status == 200
-                result = (
-                    {"type": "succeeded", "message": body}
-                    if is_sound
-                    else {"type": "errored", "error": body}
-                )
+                result = {"type": "errored", "error": body}
+                if reply.status == 200:
+                    result = {"type": "succeeded", "message": body}
             lines.append(msgspec.json.encode({"custom_id": key, "result": result}))
         return HttpReply(200, {"content-type": "application/x-jsonl"}, b"\n".join(lines))
 

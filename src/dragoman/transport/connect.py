@@ -182,10 +182,8 @@ class Dialer:
 
     async def dial(self, target: Target, proxy: Proxy | None, make: Make) -> Connection:
         """Open a connection; raise a ``NetworkError`` that names only the origin and the proxy."""
-        where, via = (
-            target.origin,
-            f" through the proxy {proxy.origin}" if proxy is not None else "",
-        )
+        where = target.origin
+        via = f" through the proxy {proxy.origin}" if proxy is not None else ""
         try:
             if proxy is None:
                 return await self._reach(target, make, target.host)

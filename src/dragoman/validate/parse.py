@@ -413,11 +413,8 @@ def _read_text(record: Fields) -> m.Text:
 
 def _read_image(record: Fields) -> m.Image:
     record.allow("type", "source", "media_type", "detail", "continuity", *_MARKS)
-    detail, mark, state = (
-        record.choice("detail", m.DETAILS),
-        read_mark(record),
-        _read_continuity(record),
-    )
+    detail, mark = record.choice("detail", m.DETAILS), read_mark(record)
+    state = _read_continuity(record)
     return m.Image(_read_source(record), record.text("media_type"), detail, mark, state)
 
 

@@ -102,11 +102,8 @@ class _Matcher:
     def __init__(self, pattern: str, size: int) -> None:
         from jsonschema_rs import FancyRegexOptions, RegexOptions, validator_for
 
-        self._pattern, self._weight, self._backtracks = (
-            pattern,
-            weigh(pattern),
-            _backtracks(pattern),
-        )
+        self._pattern = pattern
+        self._weight, self._backtracks = weigh(pattern), _backtracks(pattern)
         backtracking = FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=size)
         options = backtracking if self._backtracks else RegexOptions(size_limit=size)
         try:

@@ -309,10 +309,8 @@ def find_refusal(
 def _unreadable_image(
     messages: Sequence[m.Message], capabilities: Capabilities, kinds: Any
 ) -> str | None:
-    images, documents = (
-        capabilities.known("supports_images"),
-        capabilities.known("supports_documents"),
-    )
+    images = capabilities.known("supports_images")
+    documents = capabilities.known("supports_documents")
     accepted = capabilities.known("accepted_image_media_types")
     if images is not False and documents is not False and accepted is None:
         return None

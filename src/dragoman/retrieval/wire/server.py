@@ -205,13 +205,8 @@ class GeminiEmbedServer(EmbedServer):
         losses.drop_fields(fields, self.row.hints, _HINT)
         content = Fields(fields.take("content"), fields.at("content"))
         content.take("role")
-        parts = content.items("parts", required=True) or ()
-        text = "".join(
-            [
-                Fields(part, content.at(f"parts[{at}]")).need_text("text")
-                for at, part in enumerate(parts)
-            ]
-        )
+        parts = content.inners("parts", required=True)
+        text = "".join([part.need_text("text") for part in parts])
         content.done()
         fields.done()
         return text, kind, dimensions
@@ -309,14 +304,9 @@ class RerankServer(RetrievalServer):
         return HttpReply(200, _JSON, _encode(record))
 
 
-_OPENAI, _OLLAMA, _GEMINI, _RERANK = (
-    EmbedServer(),
-    OllamaEmbedServer(),
-    GeminiEmbedServer(),
-    RerankServer(),
-)
+_OLLAMA, _GEMINI, _RERANK = OllamaEmbedServer(), GeminiEmbedServer(), RerankServer()
 RETRIEVAL_SERVERS: Mapping[str, RetrievalServer] = {
-    "/v1/embeddings": _OPENAI,
+    "/v1/embeddings": EmbedServer(),
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
     "/rerank": _RERANK,
