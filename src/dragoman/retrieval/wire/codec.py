@@ -156,6 +156,17 @@ class RetrievalCodec(ABC, Generic[Q]):
             raise self.error(reply.status, reply.headers, reply.body)
         self.decode(reply, request)
 
+    def check_listed(self, reply: HttpReply, field: str, *wanted: str) -> None:
+        """Raise an error if a description of the model lists other abilities than those wanted."""
+        if reply.status >= 300:
+            raise self.error(reply.status, reply.headers, reply.body)
+        record = reading.read_any(reply.body)
+        listed = record.get(field) if isinstance(record, dict) else None
+        if isinstance(listed, list | dict) and listed and not {*map(str, listed)} & {*wanted}:
+            raise errors.InvalidModelError(
+                f"the model {self.model!r} does not {self.operation}", status=reply.status
+            )
+
     def locate(self, path: str) -> str:
         """Return the URL of a path of this wire."""
         if self.row.at_root:

@@ -8,14 +8,13 @@ from urllib.parse import quote as escape
 
 from msgspec import Struct
 
-from ...errors import InvalidModelError
 from ...events import Usage
 from ...wire.codec import HttpReply, HttpRequest, Notes
 from ...wire.json import read_count
 from ...wire.readiness import get_json
 from ..values import EmbedRequest
 from .codec import BatchQuirks, EmbedCodec, EmbedRow, RerankCodec, RerankRow, RetrievalCodec
-from .reading import EmbedReply, Vector, read_any
+from .reading import EmbedReply, Vector
 
 
 class EmbedQuirks(BatchQuirks, frozen=True, forbid_unknown_fields=True):
@@ -60,14 +59,7 @@ class _Cohere(RetrievalCodec[Any]):
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Request the model's description and check that it lists the endpoint."""
         reply = yield get_json(self.locate(f"/v1/models/{escape(self.model, safe='')}"))
-        if reply.status >= 300:
-            raise self.error(reply.status, reply.headers, reply.body)
-        record = read_any(reply.body)
-        endpoints = record.get("endpoints") if isinstance(record, dict) else None
-        if isinstance(endpoints, list) and endpoints and self.operation not in endpoints:
-            raise InvalidModelError(
-                f"the model {self.model!r} does not {self.operation}", status=reply.status
-            )
+        self.check_listed(reply, "endpoints", self.operation)
 
 
 class CohereEmbed(_Cohere, EmbedCodec[EmbedQuirks]):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from ...errors import InvalidModelError, ProviderError
+from ...errors import ProviderError
 from ...wire.codec import Encoded, HttpReply, HttpRequest, Notes, encode_post
 from ...wire.errors import build_error
 from ...wire.gemini import GeminiCodec
@@ -20,7 +20,7 @@ from ...wire.json import merge_extras
 from ...wire.readiness import get_json
 from ..values import EmbedRequest
 from .codec import JSON, ROWS, BatchQuirks, EmbedCodec, EmbedRow
-from .reading import EmbedReply, Vector, read_any
+from .reading import EmbedReply, Vector
 
 
 class _Vector(Struct, gc=False):
@@ -96,15 +96,5 @@ class GeminiEmbed(EmbedCodec[BatchQuirks]):
     def ready(self) -> Generator[HttpRequest, HttpReply, None]:
         """Check that the model exists and can embed, by a free request for its description."""
         reply = yield get_json(self._chat.address(self.model, ""))
-        if reply.status >= 300:
-            raise self.error(reply.status, reply.headers, reply.body)
-        record = read_any(reply.body)
-        methods = record.get("supportedGenerationMethods") if isinstance(record, dict) else None
-        if (
-            isinstance(methods, list)
-            and methods
-            and not {"embedContent", "batchEmbedContents"} & set(map(str, methods))
-        ):
-            raise InvalidModelError(
-                f"the model {self.model!r} does not embed", status=reply.status
-            )
+        wanted = ("embedContent", "batchEmbedContents")
+        self.check_listed(reply, "supportedGenerationMethods", *wanted)
