@@ -35,7 +35,7 @@ def test_regexes_are_compiled_at_run_time_only_in_listed_functions() -> None:
         "prices/rows.py:covers",  # patterns from price files of the package or of the user
         "reasoning.py:find_style",  # patterns from data files of the package
         # Patterns from data files, matched against names from data files.
-        "registry/vendors.py:_read_rule",
+        "registry/vendors.py:models",
         "registry/vendors.py:wire_of",  # patterns from data files of the package
         "sim/script.py:__post_init__",
         "sim/script.py:fits",  # a pattern in a simulator script of the user
