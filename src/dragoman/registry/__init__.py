@@ -9,7 +9,7 @@ from .keys import keys_path, remove_key, store_key, stored_keys
 from .limits import RateLimits
 from .lists import ListError, read_list, read_sources
 from .pools import Connection
-from .registry import Registry, open_embedder_name, open_name, open_reranker_name
+from .registry import Registry, open_name, open_retrieval_name
 from .served import Served, list_served
 from .updates import CatalogUpdate, compare, update_path, write_update
 from .vendors import Vendor, load_vendor, vendor_names
@@ -37,9 +37,8 @@ __all__ = [
     "keys_path",
     "list_served",
     "load_vendor",
-    "open_embedder_name",
     "open_name",
-    "open_reranker_name",
+    "open_retrieval_name",
     "read_file",
     "read_list",
     "read_sources",

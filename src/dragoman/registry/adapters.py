@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, field
@@ -16,6 +16,7 @@ from ..config import ConfigError, Section
 from ..errors import InvalidModelError
 from ..plugins import load_wires
 from ..retrieval import EMBED_CODECS, RERANK_CODECS
+from ..retrieval.values import Operation
 from ..transport import Timeouts
 from ..wire import CODECS
 from ..wire.urls import is_loopback
@@ -214,15 +215,15 @@ class Adapter(Struct, frozen=True):
         """
         return replace(self.timeouts or Timeouts(total=self.timeout_seconds), **(own or {}))
 
-    def retrieval_settings(self, side: Literal["embed", "rerank"]) -> dict[str, Any]:
+    def retrieval_settings(self, operation: Operation) -> dict[str, Any]:
         """Return the adapter's arguments for ``connect_embedder`` or ``connect_reranker``."""
         vendor = self.vendor
-        own: Side = getattr(self, side)
-        theirs: Side | None = getattr(vendor, side, None)
-        known = EMBED_CODECS if side == "embed" else RERANK_CODECS
+        own: Side = getattr(self, operation)
+        theirs: Side | None = getattr(vendor, operation, None)
+        known = EMBED_CODECS if operation == "embed" else RERANK_CODECS
         wire = own.wire or (theirs.wire if theirs is not None else self.wire)
         if wire not in known:
-            what = "embeds" if side == "embed" else "ranks"
+            what = "embeds" if operation == "embed" else "ranks"
             raise InvalidModelError(
                 f"no model of {self.name} {what}: its wire, {wire}, does not support it"
             )

@@ -5,18 +5,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ..capabilities import Capabilities
 from ..errors import InvalidModelError
-from ..middleware import Thresholds
 from ..prices import PricedAs, PriceTable, find_seller
 from ..provider import SCHEMES
-from ..retrieval import EMBED_SCHEMES
 from .adapters import Adapter
 from .entries import File, ModelEntry
 from .groups import Group, join_facts
@@ -25,42 +22,20 @@ from .updates import CatalogUpdate, read_update, update_prices
 from .vendors import load_vendor, vendor_names
 
 
-class Names(Struct, frozen=True):
+class Names:
     """An index of the names in one version of ``models.yaml``.
 
     It is replaced atomically when the file changes, so a lookup never mixes two versions.
     """
 
-    adapters: dict[str, Adapter]
-    models: dict[str, ModelEntry]
-    groups: dict[str, Group]
-    aliases: dict[str, str]
-    default: str | None = None
-    prices: PriceTable | None = None
-    thresholds: Thresholds = Thresholds()
-    redis: str | None = None
-    observed: ObservedFacts = ObservedFacts(None)
-
-    @classmethod
-    def of(cls, file: File) -> Names:
-        """Return an index of the names in a parsed ``models.yaml``."""
-        models = {model.id: model for model in file.models}
-        groups = {group.name: group for group in file.groups}
-        aliases = {alias: model.id for model in models.values() for alias in model.aliases}
-        aliases |= {alias: group.name for group in groups.values() for alias in group.aliases}
-        adapters = {adapter.name: adapter for adapter in file.adapters}
-        observed = ObservedFacts(observed_path() if file.observed else None)
-        return cls(
-            adapters,
-            models,
-            groups,
-            aliases,
-            file.default,
-            file.prices,
-            file.thresholds,
-            file.redis,
-            observed,
-        )
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.adapters = {adapter.name: adapter for adapter in file.adapters}
+        self.models = {model.id: model for model in file.models}
+        self.groups = {group.name: group for group in file.groups}
+        named: list[tuple[str, ModelEntry | Group]] = [*self.models.items(), *self.groups.items()]
+        self.aliases = {alias: name for name, each in named for alias in each.aliases}
+        self.observed = ObservedFacts(observed_path() if file.observed else None)
 
     @property
     def own_prices(self) -> PriceTable | None:
@@ -73,7 +48,8 @@ class Names(Struct, frozen=True):
         if os.environ.get("DRAGOMAN_PRICES"):
             return None
         update = read_update()
-        return _price_update(update) if self.prices is None and update.vendors else self.prices
+        own = self.file.prices
+        return _price_update(update) if own is None and update.vendors else own
 
     def adapter(self, name: str) -> Adapter:
         """Return an adapter by name, from ``models.yaml`` or otherwise from the catalogue."""
@@ -156,26 +132,18 @@ class Names(Struct, frozen=True):
             name, scheme, rest or scheme, priced_as=PricedAs.of("free", rest or scheme)
         )
 
-    def is_scheme(self, name: str) -> bool:
-        """Return whether a name, such as ``local``, opens a chat model that needs no address.
+    def is_scheme(self, name: str, schemes: Collection[str] = SCHEMES) -> bool:
+        """Return whether a name, such as ``local``, opens a model that needs no address.
 
         The result is false if ``models.yaml`` defines the name.
         """
         is_own = name in self.aliases or name in self.models or name in self.groups
-        return not is_own and name.partition(":")[0] in SCHEMES
+        return not is_own and name.partition(":")[0] in schemes
 
     def chats(self, entry: ModelEntry) -> bool:
         """Return whether a model accepts messages; some only embed or transcribe."""
         vendor = self.adapter(entry.adapter).vendor
         return vendor is None or (vendor.chats and entry.wire_name not in vendor.not_chat)
-
-    def is_embed_scheme(self, name: str) -> bool:
-        """Return whether a name, such as ``local``, opens an embedder that needs no address.
-
-        The result is false if ``models.yaml`` defines the name.
-        """
-        is_own = name in self.aliases or name in self.models or name in self.groups
-        return not is_own and name.partition(":")[0] in EMBED_SCHEMES
 
     def retries(self, entry: ModelEntry) -> int:
         """Return an adapter's number of retries: 0 unless ``models.yaml`` has the adapter."""

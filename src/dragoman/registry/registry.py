@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
@@ -21,12 +22,13 @@ from ..errors import InvalidModelError
 from ..prices import PriceTable
 from ..provider import Provider
 from ..retrieval import Embedder, Reranker
+from ..retrieval.values import Operation
 from .adapters import Adapter
 from .choose import Choice, Needs, choose_among, read_wanted
 from .entries import File, ModelEntry, config_path, read_file
 from .groups import Group
 from .names import Names
-from .stacks import NOT_CHAT, Order, Stacks, Subscriber
+from .stacks import NOT_CHAT, OpenOptions, Stacks, Subscriber
 from .vendors import load_vendor, vendor_names
 
 log = logging.getLogger("dragoman")
@@ -54,7 +56,7 @@ class Registry:
     ) -> None:
         self._path = path
         self._stamp = _stamp(path)
-        self._read = Names.of(File(tuple(adapters), tuple(models), groups=tuple(groups)))
+        self._read = Names(File(tuple(adapters), tuple(models), groups=tuple(groups)))
         self._stacks = Stacks()
         self._warned: set[str] = set()
         self.problem: str | None = None
@@ -80,7 +82,7 @@ class Registry:
     @property
     def default(self) -> str | None:
         """The ``default:`` model of ``models.yaml``, for commands called without a model."""
-        return self._names().default
+        return self._names().file.default
 
     def names(self) -> list[str]:
         """Return the names of all groups and models.
@@ -181,7 +183,7 @@ class Registry:
         With ``planning`` the provider is used for planning only and needs no key. ``settings`` are
         passed to ``connect`` and override those in ``models.yaml``.
         """
-        return self._open(name, Order(settings, planning=planning, bare=True))
+        return self._open(name, OpenOptions(settings, planning=planning, bare=True))
 
     def open(
         self,
@@ -197,7 +199,7 @@ class Registry:
         whose ``max_retries`` defaults to 2. Each candidate of a group uses its own
         ``max_retries``. ``planning`` and ``settings`` work as in ``provider``.
         """
-        return self._open(name, Order(settings, subscribers, retries, planning))
+        return self._open(name, OpenOptions(settings, subscribers, retries, planning))
 
     def open_embedder(
         self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any
@@ -208,16 +210,16 @@ class Registry:
 
         Each call returns a new object. All candidates of a group must serve the same model.
         """
-        order = Order(settings, subscribers, retries)
-        found: Embedder = self._stacks.open_retrieval(self._names(), name, "embed", order)
+        options = OpenOptions(settings, subscribers, retries)
+        found: Embedder = self._stacks.open_retrieval(self._names(), name, "embed", options)
         return found
 
     def open_reranker(
         self, name: str, *subscribers: Subscriber, retries: int | None = None, **settings: Any
     ) -> Reranker:
         """Return the reranking model with this name; see ``open_embedder``."""
-        order = Order(settings, subscribers, retries)
-        found: Reranker = self._stacks.open_retrieval(self._names(), name, "rerank", order)
+        options = OpenOptions(settings, subscribers, retries)
+        found: Reranker = self._stacks.open_retrieval(self._names(), name, "rerank", options)
         return found
 
     async def close(self) -> None:
@@ -237,11 +239,11 @@ class Registry:
 
     # --- private methods of the registry
 
-    def _open(self, name: str, order: Order, *, shared: bool = True) -> Provider:
+    def _open(self, name: str, options: OpenOptions, *, shared: bool = True) -> Provider:
         names = self._names()
         if not names.is_scheme(name):
             self._warn_about_typo(names, names.find(name))
-        return self._stacks.open(names, name, order, shared=shared)
+        return self._stacks.open(names, name, options, shared=shared)
 
     def _warn_about_typo(self, names: Names, entry: ModelEntry) -> None:
         """Warn once about an unlisted model whose name looks misspelled."""
@@ -256,7 +258,7 @@ class Registry:
             return self._read
         self._stamp = stamp
         try:
-            self._read = _load(self._path) if stamp is not None else Names.of(File())
+            self._read = _load(self._path) if stamp is not None else Names(File())
             self._stacks.forget()
             self.problem = None
         except ConfigError as error:
@@ -273,43 +275,34 @@ def _load_registry(path: Path) -> Registry:
 
 def open_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> Provider:
     """Open a model by name, for ``connect``."""
-    try:
+    options = OpenOptions(dict(settings), retries=retries)
+    with _advise('"vendor:model", an alias of models.yaml or "local"'):
         # Each call gets its own provider: one caller's close() must not end another's stream.
-        return _load_registry(config_path())._open(
-            model, Order(dict(settings), retries=retries), shared=False
-        )
-    except InvalidModelError as error:
-        if error.provider_code == NOT_CHAT:
-            raise
-        error.advice = (
-            'A name is "vendor:model", an alias of models.yaml or "local"; '
-            'a server of your own needs base_url="http://127.0.0.1:8080/v1".'
-        )
-        raise
+        return _load_registry(config_path())._open(model, options, shared=False)
 
 
-def open_embedder_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> Embedder:
-    """Open an embedding model by name, for ``connect_embedder``."""
+def open_retrieval_name(
+    operation: Operation, model: str, retries: int | None, settings: Mapping[str, Any]
+) -> Embedder | Reranker:
+    """Open an embedding or reranking model by name, for ``connect_embedder`` and the like."""
+    with _advise('"vendor:model" or an alias of models.yaml'):
+        registry = _load_registry(config_path())
+        opener = registry.open_embedder if operation == "embed" else registry.open_reranker
+        return opener(model, retries=retries, **settings)
+
+
+@contextmanager
+def _advise(names: str) -> Iterator[None]:
+    """Add to the error about an unknown model which names there are."""
     try:
-        return _load_registry(config_path()).open_embedder(model, retries=retries, **settings)
+        yield
     except InvalidModelError as error:
-        error.advice = _NAME_ADVICE
+        if error.provider_code != NOT_CHAT:
+            error.advice = (
+                f"A name is {names}; "
+                'a server of your own needs base_url="http://127.0.0.1:8080/v1".'
+            )
         raise
-
-
-def open_reranker_name(model: str, retries: int | None, settings: Mapping[str, Any]) -> Reranker:
-    """Open a reranking model by name, for ``connect_reranker``."""
-    try:
-        return _load_registry(config_path()).open_reranker(model, retries=retries, **settings)
-    except InvalidModelError as error:
-        error.advice = _NAME_ADVICE
-        raise
-
-
-_NAME_ADVICE = (
-    'A name is "vendor:model" or an alias of models.yaml; '
-    'a server of your own needs base_url="http://127.0.0.1:8080/v1".'
-)
 
 
 def _load(path: Path) -> Names:
@@ -318,7 +311,7 @@ def _load(path: Path) -> Names:
         raise problem
     for remark in file.remarks:
         log.warning("%s", remark)
-    return Names.of(file)
+    return Names(file)
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:

@@ -11,11 +11,10 @@ A layer is added only if ``models.yaml``, the caller or a second API key require
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from ..config import ConfigError
@@ -33,8 +32,9 @@ from ..middleware import (
     Retry,
     Thresholds,
 )
-from ..provider import Model, Provider, bind, open_scheme
-from ..retrieval import bind_embedder, bind_reranker, open_embed_scheme
+from ..provider import Provider, bind, open_scheme
+from ..retrieval import EMBED_SCHEMES, bind_embedder, bind_reranker, open_embed_scheme
+from ..retrieval.values import Operation
 from ..transport import Timeouts
 from ..wire import CODECS
 from .adapters import Adapter
@@ -45,7 +45,6 @@ from .names import Names
 from .pools import Lease, Pools
 
 Subscriber = Callable[..., Any]
-StackT = TypeVar("StackT", bound=Model)
 
 _GROUP_SETTINGS = ("timeouts", "on_loss", "keep_raw", "transport")
 
@@ -59,7 +58,7 @@ def _naming_redis() -> Iterator[None]:
         raise ConfigError("redis", None, str(error)) from None
 
 
-class Order(Struct, frozen=True):
+class OpenOptions(Struct, frozen=True):
     """The options with which a caller opens a model.
 
     ``retries`` is the number of retries, or ``None`` for the number in ``models.yaml``. With
@@ -93,15 +92,16 @@ class Stacks:
         self._availability: Availability | None = None
         self._shared_by: tuple[Thresholds, str | None] | None = None
         self._opened: dict[str, tuple[Provider, list[Lease]]] = {}
-        self._leases: list[Lease] = []  # the leases of the stack being built
 
-    def open(self, names: Names, name: str, order: Order, *, shared: bool = True) -> Provider:
+    def open(
+        self, names: Names, name: str, options: OpenOptions, *, shared: bool = True
+    ) -> Provider:
         """Return the provider for a name; with ``shared``, equal options get the same provider."""
-        key = self._digest(names, name, order) if shared and order.is_plain else None
+        key = _digest(names, name, options) if shared and options.is_plain else None
         kept = self._opened.get(key) if key is not None else None
         if kept is None:
-            self._leases = []
-            kept = self._build(names, name, order), self._leases
+            builder = _Builder(self, names, options)
+            kept = builder.build(name), builder.leases
             if key is not None:
                 self._opened[key] = kept
         for lease in kept[1]:
@@ -109,24 +109,14 @@ class Stacks:
         return kept[0]
 
     def open_retrieval(
-        self, names: Names, name: str, side: Literal["embed", "rerank"], order: Order
+        self, names: Names, name: str, operation: Operation, options: OpenOptions
     ) -> Any:
         """Return the embedder or reranker for a model, or for a group that serves one model."""
-        if side == "embed" and names.is_embed_scheme(name):
-            return _retry(
-                _observe(open_embed_scheme(name, order.settings), order), order.retries or 0
-            )
-        group = names.group(name)
-        if group is not None:
-            members: list[Any] = [
-                self._build_retrieval(names, names.find(each.model), side, order)
-                for each in group.candidates
-            ]
-            found: Any = Fallback(members, self._share_availability(names), name=group.name)
-            return _retry(found, order.retries or 0)
-        entry = names.find(name)
-        model = self._build_retrieval(names, entry, side, order)
-        return _retry(model, names.retries(entry) if order.retries is None else order.retries)
+        builder = _Builder(self, names, options)
+        model = builder.build_retrieval(name, operation)
+        for lease in builder.leases:
+            lease.holders += 1
+        return model
 
     def forget(self) -> None:
         """Drop the opened providers from the cache, because ``models.yaml`` has changed."""
@@ -142,175 +132,202 @@ class Stacks:
             if isinstance(limiter, RedisLimiter):
                 await limiter.close()
 
-    # --- private methods that build providers
+    def lease(self, adapter: Adapter) -> Lease:
+        """Return a lease on the connections of an adapter."""
+        return self._pools.lease(adapter.name, adapter.connection)
 
-    def _build(self, names: Names, name: str, order: Order) -> Provider:
+    def limit(self, redis: str | None, name: str, limits: RateLimits) -> Limiter:
+        """Return the limiter that all models with this name share."""
+        key = name, limits, redis
+        if key not in self._limiters:
+            given = limits.given()
+            with _naming_redis():
+                self._limiters[key] = (
+                    Limiter(**given)
+                    if redis is None
+                    else RedisLimiter(redis, f"limit:{name}", **given)
+                )
+        return self._limiters[key]
+
+    def share_availability(self, redis: str | None, thresholds: Thresholds) -> Availability:
+        """Return the circuit breaker that all groups share."""
+        if self._availability is None or self._shared_by != (thresholds, redis):
+            self._shared_by = thresholds, redis
+            with _naming_redis():
+                self._availability = (
+                    Availability(thresholds=thresholds)
+                    if redis is None
+                    else RedisAvailability(redis, thresholds=thresholds)
+                )
+        return self._availability
+
+
+class _Builder:
+    """Build one stack from the names in ``models.yaml`` and the options of a caller."""
+
+    def __init__(self, stacks: Stacks, names: Names, options: OpenOptions) -> None:
+        self._stacks = stacks
+        self._names = names
+        self._options = options
+        self.leases: list[Lease] = []
+
+    def build(self, name: str) -> Any:
+        """Return the provider for a model or a group."""
+        names, options = self._names, self._options
         if names.is_scheme(name):
-            return _retry(_observe(open_scheme(name, order.settings), order), order.retries or 0)
+            return self._finish(open_scheme(name, options.settings), options.retries or 0)
         group = names.group(name)
         if group is not None:
-            return self._build_group(names, group, order)
+            return self._build_group(group)
         entry = names.find(name)
-        provider = self._build_model(names, entry, order)
-        retries = order.retries
-        if retries is None:
-            retries = 0 if order.bare else names.retries(entry)
-        return _retry(provider, retries)
+        retries = 0 if options.bare else names.retries(entry)
+        provider = self._build_model(entry, options.settings)
+        return _retry(provider, retries if options.retries is None else options.retries)
 
-    def _build_group(self, names: Names, group: Group, order: Order) -> Provider:
-        for setting in order.settings:
+    def _build_group(self, group: Group) -> Any:
+        for setting in self._options.settings:
             if setting not in _GROUP_SETTINGS:
                 raise ValueError(
                     f"{setting}: {group.name} is a group of models; set it for each in models.yaml"
                 )
-        if not order.planning and names.find(group.name).status != "configured":
-            entries = [names.find(candidate.model) for candidate in group.candidates]
-            raise not_configured(entries[0], names.adapter(entries[0].adapter))
+        names = self._names
+        if not self._options.planning and names.find(group.name).status != "configured":
+            first = names.find(group.candidates[0].model)
+            raise not_configured(first, names.adapter(first.adapter))
         return Fallback(
-            [
-                self._build_candidate(names, group, candidate, order)
-                for candidate in group.candidates
-            ],
-            self._share_availability(names),
+            [self._build_candidate(group, candidate) for candidate in group.candidates],
+            self._share_availability(),
             name=group.name,
             strategy=group.strategy,
             weights=[candidate.weight for candidate in group.candidates],
             half_life=group.half_life,
         )
 
-    def _build_candidate(
-        self, names: Names, group: Group, candidate: Candidate, order: Order
-    ) -> Provider:
-        retries = candidate.max_retries if order.retries is None else order.retries
-        settings = dict(order.settings)
+    def _build_candidate(self, group: Group, candidate: Candidate) -> Any:
+        names, options = self._names, self._options
+        retries = candidate.max_retries if options.retries is None else options.retries
+        settings = dict(options.settings)
         if names.is_scheme(candidate.model):
             if candidate.timeouts is not None:
                 settings.setdefault("timeouts", Timeouts(**candidate.timeouts))
-            return _retry(_observe(open_scheme(candidate.model, settings), order), retries)
+            return self._finish(open_scheme(candidate.model, settings), retries)
         entry = names.find(candidate.model)
         adapter = names.adapter(entry.adapter)
         if candidate.timeouts is not None:
             settings.setdefault("timeouts", adapter.deadlines(candidate.timeouts))
-        order = msgspec.structs.replace(order, settings=settings)
-        if entry.status != "configured" and not order.planning:
+        if entry.status != "configured" and not options.planning:
             return NotConfigured(adapter.name, entry.wire_name, find_missing(adapter))
-        limiters = []
-        if candidate.rate_limit is not None:
-            limiters = [
-                self._limit(names, f"group:{group.name}:{candidate.model}", candidate.rate_limit)
-            ]
-        return _retry(self._build_model(names, entry, order, limiters), retries)
+        limit = candidate.rate_limit
+        limiters = (
+            [self._limit(f"group:{group.name}:{candidate.model}", limit)]
+            if limit is not None
+            else []
+        )
+        return _retry(self._build_model(entry, settings, limiters), retries)
 
     def _build_model(
-        self, names: Names, entry: ModelEntry, order: Order, limiters: Sequence[Limiter] = ()
-    ) -> Provider:
-        adapter = names.adapter(entry.adapter)
-        if order.settings.get("wire") in CODECS:
-            adapter = adapter.with_wire(order.settings["wire"])
+        self, entry: ModelEntry, settings: dict[str, Any], limiters: Sequence[Limiter] = ()
+    ) -> Any:
+        adapter = self._names.adapter(entry.adapter)
+        if settings.get("wire") in CODECS:
+            adapter = adapter.with_wire(settings["wire"])
         else:
             adapter = adapter.for_model(entry.wire_name)
-        given = {**_describe(entry, adapter), **order.settings}
+        given = {**_describe(entry, adapter), **settings}
         if adapter.vendor is not None and not adapter.vendor.chats:
             raise not_a_chat_model(entry, adapter)
-        is_usable = entry.status == "configured" or order.planning
-        if not is_usable and not ("api_key" in order.settings and adapter.base_url):
-            raise not_configured(entry, adapter)
-        keys = adapter.keys() if "api_key" not in order.settings and adapter.auth is None else []
+        if not self._options.planning:
+            _check_configured(entry, adapter, settings)
+        keys = adapter.keys() if "api_key" not in settings and adapter.auth is None else []
         if adapter.base_url is not None:
-            given["observe"] = names.observed.watch(
+            given["observe"] = self._names.observed.watch(
                 adapter.base_url, entry.wire_name, entry.capabilities
             )
-        made = [self._bind(entry, adapter, {**given, "api_key": key}) for key in keys[1:]]
-        made.insert(0, self._bind(entry, adapter, given))
-        provider = _observe(made[0] if len(made) == 1 else KeyRotation(made), order)
-        if adapter.rate_limit is not None:
-            limiters = [
-                self._limit(names, f"adapter:{adapter.name}", adapter.rate_limit),
-                *limiters,
-            ]
-        return RateLimit(provider, limiter=limiters) if limiters else provider
+        made = [self._bind(bind, entry, adapter, {**given, "api_key": key}) for key in keys[1:]]
+        made.insert(0, self._bind(bind, entry, adapter, given))
+        return self._wrap(made[0] if len(made) == 1 else KeyRotation(made), adapter, limiters)
 
-    def _build_retrieval(
-        self, names: Names, entry: ModelEntry, side: Literal["embed", "rerank"], order: Order
-    ) -> Any:
-        adapter = names.adapter(entry.adapter)
-        if entry.status != "configured" and not ("api_key" in order.settings and adapter.base_url):
-            raise not_configured(entry, adapter)
+    def build_retrieval(self, name: str, operation: Operation) -> Any:
+        """Return the embedder or reranker for a model, or for a group that serves one model."""
+        names, retries = self._names, self._options.retries
+        if operation == "embed" and names.is_scheme(name, EMBED_SCHEMES):
+            return self._finish(open_embed_scheme(name, self._options.settings), retries or 0)
+        group = names.group(name)
+        if group is not None:
+            members: list[Any] = [
+                self._build_retrieval(names.find(each.model), operation)
+                for each in group.candidates
+            ]
+            found = Fallback(members, self._share_availability(), name=group.name)
+            return _retry(found, retries or 0)
+        entry = names.find(name)
+        model = self._build_retrieval(entry, operation)
+        return _retry(model, names.retries(entry) if retries is None else retries)
+
+    def _build_retrieval(self, entry: ModelEntry, operation: Operation) -> Any:
+        adapter, settings = self._names.adapter(entry.adapter), self._options.settings
+        _check_configured(entry, adapter, settings)
         given = {
-            **adapter.retrieval_settings(side),
+            **adapter.retrieval_settings(operation),
             "capabilities": entry.capabilities,
             "priced_as": entry.priced_as,
-            **order.settings,
+            **settings,
         }
-        if given.get("transport") is None:
-            given["transport"] = self._pools.lease(adapter.name, adapter.connection)
-            given["transport"].holders += 1
-        bind_side: Any = bind_embedder if side == "embed" else bind_reranker
-        model: Any = _observe(bind_side(entry.wire_name, **given), order)
-        if adapter.rate_limit is None:
-            return model
-        return RateLimit(
-            model, limiter=[self._limit(names, f"adapter:{adapter.name}", adapter.rate_limit)]
-        )
+        opener = bind_embedder if operation == "embed" else bind_reranker
+        return self._wrap(self._bind(opener, entry, adapter, given), adapter)
 
-    def _bind(self, entry: ModelEntry, adapter: Adapter, settings: dict[str, Any]) -> Provider:
+    # --- layers around a model
+
+    def _bind(
+        self, opener: Any, entry: ModelEntry, adapter: Adapter, settings: dict[str, Any]
+    ) -> Any:
         if settings.get("transport") is None:
-            lease = self._pools.lease(adapter.name, adapter.connection)
-            self._leases.append(lease)
-            settings = {**settings, "transport": lease}
-        return bind(entry.wire_name, **settings)
+            self.leases.append(self._stacks.lease(adapter))
+            settings = {**settings, "transport": self.leases[-1]}
+        return opener(entry.wire_name, **settings)
 
-    def _limit(self, names: Names, name: str, limits: RateLimits) -> Limiter:
-        key = name, limits, names.redis
-        if key not in self._limiters:
-            given = limits.given()
-            with _naming_redis():
-                self._limiters[key] = (
-                    Limiter(**given)
-                    if names.redis is None
-                    else RedisLimiter(names.redis, f"limit:{name}", **given)
-                )
-        return self._limiters[key]
+    def _wrap(self, model: Any, adapter: Adapter, limiters: Sequence[Limiter] = ()) -> Any:
+        """Add the caller's subscribers and the rate limits, those of the adapter first."""
+        observed = self._observe(model)
+        if adapter.rate_limit is not None:
+            limiters = [self._limit(f"adapter:{adapter.name}", adapter.rate_limit), *limiters]
+        return RateLimit(observed, limiter=limiters) if limiters else observed
 
-    def _share_availability(self, names: Names) -> Availability:
-        settings = names.thresholds, names.redis
-        if self._availability is None or self._shared_by != settings:
-            self._shared_by = settings
-            with _naming_redis():
-                self._availability = (
-                    Availability(thresholds=names.thresholds)
-                    if names.redis is None
-                    else RedisAvailability(names.redis, thresholds=names.thresholds)
-                )
-        return self._availability
+    def _finish(self, model: Any, retries: int) -> Any:
+        return _retry(self._observe(model), retries)
 
-    def _digest(self, names: Names, name: str, order: Order) -> str:
-        """Return the cache key of a provider: a digest of its name, options and settings.
+    def _observe(self, model: Any) -> Any:
+        subscribers = self._options.subscribers
+        return Observe(model, *subscribers) if subscribers else model
 
-        The settings include API keys, so the cache key must not contain them in plain text.
-        """
-        group = names.group(name)
-        models = (
-            [candidate.model for candidate in group.candidates] if group is not None else [name]
-        )
-        known = []
-        for model in models:
-            if not names.is_scheme(model):
-                entry = names.find(model)
-                adapter = names.adapter(entry.adapter)
-                settings = {**_describe(entry, adapter), "api_key": None}
-                known.append((entry.id, entry.status, settings, adapter.keys(), adapter.auth))
-        text = repr(
-            (
-                name,
-                order.retries,
-                order.planning,
-                order.bare,
-                sorted(order.settings.items()),
-                known,
-            )
-        )
-        return hashlib.sha256(text.encode()).hexdigest()
+    def _limit(self, name: str, limits: RateLimits) -> Limiter:
+        return self._stacks.limit(self._names.file.redis, name, limits)
+
+    def _share_availability(self) -> Availability:
+        file = self._names.file
+        return self._stacks.share_availability(file.redis, file.thresholds)
+
+
+def _retry(model: Any, retries: int) -> Any:
+    return Retry(model, max_retries=retries) if retries else model
+
+
+def _digest(names: Names, name: str, options: OpenOptions) -> str:
+    """Return the cache key of a provider: a digest of its name, options and settings.
+
+    The settings include API keys, so the cache key must not contain them in plain text.
+    """
+    group = names.group(name)
+    models = [candidate.model for candidate in group.candidates] if group is not None else [name]
+    known = []
+    for model in models:
+        if not names.is_scheme(model):
+            entry = names.find(model)
+            adapter = names.adapter(entry.adapter)
+            settings = {**_describe(entry, adapter), "api_key": None}
+            known.append((entry.id, entry.status, settings, adapter.keys(), adapter.auth))
+    given = options.retries, options.planning, options.bare, sorted(options.settings.items())
+    return hashlib.sha256(repr((name, given, known)).encode()).hexdigest()
 
 
 def _describe(entry: ModelEntry, adapter: Adapter) -> dict[str, Any]:
@@ -322,18 +339,10 @@ def _describe(entry: ModelEntry, adapter: Adapter) -> dict[str, Any]:
     }
 
 
-def _observe(provider: StackT, order: Order) -> StackT:
-    inner: Any = provider
-    layered: Any = Observe(inner, *order.subscribers) if order.subscribers else inner
-    found: StackT = layered
-    return found
-
-
-def _retry(provider: StackT, retries: int) -> StackT:
-    inner: Any = provider
-    layered: Any = Retry(inner, max_retries=retries) if retries else inner
-    found: StackT = layered
-    return found
+def _check_configured(entry: ModelEntry, adapter: Adapter, settings: Mapping[str, Any]) -> None:
+    has_key = "api_key" in settings and adapter.base_url
+    if entry.status != "configured" and not has_key:
+        raise not_configured(entry, adapter)
 
 
 NOT_CHAT = "not_a_chat_model"

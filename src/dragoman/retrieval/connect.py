@@ -23,10 +23,7 @@ path.
 """
 
 # Modules of higher layers, imported on demand: programs that give an address do not need them.
-_OPENERS = {
-    "embed": "dragoman.registry:open_embedder_name",
-    "rerank": "dragoman.registry:open_reranker_name",
-}
+_REGISTRY = "dragoman.registry:open_retrieval_name"
 
 
 class RetrievalSettings(TypedDict, total=False):
@@ -104,7 +101,7 @@ def _connect(
             raise TypeError(f"{name!r} is not a setting of a model that can {operation}")
     given = {name: each for name, each in {**settings, **more}.items() if each is not None}
     if base_url is None:
-        return load(_OPENERS[operation])(model, retries, given)
+        return load(_REGISTRY)(operation, model, retries, given)
     return add_retries(_bind(operation, model, base_url, **given), retries)
 
 
