@@ -11,7 +11,10 @@ from msgspec import Struct
 from ..log import EventLog
 from ..permission import Decision
 from ..session import SessionError, answer_question, find_questions
-from .server import NotOpenError
+
+
+class NotOpenError(Exception):
+    """The question is no longer open: it was answered in the meantime."""
 
 
 class Answer(Struct, frozen=True, forbid_unknown_fields=True):

@@ -144,7 +144,9 @@ class Reader:
             return {"steps": [], "last": after}
         evidence = self._recall(session, after, records[0])
         steps = [self._to_step(record, evidence) for record in records]
-        self._keep((session, records[-1].seq, records[-1].hash), evidence)
+        self._known[session, records[-1].seq, records[-1].hash] = evidence
+        while len(self._known) > _CHECKPOINTS:
+            self._known.popitem(last=False)
         return {"steps": steps, "last": records[-1].seq}
 
     def _recall(self, session: str, after: int, first: LogRecord) -> Evidence:
@@ -157,11 +159,6 @@ class Reader:
             for record in islice(self._log.read(session), after):
                 evidence.add(record)
         return evidence
-
-    def _keep(self, key: tuple[str, int, str], evidence: Evidence) -> None:
-        self._known[key] = evidence
-        while len(self._known) > _CHECKPOINTS:
-            self._known.popitem(last=False)
 
     def _to_step(self, record: LogRecord, evidence: Evidence) -> dict[str, Any]:
         intent, notes = evidence.add(record)

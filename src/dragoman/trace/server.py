@@ -13,13 +13,14 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from ..errors import scrub
 from ..log import EventLog, LogError
 from ..serving import MISSING, serving
+from .approval import Approvals, NotOpenError
 from .export import PAGE, SCRIPTS, STYLE, export_html
 from .queries import Reader, Wanted
 
@@ -58,30 +59,7 @@ _Handler = Callable[["Request"], Awaitable["Response"]]
 _Read = Callable[[Reader, Mapping[str, str]], Any]
 
 
-class NotOpenError(Exception):
-    """The question is no longer open: it was answered in the meantime."""
-
-
-class Decisions(Protocol):
-    """List the questions that sessions ask the user, and record the user's answers.
-
-    Every HTTP request with an answer must include ``token``. The viewer itself cannot run
-    anything; ``dragoman.trace.approval`` implements this protocol with functions of
-    ``dragoman.session``.
-    """
-
-    token: str
-
-    def list_questions(self) -> list[dict[str, Any]]:
-        """Return the open questions, each with the complete input of its tool call."""
-        ...
-
-    def answer(self, body: bytes) -> dict[str, Any]:
-        """Record an answer; raise ``NotOpenError`` if the question is not open."""
-        ...
-
-
-def make_app(log: EventLog, token: str, *, decisions: Decisions | None = None) -> ASGIApp:
+def make_app(log: EventLog, token: str, *, decisions: Approvals | None = None) -> ASGIApp:
     """Return the ASGI application that serves ``log``; every path begins with ``token``.
 
     With ``decisions``, the user can answer open questions of sessions on the page.
@@ -96,7 +74,7 @@ class TraceServer:
     """
 
     def __init__(
-        self, log: EventLog, *, port: int = 0, decisions: Decisions | None = None
+        self, log: EventLog, *, port: int = 0, decisions: Approvals | None = None
     ) -> None:
         self.url = ""
         self._token = secrets.token_urlsafe(24)
@@ -116,7 +94,7 @@ class TraceServer:
 class _Site:
     """The ASGI application of the trace viewer."""
 
-    def __init__(self, log: EventLog, token: str, decisions: Decisions | None) -> None:
+    def __init__(self, log: EventLog, token: str, decisions: Approvals | None) -> None:
         try:
             # Starlette is an optional dependency and slow to import, so it is imported only when
             # the trace viewer starts.
