@@ -11,21 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from ..capabilities import Capabilities
 from ..messages import Request, System
 from ..provider import Provider, connect
-from ..transport import Timeouts
 from ..wire import SwapPlan
 from .catalog import CatalogModel, Defaults
-from .embedder import LocalEmbedder, open_local_embedder
+from .embedder import LocalEmbedder
 from .pull import Found, LocalModel, check_model, find_model, list_models, pull_model, remove_model
 from .server import LocalServer, LocalServerError, is_installed
-from .serving import LocalServing
-from .start import CONTEXT, open_server
+from .serving import CONTEXT, LocalServing, open_server
 from .store import WeightsError
 
 __all__ = [
@@ -41,8 +38,6 @@ __all__ = [
     "find_model",
     "is_installed",
     "list_models",
-    "open_local",
-    "open_local_embedder",
     "open_server",
     "pull_model",
     "remove_model",
@@ -73,9 +68,11 @@ class LocalProvider(LocalServing):
         self._know({"max_context_tokens": self._context, "supports_images": False})
 
     def settings(self) -> Mapping[str, Any]:
-        defaults = {key: getattr(self._defaults, key) for key in Defaults.__struct_fields__}
-        sent = {key: value for key, value in defaults.items() if value is not None}
-        return {**super().settings(), **sent}
+        defaults = asdict(self._defaults).items()
+        return {
+            **super().settings(),
+            **{key: value for key, value in defaults if value is not None},
+        }
 
     def plan(self, messages: Any) -> SwapPlan:
         # Planning sends nothing, so no server is needed and the address does not matter.
@@ -105,17 +102,3 @@ class LocalProvider(LocalServing):
         if defaults.system is not None and type(messages[0]) is not System:
             messages = (System(defaults.system), *messages)
         return replace(request, config=config, messages=messages)
-
-
-def open_local(
-    path: str = "",
-    *,
-    capabilities: Capabilities | Mapping[str, Any] | None = None,
-    timeouts: Timeouts | Mapping[str, Any] | float | None = None,
-    on_loss: Literal["warn", "reject"] = "warn",
-    keep_raw: bool = True,
-) -> LocalProvider:
-    """Open ``local``, ``local:NAME`` or ``local:PATH`` for ``connect``."""
-    return LocalProvider(
-        path, capabilities=capabilities, timeouts=timeouts, on_loss=on_loss, keep_raw=keep_raw
-    )

