@@ -21,6 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -260,8 +261,9 @@ def from_langchain(
 
     Create the LangChain model with ``max_retries=0``, since only ``Retry`` should retry.
     """
-    reader = import_module(".bridge_langchain", __package__).LangchainReader(model)
-    return BridgeProvider(name, reader.name, reader.read, capabilities=capabilities)
+    bridge = import_module(".bridge_langchain", __package__)
+    read = partial(bridge.read_reply, model)
+    return BridgeProvider(name, bridge.find_name(model), read, capabilities=capabilities)
 
 
 def from_pydantic_ai(
@@ -271,7 +273,5 @@ def from_pydantic_ai(
     capabilities: Capabilities | Mapping[str, Any] | None = None,
 ) -> BridgeProvider:
     """Return any Pydantic AI ``Model`` as a provider."""
-    reader = import_module(".bridge_pydantic_ai", __package__).PydanticAIReader(model)
-    return BridgeProvider(
-        name or model.system, model.model_name, reader.read, capabilities=capabilities
-    )
+    read = partial(import_module(".bridge_pydantic_ai", __package__).read_reply, model)
+    return BridgeProvider(name or model.system, model.model_name, read, capabilities=capabilities)

@@ -28,73 +28,74 @@ _FINISH: dict[str, FinishReason] = {
 }
 
 
-class LangchainReader:
-    """Call one LangChain chat model and read its replies."""
+def find_name(model: BaseChatModel) -> str:
+    """Return the name of the model that a LangChain chat model calls."""
+    found = getattr(model, "model", None) or getattr(model, "model_name", None)
+    return found if isinstance(found, str) else type(model).__name__
 
-    def __init__(self, model: BaseChatModel) -> None:
-        self._model = model
-        found = getattr(model, "model", None) or getattr(model, "model_name", None)
-        self.name = found if isinstance(found, str) else type(model).__name__
 
-    async def read(self, request: m.Request) -> AsyncGenerator[Piece, None]:
-        """Call the model, and yield the pieces of its reply."""
-        if request.server_tools:
-            raise UnsupportedFeatureError(
-                "tools that a server runs cannot be offered over a bridge"
-            )
-        messages, losses = write_messages(request.messages)
-        for loss in [*losses, *_find_losses(request)]:
-            yield loss
-        settings = _make_settings(request)
-        if request.response_schema is not None:
-            async for piece in self._read_structured(request, messages, settings):
-                yield piece
-            return
-        model: Any = self._model
-        if request.tools and request.tool_choice != "none":
-            model = _offer_tools(model, request)
-        reply = _Reply()
-        source = (
-            model.astream(messages, **settings)
-            if request.stream
-            else _once(model.ainvoke(messages, **settings))
+async def read_reply(chat_model: BaseChatModel, request: m.Request) -> AsyncGenerator[Piece, None]:
+    """Call a LangChain chat model, and yield the pieces of its reply."""
+    if request.server_tools:
+        raise UnsupportedFeatureError("tools that a server runs cannot be offered over a bridge")
+    messages, losses = write_messages(request.messages)
+    if request.config.reasoning is not None:
+        detail = "LangChain has no setting for it; set it on the model"
+        losses.append(m.LossWarning("reasoning_dropped", "config.reasoning", detail))
+    for loss in [*losses, *find_marks(request)]:
+        yield loss
+    settings = _make_settings(request)
+    if request.response_schema is not None:
+        async for piece in _read_structured(chat_model, request, messages, settings):
+            yield piece
+        return
+    model: Any = chat_model
+    if request.tools and request.tool_choice != "none":
+        model = _offer_tools(model, request)
+    reply = _Reply()
+    source = (
+        model.astream(messages, **settings)
+        if request.stream
+        else _once(model.ainvoke(messages, **settings))
+    )
+    async for message in source:
+        for piece in reply.read(message):
+            yield piece
+    for piece in reply.end():
+        yield piece
+
+
+async def _read_structured(
+    chat_model: BaseChatModel,
+    request: m.Request,
+    messages: list[lc.BaseMessage],
+    settings: dict[str, Any],
+) -> AsyncGenerator[Piece, None]:
+    """Request structured output with ``with_structured_output``, which does not stream."""
+    if request.tools and request.tool_choice != "none":
+        raise UnsupportedFeatureError(
+            "LangChain offers either tools or structured output in one call, not both"
         )
-        async for message in source:
-            for piece in reply.read(message):
-                yield piece
-        for piece in reply.end():
+    schema = {
+        "title": "output",
+        "description": "The reply.",
+        **(request.response_schema or {}),
+    }
+    try:
+        model = chat_model.with_structured_output(schema, include_raw=True)
+    except NotImplementedError as error:
+        raise UnsupportedFeatureError("this LangChain model has no structured output") from error
+    found: Any = await model.ainvoke(messages, **settings)
+    reply, raw = _Reply(), found["raw"]
+    # LangChain requested the data by a forced tool call
+    by_call = bool(raw.tool_calls)
+    for piece in reply.read(raw):
+        if not by_call or not isinstance(piece, str | m.ToolCall | CallPiece):
             yield piece
-
-    async def _read_structured(
-        self, request: m.Request, messages: list[lc.BaseMessage], settings: dict[str, Any]
-    ) -> AsyncGenerator[Piece, None]:
-        """Request structured output with ``with_structured_output``, which does not stream."""
-        if request.tools and request.tool_choice != "none":
-            raise UnsupportedFeatureError(
-                "LangChain offers either tools or structured output in one call, not both"
-            )
-        schema = {
-            "title": "output",
-            "description": "The reply.",
-            **(request.response_schema or {}),
-        }
-        try:
-            model = self._model.with_structured_output(schema, include_raw=True)
-        except NotImplementedError as error:
-            raise UnsupportedFeatureError(
-                "this LangChain model has no structured output"
-            ) from error
-        found: Any = await model.ainvoke(messages, **settings)
-        reply, raw = _Reply(), found["raw"]
-        # LangChain requested the data by a forced tool call
-        by_call = bool(raw.tool_calls)
-        for piece in reply.read(raw):
-            if not by_call or not isinstance(piece, str | m.ToolCall | CallPiece):
-                yield piece
-        if by_call:
-            yield msgspec.json.encode(raw.tool_calls[0]["args"]).decode()
-        for piece in reply.end():
-            yield piece
+    if by_call:
+        yield msgspec.json.encode(raw.tool_calls[0]["args"]).decode()
+    for piece in reply.end():
+        yield piece
 
 
 async def _once(call: Any) -> AsyncIterator[Any]:
@@ -112,13 +113,6 @@ def _make_settings(request: m.Request) -> dict[str, Any]:
     if config.stop_sequences:
         made["stop"] = [*config.stop_sequences]
     return made | config.extras
-
-
-def _find_losses(request: m.Request) -> Iterator[m.LossWarning]:
-    if request.config.reasoning is not None:
-        detail = "LangChain has no setting for it; set it on the model"
-        yield m.LossWarning("reasoning_dropped", "config.reasoning", detail)
-    yield from find_marks(request)
 
 
 def _offer_tools(model: Any, request: m.Request) -> Any:

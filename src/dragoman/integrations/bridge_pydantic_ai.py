@@ -30,39 +30,33 @@ _FINISH: dict[str, FinishReason] = {
 }
 
 
-class PydanticAIReader:
-    """Call one Pydantic AI model and read its replies."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-
-    async def read(self, request: m.Request) -> AsyncGenerator[Piece, None]:
-        """Call the model, and yield the pieces of its reply."""
-        if request.server_tools:
-            raise UnsupportedFeatureError(
-                "tools that a server runs cannot be offered over a bridge"
-            )
-        messages, losses = write_messages(request.messages)
-        for loss in (*losses, *find_marks(request)):
-            yield loss
-        settings, parameters = _make_settings(request), _make_parameters(request)
-        if not request.stream:
-            reply = await model_request(
-                self._model, messages, model_settings=settings, model_request_parameters=parameters
-            )
-            for at, part in enumerate(reply.parts):
-                for piece in _read_part(at, part):
+async def read_reply(model: Model, request: m.Request) -> AsyncGenerator[Piece, None]:
+    """Call a Pydantic AI model, and yield the pieces of its reply."""
+    if request.server_tools:
+        raise UnsupportedFeatureError("tools that a server runs cannot be offered over a bridge")
+    messages, losses = write_messages(request.messages)
+    for loss in (*losses, *find_marks(request)):
+        yield loss
+    settings, parameters = _make_settings(request), _make_parameters(request)
+    if not request.stream:
+        reply = await model_request(
+            model, messages, model_settings=settings, model_request_parameters=parameters
+        )
+        for at, part in enumerate(reply.parts):
+            for piece in _read_part(at, part):
+                yield piece
+    else:
+        async with model_request_stream(
+            model, messages, model_settings=settings, model_request_parameters=parameters
+        ) as stream:
+            async for event in stream:
+                for piece in _read_event(event):
                     yield piece
-        else:
-            async with model_request_stream(
-                self._model, messages, model_settings=settings, model_request_parameters=parameters
-            ) as stream:
-                async for event in stream:
-                    for piece in _read_event(event):
-                        yield piece
-                reply = stream.get()
-        for piece in _read_end(reply):
-            yield piece
+            reply = stream.get()
+    if (usage := _make_usage(reply.usage)) is not None:
+        yield usage
+    reason = _FINISH.get(reply.finish_reason or "stop", "stop")
+    yield Finish(reason, reply.finish_reason)
 
 
 # --- converting requests -----------------------------------------------------------------------
@@ -213,13 +207,6 @@ def _write_arguments(given: str | Mapping[str, Any] | None) -> str:
     if given is None or isinstance(given, str):
         return given or ""
     return msgspec.json.encode(given).decode()
-
-
-def _read_end(reply: pai.ModelResponse) -> Iterator[Piece]:
-    if (usage := _make_usage(reply.usage)) is not None:
-        yield usage
-    reason = _FINISH.get(reply.finish_reason or "stop", "stop")
-    yield Finish(reason, reply.finish_reason)
 
 
 def _make_usage(usage: RequestUsage) -> Usage | None:

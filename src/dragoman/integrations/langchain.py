@@ -35,7 +35,7 @@ from ..provider import Provider, connect
 from ..sync import SyncProvider
 from .langchain_embeddings import DragomanEmbeddings
 from .langchain_messages import make_last_chunk, make_message, read_messages
-from .loops import PerLoop, open_blocking
+from .loops import Opened
 from .losses import DragomanLossWarning, warn_of_losses
 
 __all__ = ["ChatDragoman", "DragomanEmbeddings", "DragomanLossWarning"]
@@ -94,7 +94,7 @@ class ChatDragoman(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        provider = self._blocking(kwargs.pop("model", None))
+        provider = self._find(kwargs.pop("model", None)).blocking
         return _make_result(
             provider.complete(read_messages(messages), **self._arguments(stop, kwargs))
         )
@@ -106,7 +106,7 @@ class ChatDragoman(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        provider = await self._running(kwargs.pop("model", None))
+        provider = await self._find(kwargs.pop("model", None)).get()
         return _make_result(
             await provider.complete(read_messages(messages), **self._arguments(stop, kwargs))
         )
@@ -118,7 +118,7 @@ class ChatDragoman(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        provider = self._blocking(kwargs.pop("model", None))
+        provider = self._find(kwargs.pop("model", None)).blocking
         with provider.stream(read_messages(messages), **self._arguments(stop, kwargs)) as stream:
             for event in stream:
                 for chunk in _make_chunks(event):
@@ -134,7 +134,7 @@ class ChatDragoman(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        provider = await self._running(kwargs.pop("model", None))
+        provider = await self._find(kwargs.pop("model", None)).get()
         async with provider.stream(
             read_messages(messages), **self._arguments(stop, kwargs)
         ) as stream:
@@ -169,9 +169,9 @@ class ChatDragoman(BaseChatModel):
 
     # --- opening providers ----------------------------------------------------------------------
 
-    def _open(self, model: str | None = None) -> Provider:
+    def _open(self, model: str) -> Provider:
         return connect(
-            model or self.model,
+            model,
             base_url=self.base_url,
             wire=self.wire,
             api_key=self.api_key.get_secret_value() if self.api_key is not None else None,
@@ -180,31 +180,14 @@ class ChatDragoman(BaseChatModel):
         )
 
     @cached_property
-    def _loops(self) -> dict[str, PerLoop[Provider]]:
+    def _models(self) -> dict[str, Opened[Provider, SyncProvider]]:
         return {}
 
-    @cached_property
-    def _portals(self) -> dict[str, SyncProvider]:
-        return {}
-
-    async def _running(self, model: str | None) -> Provider:
-        """Return the provider for the running event loop."""
-        if self.provider is not None and model in (None, self._name):
-            return self.provider
-        name = model or self.model
-        return await self._loops.setdefault(name, PerLoop(lambda: self._open(name))).get()
-
-    def _blocking(self, model: str | None) -> SyncProvider:
-        """Return the provider for callers without an event loop."""
+    def _find(self, model: str | None) -> Opened[Provider, SyncProvider]:
         name = model or self._name
-        if name not in self._portals:
-            own = self.provider if name == self._name else None
-            self._portals[name] = (
-                SyncProvider(own)
-                if own is not None
-                else open_blocking(self._open(name), SyncProvider)
-            )
-        return self._portals[name]
+        own = self.provider if name == self._name else None
+        opened = Opened(lambda: self._open(name), SyncProvider, own)
+        return self._models.setdefault(name, opened)
 
     # --- tools and structured output ------------------------------------------------------------
 
@@ -285,25 +268,14 @@ def _make_chunks(event: Event) -> Iterator[ChatGenerationChunk]:
     elif type(event) is ThinkingDelta:
         message = AIMessageChunk(content="", additional_kwargs={"reasoning_content": event.text})
     elif type(event) is ToolUseStart:
-        message = _make_call(
-            event.content_block_index, name=event.tool_name, args="", id=event.tool_use_id
-        )
+        place, name = event.content_block_index, event.tool_name
+        call = tool_call_chunk(name=name, args="", id=event.tool_use_id, index=place)
+        message = AIMessageChunk(content="", tool_call_chunks=[call])
     elif type(event) is ToolUseInputDelta:
-        message = _make_call(event.content_block_index, args=event.partial_json)
+        call = tool_call_chunk(args=event.partial_json, index=event.content_block_index)
+        message = AIMessageChunk(content="", tool_call_chunks=[call])
     if message is not None:
         yield ChatGenerationChunk(message=message)
-
-
-def _make_call(
-    index: int,
-    *,
-    args: str,
-    name: str | None = None,
-    id: str | None = None,  # noqa: A002
-) -> AIMessageChunk:
-    return AIMessageChunk(
-        content="", tool_call_chunks=[tool_call_chunk(name=name, args=args, id=id, index=index)]
-    )
 
 
 def _end(response: Response[Any]) -> ChatGenerationChunk:

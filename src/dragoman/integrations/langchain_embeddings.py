@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from ..retrieval import Embedder, connect_embedder
 from ..retrieval import Embeddings as Embedded
 from ..sync import SyncEmbedder
-from .loops import PerLoop, open_blocking
+from .loops import Opened
 from .losses import warn_of_losses
 
 
@@ -42,22 +42,22 @@ class DragomanEmbeddings(BaseModel, Embeddings):
         """Return a vector for each text, in the order of the texts."""
         if not texts:
             return []
-        return _make_lists(self._blocking.embed(texts, **self._arguments("document")))
+        return _make_lists(self._opened.blocking.embed(texts, **self._arguments("document")))
 
     def embed_query(self, text: str) -> list[float]:
         """Return the vector of a query."""
-        return _make_lists(self._blocking.embed([text], **self._arguments("query")))[0]
+        return _make_lists(self._opened.blocking.embed([text], **self._arguments("query")))[0]
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return a vector for each text, in the order of the texts."""
         if not texts:
             return []
-        embedder = await self._running()
+        embedder = await self._opened.get()
         return _make_lists(await embedder.embed(texts, **self._arguments("document")))
 
     async def aembed_query(self, text: str) -> list[float]:
         """Return the vector of a query."""
-        embedder = await self._running()
+        embedder = await self._opened.get()
         return _make_lists(await embedder.embed([text], **self._arguments("query")))[0]
 
     def _arguments(self, input_type: Literal["document", "query"]) -> dict[str, Any]:
@@ -80,19 +80,8 @@ class DragomanEmbeddings(BaseModel, Embeddings):
         )
 
     @cached_property
-    def _loops(self) -> PerLoop[Embedder]:
-        return PerLoop(self._open)
-
-    @cached_property
-    def _blocking(self) -> SyncEmbedder:
-        """The embedder for callers without an event loop."""
-        if self.embedder is not None:
-            return SyncEmbedder(self.embedder)
-        return open_blocking(self._open(), SyncEmbedder)
-
-    async def _running(self) -> Embedder:
-        """Return the embedder for the running event loop."""
-        return self.embedder if self.embedder is not None else await self._loops.get()
+    def _opened(self) -> Opened[Embedder, SyncEmbedder]:
+        return Opened(self._open, SyncEmbedder, self.embedder)
 
 
 def _make_lists(answer: Embedded) -> list[list[float]]:

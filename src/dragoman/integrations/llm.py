@@ -30,7 +30,7 @@ from ..provider import Provider, connect
 from ..registry import Registry
 from ..retrieval import Embedder, connect_embedder
 from ..sync import SyncEmbedder, SyncProvider
-from .loops import PerLoop, open_blocking
+from .loops import Opened
 from .losses import warn_of_losses
 
 PREFIX = "dragoman/"
@@ -62,7 +62,7 @@ class _Described:
     def __init__(self, name: str, open_provider: Callable[[str], Provider] = connect) -> None:
         self.name = name
         self.model_id = PREFIX + name
-        self._open = open_provider
+        self._opened = Opened(lambda: open_provider(name), SyncProvider)
 
     def __str__(self) -> str:
         return f"Dragoman: {self.model_id}"
@@ -71,20 +71,16 @@ class _Described:
 class DragomanModel(_Described, llm.Model):  # type: ignore[misc]
     """A model of the ``llm`` command, for blocking code."""
 
-    _provider: SyncProvider | None = None
-
     def execute(
         self, prompt: Any, stream: bool, response: Any, conversation: Any = None
     ) -> Iterator[StreamEvent]:
         """Call the model, and yield its reply as events."""
-        if self._provider is None:
-            self._provider = open_blocking(self._open(self.name), SyncProvider)
-        arguments = make_arguments(prompt)
+        provider, arguments = self._opened.blocking, make_arguments(prompt)
         if not stream:
-            reply = self._provider.complete(**arguments)
+            reply = provider.complete(**arguments)
             yield from make_events(reply)
         else:
-            with self._provider.stream(**arguments) as events:
+            with provider.stream(**arguments) as events:
                 for event in events:
                     yield from translate(event)
             reply = events.response
@@ -94,16 +90,11 @@ class DragomanModel(_Described, llm.Model):  # type: ignore[misc]
 class AsyncDragomanModel(_Described, llm.AsyncModel):  # type: ignore[misc]
     """A model of the ``llm`` command, for asynchronous code."""
 
-    def __init__(self, name: str, open_provider: Callable[[str], Provider] = connect) -> None:
-        super().__init__(name, open_provider)
-        self._loops = PerLoop(lambda: self._open(self.name))
-
     async def execute(
         self, prompt: Any, stream: bool, response: Any, conversation: Any = None
     ) -> AsyncGenerator[StreamEvent, None]:
         """Call the model, and yield its reply as events."""
-        provider = await self._loops.get()
-        arguments = make_arguments(prompt)
+        provider, arguments = await self._opened.get(), make_arguments(prompt)
         if not stream:
             reply = await provider.complete(**arguments)
             for made in make_events(reply):
@@ -121,14 +112,13 @@ class DragomanEmbeddingModel(EmbeddingModel):
     """An embedding model of the ``llm`` command."""
 
     batch_size = 100  # how many texts llm reads at a time from a file or a database
-    _embedder: SyncEmbedder | None = None
 
     def __init__(
         self, name: str, open_embedder: Callable[[str], Embedder] = connect_embedder
     ) -> None:
         self.name = name
         self.model_id = PREFIX + name
-        self._open = open_embedder
+        self._opened = Opened(lambda: open_embedder(name), SyncEmbedder)
 
     def embed_batch(
         self, items: Iterable[str | bytes], *, key: str | None = None
@@ -137,9 +127,7 @@ class DragomanEmbeddingModel(EmbeddingModel):
         texts = [item for item in items if isinstance(item, str)]
         if not texts:
             return
-        if self._embedder is None:
-            self._embedder = open_blocking(self._open(self.name), SyncEmbedder)
-        answer = self._embedder.embed(texts)
+        answer = self._opened.blocking.embed(texts)
         warn_of_losses(answer.warnings, stacklevel=2)
         yield from answer.vectors.tolist()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Callable
+from functools import cached_property
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,15 +16,23 @@ ModelT = TypeVar("ModelT", bound=Model)
 BlockingT = TypeVar("BlockingT")
 
 
-class PerLoop(Generic[ModelT]):
-    """Open a provider or an embedder for each event loop, and close it when the loop shuts down.
+class Opened(Generic[ModelT, BlockingT]):
+    """A provider or an embedder that is opened for each event loop, and once for blocking calls.
 
-    The connections of a model belong to the loop that opened them. Frameworks call the same model
-    from several loops, for example by ``asyncio.run`` once per request.
+    The connections of a model belong to the loop that opened them, and are closed when the loop
+    shuts down. Frameworks call the same model from several loops, for example by ``asyncio.run``
+    once per request. The caller's ``own`` model is used as it is.
     """
 
-    def __init__(self, open_model: Callable[[], ModelT]) -> None:
+    def __init__(
+        self,
+        open_model: Callable[[], ModelT],
+        block: Callable[[ModelT], BlockingT],
+        own: ModelT | None = None,
+    ) -> None:
         self._open = open_model
+        self._block = block
+        self._own = own
         self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, ModelT] = WeakKeyDictionary()
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = (
             WeakKeyDictionary()
@@ -31,6 +40,8 @@ class PerLoop(Generic[ModelT]):
 
     async def get(self) -> ModelT:
         """Return the model that belongs to the running event loop."""
+        if self._own is not None:
+            return self._own
         loop = asyncio.get_running_loop()
         if loop not in self._opened:
             self._opened[loop] = model = self._open()
@@ -40,16 +51,19 @@ class PerLoop(Generic[ModelT]):
             await anext(held)
         return self._opened[loop]
 
+    @cached_property
+    def blocking(self) -> BlockingT:
+        """The model for blocking calls; its connections are closed when it is garbage-collected."""
+        if self._own is not None:
+            return self._block(self._own)
+        model = self._open()
+        blocking = self._block(model)
+        weakref.finalize(blocking, close_soon, model).atexit = False
+        return blocking
+
 
 async def _close_at_the_end(model: Model) -> AsyncGenerator[None]:
     try:
         yield
     finally:
         await model.close()
-
-
-def open_blocking(model: ModelT, kind: Callable[[ModelT], BlockingT]) -> BlockingT:
-    """Wrap a model for blocking calls; close it when the wrapper is garbage-collected."""
-    blocking = kind(model)
-    weakref.finalize(blocking, close_soon, model).atexit = False
-    return blocking

@@ -34,8 +34,9 @@ from .. import events as ev
 from ..errors import ProviderError
 from ..messages import Tool
 from ..provider import EventStream, Provider, connect
+from ..sync import SyncProvider
 from .bridge import SETTINGS
-from .loops import PerLoop
+from .loops import Opened
 from .losses import DragomanLossWarning, warn_of_losses
 from .pydantic_ai_messages import KEPT, read_choice, read_messages
 
@@ -71,9 +72,9 @@ class DragomanModel(Model[Provider]):
         settings: ModelSettings | None = None,
         **connection: Any,
     ) -> None:
-        self._opened = model if isinstance(model, Provider) else None
+        own = model if isinstance(model, Provider) else None
         self._name = model.model if isinstance(model, Provider) else model
-        self._loops = PerLoop(lambda: connect(self._name, **connection))
+        self._opened = Opened(lambda: connect(self._name, **connection), SyncProvider, own)
         self._base_url = connection.get("base_url")
         super().__init__(settings=settings, profile=profile or _PROFILE)
 
@@ -175,7 +176,7 @@ class DragomanModel(Model[Provider]):
         }
         if parameters.thinking is not None:
             arguments["reasoning"] = _read_thinking(parameters.thinking)
-        return self._opened or await self._loops.get(), arguments, parameters
+        return await self._opened.get(), arguments, parameters
 
 
 def _read_thinking(thinking: bool | str) -> str:
@@ -251,7 +252,7 @@ class DragomanStreamedResponse(StreamedResponse):
         await self._stream.cancel()
 
     async def _get_event_iterator(self) -> AsyncIterator[pai.ModelResponseStreamEvent]:
-        with _translated_errors(self._model_name, in_stream=True):
+        with _translated_errors(self._model_name):
             for part in self._translate(self._first):
                 yield part
             async for event in self._stream:
@@ -311,7 +312,7 @@ class DragomanStreamedResponse(StreamedResponse):
 
 
 @contextmanager
-def _translated_errors(model: str, *, in_stream: bool = False) -> Iterator[None]:
+def _translated_errors(model: str) -> Iterator[None]:
     """Convert a provider's errors to those that Pydantic AI's ``FallbackModel`` expects."""
     try:
         yield

@@ -51,7 +51,12 @@ def _read_request(message: pai.ModelRequest) -> Iterator[m.Message]:
         if isinstance(part, pai.SystemPromptPart):
             yield m.System(part.content)
         elif isinstance(part, pai.UserPromptPart):
-            yield m.User(_read_content(part))
+            content = part.content
+            if not isinstance(content, str):
+                sent = [each for each in content if not isinstance(each, pai.CachePoint)]
+                yield m.User([_read_item(each) for each in sent])
+            else:
+                yield m.User(content)
         elif isinstance(part, pai.ToolReturnPart):
             failed = part.outcome != "success"
             files = [_read_item(each) for each in part.files]
@@ -59,12 +64,6 @@ def _read_request(message: pai.ModelRequest) -> Iterator[m.Message]:
             yield m.ToolResult(part.tool_call_id, text, *files, is_error=failed)
         else:
             raise UserError(f"a request part of kind {part.part_kind!r} cannot be sent")
-
-
-def _read_content(part: pai.UserPromptPart) -> str | list[m.UserBlock]:
-    if isinstance(part.content, str):
-        return part.content
-    return [_read_item(each) for each in part.content if not isinstance(each, pai.CachePoint)]
 
 
 def _read_item(item: Any) -> m.UserBlock:

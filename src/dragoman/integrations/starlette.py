@@ -15,8 +15,8 @@ disconnects, the call to the model is cancelled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Protocol
+from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -44,12 +44,12 @@ async def sse_response(stream: EventStream[Any]) -> Response:
     The last event is ``message.complete`` with ``finish_reason`` and ``usage``, or ``{"type":
     "error", "error": {...}}``.
     """
-    return await _respond(stream, _EventLines(b"data: ", b"\n\n"), _SSE)
+    return await _respond(stream, _Events(), _SSE)
 
 
 async def ndjson_response(stream: EventStream[Any]) -> Response:
     """Return the events as JSON lines; the last line is the same object as in ``sse_response``."""
-    return await _respond(stream, _EventLines(b"", b"\n"), "application/x-ndjson")
+    return await _respond(stream, _Events(), "application/x-ndjson")
 
 
 async def ui_message_stream_response(
@@ -61,54 +61,40 @@ async def ui_message_stream_response(
     if the client executes tools and sends their results, so that the client continues its last
     message.
     """
-    writer = _UIMessageLines(UIMessageChunks(message_id))
-    return await _respond(stream, writer, _SSE, {"x-vercel-ai-ui-message-stream": "v1"})
+    headers = {"x-vercel-ai-ui-message-stream": "v1"}
+    return await _respond(stream, _UIMessages(message_id), _SSE, headers)
 
 
-# --- writing events as bytes -------------------------------------------------------------------
+# --- the JSON objects of a reply ---------------------------------------------------------------
 
 
-class _Lines(Protocol):
-    """Encode the events and the end of a reply as bytes."""
+class _Events:
+    """Send each event as it is. The last event marks the end of the reply."""
 
-    def write(self, event: Event) -> bytes: ...  # pragma: no cover - a protocol
-    def write_end(self) -> bytes: ...  # pragma: no cover - a protocol
-    def write_error(self, error: ProviderError) -> bytes: ...  # pragma: no cover - a protocol
+    def convert(self, event: Event) -> list[Any]:
+        return [msgspec.Raw(encode_event(event))]
 
+    def finish(self) -> list[Any]:
+        return []
 
-class _EventLines:
-    def __init__(self, before: bytes, after: bytes) -> None:
-        self._before = before
-        self._after = after
-
-    def write(self, event: Event) -> bytes:
-        return self._before + encode_event(event) + self._after
-
-    def write_end(self) -> bytes:
-        return b""  # the last event marks the end, so no further bytes are needed
-
-    def write_error(self, error: ProviderError) -> bytes:
-        return (
-            self._before + msgspec.json.encode({"type": "error", **_describe(error)}) + self._after
-        )
+    def fail(self, error: ProviderError) -> list[Any]:
+        return [{"type": "error", **_describe(error)}]
 
 
-class _UIMessageLines:
-    def __init__(self, chunks: UIMessageChunks) -> None:
-        self._chunks = chunks
+class _UIMessages(_Events):
+    """Send the chunks of a UI message stream, and a mark at the end."""
 
-    def write(self, event: Event) -> bytes:
-        return _write_chunks(self._chunks.convert(event))
+    def __init__(self, message_id: str | None) -> None:
+        self._chunks = UIMessageChunks(message_id)
 
-    def write_end(self) -> bytes:
-        return _write_chunks(self._chunks.finish()) + b"data: [DONE]\n\n"
+    def convert(self, event: Event) -> list[Any]:
+        return self._chunks.convert(event)
 
-    def write_error(self, error: ProviderError) -> bytes:
-        return _write_chunks(self._chunks.fail(_write_message(error)))
+    def finish(self) -> list[Any]:
+        return [*self._chunks.finish(), msgspec.Raw(b"[DONE]")]
 
-
-def _write_chunks(chunks: Iterable[Any]) -> bytes:
-    return b"".join([b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks])
+    def fail(self, error: ProviderError) -> list[Any]:
+        return self._chunks.fail(_write_message(error))
 
 
 def _describe(error: ProviderError) -> dict[str, Any]:
@@ -133,7 +119,7 @@ def _write_message(error: ProviderError) -> str:
 
 
 async def _respond(
-    stream: EventStream[Any], lines: _Lines, media_type: str, headers: dict[str, str] | None = None
+    stream: EventStream[Any], form: _Events, media_type: str, headers: dict[str, str] | None = None
 ) -> Response:
     try:
         first = await anext(stream, None)
@@ -143,7 +129,7 @@ async def _respond(
         )
     if first is None:
         raise RuntimeError("the stream has been read to its end: pass one that has not been read")
-    return _StreamedReply(first, stream, lines, {**_HEADERS, **(headers or {})}, media_type)
+    return _StreamedReply(first, stream, form, {**_HEADERS, **(headers or {})}, media_type)
 
 
 def _choose_status(error: ProviderError) -> int:
@@ -166,24 +152,28 @@ class _StreamedReply(StreamingResponse):
         self,
         first: Event,
         stream: EventStream[Any],
-        lines: _Lines,
+        form: _Events,
         headers: dict[str, str],
         media_type: str,
     ) -> None:
-        super().__init__(self._write(first, lines), headers=headers, media_type=media_type)
+        super().__init__(self._write(first, form), headers=headers, media_type=media_type)
         self._stream = stream
 
-    async def _write(self, first: Event, lines: _Lines) -> AsyncIterator[bytes]:
-        yield lines.write(first)
+    async def _write(self, first: Event, form: _Events) -> AsyncIterator[bytes]:
+        yield self._encode(form.convert(first))
         try:
             async for event in self._stream:
-                yield lines.write(event)
+                yield self._encode(form.convert(event))
         except ProviderError as error:
-            yield lines.write_error(error)
+            yield self._encode(form.fail(error))
             # after an exception, the server logs the error and closes the connection before the
             # body is complete
             raise
-        yield lines.write_end()
+        yield self._encode(form.finish())
+
+    def _encode(self, objects: list[Any]) -> bytes:
+        before, after = (b"data: ", b"\n\n") if self.media_type == _SSE else (b"", b"\n")
+        return b"".join([before + msgspec.json.encode(each) + after for each in objects])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self.stream_response(send))
