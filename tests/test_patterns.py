@@ -17,7 +17,7 @@ ENOUGH = 1_000_000 if os.environ.get("DRAGOMAN_EXHAUSTIVE") else 2_000
 def test_search_finds_regexes_in_constants_tables_and_functions() -> None:
     places = {found.place for found in PATTERNS}
     assert len(PATTERNS) > 60
-    assert {"dragoman.errors._SECRETS", "dragoman.text_tokens._PIECE"} <= places
+    assert {"dragoman.errors._SECRETS", "dragoman.tokens.text._PIECE"} <= places
     assert any(place.startswith("wire/errors.py:") for place in places), (
         "literals inside functions"
     )

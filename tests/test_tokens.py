@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import media_tokens, text_tokens, tokens
+from dragoman import tokens
 from dragoman.messages import (
     Assistant,
     Document,
@@ -40,6 +40,8 @@ from dragoman.tokens import (
     estimate_text,
     exact_text,
 )
+from dragoman.tokens import media as media_tokens
+from dragoman.tokens import text as text_tokens
 
 # --- comparing estimates with exact counts -----------------------------------------------------
 

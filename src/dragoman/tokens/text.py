@@ -1,7 +1,7 @@
 """Count the tokens of a text from coefficients, without a vocabulary and without a network.
 
 A text is split into words, numbers, punctuation and runs of other scripts, and each kind of piece
-has an average number of tokens, measured on texts that were counted exactly. ``tokens.json`` has
+has an average number of tokens, measured on texts that were counted exactly. ``table.json`` has
 the tables, ``scripts/train_tokens.py`` measures them.
 """
 
@@ -20,10 +20,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Frame", "Table", "count_tokens", "read_table"]
 
-
-class Frame(Struct, frozen=True):
+class TokenFrame(Struct, frozen=True):
     """How many tokens a request has in addition to its text, derived from recorded usage."""
 
     request: float
@@ -35,8 +33,8 @@ class Frame(Struct, frozen=True):
     call: float  # tokens for each tool call with its result
 
 
-class Table(Struct, frozen=True):
-    """The content of ``tokens.json``."""
+class TokenTable(Struct, frozen=True):
+    """The content of ``table.json``."""
 
     common_han: str  # Chinese characters that are common in vocabularies
     hardness: str  # the extra tokens of each pair of adjacent letters, one base-36 digit per pair
@@ -46,13 +44,15 @@ class Table(Struct, frozen=True):
     # The first character of each range, and the class of all characters in the range. The class
     # "" means that they are ignored: a carriage return is counted with the newline after it.
     blocks: list[tuple[int, str]]
-    frames: dict[str, Frame]  # by family
+    frames: dict[str, TokenFrame]  # by family
 
 
 @cache
-def read_table() -> Table:
-    """Return the content of ``tokens.json``, read once."""
-    return msgspec.json.decode(Path(__file__).with_name("tokens.json").read_bytes(), type=Table)
+def read_table() -> TokenTable:
+    """Return the content of ``table.json``, read once."""
+    return msgspec.json.decode(
+        Path(__file__).with_name("table.json").read_bytes(), type=TokenTable
+    )
 
 
 @cache

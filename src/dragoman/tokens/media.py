@@ -9,18 +9,8 @@ import base64
 import math
 from collections.abc import Callable
 
-from .messages import Audio, Document, Image, Inline, Url
-from .validate.data_url import read_data_url
-
-__all__ = [
-    "ENCRYPTED_PER_TOKEN",
-    "RULES",
-    "estimate_audio",
-    "estimate_document",
-    "estimate_image",
-    "read_inline",
-    "read_size",
-]
+from ..messages import Audio, Document, Image, Inline, Url
+from ..validate.data_url import read_data_url
 
 ENCRYPTED_PER_TOKEN = 6  # base64 characters per token of encrypted thinking
 _LOW_DETAIL = 85  # tokens of an image with detail="low"

@@ -1,6 +1,6 @@
 """Token counting: estimate the length of a request before it is sent, without a network.
 
-``estimate_request`` and ``estimate_text`` work from coefficients (``text_tokens.py``). The
+``estimate_request`` and ``estimate_text`` work from coefficients (``text.py``). The
 *family* names the vocabulary that the coefficients were measured with; the catalogue has the
 family of each model. ``exact_text`` counts
 with a real vocabulary, if the extra ``dragoman[tokens]`` is installed. The measured errors of the
@@ -20,15 +20,15 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from . import messages as m
-from .media_tokens import (
+from .. import messages as m
+from .media import (
     ENCRYPTED_PER_TOKEN,
     estimate_audio,
     estimate_document,
     estimate_image,
     read_inline,
 )
-from .text_tokens import count_tokens, read_table
+from .text import count_tokens, read_table
 
 __all__ = [
     "FAMILIES",
