@@ -16,13 +16,10 @@ descriptions. A session validates a call, asks for permission and records it bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 from .function import FunctionTool, run_in_thread, tool
 from .mcp import McpServer, McpTool
 from .pins import AcceptChange, ToolChange, ToolPins
-from .plugins import plugin_tools
+from .plugins import gather_tools, plugin_tools
 from .process import ProcessTool, clean_environment
 from .protection import Protection, hide_memory, list_protections
 from .recorded import RecordedRun, RecordedTool
@@ -72,21 +69,3 @@ __all__ = [
     "tool",
     "workspace_tools",
 ]
-
-
-def gather_tools(tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None) -> Toolbox:
-    """Return a toolbox of tools and plain functions; functions get the side effect ``execute``."""
-    if isinstance(tools, Toolbox):
-        return tools
-    made: list[ExecutableTool] = []
-    for at, each in enumerate(tools or ()):
-        if isinstance(each, ExecutableTool):
-            made.append(each)
-        elif callable(each):
-            made.append(FunctionTool(each))
-        else:
-            raise ValueError(
-                f"tools[{at}]: {type(each).__name__} cannot be run; give a function or an "
-                "ExecutableTool"
-            )
-    return Toolbox(made)

@@ -41,6 +41,7 @@ from .runtime import (
 log = logging.getLogger("dragoman")
 
 _MAX_PAGES = 100
+_SCHEME = re.compile(r"^(?:bearer|basic|token)\s+", re.IGNORECASE)  # not a secret in a header
 _MAX_COMPLAINTS = 4000  # bytes of a server's standard error to keep
 # A name is sent to the model, used in rules and shown in the terminal. A Cyrillic letter or a
 # control character could imitate another tool, and vendors reject a complete request if one tool's
@@ -91,7 +92,7 @@ class McpServer:
         self._target = target
         self._headers = dict(headers or {})
         _check_headers(self._headers, target)
-        self._secrets = tuple([_strip_scheme(value) for value in self._headers.values()])
+        self._secrets = tuple([_SCHEME.sub("", value) for value in self._headers.values()])
         self._pins = pins
         self._accept = accept
         self._prefix = prefix
@@ -365,11 +366,6 @@ def _is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host.lower() == "localhost"
-
-
-def _strip_scheme(value: str) -> str:
-    """Return the secret of a header: the value, without ``Bearer`` or ``Basic``."""
-    return re.sub(r"^(?:bearer|basic|token)\s+", "", value, flags=re.IGNORECASE)
 
 
 def _hide(value: Any, secrets: Sequence[str]) -> Any:

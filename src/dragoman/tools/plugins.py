@@ -1,29 +1,43 @@
-"""Tools of other packages, found by entry points of the group ``dragoman.tools``."""
+"""Gather the tools of a session: tools, plain functions, and the tools of other packages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..plugins import load_plugin
-from .function import tool
-from .runtime import ExecutableTool
+from .function import FunctionTool
+from .runtime import ExecutableTool, Toolbox
+
+
+def gather_tools(tools: Iterable[ExecutableTool | Callable[..., Any]] | Toolbox | None) -> Toolbox:
+    """Return a toolbox of tools and plain functions; functions get the side effect ``execute``."""
+    if isinstance(tools, Toolbox):
+        return tools
+    problem = " cannot be run; give a function or an ExecutableTool"
+    return Toolbox(
+        [_as_tool(each, f"tools[{at}]:", problem) for at, each in enumerate(tools or ())]
+    )
 
 
 def plugin_tools(names: Iterable[str]) -> list[ExecutableTool]:
-    """Return the tools of entry points; raise ``ValueError`` for a missing or invalid one.
+    """Return the tools of entry points of the group ``dragoman.tools``.
 
-    An entry point is a tool, a function (which is converted), or a list of them.
+    An entry point is a tool, a function (which is converted), or a list of them. A missing or
+    invalid one raises ``ValueError``.
     """
     found: list[ExecutableTool] = []
     for name in names:
         loaded = load_plugin("dragoman.tools", name)
-        for each in loaded if isinstance(loaded, list | tuple) else [loaded]:
-            if isinstance(each, ExecutableTool):
-                found.append(each)
-            elif callable(each):
-                found.append(tool(each))
-            else:
-                raise ValueError(
-                    f"the plugin {name!r} offers {type(each).__name__}, which is not a tool"
-                )
+        listed = loaded if isinstance(loaded, list | tuple) else [loaded]
+        place, problem = f"the plugin {name!r} offers", ", which is not a tool"
+        found += [_as_tool(each, place, problem) for each in listed]
     return found
+
+
+def _as_tool(value: Any, place: str, problem: str) -> ExecutableTool:
+    if isinstance(value, ExecutableTool):
+        return value
+    if callable(value):
+        return FunctionTool(value)
+    raise ValueError(f"{place} {type(value).__name__}{problem}")

@@ -45,6 +45,7 @@ _PRIVATE = (
 )  # fmt: skip
 _MAX_FOLDERS = 1000  # how many folders to search for .git before a command runs
 _MAX_DEPTH = 3
+_NOT_SEARCHED = (".git", "node_modules", ".venv")  # folders that hold no repositories
 
 
 class Sandbox(Struct, frozen=True):
@@ -208,14 +209,14 @@ def find_version_control(workspace: Path) -> list[Path]:
                 continue
             named = [entry for entry in entries if entry.name.casefold() == ".git"]
             found += [Path(entry.path).resolve() for entry in named]
-            below += [Path(entry.path) for entry in entries if _may_hold_repositories(entry)]
+            below += [
+                Path(entry.path)
+                for entry in entries
+                if entry.name.casefold() not in _NOT_SEARCHED
+                and entry.is_dir(follow_symlinks=False)
+            ]
         level = below
     return [place for place in found if place.is_relative_to(workspace) and place.exists()]
-
-
-def _may_hold_repositories(entry: os.DirEntry[str]) -> bool:
-    other = entry.name.casefold() not in (".git", "node_modules", ".venv")
-    return other and entry.is_dir(follow_symlinks=False)
 
 
 @cache
