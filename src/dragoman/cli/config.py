@@ -5,14 +5,26 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import click
+from msgspec import to_builtins
 
-from ..registry import ConfigError, File, config_path, read_file
+from ..middleware import Availability, Fallback, describe
+from ..provider import SCHEMES
+from ..registry import (
+    Adapter,
+    ConfigError,
+    File,
+    Group,
+    ModelEntry,
+    Registry,
+    config_path,
+    read_file,
+)
 from .completion import ModelName
 from .console import show_json, show_table
 from .errors import report_errors
-from .explain import explain_name
 from .options import load_registry
 from .parameters import Json, add_options
 
@@ -51,15 +63,17 @@ def check(
     """
     where = file or config_path()
     is_chosen = file is not None or bool(os.environ.get("DRAGOMAN_CONFIG"))
-    if not is_chosen and not where.exists() and not where.is_symlink():
-        _tell_absence(where, as_json=as_json)
-        return
+    is_absent = not is_chosen and not where.exists() and not where.is_symlink()
     try:
-        read = read_file(where)
+        read = File() if is_absent else read_file(where)
     except ConfigError as error:
         read = File(problems=(error,))
     if as_json:
         show_json(_as_data(where, read))
+    elif is_absent:
+        click.echo(
+            f"{where}: there is no such file, and none is needed; the bundled catalogue answers"
+        )
     else:
         _show(where, read)
     if read.problems:
@@ -75,7 +89,7 @@ def explain(name: str, *, as_json: Annotated[Json, "Print it as JSON."] = False)
     NAME is a group, a model or an alias. Nothing is sent, and no key is needed or printed.
     """
     with report_errors():
-        found = explain_name(load_registry(), name)
+        found = _explain(load_registry(), name)
         if as_json:
             show_json(found)
             return
@@ -97,15 +111,6 @@ def _write(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _tell_absence(where: Path, *, as_json: bool) -> None:
-    if as_json:
-        show_json(_as_data(where, File()))
-    else:
-        click.echo(
-            f"{where}: there is no such file, and none is needed; the bundled catalogue answers"
-        )
-
-
 def _as_data(where: Path, read: File) -> dict[str, Any]:
     def plain(error: ConfigError) -> dict[str, Any]:
         return {"file": error.path, "line": error.line, "problem": error.problem}
@@ -124,7 +129,7 @@ def _as_data(where: Path, read: File) -> dict[str, Any]:
     }
 
 
-def _status(adapter: Any) -> str:
+def _status(adapter: Adapter) -> str:
     return "configured" if adapter.is_configured else "not_configured"
 
 
@@ -136,8 +141,9 @@ def _show(where: Path, read: File) -> None:
     if read.problems:
         return
     rows = [
-        [each.name, each.type, each.wire, _status(each), _what_is_missing(each)]
+        [each.name, each.type, each.wire, _status(each), "" if each.is_configured else missing]
         for each in read.adapters
+        for missing in [f"set {each.api_key_env}" if each.base_url else "set base_url"]
     ]
     if rows:
         show_table(["ADAPTER", "TYPE", "WIRE", "STATUS", ""], rows)
@@ -146,7 +152,69 @@ def _show(where: Path, read: File) -> None:
     click.echo(f"{where}: fine; {len(rows)} adapters, {models} models, {aliases} aliases{groups}")
 
 
-def _what_is_missing(adapter: Any) -> str:
-    if adapter.is_configured:
-        return ""
-    return f"set {adapter.api_key_env}" if adapter.base_url else "set base_url"
+# --- the middleware stack of a name ------------------------------------------------------------
+
+
+def _explain(registry: Registry, name: str) -> dict[str, Any]:
+    """Return the stack of providers that a name opens, as text, and the models in that stack.
+
+    Raise ``InvalidModelError`` if the name is unknown.
+    """
+    provider = registry.open(name, planning=True)
+    found: dict[str, Any] = {"name": name, "stack": describe(provider), "models": []}
+    if isinstance(provider, Fallback):
+        availability = provider.availability
+        found["availability"] = {
+            **to_builtins(availability.thresholds),
+            "shared": "this process" if type(availability) is Availability else "Redis",
+        }
+    if name.partition(":")[0] in SCHEMES and name not in registry.aliases():
+        return found
+    entry = registry.find(name)
+    candidates = (
+        [candidate.model for candidate in entry.group.candidates]
+        if entry.group is not None
+        else [name]
+    )
+    for model in candidates:
+        if model.partition(":")[0] not in SCHEMES:
+            found["models"].append(_explain_model(registry, registry.find(model), entry.group))
+    return found
+
+
+def _explain_model(registry: Registry, entry: ModelEntry, group: Group | None) -> dict[str, Any]:
+    adapter = registry.adapter(entry.adapter).for_model(entry.wire_name)
+    candidate = (
+        next((each for each in group.candidates if registry.find(each.model).id == entry.id), None)
+        if group
+        else None
+    )
+    timeouts = adapter.deadlines(candidate.timeouts if candidate else None)
+    keys = [
+        f"{each} ({'set' if adapter.find_key(each) else 'not set'})" for each in adapter.key_envs
+    ]
+    proxy = adapter.connection.proxy
+    return {
+        "id": entry.id,
+        "status": entry.status,
+        "adapter": f"{adapter.name} (type {adapter.type})",
+        "wire": adapter.wire,
+        "sent_as": entry.wire_name,
+        "address": _show_address(adapter.base_url),
+        "keys": keys or None,
+        "timeouts": to_builtins(timeouts),
+        "rate_limit": adapter.rate_limit.given() if adapter.rate_limit else None,
+        "proxy": _show_address(proxy) if "://" in proxy else proxy,
+        "ca": adapter.connection.ca,
+        "client_cert": adapter.connection.client_cert,
+        "priced_as": entry.priced_as.model,
+        "tokens": entry.tokens,
+    }
+
+
+def _show_address(url: str | None) -> str | None:
+    """Return an address without credentials."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

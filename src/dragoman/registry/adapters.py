@@ -37,6 +37,8 @@ _HEADER_OPTIONS = {
 _OWN_OPTIONS: dict[str, type] = {"on_loss": str, "keep_raw": bool}
 
 
+_NOWHERE = "https://not-configured.invalid"  # the address of an adapter without a base_url
+
 # Values of ``type:`` that are neither a vendor nor the name of a wire.
 _WIRES = {"openai-compatible": "openai"}
 
@@ -74,36 +76,26 @@ class Adapter(Struct, frozen=True):
         """Return every API key that is set, in the order of the environment variables."""
         if self.api_key:
             return [self.api_key]
-        found = [self._find_key(variable) for variable in self.key_envs]
+        found = [self.find_key(variable) for variable in self.key_envs]
         return [key for key in dict.fromkeys(found) if key]
 
-    def has_key(self, variable: str) -> bool:
-        """Return whether the environment or the key store has an API key for ``variable``."""
-        return bool(self._find_key(variable))
+    def find_key(self, variable: str) -> str | None:
+        """Return the API key that the environment or the key store has for a variable.
 
-    def _find_key(self, variable: str) -> str | None:
-        return os.environ.get(variable) or self._stored_key(variable)
+        A stored key of a vendor is returned only if the adapter uses the vendor's address.
+        """
+        if key := os.environ.get(variable):
+            return key
+        key = read_key(variable)
+        vendors = [load_vendor(name) for name in vendor_names()] if key else []
+        owners = [vendor for vendor in vendors if vendor.api_key_env == variable]
+        is_home = any(_same_origin(self.base_url, owner.base_url) for owner in owners)
+        return key if is_home or not owners else None
 
     @property
     def key_envs(self) -> tuple[str, ...]:
         """The environment variables that hold the adapter's API keys."""
         return (self.api_key_env, *self.spare_key_envs) if self.api_key_env else ()
-
-    def _stored_key(self, variable: str) -> str | None:
-        """Return the stored key for an environment variable.
-
-        A vendor's key is returned only if the adapter uses the vendor's address.
-        """
-        key = read_key(variable)
-        if key is None:
-            return None
-        owners = [
-            vendor for vendor in map(load_vendor, vendor_names()) if vendor.api_key_env == variable
-        ]
-        is_home = not owners or any(
-            _same_origin(self.base_url, owner.base_url) for owner in owners
-        )
-        return key if is_home else None
 
     @property
     def vendor(self) -> Vendor | None:
@@ -123,9 +115,8 @@ class Adapter(Struct, frozen=True):
         If the adapter uses the vendor's address, the copy uses the vendor's address for that wire.
         """
         vendor = self.vendor
-        base_url = self.base_url
-        if vendor is not None and base_url == vendor.address(self.wire):
-            base_url = vendor.address(wire)
+        is_home = vendor is not None and self.base_url == vendor.address(self.wire)
+        base_url = vendor.address(wire) if vendor and is_home else self.base_url
         return replace(self, own_wire=wire, base_url=base_url)
 
     def for_model(self, model: str) -> Adapter:
@@ -147,10 +138,8 @@ class Adapter(Struct, frozen=True):
 
         A local server needs no key.
         """
-        has_auth = self.auth is not None or self._default_auth is not None
-        return bool(self.base_url) and (
-            has_auth or self.key() is not None or self.api_key_env is None
-        )
+        needs_key = self.auth is None and self._default_auth is None and self.api_key_env
+        return bool(self.base_url) and (not needs_key or self.key() is not None)
 
     @property
     def _default_auth(self) -> AuthSettings | None:
@@ -159,20 +148,11 @@ class Adapter(Struct, frozen=True):
         They are sent only to the vendor's own address.
         """
         vendor = self.vendor
-        if (
-            vendor is None
-            or vendor.default_auth is None
-            or not _same_origin(self.base_url, vendor.address(self.wire))
-        ):
+        kind = vendor.default_auth if vendor is not None else None
+        if vendor is None or kind is None:
             return None
-        return AuthSettings(vendor.default_auth)
-
-    def _credentials(self) -> Any:
-        if self.auth is not None:
-            return self.auth.build()
-        key = self.key()
-        auth = self._default_auth if key is None else None
-        return key if auth is None else auth.build()
+        is_home = _same_origin(self.base_url, vendor.address(self.wire))
+        return AuthSettings(kind) if is_home else None
 
     @property
     def is_local(self) -> bool:
@@ -196,10 +176,12 @@ class Adapter(Struct, frozen=True):
                 settings[option] = value
             elif header := _header_of(option, self.wire):
                 headers.setdefault(header, value)
+        key = self.key() if self.auth is None else None
+        auth = self.auth or (self._default_auth if key is None else None)
         return settings | {
             "wire": self.wire,
-            "base_url": self.base_url or "https://not-configured.invalid",
-            "api_key": self._credentials(),
+            "base_url": self.base_url or _NOWHERE,
+            "api_key": key if auth is None else auth.build(),
             "quirks": self.all_quirks or None,
             "timeouts": self.deadlines(),
             "name": self.name,
@@ -267,14 +249,16 @@ def read_adapter(name: str, section: Section, remarks: list[ConfigError]) -> Ada
         and "auth" not in section.data
         and any(_same_origin(base_url, own) for own in (vendor.base_url, vendor.address(wire)))
     )
-    variables = _read_variables(section) or ((vendor.api_key_env,) if vendor and inherits else ())
+    variables = _read_variables(section)
+    if not variables and vendor and inherits and vendor.api_key_env:
+        variables = (vendor.api_key_env,)
     if "timeout_seconds" in section.data and "timeouts" in section.data:
         section.complain("is the total of timeouts; give one of them", "timeout_seconds")
     timeouts = read_timeouts(section)
     found |= {
         "type": kind,
         "api_key_env": next(iter(variables), None),
-        "spare_key_envs": tuple([each for each in variables[1:] if each is not None]),
+        "spare_key_envs": variables[1:],
         "base_url": base_url,
         "timeout_seconds": float(found.get("timeout_seconds", 600)),
         "extra_headers": _read_headers(section.section("extra_headers")),
@@ -299,17 +283,10 @@ def _read_wire(section: Section, vendor: Vendor | None) -> str | None:
     wire: str | None = section.get("wire", str)
     if wire is None:
         return None
-    offered = (
-        list(vendor.wires)
-        if vendor is not None and "base_url" not in section.data
-        else list(CODECS)
-    )
+    is_home = vendor is not None and "base_url" not in section.data
+    offered = list(vendor.wires if vendor and is_home else CODECS)
     if wire not in offered:
-        who = (
-            f"{vendor.name} offers"
-            if vendor is not None and len(offered) < len(CODECS)
-            else "one of"
-        )
+        who = f"{vendor.name} offers" if vendor and len(offered) < len(CODECS) else "one of"
         near = find_nearest(wire, offered) or f"; {who} {', '.join(offered)}"
         section.complain(f"no such wire {wire!r}{near}", "wire")
         return None
@@ -329,9 +306,7 @@ def _read_side(
     side = Side(wire, own.get("base_url", str), quirks)
     if side.wire:
         try:
-            codecs[side.wire].connect(
-                "m", side.base_url or base_url or "https://not-configured.invalid", side.quirks
-            )
+            codecs[side.wire].connect("m", side.base_url or base_url or _NOWHERE, side.quirks)
         except ValueError as error:
             own.complain(str(error))
     return side
@@ -354,7 +329,7 @@ def find_nearest(word: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _read_variables(section: Section) -> tuple[str | None, ...]:
+def _read_variables(section: Section) -> tuple[str, ...]:
     """Read ``api_key_env``: the name of an environment variable, or a list of them."""
     if not isinstance(section.data.get("api_key_env"), list):
         name = section.get("api_key_env", str)
@@ -394,14 +369,8 @@ def _check_options(adapter: Adapter, section: Section, remarks: list[ConfigError
 def _check_dialect(adapter: Adapter, section: Section) -> None:
     """Report an address or quirk that the wire would otherwise reject at the first call."""
     try:
-        CODECS[adapter.wire].connect(
-            "m",
-            adapter.base_url or "https://not-configured.invalid",
-            adapter.all_quirks or None,
-            Capabilities(),
-        )
+        base_url, quirks = adapter.base_url or _NOWHERE, adapter.all_quirks or None
+        CODECS[adapter.wire].connect("m", base_url, quirks, Capabilities())
     except ValueError as error:
-        said = str(error)
-        section.complain(
-            said, "base_url" if "base_url" in said and "base_url" in section.data else "quirks"
-        )
+        is_address = "base_url" in str(error) and "base_url" in section.data
+        section.complain(str(error), "base_url" if is_address else "quirks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias
@@ -62,11 +63,8 @@ class Choice(Struct, frozen=True):
         """
         if self.models:
             return self.models[0]
-        counts: dict[str, int] = {}
-        for reason in [reason for reasons in self.excluded.values() for reason in reasons]:
-            counts[reason] = counts.get(reason, 0) + 1
-        common = sorted(counts, key=lambda reason: -counts[reason])[:4]
-        shown = ", ".join([f"{reason} ({counts[reason]})" for reason in common])
+        counts = Counter([reason for reasons in self.excluded.values() for reason in reasons])
+        shown = ", ".join([f"{reason} ({count})" for reason, count in counts.most_common(4)])
         raise InvalidModelError(f"no model fits; of {len(self.excluded)}: {shown}")
 
 

@@ -134,10 +134,6 @@ def _try_connection(section: Section, connection: Connection) -> None:
     try:
         if connection.ca is not None:
             ssl.create_default_context(cafile=connection.ca)
-        if connection.client_cert is not None:
-            ssl.create_default_context().load_cert_chain(
-                connection.client_cert, connection.client_key, password=""
-            )
         connection.make_transport()
     except (ssl.SSLError, OSError) as error:
         reason = (

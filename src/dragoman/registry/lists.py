@@ -87,7 +87,8 @@ def read_list(data: bytes) -> tuple[str, Listed]:
     for theirs, name, record in _READERS[kind](content):
         vendor = form.vendors.get(theirs)
         if vendor is not None and not _UNUSABLE.search(name):
-            _check_name(name)
+            if not name.isprintable() or not 0 < len(name) <= 200:
+                raise ListError(f"not the name of a model: {name[:60]!r}")
             model = _read_model(form, record)
             _check_model(f"{vendor}:{name}", model)
             found.setdefault(vendor, {})[name] = model
@@ -113,11 +114,6 @@ def _find_format(content: Any) -> str:
         if any("mode" in record or "max_tokens" in record for record in records):
             return "by_key"
     raise ListError("the list has no known format")
-
-
-def _check_name(name: str) -> None:
-    if not name.isprintable() or not 0 < len(name) <= 200:
-        raise ListError(f"not the name of a model: {name[:60]!r}")
 
 
 def _check_model(name: str, model: ListedModel) -> None:

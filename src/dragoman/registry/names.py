@@ -18,7 +18,7 @@ from .adapters import Adapter
 from .entries import File, ModelEntry
 from .groups import Group, join_facts
 from .observed import ObservedFacts, observed_path
-from .updates import CatalogUpdate, read_update, update_prices
+from .updates import read_update, update_prices
 from .vendors import load_vendor, vendor_names
 
 
@@ -49,7 +49,9 @@ class Names:
             return None
         update = read_update()
         own = self.file.prices
-        return _price_update(update) if own is None and update.vendors else own
+        if own is not None or not update.vendors:
+            return own
+        return _add_prices(update.source, update.as_of, id(update))
 
     def adapter(self, name: str) -> Adapter:
         """Return an adapter by name, from ``models.yaml`` or otherwise from the catalogue."""
@@ -162,20 +164,14 @@ class Names:
         return f"{entry.id} is not in the catalogue; did you mean {entry.adapter}:{near[0]}?"
 
     def _suggest(self, name: str) -> str:
-        near = (
-            self._near(name)
-            if ":" in name
-            else [*dict.fromkeys(self._near_without_vendor(name))][:3]
-        )
-        return (
-            f"; did you mean {' or '.join(near)}?"
-            if near
-            else "; a name is an alias or adapter:model"
-        )
-
-    def _near(self, name: str) -> list[str]:
-        known = [*self.aliases, *self.listed(), *[f"{vendor}:" for vendor in vendor_names()]]
-        return difflib.get_close_matches(name, known, 3, 0.5)
+        if ":" in name:
+            known = [*self.aliases, *self.listed(), *[f"{vendor}:" for vendor in vendor_names()]]
+            near = difflib.get_close_matches(name, known, 3, 0.5)
+        else:
+            near = [*dict.fromkeys(self._near_without_vendor(name))][:3]
+        if not near:
+            return "; a name is an alias or adapter:model"
+        return f"; did you mean {' or '.join(near)}?"
 
     def _near_without_vendor(self, name: str) -> Iterator[str]:
         """Yield names similar to a name without a vendor.
@@ -204,13 +200,12 @@ class Names:
 
 
 @lru_cache(maxsize=4)
-def _price_by(source: str, as_of: str, changed: int) -> PriceTable:
+def _add_prices(source: str, as_of: str, changed: int) -> PriceTable:
+    """Return the bundled prices, plus those of the update for models without a price.
+
+    The parameters identify the update, so that the table of another one is not used.
+    """
     return update_prices(PriceTable.bundled(), read_update())
-
-
-def _price_update(update: CatalogUpdate) -> PriceTable:
-    """Return a cached table: the bundled prices, plus the update's for models without a price."""
-    return _price_by(update.source, update.as_of, id(update))
 
 
 def _unnumbered(name: str) -> str:

@@ -64,7 +64,12 @@ class ObservedFacts:
         }
         while len(kept) > _MAX_ENDPOINTS:
             del kept[next(iter(kept))]
-        self._save(kept)
+        try:
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_private(self.path, msgspec.json.encode(kept))
+        except OSError as error:
+            log.warning("observed facts could not be written (%s)", type(error).__name__)
 
     def _load(self) -> dict[str, dict[str, Fact]]:
         if self._facts is None:
@@ -86,14 +91,6 @@ class ObservedFacts:
             except (OSError, msgspec.MsgspecError) as error:
                 log.warning("the file of observed facts cannot be read (%s)", type(error).__name__)
         return self._facts
-
-    def _save(self, facts: dict[str, dict[str, Fact]]) -> None:
-        try:
-            if self.path is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                write_private(self.path, msgspec.json.encode(facts))
-        except OSError as error:
-            log.warning("observed facts could not be written (%s)", type(error).__name__)
 
 
 class Watch:

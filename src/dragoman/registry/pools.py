@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from weakref import WeakSet
 
@@ -50,8 +50,8 @@ class Connection(Struct, frozen=True):
 class Pool:
     """The connections of one adapter: one transport per event loop."""
 
-    def __init__(self, make: Callable[[], Transport]) -> None:
-        self._make = make
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self._transports: dict[asyncio.AbstractEventLoop, Transport] = {}
         # weak references, so that a garbage-collected provider releases its lease
         self.leases: WeakSet[Lease] = WeakSet()
@@ -64,7 +64,7 @@ class Pool:
         if found is None:
             for ended in [each for each in self._transports if each.is_closed()]:
                 del self._transports[ended]  # dropping a transport closes its sockets
-            found = self._transports[loop] = self._make()
+            found = self._transports[loop] = self.connection.make_transport()
         return found
 
     async def release(self, lease: Lease) -> None:
@@ -116,20 +116,19 @@ class Pools:
     """The connection pools of a registry, one for each adapter."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, tuple[Connection, Pool]] = {}
+        self._pools: dict[str, Pool] = {}
         self._replaced: list[Pool] = []
 
     def lease(self, adapter: str, connection: Connection) -> Lease:
         """Return a lease on an adapter's pool; replace the pool if the settings have changed."""
-        kept = self._pools.get(adapter)
-        if kept is None or kept[0] != connection:
-            if kept is not None:
-                self._replaced.append(kept[1])
-            kept = self._pools[adapter] = connection, Pool(connection.make_transport)
-        return Lease(kept[1])
+        pool = self._pools.setdefault(adapter, Pool(connection))
+        if pool.connection != connection:
+            self._replaced.append(pool)
+            pool = self._pools[adapter] = Pool(connection)
+        return Lease(pool)
 
     async def close(self) -> None:
         """Close all connections permanently."""
-        for pool in [*self._replaced, *[pool for _, pool in self._pools.values()]]:
+        for pool in [*self._replaced, *self._pools.values()]:
             pool.closed = True
             await pool.close_connections()

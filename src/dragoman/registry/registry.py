@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ..config import ConfigError
@@ -229,12 +228,7 @@ class Registry:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # --- private methods of the registry

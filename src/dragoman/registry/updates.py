@@ -113,7 +113,11 @@ def compare(
         for name, model in sorted(models.items()):
             target = f"{vendor}:{name}"
             if name not in have:
-                added.append(f"+ {target} {_show(model.facts)}{_show_price(model.prices)}")
+                facts = [f"{fact} {value}" for fact, value in model.facts.items() if value]
+                price = (
+                    "; ${input} in, ${output} out".format(**model.prices) if model.prices else ""
+                )
+                added.append(f"+ {target} {', '.join(facts)}{price}")
                 continue
             changes = {
                 fact: value
@@ -135,11 +139,3 @@ def compare(
         if len(shared) >= 10 and differing > _MAX_SHARE * len(shared):
             odd.append(f"{vendor}: {differing} of {len(shared)} models would change")
     return Difference(added, changed, odd)
-
-
-def _show(facts: dict[str, Any]) -> str:
-    return ", ".join([f"{name} {value}" for name, value in facts.items() if value is not False])
-
-
-def _show_price(prices: dict[str, str]) -> str:
-    return f"; ${prices['input']} in, ${prices['output']} out" if prices else ""
