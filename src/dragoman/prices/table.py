@@ -54,7 +54,15 @@ class PriceTable(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         if path.suffix.lower() != ".json":
             return read_yaml(path).convert(cls)
         try:
-            return msgspec.convert(_read_json(path.read_text("utf-8")), cls)
+            # NaN and Infinity become decimals, so that the check of the row rejects them and names
+            # the field.
+            data = json.loads(
+                path.read_text("utf-8"),
+                parse_float=Decimal,
+                parse_constant=Decimal,
+                object_pairs_hook=_unique,
+            )
+            return msgspec.convert(data, cls)
         except ValueError as error:
             raise ValueError(f"{path}: {locate(error)}") from None
         except RecursionError:
@@ -157,12 +165,6 @@ def _read_over_bundled(path: str, changed: int) -> PriceTable:
     ``changed`` is the file's modification time. A new time makes the cache read the file again.
     """
     return PriceTable.bundled().with_overrides(PriceTable.load(path).rows)
-
-
-def _read_json(text: str) -> Any:
-    # NaN and Infinity become decimals, so that the check of the row rejects them and names the
-    # field.
-    return json.loads(text, parse_float=Decimal, parse_constant=Decimal, object_pairs_hook=_unique)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
