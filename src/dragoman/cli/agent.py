@@ -23,6 +23,7 @@ from ..log import EventLog
 from ..messages import RuntimeConfig
 from ..permission import Approver, Policy, Rule
 from ..provider import SCHEMES, Provider
+from ..replay import make_printable
 from ..session import (
     Budget,
     ContextPolicy,
@@ -39,8 +40,7 @@ from ..session import (
 from .agent_view import AgentView
 from .approval import Lines, make_approver
 from .completion import ModelName
-from .console import legible
-from .doctor import doctor
+from .console import legible, show_json
 from .errors import EXIT_CODES, reject, report_errors, report_mistakes
 from .log_place import LogPlace, open_log_at
 from .mcp import McpOptions, open_servers
@@ -68,6 +68,32 @@ _CONTEXTS: dict[str, tuple[ContextPolicy, ...]] = {
     "all": (KeepAll(),),
 }
 _READING = Rule("allow", side_effect=["none", "read"], name="reading")
+
+
+@click.command("doctor")
+@add_options
+def doctor(
+    *,
+    workspace: Annotated[Folder, "The folder that the agent would work in."] = Path(),
+    as_json: Annotated[Json, "Print the findings as JSON."] = False,
+) -> None:
+    """Try the protections of dragoman agent on this machine, and print which are active.
+
+    Advice is printed for each missing protection. Exit code 1 means that one is missing. No model
+    is called.
+    """
+    found = asyncio.run(toolbox.list_protections(workspace))
+    missing = [each for each in found if not each.active]
+    if as_json:
+        show_json({"complete": not missing, "protections": found})
+    else:
+        for each in found:
+            word, colour = ("active", "green") if each.active else ("missing", "red")
+            text = each.detail if each.active else f"{each.detail}; {each.advice}"
+            state = click.style(f"{word:7}", fg=colour)
+            click.echo(f"{state}  {each.name:26}  {make_printable(text)}")
+    if missing:
+        raise SystemExit(1)
 
 
 class _Agent(click.Command):
@@ -220,7 +246,9 @@ def command(goal: str | None, options: AgentOptions) -> None:
             options.fork = find_session(log, options.fork, kind="agent")
         view.warn_of_sandbox(toolbox.find_sandbox())
         work = _run(provider, policy, log, goal, settings, options, view, lines, follow_up)
-        _leave(asyncio.run(work))
+        outcome = asyncio.run(work).outcome
+        code = 0 if outcome == "completed" else EXIT_CODES.get(f"session_{outcome}")
+        raise SystemExit(EXIT_CODES["cancelled"] if code is None else code)
 
 
 def _open_model(options: AgentOptions) -> Provider:
@@ -303,14 +331,13 @@ async def _open_session(
     settings: dict[str, Any],
     options: AgentOptions,
 ) -> Session[Any]:
+    parts = provider, tools, policy, log
     if options.fork is not None:
-        return await Session.fork(
-            provider, tools, policy, log, options.fork, at=options.at, **settings
-        )
+        return await Session.fork(*parts, options.fork, at=options.at, **settings)
     if options.resume is None:
-        return Session(provider, tools, policy, log, **settings)
+        return Session(*parts, **settings)
     settings |= {"takeover": options.takeover, "at": options.at}
-    return await Session.resume(provider, tools, policy, log, options.resume, **settings)
+    return await Session.resume(*parts, options.resume, **settings)
 
 
 def _add_approvers(
@@ -350,15 +377,6 @@ async def _open_tools(
         asked = lines if sys.stdin.isatty() and sys.stderr.isatty() else None
         tools += await open_servers(stack, options.mcp, view, asked)
         yield tools
-
-
-def _leave(outcome: Outcome) -> None:
-    code = {
-        "completed": 0,
-        "failed": EXIT_CODES["session_failed"],
-        "exhausted": EXIT_CODES["session_exhausted"],
-    }
-    raise SystemExit(code.get(outcome.outcome, EXIT_CODES["cancelled"]))
 
 
 # --- reading the options -----------------------------------------------------------------------

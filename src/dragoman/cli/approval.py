@@ -42,7 +42,10 @@ def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> App
             click.echo(err=True)
             return Decision(False, "nobody", "the answer never came")
         if line.strip().casefold() in ("e", "edit") and sys.stdin.isatty():
-            line = f"e {await asyncio.to_thread(_edit, proposal) or ''}"
+            shown = json.dumps(proposal.input, ensure_ascii=False, indent=2)
+            # the editor returns nothing if the text was not saved
+            edited = await asyncio.to_thread(click.edit, shown, extension=".json")
+            line = f"e {edited or ''}"
         return _read_answer(line.strip(), proposal)
 
     return approve
@@ -50,18 +53,11 @@ def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> App
 
 def _write_question(proposal: Proposal) -> str:
     choices = ["[y]es", "[n]o", "[a]lways this tool"]
-    choices += ["always this [p]ath"] if proposal.paths else []
-    choices += (
-        [f"always [c]ommands with {find_prefix(proposal.input)!r}"]
-        if find_prefix(proposal.input)
-        else []
-    )
+    if proposal.paths:
+        choices.append("always this [p]ath")
+    if prefix := find_prefix(proposal.input):
+        choices.append(f"always [c]ommands with {prefix!r}")
     return f"allow? {', '.join(choices)}, [e]dit, or why not: "
-
-
-def _edit(proposal: Proposal) -> str | None:
-    """Let the user edit a call's input in an editor; return ``None`` if it was not saved."""
-    return click.edit(json.dumps(proposal.input, ensure_ascii=False, indent=2), extension=".json")
 
 
 def _read_answer(answer: str, proposal: Proposal) -> Decision:
@@ -121,11 +117,9 @@ def _show_changes(old: str, new: str) -> list[str]:
     before, after = old.splitlines(), new.splitlines()
     if len(before) + len(after) > _COMPARED:
         return [*[f"- {line}" for line in before], *[f"+ {line}" for line in after]]
-    diff = list(difflib.unified_diff(before, after, lineterm="", n=max(len(before), len(after))))[
-        3:
-    ]
+    diff = list(difflib.unified_diff(before, after, lineterm="", n=max(len(before), len(after))))
     # leave out the header of the diff: file names and line numbers
-    return [f"{line[:1]} {line[1:]}" for line in diff]
+    return [f"{line[:1]} {line[1:]}" for line in diff[3:]]
 
 
 class Lines:

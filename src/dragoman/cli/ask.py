@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import click
@@ -16,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ..errors import ProviderError
-from ..events import Event, Response, encode_event
+from ..events import Response, encode_event
 from ..messages import Message, RuntimeConfig, System, Text, Tool, User
-from ..sync import SyncEventStream, SyncProvider
+from ..sync import SyncProvider
 from ..validate import parse_tools
 from .attachments import read_attachment
 from .completion import ModelName
@@ -215,9 +214,12 @@ def _ask(
     if response is not None and response.finish_reason == "cancelled":
         raise KeyboardInterrupt
     if response is not None and not streamed and not quiet:
-        show_json(_to_record(response)) if options.as_json else _show(response)
+        record = {"text": response.text, **msgspec.to_builtins(response)}
+        record.pop("kept", None)
+        show_json(record) if options.as_json else _show(response)
     if options.extract and response is not None:
-        _show_block(response, as_json=options.as_json)
+        block = _first_block(response.text)
+        show_json({"block": block}) if options.as_json else click.echo(legible(block))
     elif options.raw and response is not None:
         show_json(response.raw)
 
@@ -245,9 +247,10 @@ def _stream(
     with (
         working(f"waiting for {provider.model}") as arrived,
         provider.stream(messages, **settings) as stream,
+        stop_on_interrupt(stream),
     ):
         try:
-            for event in _stoppable(stream):
+            for event in stream:
                 arrived()
                 if as_json:
                     echo_json(encode_event(event))
@@ -258,11 +261,6 @@ def _stream(
     return stream.response if stream.ended else None
 
 
-def _stoppable(stream: SyncEventStream) -> Iterator[Event]:
-    with stop_on_interrupt(stream):
-        yield from stream
-
-
 def _show(response: Response) -> None:
     if response.text:
         click.echo(legible(response.text))
@@ -270,14 +268,6 @@ def _show(response: Response) -> None:
         arguments = json.dumps(call.arguments, ensure_ascii=False)
         click.echo(legible(f"proposed, not executed: {call.name}({arguments})"))
     show_ending(response.warnings, response.finish_reason)
-
-
-def _show_block(response: Response, *, as_json: bool) -> None:
-    block = _first_block(response.text)
-    if as_json:
-        show_json({"block": block})
-    else:
-        click.echo(legible(block))
 
 
 def _first_block(text: str) -> str:
@@ -299,9 +289,3 @@ def _first_block(text: str) -> str:
         else:
             lines.append(line)
     return text
-
-
-def _to_record(response: Response) -> dict[str, Any]:
-    record = msgspec.to_builtins(response)
-    record.pop("kept", None)
-    return {"text": response.text, **record}

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from ..batches import BatchError, BatchProgress, BatchReport, OutputError, StrictError
 from ..batches import batch as run_batch
-from ..messages import NO_CONFIG, RuntimeConfig
+from ..messages import NO_CONFIG
 from .ask import ConfigOptions, read_config, read_tools
 from .completion import ModelName
 from .console import Bar, legible, show_json
@@ -165,7 +165,10 @@ def command(source: str, out: Path, options: BatchOptions) -> None:
             raise click.ClickException(str(error)) from error
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-    show_json(_to_record(report)) if options.as_json else _show(report)
+    if options.as_json:
+        show_json({**asdict(report), "cost_usd": str(report.cost_usd)})
+    else:
+        _show(report)
     if report.stopped is not None:
         raise SystemExit(
             EXIT_CODES["session_exhausted" if report.stopped == "budget" else report.stopped]
@@ -187,9 +190,10 @@ def _read_options(options: BatchOptions) -> dict[str, Any]:
         if template is not None:
             raise click.UsageError("give --template or --template-file, not both")
         template = Path(options.template_file).read_text("utf-8")
+    config = asdict(read_config(options.config))
     return {
         **{name: getattr(options, name) for name in _SAME},
-        **_settings(read_config(options.config)),
+        **{name: value for name, value in config.items() if value != getattr(NO_CONFIG, name)},
         "template": template,
         "tools": read_tools(options.tool_schema) if options.tool_schema else None,
         "response_schema": read_json(options.schema) if options.schema else None,
@@ -205,13 +209,6 @@ def _read_connection(target: ModelOptions, priced_as: str | None) -> dict[str, A
     if target.base_url is not None:
         connection |= {"wire": target.wire, "api_key": os.environ.get(target.api_key_env)}
     return connection
-
-
-def _settings(config: RuntimeConfig) -> dict[str, Any]:
-    """Return the settings that differ from their default values."""
-    return {
-        name: value for name, value in asdict(config).items() if value != getattr(NO_CONFIG, name)
-    }
 
 
 # --- showing progress --------------------------------------------------------------------------
@@ -266,7 +263,3 @@ def _show(report: BatchReport) -> None:
         click.echo(
             "the budget is used up; give the same command with a larger one to go on", err=True
         )
-
-
-def _to_record(report: BatchReport) -> dict[str, Any]:
-    return {**asdict(report), "cost_usd": str(report.cost_usd)}

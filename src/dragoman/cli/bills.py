@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, get_args
@@ -14,7 +14,7 @@ import click
 from ..log import EventLog, LogRecord, SessionStarted, read_calls
 from ..prices import PriceTable, Repriced, Unpriced, reprice
 from ..prices.results import EXACT
-from .console import legible, show_table
+from .console import legible, plural, show_table
 from .cost import write_amount
 
 By: TypeAlias = Literal["model", "day", "provider", "session", "key", "project"]
@@ -22,6 +22,10 @@ GROUPS: tuple[str, ...] = get_args(By)
 NONE = "(none)"
 _BAR = 24  # width of the longest bar of the chart in characters
 _COUNTS = ("calls", "input_tokens", "cached_input_tokens", "output_tokens")
+_COLUMNS = (
+    *_COUNTS, "cached_share", "recorded_usd", "without_recorded_cost", "repriced_usd", "unpriced",
+    "difference_usd", "stated_usd", "stated_minus_recorded_usd",
+)  # fmt: skip
 
 
 def add_up(log: EventLog, session: str | None, table: PriceTable, by: str) -> list[dict[str, Any]]:
@@ -57,51 +61,42 @@ class _Bill:
     """The counts and the costs of one group of calls."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
-        self.recorded = self.repriced = self.difference = Decimal(0)
-        self.unrecorded = 0
-        self.stated = self.beyond = Decimal(0)
-        self.with_stated = 0
-        self.reasons: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
+        self._amounts: defaultdict[str, Decimal] = defaultdict(Decimal)
+        self._missing: Counter[str] = Counter()  # how many calls lack an amount
+        self._reasons: Counter[str] = Counter()
 
     def add(self, result: Repriced) -> None:
-        self.counts["calls"] += 1
-        for name in _COUNTS[1:]:
-            self.counts[name] += getattr(result.use.usage, name) or 0
-        if result.old is None:
-            self.unrecorded += 1
-        else:
-            self.recorded = EXACT.add(self.recorded, result.old)
+        usage, old, stated = result.use.usage, result.old, result.use.usage.stated_cost_usd
+        self._counts.update({name: getattr(usage, name) or 0 for name in _COUNTS[1:]})
+        self._counts["calls"] += 1
         if isinstance(result.new, Unpriced):
-            self.reasons[result.new.reason] += 1
-        else:
-            self.repriced = EXACT.add(self.repriced, result.new.total)
-        if result.difference is not None:
-            self.difference = EXACT.add(self.difference, result.difference)
-        stated = result.use.usage.stated_cost_usd
-        if stated is not None:
-            self.with_stated += 1
-            self.stated = EXACT.add(self.stated, stated)
-            if result.old is not None:
-                self.beyond = EXACT.add(self.beyond, EXACT.subtract(stated, result.old))
+            self._reasons[result.new.reason] += 1
+        amounts = {
+            "recorded": old,
+            "repriced": result.new.total,
+            "difference": result.difference,
+            "stated": stated,
+            "beyond": None if old is None or stated is None else EXACT.subtract(stated, old),
+        }
+        for name, amount in amounts.items():
+            self._missing[name] += amount is None
+            self._amounts[name] = EXACT.add(self._amounts[name], amount or 0)
 
     def total(self) -> dict[str, Any]:
-        asked, cached = self.counts["input_tokens"], self.counts["cached_input_tokens"]
-        stated: dict[str, Any] = {}
-        if self.with_stated:
-            stated = {
-                "stated_usd": write_amount(self.stated),
-                "stated_minus_recorded_usd": write_amount(self.beyond),
-            }
+        asked, cached = self._counts["input_tokens"], self._counts["cached_input_tokens"]
+        amounts = {name: write_amount(amount) for name, amount in self._amounts.items()}
+        stated = {"stated_usd": "stated", "stated_minus_recorded_usd": "beyond"}
+        has_stated = self._missing["stated"] < self._counts["calls"]
         return {
-            **self.counts,
+            **self._counts,
             "cached_share": round(cached / asked, 4) if asked else None,
-            "recorded_usd": write_amount(self.recorded),
-            "without_recorded_cost": self.unrecorded,
-            "repriced_usd": write_amount(self.repriced),
-            "unpriced": dict(self.reasons),
-            "difference_usd": write_amount(self.difference),
-            **stated,
+            "recorded_usd": amounts["recorded"],
+            "without_recorded_cost": self._missing["recorded"],
+            "repriced_usd": amounts["repriced"],
+            "unpriced": dict(self._reasons),
+            "difference_usd": amounts["difference"],
+            **({name: amounts[kind] for name, kind in stated.items()} if has_stated else {}),
         }
 
 
@@ -110,7 +105,7 @@ class _Bill:
 
 def write_csv(rows: Sequence[dict[str, Any]], by: str) -> str:
     """Return the rows as CSV; ``unpriced`` is the number of calls without a price."""
-    names = [by, *_Bill().total(), "stated_usd", "stated_minus_recorded_usd"]
+    names = [by, *_COLUMNS]
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
@@ -127,14 +122,14 @@ def show_bills(rows: Sequence[dict[str, Any]], table: PriceTable, by: str, *, ch
     heads = [by, "calls", "in", "cached", "out", "recorded", "now", *([""] if chart else [])]
     longest = max([Decimal(row["recorded_usd"]) for row in rows])
     lines = [[*_show_bill(row, by), *([_draw_bar(row, longest)] if chart else [])] for row in rows]
-    show_table(heads, lines, right=range(1, 7))
+    show_table(heads, lines, right=heads[1:7])
     click.echo(
         f"\nnow: prices {table.version}; US dollars; + means that the cost of some calls is not "
         "known"
     )
     for row in rows:
         for reason, count in row["unpriced"].items():
-            click.echo(legible(f"not priced, {count} call{'s' * (count != 1)}: {reason}"))
+            click.echo(legible(f"not priced, {plural(count, 'call')}: {reason}"))
         if "stated_usd" in row:
             beyond = Decimal(row["stated_minus_recorded_usd"])
             stated = (

@@ -16,8 +16,8 @@ from ..errors import ProviderError
 from ..events import MessageComplete, encode_event
 from ..messages import Message, RuntimeConfig, System
 from ..sync import SyncEventStream, SyncProvider
-from .console import echo_json, working
-from .conversation import COMMANDS, REASONING_LOSSES, Conversation, count
+from .console import echo_json, plural, working
+from .conversation import COMMANDS, REASONING_LOSSES, Conversation
 from .errors import EXIT_CODES, report_errors, show_error
 from .log_place import open_log_at
 from .options import ModelOptions, choose_model, is_model_name, model_argument, open_model
@@ -119,7 +119,7 @@ def _greet(talk: Conversation, past: Past | None) -> None:
         err=True,
     )
     if past is not None:
-        click.echo(f"continuing {past.session}, {count(len(past.messages), 'message')}", err=True)
+        click.echo(f"continuing {past.session}, {plural(len(past.messages), 'message')}", err=True)
 
 
 def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> ProviderError | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -75,6 +74,7 @@ def command(url: str, options: CheckOptions) -> None:
     """
     key = os.environ.get(options.api_key_env)
     with report_errors(), Bar() as bar, reject(ValueError):
+        show = lambda done, total, name: bar(f"checking {name:<22}", done, total)
         if options.operation != "chat":
             report = asyncio.run(_check_retrieval(url, key, options))
         else:
@@ -82,7 +82,7 @@ def command(url: str, options: CheckOptions) -> None:
                 url, options.model, options.wire, key,
                 seconds=options.timeout, budget=options.budget, context=options.context,
                 max_tokens=options.max_tokens, skip=options.skip,
-                progress=None if options.as_json else partial(_show_progress, bar),
+                progress=None if options.as_json else show,
             )  # fmt: skip
             report = asyncio.run(run)
     _write(report, options)
@@ -100,20 +100,12 @@ async def _check_retrieval(url: str, key: str | None, options: CheckOptions) -> 
     )
 
 
-def _show_progress(bar: Bar, done: int, total: int, name: str) -> None:
-    bar(f"checking {name:<22}", done, total)
-
-
-def _facts(report: Report) -> str:
-    return report.to_facts().decode() + "\n"
-
-
 def _write(report: Report, options: CheckOptions) -> None:
     for path, form in (
         (options.junit, write_junit),
         (options.html, write_html),
         (options.markdown, write_markdown),
-        (options.save, _facts),
+        (options.save, lambda report: report.to_facts().decode() + "\n"),
     ):
         if path is not None:
             with reject(OSError, about=f"{path} cannot be written: "):

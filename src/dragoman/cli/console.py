@@ -10,11 +10,11 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import threading
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -45,37 +45,29 @@ def show_json(value: Any) -> None:
 def echo_json(text: str | bytes) -> None:
     """Print JSON text; at a terminal, escape the characters that the terminal would interpret."""
     text = text.decode() if isinstance(text, bytes) else text
-    click.echo(
-        _escape_hidden(text, lambda character: f"\\u{ord(character):04x}")
-        if sys.stdout.isatty()
-        else text
-    )
+    if sys.stdout.isatty():
+        text = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    click.echo(text)
 
 
 def show_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()
 ) -> None:
     """Print rows as a table with headings; ``right`` names the numeric columns."""
     screen = console()
     if screen is None:
-        _show_plain_table(heads, rows, right)
+        for line in format_table(heads, rows, right=right):
+            click.echo(legible(line))
         return
     from rich.table import Table  # lazy import: an optional dependency that is slow to import
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for at, head in enumerate(heads):
-        table.add_column(head, justify="right" if at in right else "left", overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right" if head in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*[Text(legible(cell)) for cell in row])
     screen.print(table)
-
-
-def _show_plain_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]
-) -> None:
-    for line in format_table(heads, rows, right=[heads[at] for at in right]):
-        click.echo(legible(line))
 
 
 def format_table(
@@ -124,25 +116,17 @@ def legible(text: str, *, err: bool = False) -> str:
     """
     if not (sys.stderr if err else sys.stdout).isatty():
         return text
-    return _escape_hidden(text, lambda character: character.encode("unicode_escape").decode())
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def _escape_hidden(text: str, escape: Callable[[str], str]) -> str:
-    return "".join(
-        [
-            character if character in "\n\t" or not _is_hidden(character) else escape(character)
-            for character in text
-        ]
-    )
+# Characters that a terminal interprets instead of showing them: control characters (C0 and C1)
+# except the new line and the tab, and characters that change the direction of text.
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-# Bidirectional control characters, which change the order in which text is shown.
-_DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-def _is_hidden(character: str) -> bool:
-    """Return whether a terminal interprets a character (C0, C1, bidi) instead of showing it."""
-    return unicodedata.category(character) == "Cc" or character in _DIRECTIONS
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 answer`` or ``2 answers``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 @contextlib.contextmanager

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import click
 import msgspec
@@ -17,11 +15,12 @@ from .. import messages as m
 from ..errors import ProviderError
 from ..events import Response, Usage
 from ..prices import Cost, Unpriced
+from ..registry.folders import write_private
 from ..sync import SyncProvider
 from ..validate import parse_messages, parse_tools
 from ..wire import SwapPlan
 from .ask import read_tools
-from .console import legible
+from .console import legible, plural
 from .cost import write_amount
 from .errors import reject
 from .plan import read_conversation, show_plan
@@ -121,26 +120,15 @@ class Conversation:
         )
         return [call for call in (last.tool_calls if last else ()) if call.id not in done]
 
-    # --- commands of the user
+    # --- commands of the user: each method has the name of its command
 
     def run_command(self, line: str) -> bool:
         """Execute a slash command; return ``True`` if the model must answer now."""
         word, _, rest = line.partition(" ")
-        commands: dict[str, Callable[[str], Any]] = {
-            "/model": self._swap,
-            "/cost": self._show_cost,
-            "/save": self._save,
-            "/load": self._load,
-            "/edit": self._edit,
-            "/image": self._attach,
-            "/tools": self._offer,
-            "/result": self._give_result,
-            "/reset": self._reset,
-            "/help": self._help,
-        }
-        if word not in commands:
+        command = getattr(self, f"_{word[1:]}", None) if word in COMMANDS else None
+        if command is None:
             raise click.UsageError(f"{word} is not a command; /help lists them")
-        return commands[word](rest.strip()) is True
+        return command(rest.strip()) is True
 
     def _help(self, _: str) -> None:
         for word, text in COMMANDS.items():
@@ -151,7 +139,7 @@ class Conversation:
         self.messages = list(self._opening)
         self._shown = []
 
-    def _swap(self, rest: str) -> None:
+    def _model(self, rest: str) -> None:
         """Show what the conversation loses with another model; switch if the user agrees."""
         name, _, address = rest.partition(" ")
         if not name:
@@ -173,14 +161,12 @@ class Conversation:
         self.provider, self.name = fresh, name
         click.echo(f"now {fresh.model}", err=True)
 
-    def _show_cost(self, _: str) -> None:
+    def _cost(self, _: str) -> None:
         for name in dict.fromkeys([used for used, _, _ in self._used]):
-            calls = [(usage, bill) for used, usage, bill in self._used if used == name]
-            counts = _add_up([usage for usage, _ in calls])
-            click.echo(
-                f"{name}: {count(len(calls), 'answer')}, {counts}; "
-                f"{_price([bill for _, bill in calls])}"
-            )
+            calls = [each for each in self._used if each[0] == name]
+            counts = _add_up([usage for _, usage, _ in calls])
+            price = _price([bill for _, _, bill in calls])
+            click.echo(f"{name}: {plural(len(calls), 'answer')}, {counts}; {price}")
         if not self._used:
             click.echo("nothing was asked yet")
 
@@ -189,9 +175,10 @@ class Conversation:
         if path.exists() and path != self._file:
             raise click.UsageError(f"{path} exists; it is left as it is")
         data = {"model": self.name, "messages": msgspec.to_builtins(self.messages)}
-        _write_private(path, json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+        with reject(OSError, about=f"{path} cannot be written: "):
+            write_private(path, (json.dumps(data, ensure_ascii=False, indent=2) + "\n").encode())
         self._file = path
-        click.echo(f"{count(len(self.messages), 'message')} in {path}", err=True)
+        click.echo(f"{plural(len(self.messages), 'message')} in {path}", err=True)
 
     def _load(self, rest: str) -> None:
         path = _path(rest, "/load")
@@ -199,7 +186,7 @@ class Conversation:
             self.messages = list(parse_messages(read_conversation(str(path))))
         self._file, self._shown = path, []
         self.transcript.restart()
-        click.echo(f"{count(len(self.messages), 'message')} from {path}", err=True)
+        click.echo(f"{plural(len(self.messages), 'message')} from {path}", err=True)
 
     def _edit(self, rest: str) -> bool:
         text = click.edit(rest, extension=".md")
@@ -209,7 +196,7 @@ class Conversation:
         self.ask(text.strip())
         return True
 
-    def _attach(self, rest: str) -> None:
+    def _image(self, rest: str) -> None:
         path = _path(rest, "/image")
         with reject(OSError, about=f"{path} cannot be read: "):
             picture = m.Image.from_file(path)
@@ -223,7 +210,7 @@ class Conversation:
             )
         click.echo(f"{path} goes with your next message", err=True)
 
-    def _offer(self, rest: str) -> None:
+    def _tools(self, rest: str) -> None:
         if rest == "none":
             self.tools = ()
         elif rest:
@@ -232,9 +219,9 @@ class Conversation:
                 self.tools = tuple(parse_tools(read_tools(str(path))) or ())
         for tool in self.tools:
             click.echo(legible(f"{tool.name}: {tool.description or ''}", err=True), err=True)
-        click.echo(f"{count(len(self.tools), 'tool')}; calls are shown, never executed", err=True)
+        click.echo(f"{plural(len(self.tools), 'tool')}; calls are shown, never executed", err=True)
 
-    def _give_result(self, rest: str) -> bool:
+    def _result(self, rest: str) -> bool:
         waiting = self._open_calls()
         if not waiting:
             raise click.UsageError("no proposal is waiting for a result")
@@ -248,21 +235,17 @@ class Conversation:
 def _accept(planned: SwapPlan) -> bool:
     """Show what another model would not receive, and return whether to switch to that model.
 
-    Ask the user if more than reasoning is lost, or if the messages exceed the context window.
+    Ask the user, if there is a terminal, whether to lose more than reasoning, or whether to
+    exceed the context window.
     """
     show_plan(planned)
     if planned.refused is not None:
         return False
     losses = [item for item in planned.losses if item.rule not in REASONING_LOSSES]
-    return _agree("Go on with less?") if losses or planned.fits is False else True
-
-
-def _agree(question: str) -> bool:
-    """Ask the user a yes-or-no question; without a terminal, return ``True``."""
-    if not sys.stdin.isatty():
+    if (not losses and planned.fits is not False) or not sys.stdin.isatty():
         return True
     try:
-        return click.confirm(question, default=False, err=True)
+        return click.confirm("Go on with less?", default=False, err=True)
     except click.Abort:  # Ctrl-C at the question counts as the answer no
         return False
 
@@ -271,21 +254,6 @@ def _path(rest: str, word: str) -> Path:
     if not rest:
         raise click.UsageError(f"{word} needs a file")
     return Path(rest).expanduser()
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file atomically, readable by its owner only."""
-    with reject(OSError, about=f"{path} cannot be written: "):
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, delete=False
-        ) as file:
-            file.write(text)  # tempfile creates a file that only its owner can read
-        Path(file.name).replace(path)
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun, such as ``1 answer`` or ``2 answers``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _add_up(calls: list[Usage]) -> str:

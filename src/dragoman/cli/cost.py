@@ -6,9 +6,10 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -95,9 +96,10 @@ def command(
             else iter([_Use(msgspec.convert(given, Usage), "", None)])
         )
         bill = _Bill(load_prices(prices))
-        names = _Names(load_registry(), model)
+        registry = load_registry()
+        sold_as = cache(lambda name: _find_sold_as(registry, name, is_given=model is not None))
         for use in uses:
-            bill.add(names.find(use.model), use, moment)
+            bill.add(sold_as(model or use.model), use, moment)
     if not bill.models:
         raise click.UsageError(f"{file}: there is no usage in it")
     if as_json:
@@ -106,27 +108,16 @@ def command(
         _show(bill)
 
 
-class _Names:
-    """Map the model names in the input files to the names in price tables."""
-
-    def __init__(self, registry: Registry, model: str | None) -> None:
-        self._registry = registry
-        self._model = model
-        self._found: dict[str, str] = {}
-
-    def find(self, name: str) -> str:
-        name = self._model or name
-        if not name:
-            raise click.UsageError("the file does not say which model it was; give --model")
-        if name not in self._found:
-            try:
-                self._found[name] = self._registry.find(name).priced_as.model
-            except InvalidModelError:
-                if self._model is not None and ":" not in name:
-                    raise
-                # keep an unknown name, since a custom price table may contain it
-                self._found[name] = name
-        return self._found[name]
+def _find_sold_as(registry: Registry, name: str, *, is_given: bool) -> str:
+    """Return the name of a model in price tables; ``is_given`` is whether --model names it."""
+    if not name:
+        raise click.UsageError("the file does not say which model it was; give --model")
+    try:
+        return registry.find(name).priced_as.model
+    except InvalidModelError:
+        if is_given and ":" not in name:
+            raise
+        return name  # a custom price table may contain an unknown name
 
 
 # --- reading usage from files ------------------------------------------------------------------
@@ -154,24 +145,17 @@ def _read_uses(path: str) -> Iterator[_Use]:
 
 def _read_documents(path: str) -> Iterator[tuple[int, Any]]:
     """Yield the values of a file, JSON or JSON Lines, each with the line that it begins on."""
-    if path == "-":
-        yield from _split(sys.stdin.read(), path, lambda _: None)
-        return
     with reject(OSError, UnicodeDecodeError, about=f"{path} cannot be read: "):
-        text = Path(path).read_text("utf-8")
-    with Bar(slow=True) as bar:
-        yield from _split(text, path, lambda done: bar("reading", done, len(text)))
-
-
-def _split(text: str, path: str, tell: Callable[[int], None]) -> Iterator[tuple[int, Any]]:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
     decoder, at, line = json.JSONDecoder(), 0, 1
-    while (begin := _SOMETHING.search(text, at)) is not None:
-        line += text.count("\n", at, begin.start())
-        with reject(ValueError, RecursionError, about=f"{path}:{line}: not JSON: "):
-            value, at = decoder.raw_decode(text, begin.start())
-        yield line, value
-        line += text.count("\n", begin.start(), at)
-        tell(at)
+    with Bar(slow=True) as bar:
+        while (begin := _SOMETHING.search(text, at)) is not None:
+            line += text.count("\n", at, begin.start())
+            with reject(ValueError, RecursionError, about=f"{path}:{line}: not JSON: "):
+                value, at = decoder.raw_decode(text, begin.start())
+            yield line, value
+            line += text.count("\n", begin.start(), at)
+            bar("reading", at, len(text))
 
 
 def _find_use(item: dict[str, Any], speakers: dict[str, str]) -> _Use | None:
@@ -290,13 +274,13 @@ def _show(bill: _Bill) -> None:
     whole = bill.whole
     if len(bill.models) > 1:
         rows = [[model, str(each.calls), _amount(each)] for model, each in bill.models.items()]
-        show_table(["MODEL", "CALLS", "USD"], rows, right=[1, 2])
+        show_table(["MODEL", "CALLS", "USD"], rows, right=["CALLS", "USD"])
         click.echo()
     else:
         click.echo(legible(next(iter(bill.models))))
     parts = [[part, write_amount(amount)] for part, amount in whole.parts.items() if amount]
     if parts:
-        show_table(["PART", "USD"], parts, right=[1])
+        show_table(["PART", "USD"], parts, right=["USD"])
     click.echo(f"total: {_amount(whole)} (prices {bill.table.version})")
     for note in whole.notes:
         click.echo(legible(f"note: {note}"))

@@ -60,11 +60,14 @@ def command(
     if output is not None:
         _write_file(output, given, found)
     if as_json:
-        click.echo(
-            json.dumps(
-                {**_describe(found), **({} if output else {"vectors": found.vectors.tolist()})}
-            )
-        )
+        facts: dict[str, Any] = {
+            "model": found.model,
+            "count": len(found.vectors),
+            "dimensions": found.dimensions,
+            **retrieval.describe_bill(found),
+        }
+        vectors = {} if output else {"vectors": found.vectors.tolist()}
+        click.echo(json.dumps(facts | vectors))
     elif output is not None:
         click.echo(
             f"{len(found.vectors)} vectors of {found.dimensions} numbers: {output}", err=True
@@ -72,15 +75,6 @@ def command(
     else:
         for line in _show(given, found):
             click.echo(line)
-
-
-def _describe(found: Embeddings) -> dict[str, Any]:
-    return {
-        "model": found.model,
-        "count": len(found.vectors),
-        "dimensions": found.dimensions,
-        **retrieval.describe_bill(found),
-    }
 
 
 def _show(texts: list[str], found: Embeddings) -> Iterator[str]:

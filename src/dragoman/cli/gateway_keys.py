@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -19,11 +18,16 @@ from ..gateway.keys import Key, read_key_file, read_money
 from ..gateway.keystore import KeyStore, is_key_database
 from .console import show_json, show_table
 from .errors import reject, report_mistakes
-from .parameters import Json, add_options, option
+from .parameters import Json, add_options, option, read_duration
 
-_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _NONE = "none"
+_LIMITS = {
+    "budget_usd": "${} in all",
+    "budget_usd_month": "${} a month",
+    "requests_per_minute": "{} requests/min",
+    "tokens_per_minute": "{} tokens/min",
+    "max_concurrency": "{} at a time",
+}
 
 
 @click.group("gateway")
@@ -57,10 +61,10 @@ def _read_number(value: str) -> int:
 
 
 def _read_duration(value: str) -> timedelta:
-    found = _DURATION.fullmatch(value)
-    if found is None:
+    duration = read_duration(value, "smhd")
+    if duration is None:
         raise ValueError("must be a duration such as 24h, 30m or 7d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    return duration
 
 
 _read_day = _reading(date.fromisoformat, "must be a date such as 2030-01-31")
@@ -259,15 +263,9 @@ def _read_rights(rights: KeyRights) -> dict[str, Any]:
 
 def _row(key: Key) -> list[str]:
     limits = [
-        f"{text.format(value)}"
-        for value, text in (
-            (key.budget_usd, "${} in all"),
-            (key.budget_usd_month, "${} a month"),
-            (key.requests_per_minute, "{} requests/min"),
-            (key.tokens_per_minute, "{} tokens/min"),
-            (key.max_concurrency, "{} at a time"),
-        )
-        if value is not None
+        text.format(getattr(key, name))
+        for name, text in _LIMITS.items()
+        if getattr(key, name) is not None
     ]
     old = "" if key.old_until is None else f", old key until {key.old_until:%Y-%m-%d %H:%M}"
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 
@@ -53,37 +53,24 @@ def list_keys(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> Non
     vendors = _vendors()
     with report_mistakes():
         stored = stored_keys()
-    found = []
+    found: list[dict[str, Any]] = []
     for variable in sorted({*vendors, *stored}):
-        in_environment = bool(os.environ.get(variable))
-        if in_environment or variable in stored:
-            source = "environment" if in_environment else stored[variable]
-            also = stored.get(variable) if in_environment else None
-            found.append(
-                {
-                    "name": variable,
-                    "source": source,
-                    "also": also,
-                    "vendors": vendors.get(variable, []),
-                }
-            )
+        places = ["environment"] if os.environ.get(variable) else []
+        places += [stored[variable]] if variable in stored else []
+        if places:
+            source, also = places[0], places[1] if len(places) > 1 else None
+            used_by = vendors.get(variable, [])
+            found.append({"name": variable, "source": source, "also": also, "vendors": used_by})
     if as_json:
         show_json(found)
-        return
-    if not found:
+    elif not found:
         click.echo("no keys; dragoman keys set NAME stores one")
-        return
-    rows = [
-        [
-            str(each["name"]),
-            f"{each['source']}, over that of the {each['also']}"
-            if each["also"]
-            else str(each["source"]),
-            ", ".join(each["vendors"] or ()),
-        ]
-        for each in found
-    ]
-    show_table(["NAME", "FROM", "VENDOR"], rows)
+    else:
+        rows = []
+        for each in found:
+            over = f", over that of the {each['also']}" if each["also"] else ""
+            rows.append([each["name"], each["source"] + over, ", ".join(each["vendors"])])
+        show_table(["NAME", "FROM", "VENDOR"], rows)
 
 
 @command.command("rm")

@@ -75,7 +75,7 @@ def list_all(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None
         ]
         for model in found
     ]
-    show_table(heads, rows, right=(2,))
+    show_table(heads, rows, right=["MB"])
 
 
 @command.command("rm")

@@ -7,14 +7,14 @@ import getpass
 import json
 import sys
 import webbrowser
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import click
 import msgspec
 from msgspec import Struct
 
-from ..log import CATALOGUE, EventLog, LogRecord, find_place, name_place
+from ..log import CATALOGUE, EventLog, LogRecord, SessionEntry, find_place, name_place
 from ..permission import Decision
 from ..replay import describe, find_excerpt, make_printable, summarize
 from ..session import Question, SessionError, answer_question, find_questions
@@ -100,14 +100,10 @@ def show_list(
             show_json([to_json(*each) for each in found])
             return
         if found:
-            show_table(ROW, [make_row(*each) for each in shorten_ids(found, entries)], right=[3])
-        if len(chosen) < len(entries):
-            click.echo(
-                f"and {len(entries) - len(chosen)} more (--limit {len(entries)} shows all)",
-                err=True,
+            show_table(
+                ROW, [make_row(*each) for each in shorten_ids(found, entries)], right=["cost"]
             )
-        if not entries:
-            click.echo(f"{name_place(find_place(where))}: no sessions", err=True)
+        _show_rest(entries, len(chosen), where, "no sessions")
 
 
 @command.command("search")
@@ -134,29 +130,27 @@ def search(
             entries = [entry for entry in sort_sessions(log) if entry.session in found]
             shown = [(entry, summarize(log, entry)) for entry in entries[:limit]]
         if as_json:
-            show_json(
-                [
-                    {**to_json(*each), "matches": _matches(found[each[0].session], text)}
-                    for each in shown
+            matches = {
+                session: [
+                    {"seq": each.seq, "type": each.type, "excerpt": find_excerpt(each, text)}
+                    for each in records
                 ]
-            )
+                for session, records in found.items()
+            }
+            show_json([{**to_json(*each), "matches": matches[each[0].session]} for each in shown])
             return
         for entry, summary in shown:
             _show_match(make_row(entry, summary), found[entry.session], text)
-        if len(shown) < len(entries):
-            click.echo(
-                f"and {len(entries) - len(shown)} more (--limit {len(entries)} shows all)",
-                err=True,
-            )
-        if not entries:
-            click.echo(f"{name_place(find_place(where))}: no session contains {text!r}", err=True)
+        _show_rest(entries, len(shown), where, f"no session contains {text!r}")
 
 
-def _matches(records: list[LogRecord], text: str) -> list[dict[str, Any]]:
-    return [
-        {"seq": record.seq, "type": record.type, "excerpt": find_excerpt(record, text)}
-        for record in records
-    ]
+def _show_rest(entries: list[SessionEntry], shown: int, where: str | None, if_none: str) -> None:
+    """Print how many sessions are not shown, or that there are none."""
+    count = len(entries)
+    if shown < count:
+        click.echo(f"and {count - shown} more (--limit {count} shows all)", err=True)
+    if not entries:
+        click.echo(f"{name_place(find_place(where))}: {if_none}", err=True)
 
 
 def _show_match(row: list[str], records: list[LogRecord], text: str) -> None:
@@ -202,7 +196,7 @@ def _line(record: LogRecord) -> str:
 # --- answering permission requests -------------------------------------------------------------
 
 
-class Answer(Struct):
+class AnswerOptions(Struct):
     """The options that decide about a tool call."""
 
     deny: Annotated[bool, "Deny it."] = False
@@ -230,7 +224,7 @@ def approve(
     intent: str | None,
     *,
     where: LogPlace = None,
-    answer: Answer,
+    answer: AnswerOptions,
     as_json: Annotated[Json, "Print the questions, or the answer as JSON."] = False,
 ) -> None:
     """Allow or deny a tool call that a session in another process proposes.
@@ -271,7 +265,7 @@ def _show_questions(questions: list[Question], *, as_json: bool) -> None:
         click.echo("no open questions", err=True)
 
 
-def _read_decision(answer: Answer) -> Decision:
+def _read_decision(answer: AnswerOptions) -> Decision:
     if answer.deny and (answer.edited is not None or answer.scope != "once"):
         raise click.UsageError("--deny takes neither --input nor --scope")
     if answer.prefix is not None and answer.scope != "prefix":

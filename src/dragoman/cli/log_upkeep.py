@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +12,13 @@ from typing import Annotated, Any
 import click
 import msgspec
 
-from ..log import ADMINISTRATION, EventLog
+from ..log import ADMINISTRATION
 from ..replay import shorten
 from ..trace import export_html
-from .console import Bar, show_json
+from .console import Bar, plural, show_json
 from .errors import EXIT_CODES, reject
 from .log_place import LogPlace, open_log_at
-from .parameters import ExistingFile, Json, add_options, option
+from .parameters import ExistingFile, Json, add_options, option, read_duration
 from .sessions import find_session
 
 # --- verifying, exporting and importing --------------------------------------------------------
@@ -104,7 +103,7 @@ def export(
             return
         with Bar(slow=True) as bar, reject(OSError, about=f"{output}: cannot be written: "):
             count = log.export(output, session, progress=partial(bar, "exporting"))
-        click.echo(f"{output}: {count} record{'s' * (count != 1)}", err=True)
+        click.echo(f"{output}: {plural(count, 'record')}", err=True)
 
 
 def _write_page(page: str, output: str) -> None:
@@ -141,18 +140,16 @@ def take_over(
     if as_json:
         show_json({"records": count})
     else:
-        click.echo(f"imported {count} record{'s' * (count != 1)}", err=True)
+        click.echo(f"imported {plural(count, 'record')}", err=True)
 
 
 # --- removing old sessions ---------------------------------------------------------------------
 
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
 
 def _read_age(ctx: click.Context, option: click.Parameter, value: str) -> datetime:
     """Return the time that an age, such as 90d, or a date, such as 2026-01-31, stands for."""
-    if found := re.fullmatch(r"(\d{1,6})([mhdw])", value):
-        return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+    if (age := read_duration(value, "mhdw")) is not None:
+        return datetime.now(UTC) - age
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
@@ -178,41 +175,26 @@ def prune(
 ) -> None:
     """Remove every session whose last record is older than AGE; the log records the removal."""
     with open_log_at(where) as log:
-        old = _find_old(log, before)
+        old = [
+            entry.session
+            for entry in log.sessions()
+            if entry.updated < before and entry.session != ADMINISTRATION
+        ]
     if old and not dry_run:
+        if not yes and not sys.stdin.isatty():
+            raise click.UsageError(
+                "removing sessions needs --yes without a terminal; --dry-run lists them"
+            )
         if not yes:
-            _ask(len(old))
+            question = f"Remove {plural(len(old), 'session')} for good?"
+            click.confirm(question, abort=True, err=True)
         with open_log_at(where, readonly=False) as log:
             old = [gone.session for gone in log.retain(before)]
     if as_json:
-        show_json(
-            {
-                "before": before,
-                "removed": [] if dry_run else old,
-                "would_remove": old if dry_run else [],
-            }
-        )
+        removed, would_remove = ([], old) if dry_run else (old, [])
+        show_json({"before": before, "removed": removed, "would_remove": would_remove})
         return
     for session in old:
         click.echo(shorten(session, 255))
-    click.echo(
-        f"{len(old)} session{'s' * (len(old) != 1)} "
-        f"{'would be removed' if dry_run else 'removed'}",
-        err=True,
-    )
-
-
-def _ask(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "removing sessions needs --yes without a terminal; --dry-run lists them"
-        )
-    click.confirm(f"Remove {count} session{'s' * (count != 1)} for good?", abort=True, err=True)
-
-
-def _find_old(log: EventLog, before: datetime) -> list[str]:
-    return [
-        entry.session
-        for entry in log.sessions()
-        if entry.updated < before and entry.session != ADMINISTRATION
-    ]
+    done = "would be removed" if dry_run else "removed"
+    click.echo(f"{plural(len(old), 'session')} {done}", err=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import click
+import platformdirs
 from msgspec import Struct
 
 from ..replay import make_printable
@@ -55,11 +55,14 @@ async def open_servers(
 
     ``lines`` reads the user's decisions about changed tools.
     """
-    targets = [_read_target(line) for line in options.servers]
+    targets = [
+        line if line.startswith(("http://", "https://")) else shlex.split(line)
+        for line in options.servers
+    ]
     headers = read_headers(
         [each for each in targets if isinstance(each, str)], options.bearers, options.headers
     )
-    pins = ToolPins(_find_pins())
+    pins = ToolPins(platformdirs.user_data_path("dragoman") / _PINS)
     tools: list[ExecutableTool] = []
     for target in targets:
         given = headers.get(find_origin(target), {}) if isinstance(target, str) else None
@@ -75,10 +78,6 @@ async def open_servers(
     return tools
 
 
-def _read_target(line: str) -> str | list[str]:
-    return line if line.startswith(("http://", "https://")) else shlex.split(line)
-
-
 def find_origin(url: str) -> str:
     """Return the scheme, host and port of a URL."""
     parts = urlsplit(url)
@@ -91,21 +90,16 @@ def read_headers(
     """Return the HTTP headers for each origin, with values read from environment variables."""
     origins = list(dict.fromkeys(map(find_origin, urls)))
     found: dict[str, dict[str, str]] = {}
-    for flag, text in [
-        *[("--mcp-bearer", each) for each in bearers],
-        *[("--mcp-header", each) for each in headers],
-    ]:
-        is_bound = text.startswith(("http://", "https://"))
-        origin, rest = (
-            (find_origin(text.partition("=")[0]), text.partition("=")[2])
-            if is_bound
-            else ("", text)
-        )
-        if not is_bound and len(origins) != 1:
+    flags = dict.fromkeys(bearers, "--mcp-bearer") | dict.fromkeys(headers, "--mcp-header")
+    for text, flag in flags.items():
+        origin, rest = origins[0] if origins else "", text
+        if text.startswith(("http://", "https://")):
+            origin, _, rest = text.partition("=")
+            origin = find_origin(origin)
+        elif len(origins) != 1:
             raise click.UsageError(
                 f"{flag} {text}: name the origin it is for; there are {len(origins)} --mcp URLs"
             )
-        origin = origin or origins[0]
         if origin not in origins:
             raise click.UsageError(f"{flag}: no --mcp URL has the origin {origin}")
         name, _, variable = (
@@ -118,12 +112,6 @@ def read_headers(
             raise click.UsageError(f"{flag}: the environment variable {variable} is not set")
         found.setdefault(origin, {})[name] = f"Bearer {value}" if flag == "--mcp-bearer" else value
     return found
-
-
-def _find_pins() -> Path:
-    import platformdirs
-
-    return platformdirs.user_data_path("dragoman") / _PINS
 
 
 def _make_accept(lines: Lines | None, *, always: bool) -> AcceptChange | None:

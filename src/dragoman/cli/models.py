@@ -21,6 +21,7 @@ from ..local import is_installed, list_models
 from ..prices import PricedAs, PriceRow, PriceTable, Tier, Unpriced
 from ..registry import (
     NEEDS,
+    Adapter,
     Choice,
     ModelEntry,
     Registry,
@@ -71,7 +72,7 @@ def command() -> None:
     """
 
 
-class Wanted(Struct):
+class ModelFilter(Struct):
     """The options that choose models."""
 
     configured: Annotated[bool, "Only those that can be used as things are."] = False
@@ -93,7 +94,7 @@ class Wanted(Struct):
 def list_command(
     name: str | None,
     *,
-    wanted: Wanted,
+    wanted: ModelFilter,
     excluded: Annotated[bool, "List each model that does not fit, with the reasons."] = False,
     everything: Annotated[
         bool, "Also those that embed or transcribe, and do not chat.", option(flags="--all")
@@ -120,7 +121,7 @@ def list_command(
             _local_entries() | _live_entries(registry, name, live=live),
         )
         entries = catalogue.find(name)
-        if excluded or replace(wanted, configured=False) != Wanted():
+        if excluded or replace(wanted, configured=False) != ModelFilter():
             chats = [entry for entry in entries if everything or catalogue.chats(entry)]
             _show_choice(
                 catalogue,
@@ -142,7 +143,7 @@ def list_command(
 command.add_command(update_command)
 
 
-def _choose(catalogue: _Catalogue, entries: list[ModelEntry], options: Wanted) -> Choice:
+def _choose(catalogue: _Catalogue, entries: list[ModelEntry], options: ModelFilter) -> Choice:
     try:
         wanted = read_wanted(**asdict(options))
     except ValueError as error:
@@ -237,11 +238,11 @@ class _Catalogue(Struct):
 
     def as_data(self, entry: ModelEntry) -> dict[str, Any]:
         price = self.price(entry)
-        facts = {
-            name: msgspec.to_builtins(getattr(entry.capabilities, name))
-            for name in Capabilities.__struct_fields__
-        }
         unknown = {"value": None, "source": "unknown"}
+        facts = {
+            name: unknown | msgspec.to_builtins(fact)
+            for name, fact in asdict(entry.capabilities).items()
+        }
         return {
             "id": entry.id,
             "adapter": entry.adapter,
@@ -255,18 +256,14 @@ class _Catalogue(Struct):
             "can_delegate": entry.can_delegate,
             "aliases": list(entry.aliases),
             "tokens": entry.tokens,
-            "capabilities": {name: unknown | value for name, value in facts.items()},
+            "capabilities": facts,
             "price": None if isinstance(price, Unpriced) else self._price_as_data(price),
             "price_unknown": price.reason if isinstance(price, Unpriced) else None,
         }
 
     def _price_as_data(self, price: PriceRow) -> dict[str, Any]:
-        rates = {
-            rate: None if getattr(price, rate) is None else str(getattr(price, rate))
-            for rate in _RATES
-        }
         return {
-            **rates,
+            **{rate: msgspec.to_builtins(getattr(price, rate)) for rate in _RATES},
             "currency": "USD",
             "per_tokens": 1_000_000,
             "free": price.free,
@@ -296,23 +293,22 @@ def _local_entries() -> dict[str, ModelEntry]:
 
 
 def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[str, ModelEntry]:
-    """Return the models that local servers list; report configured servers that do not respond."""
-    own, others = registry.local_adapters() if live else ([], [])
+    """Return the models that local servers list.
+
+    Report a server that does not respond, if ``models.yaml`` or an environment variable has its
+    address.
+    """
     prefix, colon, rest = (name or "").partition(":")
     is_exact = bool(rest) and not any(sign in rest for sign in "*?[")
-    wanted = [
-        each for each in [*own, *others] if not is_exact and (not colon or each.name == prefix)
-    ]
+    own, others = registry.local_adapters() if live and not is_exact else ([], [])
+    wanted = [each for each in [*own, *others] if not colon or each.name == prefix]
     if not wanted:
         return {}
     found = asyncio.run(list_served(wanted, _SECONDS))
-    expected = {each.name for each in own} | {
-        each.name for each in others if _is_chosen(each.name)
-    }
     failed = [
         f"{each.adapter.name} ({each.problem})"
         for each in found
-        if each.problem and each.adapter.name in expected
+        if each.problem and (each.adapter in own or _has_own_address(each.adapter))
     ]
     if failed:
         click.echo(f"note: no list of models from {', '.join(failed)}", err=True)
@@ -324,10 +320,9 @@ def _live_entries(registry: Registry, name: str | None, *, live: bool) -> dict[s
     }
 
 
-def _is_chosen(vendor: str) -> bool:
+def _has_own_address(adapter: Adapter) -> bool:
     """Return whether an environment variable sets the address of a vendor's server."""
-    variable = load_vendor(vendor).base_url_env
-    return bool(variable and os.environ.get(variable))
+    return bool(os.environ.get(load_vendor(adapter.name).base_url_env or ""))
 
 
 # --- showing models as text --------------------------------------------------------------------
@@ -338,14 +333,12 @@ def _show_all(
 ) -> None:
     shown = [entry for entry in entries if everything or catalogue.chats(entry)]
     rows = [_row(catalogue, entry) for entry in shown]
-    has_aliases = any(entry.aliases for entry in shown)
-    heads = _HEADS if has_aliases else _HEADS[:-1]
+    heads = _HEADS if any(entry.aliases for entry in shown) else _HEADS[:-1]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    lines = (
-        format_table(heads, [row[: len(heads)] for row in rows], right=_RIGHT, width=width)
-        if rows
-        else []
-    )
+    lines = []
+    if rows:
+        cells = [row[: len(heads)] for row in rows]
+        lines = format_table(heads, cells, right=_RIGHT, width=width)
     usable = sum(entry.status == "configured" for entry in shown)
     lines.append(
         f"{len(shown)} models, {usable} can be used now (*); dragoman models NAME shows where each"
@@ -365,7 +358,11 @@ def _show_all(
 def _row(catalogue: _Catalogue, entry: ModelEntry) -> list[str]:
     known = entry.capabilities
     images, documents, tools, thinking, schema = [_write(known.known(fact)) for fact in _SHOWN]
-    paid, paid_out = _write_price(catalogue.price(entry))
+    price = catalogue.price(entry)
+    paid = paid_out = "?"
+    if not isinstance(price, Unpriced):
+        more = "+" if price.tiers else ""  # a plus sign marks a model whose long inputs cost more
+        paid, paid_out = f"{price.input}{more}", f"{price.output}{more}"
     return [
         entry.id,
         "*" if entry.status == "configured" else "",
@@ -390,13 +387,6 @@ def _write(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else ", ".join(value)
 
 
-def _write_price(price: PriceRow | Unpriced) -> tuple[str, str]:
-    if isinstance(price, Unpriced):
-        return "?", "?"
-    more = "+" if price.tiers else ""  # a plus sign marks a model whose long inputs cost more
-    return f"{price.input}{more}", f"{price.output}{more}"
-
-
 def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
     missing, variable = catalogue.needs(entry), catalogue.key_variable(entry)
     if missing and missing == variable:
@@ -417,24 +407,18 @@ def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
     for label, value in labels.items():
         if value:
             click.echo(legible(f"  {label}: {value}"))
-    facts = [(name, getattr(entry.capabilities, name)) for name in Capabilities.__struct_fields__]
-    known = [
-        (name, fact) for name, fact in facts if name not in _RETRIEVAL or fact.value is not None
-    ]
     rows = [
         [name, _write(fact.value), fact.source, fact.by or "", fact.at or ""]
-        for name, fact in known
+        for name, fact in asdict(entry.capabilities).items()
+        if name not in _RETRIEVAL or fact.value is not None
     ]
     show_table(["FACT", "VALUE", "SOURCE", "BY", "AT"], rows)
-    _show_price(catalogue.price(entry), catalogue.prices.version)
-
-
-def _show_price(price: PriceRow | Unpriced, version: str) -> None:
+    price = catalogue.price(entry)
     if isinstance(price, Unpriced):
         click.echo(f"price unknown: {price.reason}")
         return
     text = "free" if price.free else _write_rates(price)
-    click.echo(f"$ for a million tokens: {text} (table {version})")
+    click.echo(f"$ for a million tokens: {text} (table {catalogue.prices.version})")
     for tier in price.tiers:
         click.echo(f"  with more than {tier.above:,} input tokens: {_write_rates(tier)}")
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType
@@ -25,6 +27,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 _REQUIRED = inspect.Parameter.empty
+_DURATION = re.compile(r"([0-9]{1,6})([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _RANGES: dict[Any, Any] = {int: click.IntRange, float: click.FloatRange}
 
 
@@ -68,6 +72,14 @@ def add_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for add in reversed([*_make_options(declared)]):
         add(call)
     return call
+
+
+def read_duration(text: str, units: str) -> timedelta | None:
+    """Return a duration such as ``24h``, in one of some units; ``None`` if it is not one."""
+    found = _DURATION.fullmatch(text)
+    if found is None or found[2] not in units:
+        return None
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 _Declared: TypeAlias = Mapping[str, tuple[Any, Any]]  # the type and the default of each name

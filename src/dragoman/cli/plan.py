@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import click
 import msgspec
 
-from ..wire import PlanItem, SwapPlan
+from ..wire import SwapPlan
 from .completion import ModelName
 from .console import legible, show_json
 from .errors import report_errors
@@ -62,7 +62,10 @@ def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
     items = [item for item in planned.items if everything or item.outcome != "kept"]
     width = max([len(item.path) for item in items], default=0)
     for item in items:
-        _show_item(item, width)
+        mark, colour = _MARKS[item.outcome]
+        line = f"{mark} {item.path:<{width}}  {item.kind:<12} {item.outcome:<9}"
+        why = f"  {item.reason} [{item.rule}]" if item.rule else ""
+        click.echo(click.style(legible(line), fg=colour) + legible(why))
     count = {outcome: sum(item.outcome == outcome for item in planned.items) for outcome in _MARKS}
     click.echo(
         f"{planned.target}: {count['kept']} kept, {count['rewritten']} rewritten, "
@@ -78,10 +81,3 @@ def show_plan(planned: SwapPlan, *, everything: bool = False) -> None:
         click.echo(f"about {planned.estimated_tokens}{limit} tokens: {window}")
     if planned.refused is not None:
         click.echo(f"{click.style('refused', fg='red')}: {legible(str(planned.refused))}")
-
-
-def _show_item(item: PlanItem, width: int) -> None:
-    mark, colour = _MARKS[item.outcome]
-    line = f"{mark} {item.path:<{width}}  {item.kind:<12} {item.outcome:<9}"
-    why = f"  {item.reason} [{item.rule}]" if item.rule else ""
-    click.echo(click.style(legible(line), fg=colour) + legible(why))

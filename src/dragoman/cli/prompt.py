@@ -12,35 +12,24 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import platformdirs
-
-
-class Reader(Protocol):
-    """The source of the user's questions and commands."""
-
-    def read(self) -> str | None:
-        """Return the next line, stripped; ``None`` at the end of the input, "" after Ctrl-C."""
-
-    def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Do not echo the keys pressed during a reply; keep them for the next line."""
-        ...
 
 
 def open_reader(commands: Iterable[str]) -> Reader:
     """Return the line editor at a terminal with ``prompt_toolkit``, elsewhere a plain reader."""
     names = list(commands)
     if not sys.stdin.isatty():
-        return PlainReader()
+        return Reader()
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         try:
             return LineEditor(names)
         except ImportError:
             pass  # the optional dependency prompt_toolkit is not installed
     _bind_readline(names)
-    return PlainReader()
+    return Reader()
 
 
 def find_history() -> Path:
@@ -48,27 +37,39 @@ def find_history() -> Path:
     return platformdirs.user_data_path("dragoman") / "chat-history"
 
 
-class PlainReader:
-    """Read lines with Python's ``input``."""
+class Reader:
+    """Read the user's questions and commands with Python's ``input``."""
+
+    _raw = False  # whether the reader handles keys such as Backspace and Enter itself
 
     def read(self) -> str | None:
+        """Return the next line, stripped; ``None`` at the end of the input, "" after Ctrl-C."""
         try:
-            return input("> " if sys.stdin.isatty() else "").strip()
+            return self._ask().strip()
         except EOFError:
             return None
         except KeyboardInterrupt:
-            click.echo(err=True)
             return ""
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        return _hide_keys(raw=False)
+        """Do not echo the keys pressed during a reply; keep them for the next line."""
+        return _hide_keys(raw=self._raw)
+
+    def _ask(self) -> str:
+        try:
+            return input("> " if sys.stdin.isatty() else "")
+        except KeyboardInterrupt:
+            click.echo(err=True)
+            raise
 
 
-class LineEditor:
+class LineEditor(Reader):
     """An editor for one or more lines.
 
     Enter sends the text; Alt-Enter, or a backslash before Enter, starts a new line.
     """
+
+    _raw = True
 
     def __init__(self, commands: list[str]) -> None:
         # lazy import: an optional dependency that is slow to import
@@ -88,16 +89,8 @@ class LineEditor:
             enable_history_search=True,
         )
 
-    def read(self) -> str | None:
-        try:
-            return self._session.prompt().strip()
-        except EOFError:
-            return None
-        except KeyboardInterrupt:
-            return ""
-
-    def quiet(self) -> contextlib.AbstractContextManager[None]:
-        return _hide_keys(raw=True)
+    def _ask(self) -> str:
+        return self._session.prompt()
 
 
 def _bind_keys() -> Any:

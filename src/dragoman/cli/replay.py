@@ -14,7 +14,7 @@ import msgspec
 from .. import replay
 from ..log import ChainReport, EventLog
 from ..provider import Provider
-from .console import echo_json, working
+from .console import echo_json, plural, working
 from .errors import EXIT_CODES, report_errors
 from .log_place import LogPlace, open_log_at
 from .options import ModelOptions, open_model
@@ -122,7 +122,9 @@ def _show(steps: Iterator[replay.ReplayStep], *, full: bool, pause: bool) -> boo
     for step in steps:
         if step.type == "turn.started":
             click.echo()
-        click.echo(_line(step))
+        actor = click.style(f"{step.actor:<6}", fg=_COLOURS.get(step.actor))
+        title = f"  {step.title}" if step.intent else step.title
+        click.echo(f"{step.seq:>5}  {step.at:%H:%M:%S}  {actor}  {title}")
         for note in step.notes:
             click.echo(click.style(f"     ! {replay.make_printable(note)}", fg="red"))
         if full:
@@ -134,17 +136,10 @@ def _show(steps: Iterator[replay.ReplayStep], *, full: bool, pause: bool) -> boo
     return True
 
 
-def _line(step: replay.ReplayStep) -> str:
-    actor = click.style(f"{step.actor:<6}", fg=_COLOURS.get(step.actor))
-    return f"{step.seq:>5}  {step.at:%H:%M:%S}  {actor}  {'  ' if step.intent else ''}{step.title}"
-
-
 def _show_totals(totals: replay.Totals) -> None:
-    cost = f"${totals.cost_usd.normalize():f}" + (
-        f" and {totals.unpriced} call{'s' * (totals.unpriced != 1)} of unknown cost"
-        if totals.unpriced
-        else ""
-    )
+    cost = f"${totals.cost_usd.normalize():f}"
+    if totals.unpriced:
+        cost += f" and {plural(totals.unpriced, 'call')} of unknown cost"
     click.echo(
         f"\n{totals.turns} turns, {totals.calls} calls answered, {totals.failed_calls} failed, "
         f"{totals.input_tokens} tokens in, {totals.output_tokens} out, {cost}; "
@@ -161,19 +156,13 @@ def _compare(log: EventLog, session: str, where: str | None, other: str, *, as_j
         other = find_session(second, other)
         with working("comparing"):
             reports = [log.verify(session), second.verify(other)]
-            sides = [
-                _sound_steps(log, session, reports[0]),
-                _sound_steps(second, other, reports[1]),
-            ]
-            changes = replay.compare_runs(*sides)
+            changes = replay.compare_runs(
+                _sound_steps(log, session, reports[0]), _sound_steps(second, other, reports[1])
+            )
     for change in changes:
         echo_json(msgspec.json.encode(change)) if as_json else _show_change(change)
     if not as_json:
-        click.echo(
-            f"{len(changes)} difference{'s' * (len(changes) != 1)}"
-            if changes
-            else "the runs are the same"
-        )
+        click.echo(plural(len(changes), "difference") if changes else "the runs are the same")
     for report in reports:
         _judge(report)
     if changes:

@@ -16,6 +16,7 @@ from ..permission import Decision, Policy, Proposal, Verdict
 from ..provider import Provider
 from ..replay import recorded_tools, shorten
 from ..session import Session
+from .console import plural
 
 
 class Move(Struct, frozen=True):
@@ -90,11 +91,8 @@ def show_rerun(found: Rerun) -> None:
     if found.recorded is None or found.made is None:
         click.echo(f"{found.model} does the same in all {found.turns} turns")
         return
-    same = found.turns - 1
-    click.echo(
-        f"{found.model} does the same in {same} turn{'s' * (same != 1)} and differs in turn "
-        f"{found.turns}:"
-    )
+    same = plural(found.turns - 1, "turn")
+    click.echo(f"{found.model} does the same in {same} and differs in turn {found.turns}:")
     click.echo(click.style(f"- {found.recorded.describe()}", fg="red"))
     click.echo(click.style(f"+ {found.made.describe()}", fg="green"))
 

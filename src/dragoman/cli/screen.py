@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import click
 
@@ -18,22 +18,6 @@ from ..sync import SyncEventStream
 from .console import console, legible
 
 _PAUSE = 0.06  # minimum number of seconds between two redraws
-
-
-class Screen(Protocol):
-    """An output that shows the events of a reply as they arrive."""
-
-    def show(self, event: Event) -> None:
-        """Show an event of the reply."""
-
-    def close(self) -> None:
-        """Restore the terminal, however the reply ended."""
-
-
-def open_screen() -> Screen:
-    """Return a Markdown screen at a terminal with ``rich`` installed, otherwise a plain one."""
-    screen = console()
-    return PlainScreen() if screen is None else MarkdownScreen(screen)
 
 
 def describe_call(event: ToolUseEnd) -> str:
@@ -181,6 +165,16 @@ class MarkdownScreen:
         if text.strip():
             self._live.update(self._text(""), refresh=True)
             self._screen.print(self._markdown(text))
+
+
+Screen: TypeAlias = PlainScreen | MarkdownScreen
+"""An output that shows the events of a reply; ``close`` restores the terminal."""
+
+
+def open_screen() -> Screen:
+    """Return a Markdown screen at a terminal with ``rich`` installed, otherwise a plain one."""
+    screen = console()
+    return PlainScreen() if screen is None else MarkdownScreen(screen)
 
 
 def find_end(text: str) -> int:

@@ -22,7 +22,7 @@ from msgspec.structs import asdict
 from ..database import is_postgres
 from ..errors import ProviderError, scrub
 from ..gateway.access import Bounds
-from ..gateway.keys import Key, KeyRing, is_hash, new_key
+from ..gateway.keys import KeyRing, is_hash, new_key
 from ..gateway.keystore import load_keys
 from ..gateway.ledger import Ledger
 from ..gateway.limits import POLICIES, RedisLimits
@@ -237,18 +237,11 @@ def _read_admin(file: str | None) -> str | None:
     return digest
 
 
-def _needs_ledger(key: Key, redis: str | None) -> bool:
-    return key.has_budget or (key.has_rates and redis is None)
-
-
 def _check_state(ring: KeyRing, options: ServeOptions) -> None:
     """Check the options for limits; open the ledger once, to find a wrong location early."""
     state, redis = options.state, options.redis
-    if (
-        options.workers > 1
-        and state is None
-        and any(_needs_ledger(key, redis) for key in ring.keys)
-    ):
+    counts = [key.has_budget or (key.has_rates and redis is None) for key in ring.keys]
+    if options.workers > 1 and state is None and any(counts):
         raise click.UsageError(
             "--workers: keys with limits are counted together; give --state PLACE"
         )

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import click
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ..log import ADMINISTRATION, EventLog, SessionEntry, SessionStarted
 from ..replay import Summary, shorten, summarize
@@ -98,8 +98,7 @@ ROW = ["last record", "kind", "model", "cost", "outcome", "session", "begins wit
 
 def to_json(entry: SessionEntry, summary: Summary) -> dict[str, Any]:
     """Return the data about a session that ``--json`` prints."""
-    fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
-    return {**fields, **{name: getattr(summary, name) for name in summary.__struct_fields__}}
+    return {**asdict(entry), **asdict(summary)}
 
 
 def _describe(entry: SessionEntry, summary: Summary) -> str:

@@ -58,16 +58,9 @@ def update_command(
             )
         if not dry_run:
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
-            shown = (
-                source
-                if "://" not in source
-                else f"{urlsplit(source).scheme}://{urlsplit(source).hostname}"
-            )
-            path = registry.write_update(
-                registry.CatalogUpdate(
-                    Path(shown).name if "://" not in shown else shown, today, listed
-                )
-            )
+            url = urlsplit(source)
+            origin = f"{url.scheme}://{url.hostname}" if "://" in source else Path(source).name
+            path = registry.write_update(registry.CatalogUpdate(origin, today, listed))
             click.echo(f"written to {path}", err=True)
 
 
