@@ -38,7 +38,7 @@ from ..session import (
     hook,
 )
 from .agent_view import AgentView
-from .approval import Lines, make_approver
+from .approval import InputLines, make_approver
 from .completion import ModelName
 from .console import legible, show_json
 from .errors import EXIT_CODES, reject, report_errors, report_mistakes
@@ -222,7 +222,7 @@ def command(goal: str | None, options: AgentOptions) -> None:
     view = AgentView(as_json=options.as_json)
     # The library's warnings are recorded and shown by other means, not by the logging module.
     logging.getLogger("dragoman").addHandler(logging.NullHandler())
-    lines = Lines()
+    lines = InputLines()
     approver = make_approver(view, lines, always=options.mode == "ask")
     is_watched = sys.stdin.isatty() and sys.stdout.isatty()
     follow_up = lines if is_watched and not options.as_json and not options.once else None
@@ -291,8 +291,8 @@ async def _run(
     settings: dict[str, Any],
     options: AgentOptions,
     view: AgentView,
-    lines: Lines,
-    follow_up: Lines | None,
+    lines: InputLines,
+    follow_up: InputLines | None,
 ) -> Outcome:
     try:
         async with provider, _open_tools(options, view, lines) as tools:
@@ -355,7 +355,7 @@ def _add_approvers(
     return approver
 
 
-async def _ask_next(lines: Lines) -> str:
+async def _ask_next(lines: InputLines) -> str:
     """Ask for the next goal; return an empty string at the end of the input."""
     click.echo("what next? (empty line to end) ", nl=False, err=True)
     line = await lines.read()
@@ -366,7 +366,7 @@ async def _ask_next(lines: Lines) -> str:
 
 @asynccontextmanager
 async def _open_tools(
-    options: AgentOptions, view: AgentView, lines: Lines
+    options: AgentOptions, view: AgentView, lines: InputLines
 ) -> AsyncIterator[list[toolbox.ExecutableTool]]:
     async with AsyncExitStack() as stack:
         tools = toolbox.workspace_tools(

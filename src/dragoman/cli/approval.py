@@ -18,7 +18,7 @@ from .agent_view import AgentView
 _COMPARED = 2_000  # maximum number of lines of a text for which a diff is shown
 
 
-def make_approver(view: AgentView, lines: Lines, *, always: bool = False) -> Approver | None:
+def make_approver(view: AgentView, lines: InputLines, *, always: bool = False) -> Approver | None:
     """Return an approver that asks at the terminal, or ``None`` without a terminal.
 
     With ``always``, it reads the answers from standard input even without a terminal.
@@ -122,7 +122,7 @@ def _show_changes(old: str, new: str) -> list[str]:
     return [f"{line[:1]} {line[1:]}" for line in diff[3:]]
 
 
-class Lines:
+class InputLines:
     """Read the lines of standard input without blocking the event loop.
 
     ``input`` in a thread is not used: Python crashes if that thread still waits when the program

@@ -22,10 +22,10 @@ from .errors import EXIT_CODES, report_errors, show_error
 from .log_place import open_log_at
 from .options import ModelOptions, choose_model, is_model_name, model_argument, open_model
 from .parameters import Json, add_options, option
-from .prompt import Reader, open_reader
+from .prompt import LineReader, open_reader
 from .screen import Screen, open_screen, stop_on_interrupt
 from .sessions import find_session
-from .transcript import Past, Transcript, make_metadata, open_transcript, read_past
+from .transcript import RecordedChat, Transcript, make_metadata, open_transcript, read_past
 
 
 @click.command("chat")
@@ -78,12 +78,12 @@ def command(
             talk.messages = list(past.messages)
         if prompt is not None:
             talk.ask(prompt)
-            _Answer(talk, as_json=as_json)()
+            _ModelCall(talk, as_json=as_json)()
             return
         _greet(talk, past)
         reader = open_reader(COMMANDS)
         try:
-            failure = _talk(talk, reader, _Answer(talk, as_json=as_json, quiet=reader.quiet))
+            failure = _talk(talk, reader, _ModelCall(talk, as_json=as_json, quiet=reader.quiet))
         finally:
             talk.provider.close()
         if failure is not None and not sys.stdin.isatty():  # scripts check the exit code
@@ -108,12 +108,12 @@ def _open(
     return transcript.watch(open_model(model, replace(target, base_url=address)))
 
 
-def _find_past(word: str) -> Past:
+def _find_past(word: str) -> RecordedChat:
     with open_log_at(None) as log:
         return read_past(log, find_session(log, word, kind="chat"))
 
 
-def _greet(talk: Conversation, past: Past | None) -> None:
+def _greet(talk: Conversation, past: RecordedChat | None) -> None:
     click.echo(
         f"{talk.provider.model}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.",
         err=True,
@@ -122,7 +122,9 @@ def _greet(talk: Conversation, past: Past | None) -> None:
         click.echo(f"continuing {past.session}, {plural(len(past.messages), 'message')}", err=True)
 
 
-def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> ProviderError | None:
+def _talk(
+    talk: Conversation, reader: LineReader, answer: Callable[[], None]
+) -> ProviderError | None:
     """Answer questions and run commands until the input ends.
 
     Return the error of the last question that failed, or ``None``.
@@ -147,7 +149,7 @@ def _talk(talk: Conversation, reader: Reader, answer: Callable[[], None]) -> Pro
 # --- calling the model and showing its answer --------------------------------------------------
 
 
-class _Answer:
+class _ModelCall:
     """Call the model and show its reply; an interrupt stops the reply but keeps what arrived."""
 
     def __init__(

@@ -95,7 +95,7 @@ def command(
             if file is not None
             else iter([_Use(msgspec.convert(given, Usage), "", None)])
         )
-        bill = _Bill(load_prices(prices))
+        bill = _Costs(load_prices(prices))
         registry = load_registry()
         sold_as = cache(lambda name: _find_sold_as(registry, name, is_given=model is not None))
         for use in uses:
@@ -242,7 +242,7 @@ class _Sum:
         }
 
 
-class _Bill:
+class _Costs:
     """The total cost, and the cost of each model."""
 
     def __init__(self, table: PriceTable) -> None:
@@ -270,7 +270,7 @@ def write_amount(amount: Decimal) -> str:
     return f"{amount.normalize(EXACT):f}"
 
 
-def _show(bill: _Bill) -> None:
+def _show(bill: _Costs) -> None:
     whole = bill.whole
     if len(bill.models) > 1:
         rows = [[model, str(each.calls), _amount(each)] for model, each in bill.models.items()]

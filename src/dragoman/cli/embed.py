@@ -17,7 +17,7 @@ from .options import model_argument
 from .parameters import Json, add_options, option
 
 
-class _Options(retrieval.RetrievalOptions, frozen=True):
+class _EmbedOptions(retrieval.RetrievalOptions, frozen=True):
     wire: Annotated[str, "The wire.", option(type=click.Choice(sorted(EMBED_CODECS)))] = "openai"
 
 
@@ -43,7 +43,7 @@ def command(
             "FILE", "--output -o", type=click.Path(dir_okay=False, writable=True, path_type=Path)
         ),
     ] = None,
-    options: _Options,
+    options: _EmbedOptions,
     as_json: Annotated[Json, "Print the vectors and the usage as JSON."] = False,
 ) -> None:
     """Turn TEXTS into vectors with MODEL: a vendor:model, an alias, or local.

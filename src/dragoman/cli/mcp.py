@@ -15,7 +15,7 @@ from msgspec import Struct
 from ..replay import make_printable
 from ..tools import AcceptChange, ExecutableTool, McpServer, ToolChange, ToolPins
 from .agent_view import AgentView
-from .approval import Lines
+from .approval import InputLines
 from .errors import reject
 from .parameters import option
 
@@ -49,7 +49,7 @@ class McpOptions(Struct):
 
 
 async def open_servers(
-    stack: AsyncExitStack, options: McpOptions, view: AgentView, lines: Lines | None
+    stack: AsyncExitStack, options: McpOptions, view: AgentView, lines: InputLines | None
 ) -> list[ExecutableTool]:
     """Open the MCP servers that the options name, and return their tools.
 
@@ -114,7 +114,7 @@ def read_headers(
     return found
 
 
-def _make_accept(lines: Lines | None, *, always: bool) -> AcceptChange | None:
+def _make_accept(lines: InputLines | None, *, always: bool) -> AcceptChange | None:
     """Return the callback that decides about a changed tool.
 
     The callback accepts every change or asks the user. Without a terminal to ask at, return

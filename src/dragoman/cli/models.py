@@ -115,7 +115,7 @@ def list_command(
     """
     with report_errors():
         registry = load_registry()
-        catalogue = _Catalogue(
+        catalogue = _ModelList(
             registry,
             registry.prices(),
             _local_entries() | _live_entries(registry, name, live=live),
@@ -143,7 +143,7 @@ def list_command(
 command.add_command(update_command)
 
 
-def _choose(catalogue: _Catalogue, entries: list[ModelEntry], options: ModelFilter) -> Choice:
+def _choose(catalogue: _ModelList, entries: list[ModelEntry], options: ModelFilter) -> Choice:
     try:
         wanted = read_wanted(**asdict(options))
     except ValueError as error:
@@ -155,7 +155,7 @@ def _choose(catalogue: _Catalogue, entries: list[ModelEntry], options: ModelFilt
 
 
 def _show_choice(
-    catalogue: _Catalogue, choice: Choice, *, as_json: bool, show_excluded: bool
+    catalogue: _ModelList, choice: Choice, *, as_json: bool, show_excluded: bool
 ) -> None:
     if as_json:
         excluded = {name: list(reasons) for name, reasons in choice.excluded.items()}
@@ -183,7 +183,7 @@ def _show_choice(
 # --- lookup of models --------------------------------------------------------------------------
 
 
-class _Catalogue(Struct):
+class _ModelList(Struct):
     """The models to list: those found on this machine, then those in the registry."""
 
     registry: Registry
@@ -329,7 +329,7 @@ def _has_own_address(adapter: Adapter) -> bool:
 
 
 def _show_all(
-    catalogue: _Catalogue, entries: list[ModelEntry], *, everything: bool, use_pager: bool
+    catalogue: _ModelList, entries: list[ModelEntry], *, everything: bool, use_pager: bool
 ) -> None:
     shown = [entry for entry in entries if everything or catalogue.chats(entry)]
     rows = [_row(catalogue, entry) for entry in shown]
@@ -355,7 +355,7 @@ def _show_all(
     show_pages(lines, use_pager=use_pager)
 
 
-def _row(catalogue: _Catalogue, entry: ModelEntry) -> list[str]:
+def _row(catalogue: _ModelList, entry: ModelEntry) -> list[str]:
     known = entry.capabilities
     images, documents, tools, thinking, schema = [_write(known.known(fact)) for fact in _SHOWN]
     price = catalogue.price(entry)
@@ -387,7 +387,7 @@ def _write(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else ", ".join(value)
 
 
-def _show_one(catalogue: _Catalogue, entry: ModelEntry) -> None:
+def _show_one(catalogue: _ModelList, entry: ModelEntry) -> None:
     missing, variable = catalogue.needs(entry), catalogue.key_variable(entry)
     if missing and missing == variable:
         missing = f"set {variable}, or: dragoman keys set {variable}"

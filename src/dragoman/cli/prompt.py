@@ -18,18 +18,18 @@ import click
 import platformdirs
 
 
-def open_reader(commands: Iterable[str]) -> Reader:
+def open_reader(commands: Iterable[str]) -> LineReader:
     """Return the line editor at a terminal with ``prompt_toolkit``, elsewhere a plain reader."""
     names = list(commands)
     if not sys.stdin.isatty():
-        return Reader()
+        return LineReader()
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         try:
             return LineEditor(names)
         except ImportError:
             pass  # the optional dependency prompt_toolkit is not installed
     _bind_readline(names)
-    return Reader()
+    return LineReader()
 
 
 def find_history() -> Path:
@@ -37,7 +37,7 @@ def find_history() -> Path:
     return platformdirs.user_data_path("dragoman") / "chat-history"
 
 
-class Reader:
+class LineReader:
     """Read the user's questions and commands with Python's ``input``."""
 
     _raw = False  # whether the reader handles keys such as Backspace and Enter itself
@@ -63,7 +63,7 @@ class Reader:
             raise
 
 
-class LineEditor(Reader):
+class LineEditor(LineReader):
     """An editor for one or more lines.
 
     Enter sends the text; Alt-Enter, or a backslash before Enter, starts a new line.

@@ -15,7 +15,7 @@ from .options import model_argument
 from .parameters import Json, add_options, option
 
 
-class _Options(retrieval.RetrievalOptions, frozen=True):
+class _RerankOptions(retrieval.RetrievalOptions, frozen=True):
     wire: Annotated[str, "The wire.", option(type=click.Choice(sorted(RERANK_CODECS)))] = "openai"
 
 
@@ -31,7 +31,7 @@ def command(
     *,
     file: Annotated[retrieval.TextFile, "Documents, one a line; - for standard input."] = None,
     top_k: Annotated[int | None, "Only the N best.", option("N", ge=1)] = None,
-    options: _Options,
+    options: _RerankOptions,
     as_json: Annotated[Json, "Print the ranking and the usage as JSON."] = False,
 ) -> None:
     """Order DOCUMENTS by their relevance to QUERY with MODEL, the best first.

@@ -45,7 +45,7 @@ class Rerun(Struct, frozen=True):
     made: Move | None = None
 
 
-class _Run(Struct):
+class _RecordedRun(Struct):
     """A recorded run: each goal with the model's turns after it, and the denied calls."""
 
     system: str | None = None
@@ -97,8 +97,8 @@ def show_rerun(found: Rerun) -> None:
     click.echo(click.style(f"+ {found.made.describe()}", fg="green"))
 
 
-def _read_run(log: EventLog, session: str) -> _Run:
-    run, intents = _Run(goals=[], denied={}), dict[str, ToolIntent]()
+def _read_run(log: EventLog, session: str) -> _RecordedRun:
+    run, intents = _RecordedRun(goals=[], denied={}), dict[str, ToolIntent]()
     configured = False
     for record in log.read(session):
         payload = record.payload

@@ -91,7 +91,7 @@ class _Session(Struct):
     call: str | None = None
 
 
-class Past(Struct):
+class RecordedChat(Struct):
     """A recorded conversation that can be continued."""
 
     session: str
@@ -219,7 +219,7 @@ class Transcript:
                 state.last_seq, reason=f"continued by {self._kind}", epoch=state.epoch + 1
             )
 
-    def resume(self, past: Past) -> None:
+    def resume(self, past: RecordedChat) -> None:
         """Continue a recorded conversation; write nothing until the next question."""
         self._is_resumed, self._recorded = True, len(past.messages)
         self._turn = past.state.spent.turns
@@ -265,7 +265,7 @@ class Transcript:
         if self._writer is not None and self._session is not None and payloads:
             place = f"t{self._turn}" if turn else None
             self._writer.write(
-                [_Entry(self._session, payload, place, of_call) for payload in payloads]
+                [_PendingRecord(self._session, payload, place, of_call) for payload in payloads]
             )
 
     def __enter__(self) -> Self:
@@ -288,7 +288,7 @@ def open_transcript(
     return Transcript(kind, logs.find_place() if is_logging() and not off else None, metadata)
 
 
-def read_past(log: logs.EventLog, session: str) -> Past:
+def read_past(log: logs.EventLog, session: str) -> RecordedChat:
     """Read a recorded conversation; omit questions without an answer."""
     records = list(log.read(session))
     messages: list[m.Message] = []
@@ -308,7 +308,7 @@ def read_past(log: logs.EventLog, session: str) -> Past:
             metadata = read_place(payload.reason) or metadata
     if not is_answered:
         del messages[mark:]
-    return Past(session, messages, metadata, reduce_records(records))
+    return RecordedChat(session, messages, metadata, reduce_records(records))
 
 
 def read_place(line: str) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def _rescue(attempt: Attempt) -> Response | None:
 # --- writing to the log ------------------------------------------------------------------------
 
 
-class _Entry(NamedTuple):
+class _PendingRecord(NamedTuple):
     session: _Session
     payload: logs.Payload
     turn: str | None
@@ -368,14 +368,14 @@ class _LogWriter:
 
     def __init__(self, place: str | Path) -> None:
         self._place = place
-        self._waiting: deque[_Entry] = deque()
+        self._waiting: deque[_PendingRecord] = deque()
         self._thread = ThreadPoolExecutor(1, "dragoman-log")
         self._last: Future[None] | None = None
         self._problem: Exception | None = None
         self._is_reported = False
         self._is_off = False
 
-    def write(self, entries: list[_Entry]) -> None:
+    def write(self, entries: list[_PendingRecord]) -> None:
         if not self._is_off:
             self._waiting.extend(entries)
             self._last = self._thread.submit(self._flush)

@@ -52,7 +52,7 @@ async def read_reply(chat_model: BaseChatModel, request: m.Request) -> AsyncGene
     model: Any = chat_model
     if request.tools and request.tool_choice != "none":
         model = _offer_tools(model, request)
-    reply = _Reply()
+    reply = _LangchainReply()
     source = (
         model.astream(messages, **settings)
         if request.stream
@@ -86,7 +86,7 @@ async def _read_structured(
     except NotImplementedError as error:
         raise UnsupportedFeatureError("this LangChain model has no structured output") from error
     found: Any = await model.ainvoke(messages, **settings)
-    reply, raw = _Reply(), found["raw"]
+    reply, raw = _LangchainReply(), found["raw"]
     # LangChain requested the data by a forced tool call
     by_call = bool(raw.tool_calls)
     for piece in reply.read(raw):
@@ -192,7 +192,7 @@ def _write_block(block: m.UserBlock, path: str) -> dict[str, Any]:
 # --- converting replies ------------------------------------------------------------------------
 
 
-class _Reply:
+class _LangchainReply:
     """The state of one reply, whose usage LangChain spreads over several chunks."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 from ..messages import Request, System
 from ..provider import Provider, connect
 from ..wire import SwapPlan
-from .catalog import CatalogModel, Defaults
+from .catalog import CatalogModel, ModelDefaults
 from .embedder import LocalEmbedder
 from .pull import Found, LocalModel, check_model, find_model, list_models, pull_model, remove_model
 from .server import LocalServer, LocalServerError, is_installed
@@ -63,7 +63,7 @@ class LocalProvider(LocalServing):
     ) -> None:
         super().__init__(model, threads, settings)
         entry = self._found.entry
-        self._defaults = entry.defaults if entry is not None else Defaults()
+        self._defaults = entry.defaults if entry is not None else ModelDefaults()
         self._context = context or (entry.context if entry is not None else CONTEXT)
         self._know({"max_context_tokens": self._context, "supports_images": False})
 

@@ -28,7 +28,7 @@ class Hub(Struct, frozen=True, forbid_unknown_fields=True):
     token_env: str
 
 
-class Defaults(Struct, frozen=True, forbid_unknown_fields=True):
+class ModelDefaults(Struct, frozen=True, forbid_unknown_fields=True):
     """The values sent to a model if a call does not set them."""
 
     system: str | None = None
@@ -50,7 +50,7 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     threads: int = 1
     calls_tools: bool = False
     template: str | None = None
-    defaults: Defaults = Defaults()
+    defaults: ModelDefaults = ModelDefaults()
 
     def template_text(self) -> str:
         """Return the chat template to use instead of the model file's own, or an empty string."""

@@ -122,7 +122,7 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
     headers = {"Range": f"bytes={start}-"} if start else {}
     try:
         *_, last = _follow("GET", remote.url, headers, remote.token, hub)
-    except _RefusedError as refused:
+    except _StatusError as refused:
         if refused.status != 416 or not start:
             raise
         # Status 416 means that the server's file is not longer than the partial file, which is
@@ -153,7 +153,7 @@ def _fetch_rest(remote: Remote, hub: Hub, file: Any, progress: Progress | None) 
 # --- HTTP requests -----------------------------------------------------------------------------
 
 
-class _RefusedError(WeightsError):
+class _StatusError(WeightsError):
     """The server responded with an error status."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -191,7 +191,7 @@ def _follow(method: str, url: str, headers: dict[str, str], token: str, hub: Hub
         )
         if reply.status >= 400:
             reply.close()
-            raise _RefusedError(reply.status, _refusal(reply.status, url, hub))
+            raise _StatusError(reply.status, _refusal(reply.status, url, hub))
         yield reply
         if target is None:
             return

@@ -31,12 +31,12 @@ _NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _USABLE = 1.0
 
 
-class _Entry(Struct, frozen=True, omit_defaults=True):
+class _StoredKey(Struct, frozen=True, omit_defaults=True):
     place: Place
     key: str | None = None
 
     def __repr__(self) -> str:
-        return f"_Entry({self.place!r})"
+        return f"_StoredKey({self.place!r})"
 
 
 def keys_path() -> Path:
@@ -82,11 +82,11 @@ def store_key(name: str, key: str) -> Place:
     path, keyring = keys_path(), _open_keyring()
     entries = _read(path)
     if keyring is None:
-        _write(path, {**entries, name: _Entry("file", key)})
+        _write(path, {**entries, name: _StoredKey("file", key)})
         return "file"
     _call(keyring.set_password, _SERVICE, name, key)
     _read_keyring.cache_clear()
-    _write(path, {**entries, name: _Entry("keyring")})
+    _write(path, {**entries, name: _StoredKey("keyring")})
     return "keyring"
 
 
@@ -109,7 +109,7 @@ def remove_key(name: str) -> bool:
 # --- the file of API keys ----------------------------------------------------------------------
 
 
-def _read(path: Path) -> dict[str, _Entry]:
+def _read(path: Path) -> dict[str, _StoredKey]:
     try:
         facts = path.stat()
     except OSError:
@@ -118,12 +118,12 @@ def _read(path: Path) -> dict[str, _Entry]:
 
 
 @lru_cache(maxsize=4)
-def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Entry]:
+def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _StoredKey]:
     try:
         if os.name == "posix" and mode & 0o077:
             # Restore the mode if another program has made the key file readable to others.
             path.chmod(0o600)
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, _Entry])
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, _StoredKey])
     except (OSError, ValueError) as error:
         kind = (
             "is not a file of keys"
@@ -133,7 +133,7 @@ def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Entry
         raise ConfigError(str(path), None, f"the file of stored keys {kind}") from None
 
 
-def _write(path: Path, entries: dict[str, _Entry]) -> None:
+def _write(path: Path, entries: dict[str, _StoredKey]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_private(path, msgspec.json.format(msgspec.json.encode(entries)))

@@ -1,7 +1,8 @@
 """Connection pools: one per adapter, shared by all its models.
 
-A provider that a registry opens holds a ``Lease`` on its adapter's pool. Closing the last lease
-closes the connections; a lease that is used again opens new ones, until the registry is closed.
+A provider that a registry opens holds a ``PoolLease`` on its adapter's pool. Closing the last
+lease closes the connections; a lease that is used again opens new ones, until the registry is
+closed.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ class Connection(Struct, frozen=True):
         return HttpTransport(proxy=None if self.proxy == "none" else self.proxy, ca=trusted)
 
 
-class Pool:
+class AdapterPool:
     """The connections of one adapter: one transport per event loop."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._transports: dict[asyncio.AbstractEventLoop, Transport] = {}
         # weak references, so that a garbage-collected provider releases its lease
-        self.leases: WeakSet[Lease] = WeakSet()
+        self.leases: WeakSet[PoolLease] = WeakSet()
         self.closed = False
 
     def transport(self) -> Transport:
@@ -67,7 +68,7 @@ class Pool:
             found = self._transports[loop] = self.connection.make_transport()
         return found
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, lease: PoolLease) -> None:
         """Release a lease; releasing the last lease closes the connections."""
         self.leases.discard(lease)
         if not self.leases:
@@ -80,13 +81,13 @@ class Pool:
             await transport.close()
 
 
-class Lease(Transport):
+class PoolLease(Transport):
     """Permission for one provider to use a connection pool.
 
     ``holders`` counts the callers that share the provider.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: AdapterPool) -> None:
         self._pool = pool
         self.holders = 0
 
@@ -116,16 +117,16 @@ class Pools:
     """The connection pools of a registry, one for each adapter."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, Pool] = {}
-        self._replaced: list[Pool] = []
+        self._pools: dict[str, AdapterPool] = {}
+        self._replaced: list[AdapterPool] = []
 
-    def lease(self, adapter: str, connection: Connection) -> Lease:
+    def lease(self, adapter: str, connection: Connection) -> PoolLease:
         """Return a lease on an adapter's pool; replace the pool if the settings have changed."""
-        pool = self._pools.setdefault(adapter, Pool(connection))
+        pool = self._pools.setdefault(adapter, AdapterPool(connection))
         if pool.connection != connection:
             self._replaced.append(pool)
-            pool = self._pools[adapter] = Pool(connection)
-        return Lease(pool)
+            pool = self._pools[adapter] = AdapterPool(connection)
+        return PoolLease(pool)
 
     async def close(self) -> None:
         """Close all connections permanently."""

@@ -42,7 +42,7 @@ from .entries import ModelEntry, config_path
 from .groups import Candidate, Group
 from .limits import RateLimits
 from .names import Names
-from .pools import Lease, Pools
+from .pools import PoolLease, Pools
 
 Subscriber = Callable[..., Any]
 
@@ -91,7 +91,7 @@ class Stacks:
         self._limiters: dict[tuple[str, RateLimits, str | None], Limiter] = {}
         self._availability: Availability | None = None
         self._shared_by: tuple[Thresholds, str | None] | None = None
-        self._opened: dict[str, tuple[Provider, list[Lease]]] = {}
+        self._opened: dict[str, tuple[Provider, list[PoolLease]]] = {}
 
     def open(
         self, names: Names, name: str, options: OpenOptions, *, shared: bool = True
@@ -100,7 +100,7 @@ class Stacks:
         key = _digest(names, name, options) if shared and options.is_plain else None
         kept = self._opened.get(key) if key is not None else None
         if kept is None:
-            builder = _Builder(self, names, options)
+            builder = _StackBuilder(self, names, options)
             kept = builder.build(name), builder.leases
             if key is not None:
                 self._opened[key] = kept
@@ -112,7 +112,7 @@ class Stacks:
         self, names: Names, name: str, operation: Operation, options: OpenOptions
     ) -> Any:
         """Return the embedder or reranker for a model, or for a group that serves one model."""
-        builder = _Builder(self, names, options)
+        builder = _StackBuilder(self, names, options)
         model = builder.build_retrieval(name, operation)
         for lease in builder.leases:
             lease.holders += 1
@@ -132,7 +132,7 @@ class Stacks:
             if isinstance(limiter, RedisLimiter):
                 await limiter.close()
 
-    def lease(self, adapter: Adapter) -> Lease:
+    def lease(self, adapter: Adapter) -> PoolLease:
         """Return a lease on the connections of an adapter."""
         return self._pools.lease(adapter.name, adapter.connection)
 
@@ -162,14 +162,14 @@ class Stacks:
         return self._availability
 
 
-class _Builder:
+class _StackBuilder:
     """Build one stack from the names in ``models.yaml`` and the options of a caller."""
 
     def __init__(self, stacks: Stacks, names: Names, options: OpenOptions) -> None:
         self._stacks = stacks
         self._names = names
         self._options = options
-        self.leases: list[Lease] = []
+        self.leases: list[PoolLease] = []
 
     def build(self, name: str) -> Any:
         """Return the provider for a model or a group."""

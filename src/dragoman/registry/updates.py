@@ -93,7 +93,7 @@ def _make_row(vendor: str, name: str, model: ListedModel) -> PriceRow:
     return PriceRow(vendor, Match(equals=(name.lower(),)), **rates, tiers=tuple(tiers))
 
 
-class Difference(Struct, frozen=True):
+class ListChanges(Struct, frozen=True):
     """The changes that a public list would make to the catalogue, and its implausible values."""
 
     added: list[str]
@@ -103,7 +103,7 @@ class Difference(Struct, frozen=True):
 
 def compare(
     known: dict[str, dict[str, dict[str, Any]]], table: PriceTable, listed: Listed
-) -> Difference:
+) -> ListChanges:
     """Compare a public list with the catalogue (``known``) and with a price table."""
     added, changed, odd = [], [], []
     for vendor, models in sorted(listed.items()):
@@ -138,4 +138,4 @@ def compare(
                     changed.append(f"~ {target} {rate} ${now} -> ${new}")
         if len(shared) >= 10 and differing > _MAX_SHARE * len(shared):
             odd.append(f"{vendor}: {differing} of {len(shared)} models would change")
-    return Difference(added, changed, odd)
+    return ListChanges(added, changed, odd)

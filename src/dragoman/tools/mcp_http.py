@@ -23,13 +23,13 @@ _READ_TIMEOUT = 300.0  # the read timeout in seconds: a server may hold a stream
 _Items: TypeAlias = Annotated[tuple[msgspec.Raw, ...], Meta(max_length=MAX_ITEMS)]
 
 
-class _Result(Struct):
+class _McpResult(Struct):
     content: _Items = ()
     tools: _Items = ()
 
 
-class _Reply(Struct):
-    result: _Result | None = None
+class _McpReply(Struct):
+    result: _McpResult | None = None
 
 
 async def open_http(
@@ -93,7 +93,7 @@ async def _bound(
 
 def _find_excess(body: bytearray) -> str | None:
     try:
-        msgspec.json.decode(body, type=_Reply)
+        msgspec.json.decode(body, type=_McpReply)
     except msgspec.ValidationError as error:
         return str(error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
