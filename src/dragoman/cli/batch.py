@@ -175,12 +175,10 @@ def command(source: str, out: Path, options: BatchOptions) -> None:
         )
 
 
-# Options that are passed on to ``dragoman.batch`` under the same name.
-_SAME = (
-    "budget", "cache", "cancel", "concurrency", "dimensions", "embed", "encoding_format", "fresh",
-    "id_column", "input_type", "limits_redis", "max_row_bytes", "on", "order", "poll_seconds",
-    "ray_address", "requests_per_minute", "retries", "retry_failed", "strict", "system",
-    "tokens_per_minute", "via", "workers",
+# The other options are passed on to ``dragoman.batch`` under the same name.
+_CONVERTED = (
+    "model", "target", "priced_as", "template", "template_file", "tool_schema", "schema", "config",
+    "as_json",
 )  # fmt: skip
 
 
@@ -192,7 +190,7 @@ def _read_options(options: BatchOptions) -> dict[str, Any]:
         template = Path(options.template_file).read_text("utf-8")
     config = asdict(read_config(options.config))
     return {
-        **{name: getattr(options, name) for name in _SAME},
+        **{name: each for name, each in asdict(options).items() if name not in _CONVERTED},
         **{name: value for name, value in config.items() if value != getattr(NO_CONFIG, name)},
         "template": template,
         "tools": read_tools(options.tool_schema) if options.tool_schema else None,

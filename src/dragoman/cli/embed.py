@@ -90,9 +90,8 @@ def _show(texts: list[str], found: Embeddings) -> Iterator[str]:
 def _write_file(path: Path, texts: list[str], found: Embeddings) -> None:
     with reject(OSError, about=f"{path} cannot be written: "):
         if path.suffix == ".npy":
-            path.write_bytes(
-                _npy_header(len(found.vectors), found.dimensions) + found.vectors.tobytes()
-            )
+            header = _npy_header(len(found.vectors), found.dimensions)
+            path.write_bytes(header + found.vectors.tobytes())
         else:
             pairs = zip(texts, found.vectors, strict=True)
             lines = [json.dumps({"text": text, "vector": row.tolist()}) for text, row in pairs]

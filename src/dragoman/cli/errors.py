@@ -68,24 +68,22 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
     """Report Dragoman's errors in a few clear lines or as a JSON object, and set the exit code."""
     try:
         yield
+        return
     except ProviderError as error:
-        if as_json:
-            _show_record(to_record(error))
-        else:
+        record = to_record(error)
+        if not as_json:
             show_error(error)
-        sys.exit(EXIT_CODES.get(error.category, 1))
     except (WeightsError, LocalServerError) as error:
-        if as_json:
-            _show_record({"category": "provider_model_not_loaded", "message": str(error)})
-        else:
+        record = {"category": "provider_model_not_loaded", "message": str(error)}
+        if not as_json:
             click.echo(legible(f"error: {error}", err=True), err=True)
-        sys.exit(EXIT_CODES["provider_model_not_loaded"])
     except KeyboardInterrupt:
-        if as_json:
-            _show_record({"category": "cancelled", "message": "interrupted"})
-        else:
+        record = {"category": "cancelled", "message": "interrupted"}
+        if not as_json:
             click.echo("interrupted", err=True)
-        sys.exit(EXIT_CODES["cancelled"])
+    if as_json:
+        echo_json(json.dumps({"error": record}, ensure_ascii=False))
+    sys.exit(EXIT_CODES.get(record["category"], 1))
 
 
 def name_options(error: ProviderError) -> ProviderError:
@@ -124,19 +122,10 @@ def to_record(error: ProviderError) -> dict[str, Any]:
     name_options(error)
     facts = (
         "category", "error_class", "kind", "status", "provider", "model", "request_id",
-        "provider_code",
+        "provider_code", "message", "transient", "retry_after",
     )  # fmt: skip
-    record: dict[str, Any] = {name: getattr(error, name) for name in facts}
-    record |= {
-        "message": str(error),
-        "transient": error.transient,
-        "retry_after": error.retry_after,
-    }
+    record = {name: getattr(error, name) for name in facts} | {"message": str(error)}
     return {name: value for name, value in record.items() if value is not None}
-
-
-def _show_record(record: dict[str, Any]) -> None:
-    echo_json(json.dumps({"error": record}, ensure_ascii=False))
 
 
 def show_error(error: ProviderError) -> None:

@@ -225,16 +225,10 @@ def audit(
     if as_json:
         show_json(records)
         return
-    rows = [
-        [
-            f"{each.at:%Y-%m-%d %H:%M:%S}",
-            each.actor,
-            each.action,
-            each.subject,
-            msgspec.json.encode(each.detail).decode(),
-        ]
-        for each in records
-    ]
+    rows = []
+    for each in records:
+        time, change = f"{each.at:%Y-%m-%d %H:%M:%S}", msgspec.json.encode(each.detail).decode()
+        rows.append([time, each.actor, each.action, each.subject, change])
     show_table(["TIME (UTC)", "BY", "ACTION", "KEY", "CHANGE"], rows)
 
 
@@ -268,13 +262,8 @@ def _row(key: Key) -> list[str]:
         if getattr(key, name) is not None
     ]
     old = "" if key.old_until is None else f", old key until {key.old_until:%Y-%m-%d %H:%M}"
-    return [
-        key.id,
-        key.team or "",
-        ", ".join(key.models),
-        ", ".join(limits) + old,
-        str(key.expires or ""),
-    ]
+    models, limited = ", ".join(key.models), ", ".join(limits) + old
+    return [key.id, key.team or "", models, limited, str(key.expires or "")]
 
 
 def _show_key(name: str, key: str, *, as_json: bool, **more: str) -> None:

@@ -64,17 +64,11 @@ def list_all(*, as_json: Annotated[Json, "Print them as JSON."] = False) -> None
         return
     heads = ["name", "pulled", "MB", "tools", "licence", "about"]
     words = {True: "yes", False: "no", None: "?"}
-    rows = [
-        [
-            model.name,
-            words[model.is_present],
-            f"{model.size / 1e6:,.0f}",
-            words[model.calls_tools],
-            model.licence or "?",
-            model.about or model.source,
-        ]
-        for model in found
-    ]
+    rows = []
+    for model in found:
+        pulled, tools = words[model.is_present], words[model.calls_tools]
+        size, about = f"{model.size / 1e6:,.0f}", model.about or model.source
+        rows.append([model.name, pulled, size, tools, model.licence or "?", about])
     show_table(heads, rows, right=["MB"])
 
 

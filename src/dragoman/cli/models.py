@@ -363,20 +363,11 @@ def _row(catalogue: _ModelList, entry: ModelEntry) -> list[str]:
     if not isinstance(price, Unpriced):
         more = "+" if price.tiers else ""  # a plus sign marks a model whose long inputs cost more
         paid, paid_out = f"{price.input}{more}", f"{price.output}{more}"
-    return [
-        entry.id,
-        "*" if entry.status == "configured" else "",
-        _write(known.max_context_tokens.value),
-        tools,
-        paid,
-        paid_out,
-        images,
-        thinking,
-        schema,
-        documents,
-        _write(known.max_output_tokens.value),
-        ", ".join(entry.aliases),
-    ]
+    usable = "*" if entry.status == "configured" else ""
+    context, output = _write(known.max_context_tokens.value), _write(known.max_output_tokens.value)
+    can_do = [images, thinking, schema, documents]
+    aliases = ", ".join(entry.aliases)
+    return [entry.id, usable, context, tools, paid, paid_out, *can_do, output, aliases]
 
 
 def _write(value: Any) -> str:

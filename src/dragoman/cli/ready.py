@@ -37,11 +37,6 @@ def command(
         except ProviderError as error:
             if not as_json:
                 raise
-            outcome = {
-                "ready": False,
-                "category": error.category,
-                "message": str(error),
-                "status": error.status,
-            }
-            click.echo(json.dumps(outcome))
+            facts = {"category": error.category, "message": str(error), "status": error.status}
+            click.echo(json.dumps({"ready": False, **facts}))
             raise SystemExit(EXIT_CODES.get(error.category, 1)) from None

@@ -6,6 +6,7 @@ import json
 from typing import Annotated, Any
 
 import click
+from msgspec.structs import asdict
 
 from ..retrieval import RERANK_CODECS, Ranking
 from . import retrieval
@@ -52,12 +53,5 @@ def command(
 
 
 def _describe(found: Ranking, given: list[str]) -> dict[str, Any]:
-    results = [
-        {
-            "index": each.index,
-            "relevance_score": each.relevance_score,
-            "document": given[each.index],
-        }
-        for each in found.results
-    ]
+    results = [{**asdict(each), "document": given[each.index]} for each in found.results]
     return {"model": found.model, "results": results, **retrieval.describe_bill(found)}

@@ -48,15 +48,8 @@ def _run(server: SimServer, *, as_json: bool) -> None:
         server.start()
     try:
         if as_json:
-            click.echo(
-                json.dumps(
-                    {
-                        "url": server.url,
-                        "base_urls": server.base_urls,
-                        "model": server.provider.model,
-                    }
-                )
-            )
+            served = {"url": server.url, "base_urls": server.base_urls}
+            click.echo(json.dumps(served | {"model": server.provider.model}))
         else:
             click.echo(f"{server.provider.model} is served; Ctrl-C stops it.")
             for wire, url in server.base_urls.items():

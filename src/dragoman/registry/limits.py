@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ..config import Section
 from ..middleware import Thresholds
@@ -35,11 +35,7 @@ class RateLimits(Struct, frozen=True):
 
     def given(self) -> dict[str, Any]:
         """Return the limits that are set, by name."""
-        return {
-            name: value
-            for name in self.__struct_fields__
-            if (value := getattr(self, name)) is not None
-        }
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def read_rate_limit(section: Section) -> RateLimits | None:

@@ -97,25 +97,15 @@ class FunctionTool(runtime.ExecutableTool):
             name: convert_value(value, self._hints.get(name, Any))
             for name, value in arguments.items()
         }
-        missing = self._defaults.keys() - given.keys()
-        return {
-            **given,
-            **{
-                name: self._defaults[name].get_default(call_default_factory=True)
-                for name in missing
-            },
-        }
+        for name in self._defaults.keys() - given.keys():
+            given[name] = self._defaults[name].get_default(call_default_factory=True)
+        return given
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    called = (
-        function
-        if inspect.isfunction(function) or inspect.ismethod(function)
-        else type(function).__call__
-    )
-    return inspect.iscoroutinefunction(inspect.unwrap(called)) or inspect.iscoroutinefunction(
-        function
-    )
+    is_plain = inspect.isfunction(function) or inspect.ismethod(function)
+    called = inspect.unwrap(function if is_plain else type(function).__call__)
+    return any(map(inspect.iscoroutinefunction, (called, function)))
 
 
 def _observe(value: Any) -> runtime.Observation:

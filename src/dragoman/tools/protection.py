@@ -46,13 +46,14 @@ def hide_memory() -> bool:
     return os.geteuid() != 0 and prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 0
 
 
-async def list_protections(workspace: Path, sandbox: Sandbox | None = None) -> list[Protection]:
+async def list_protections(workspace: Path) -> list[Protection]:
     """Try every protection for commands in a workspace, and return the results.
 
     As a side effect, the memory of this process is hidden from other processes, and stays so.
     """
-    found = await asyncio.to_thread(_confinement, sandbox or find_sandbox(), workspace)
-    return [*found, *await _process_protections(sandbox or find_sandbox())]
+    sandbox = find_sandbox()
+    found = await asyncio.to_thread(_confinement, sandbox, workspace)
+    return [*found, *await _process_protections(sandbox)]
 
 
 async def _process_protections(sandbox: Sandbox) -> list[Protection]:

@@ -137,14 +137,8 @@ class ExecutableTool(ABC):
 class Toolbox:
     """The tools of a session by name."""
 
-    def __init__(
-        self,
-        tools: Iterable[ExecutableTool] = (),
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, tools: Iterable[ExecutableTool] = ()) -> None:
         self._tools: dict[str, ExecutableTool] = {}
-        self._clock = clock
         for tool in tools:
             if tool.name in self._tools:
                 raise ValueError(f"tools: two are named {tool.name!r}")
@@ -192,18 +186,16 @@ class Toolbox:
         ``withheld`` is a function that returns whether the tool must hide a path.
         """
         tool = self._tools[name]
-        began = self._clock()
+        began = time.perf_counter()
         token = WITHHELD.set(withheld)
         try:
             observation = await self._run(tool, arguments)
         except ToolFailure as failure:
-            failure.duration_ms = self._since(began)
+            failure.duration_ms = _since(began)
             raise
         finally:
             WITHHELD.reset(token)
-        return replace(
-            limit_output(observation, tool.output_limit), duration_ms=self._since(began)
-        )
+        return replace(limit_output(observation, tool.output_limit), duration_ms=_since(began))
 
     async def _run(self, tool: ExecutableTool, arguments: Mapping[str, Any]) -> Observation:
         deadline = asyncio.timeout(tool.timeout)
@@ -226,8 +218,9 @@ class Toolbox:
         except Exception as error:
             raise ToolFailure("crashed", f"{type(error).__name__}: {error}") from error
 
-    def _since(self, began: float) -> float:
-        return round((self._clock() - began) * 1000, 3)
+
+def _since(began: float) -> float:
+    return round((time.perf_counter() - began) * 1000, 3)
 
 
 # --- limiting the output of tools --------------------------------------------------------------
