@@ -116,12 +116,6 @@ def _show(report: Report) -> str:
     """Return the report in colour; escape control characters that the server sent."""
     marks = {status: chr(0xE000 + at) for at, status in enumerate(_COLOURS)}
     text = legible(write_text(report, paint=lambda text, status: f"{marks[status]}{text}\ue0ff"))
-    end = click.style("|", fg="red").split("|")[1] if _wants_colour() else ""
     for status, mark in marks.items():
-        start = click.style("|", fg=_COLOURS[status]).split("|")[0] if _wants_colour() else ""
-        text = text.replace(mark, start)
-    return text.replace("\ue0ff", end)
-
-
-def _wants_colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        text = text.replace(mark, click.style("", fg=_COLOURS[status], reset=False))
+    return text.replace("\ue0ff", click.style(""))

@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 
 from ..errors import InvalidModelError
 from ..events import Usage
-from ..prices import Cost, PriceTable, Unpriced, cost
+from ..prices import Cost, Unpriced, cost
 from ..prices.results import EXACT
 from ..registry import Registry
 from ..wire.anthropic.reply import USAGE as MESSAGES_USAGE
@@ -95,17 +95,23 @@ def command(
             if file is not None
             else iter([_Use(msgspec.convert(given, Usage), "", None)])
         )
-        bill = _Costs(load_prices(prices))
+        table = load_prices(prices)
+        whole, models = _Sum(), dict[str, _Sum]()
         registry = load_registry()
         sold_as = cache(lambda name: _find_sold_as(registry, name, is_given=model is not None))
         for use in uses:
-            bill.add(sold_as(model or use.model), use, moment)
-    if not bill.models:
+            name = sold_as(model or use.model)
+            bill = cost(use.usage, name, moment or use.at, table=table)
+            whole.add(bill)
+            models.setdefault(name, _Sum()).add(bill)
+    if not models:
         raise click.UsageError(f"{file}: there is no usage in it")
     if as_json:
-        show_json(bill.as_data())
+        head = {"currency": "USD", "pricing_version": table.version}
+        listed = [{"model": name, **each.as_data()} for name, each in models.items()]
+        show_json({**head, **whole.as_data(), "models": listed})
     else:
-        _show(bill)
+        _show(whole, models, table.version)
 
 
 def _find_sold_as(registry: Registry, name: str, *, is_given: bool) -> str:
@@ -242,46 +248,22 @@ class _Sum:
         }
 
 
-class _Costs:
-    """The total cost, and the cost of each model."""
-
-    def __init__(self, table: PriceTable) -> None:
-        self.table = table
-        self.whole = _Sum()
-        self.models: dict[str, _Sum] = {}
-
-    def add(self, model: str, use: _Use, at: datetime | None) -> None:
-        bill = cost(use.usage, model, at or use.at, table=self.table)
-        self.whole.add(bill)
-        self.models.setdefault(model, _Sum()).add(bill)
-
-    def as_data(self) -> dict[str, Any]:
-        models = [{"model": model, **each.as_data()} for model, each in self.models.items()]
-        return {
-            "currency": "USD",
-            "pricing_version": self.table.version,
-            **self.whole.as_data(),
-            "models": models,
-        }
-
-
 def write_amount(amount: Decimal) -> str:
     """Return an amount of money without an exponent and without trailing zeros."""
     return f"{amount.normalize(EXACT):f}"
 
 
-def _show(bill: _Costs) -> None:
-    whole = bill.whole
-    if len(bill.models) > 1:
-        rows = [[model, str(each.calls), _amount(each)] for model, each in bill.models.items()]
+def _show(whole: _Sum, models: dict[str, _Sum], version: str) -> None:
+    if len(models) > 1:
+        rows = [[model, str(each.calls), _amount(each)] for model, each in models.items()]
         show_table(["MODEL", "CALLS", "USD"], rows, right=["CALLS", "USD"])
         click.echo()
     else:
-        click.echo(legible(next(iter(bill.models))))
+        click.echo(legible(next(iter(models))))
     parts = [[part, write_amount(amount)] for part, amount in whole.parts.items() if amount]
     if parts:
         show_table(["PART", "USD"], parts, right=["USD"])
-    click.echo(f"total: {_amount(whole)} (prices {bill.table.version})")
+    click.echo(f"total: {_amount(whole)} (prices {version})")
     for note in whole.notes:
         click.echo(legible(f"note: {note}"))
     for reason, count in whole.unpriced.items():

@@ -229,11 +229,11 @@ class Vendor(_Part, frozen=True, dict=True, rename=_FIELDS):
 
     def listed_models(self) -> list[str]:
         """Return the models in the bundled file, and those that the user's update adds."""
-        return list(dict.fromkeys([*self.models, *read_update().models(self.id)]))
+        return list(dict.fromkeys([*self.rows, *read_update().models(self.id)]))
 
     def lists(self, model: str) -> bool:
         """Return whether a model is in the bundled file or in the user's update."""
-        return model in self.models or model in read_update().models(self.id)
+        return model in self.rows or model in read_update().models(self.id)
 
     def token_family(self, model: str) -> str:
         """Return the tokenizer family used to estimate a model's tokens."""
