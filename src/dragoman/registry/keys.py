@@ -125,12 +125,10 @@ def _parse(path: Path, _changed: int, _size: int, mode: int) -> dict[str, _Store
             path.chmod(0o600)
         return msgspec.json.decode(path.read_bytes(), type=dict[str, _StoredKey])
     except (OSError, ValueError) as error:
-        kind = (
-            "is not a file of keys"
-            if isinstance(error, ValueError)
-            else f"cannot be read: {error.strerror}"
-        )
-        raise ConfigError(str(path), None, f"the file of stored keys {kind}") from None
+        problem = "is not a file of keys"
+        if isinstance(error, OSError):
+            problem = f"cannot be read: {error.strerror}"
+        raise _fail(f"the file of stored keys {problem}") from None
 
 
 def _write(path: Path, entries: dict[str, _StoredKey]) -> None:
@@ -138,9 +136,7 @@ def _write(path: Path, entries: dict[str, _StoredKey]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_private(path, msgspec.json.format(msgspec.json.encode(entries)))
     except OSError as error:
-        raise ConfigError(
-            str(path), None, f"the file of stored keys cannot be written: {error.strerror}"
-        ) from None
+        raise _fail(f"the file of stored keys cannot be written: {error.strerror}") from None
 
 
 # --- the keyring of the operating system -------------------------------------------------------
@@ -169,9 +165,7 @@ def _read_keyring(name: str) -> str | None:
 def _need_keyring(name: str) -> Any:
     keyring = _open_keyring()
     if keyring is None:
-        raise ConfigError(
-            str(keys_path()), None, f"{name} is in a keyring that is currently unavailable"
-        )
+        raise _fail(f"{name} is in a keyring that is currently unavailable")
     return keyring
 
 
@@ -184,6 +178,8 @@ def _call(method: Any, *given: str) -> Any:
     try:
         return method(*given)
     except Exception as error:
-        raise ConfigError(
-            str(keys_path()), None, f"the keyring failed: {type(error).__name__}"
-        ) from None
+        raise _fail(f"the keyring failed: {type(error).__name__}") from None
+
+
+def _fail(problem: str) -> ConfigError:
+    return ConfigError(str(keys_path()), None, problem)
