@@ -19,8 +19,8 @@ from ..codec import Notes
 from ..continuity import is_ours, is_welcome
 from ..conversation import PairedWriter
 from ..json import ordered_json
+from ..marks import mark_of, take_mark
 from ..media import read_text, refuse_audio
-from .breakpoints import mark_of, take_mark
 from .quirks import Quirks
 
 # The fields of a block that Dragoman has attributes for.

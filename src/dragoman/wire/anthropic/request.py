@@ -11,11 +11,11 @@ from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..extras import drop_stream
 from ..json import merge_extras, ordered_json
+from ..marks import mark_of, place_marks
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
 from ..server_tools import write_server_tools
 from ..settings import write_settings
-from .breakpoints import mark_of, place_breakpoints
 from .conversation import TurnWriter
 from .quirks import Quirks
 from .schema import fits_format, project_format, project_input, project_strict
@@ -57,7 +57,7 @@ def write_request(
     if request.stream:
         body["stream"] = True
     body["messages"] = writer.write()
-    place_breakpoints(body, cache, quirks, notes)
+    place_marks(body, cache, notes, prefix=quirks.cache == "system+tools")
     _add_extras(body, request)
     body["messages"] = body.pop("messages")
     return body

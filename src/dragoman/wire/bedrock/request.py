@@ -14,13 +14,13 @@ from typing import Any, Literal
 from ... import messages as m
 from ...errors import UnsupportedContentError, quote
 from ...validate.data_url import read_data_url
-from ..anthropic.breakpoints import mark_of, place_breakpoints
 from ..anthropic.conversation import TurnWriter
 from ..anthropic.quirks import Quirks as TurnRules
 from ..anthropic.schema import project_strict
 from ..caching import note_unplaced, read_cache
 from ..codec import Notes
 from ..json import merge_extras, ordered_json
+from ..marks import mark_of, place_marks
 from ..openai.request import AUDIO_FORMATS
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive, schema_name
@@ -101,7 +101,7 @@ def write_request(
     note_unplaced(cache, ("ttl",), notes)
     rules = TurnRules(result_media=quirks.result_media, cache=quirks.cache)
     drawn = _draw(request, home, rules, path, notes)
-    place_breakpoints(drawn, cache, rules, notes)
+    place_marks(drawn, cache, notes, prefix=quirks.cache == "system+tools")
     _write_tools(body, request, drawn["tools"], path, notes)
     if drawn["system"]:
         body["system"] = [each for block in drawn["system"] for each in _write_block(block)]

@@ -17,13 +17,13 @@ from ..conversation import FieldWriter
 from ..extras import drop_stream, note_raw_only
 from ..ids import IdMap
 from ..json import json_text, merge_extras, ordered_json
+from ..marks import mark_end, mark_of, place_marks
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
 from ..server_tools import write_server_tools
 from ..settings import write_settings
 from ..strict import choose_strict, schema_format, write_function
 from ..urls import media_url
-from .marks import mark_end, mark_message, mark_part, place_marks
 from .other_parts import write_pictures
 from .quirks import Quirks
 
@@ -74,7 +74,11 @@ def write_request(
         quirks = replace(quirks, cache_control=False)
     written = _write_messages(request, home, quirks, directives, notes)
     if cache is not None and quirks.cache_control:
-        place_marks(written, notes, auto=cache.auto)
+        written = [
+            {"role": "user", "content": each.content} if isinstance(each, m.User) else each
+            for each in written
+        ]
+        place_marks({"messages": written}, replace(cache, ttl=None), notes)
     if request.config.extras:
         # The messages are set before the extras are merged, so that an extra named ``messages`` is
         # found to contradict them. They are then moved to the end of the body.
@@ -243,7 +247,7 @@ class _Writer(FieldWriter):
             if simple is None:
                 self.message(message, self.first + at)
                 if marks and isinstance(message, m.User | m.ToolResult):
-                    mark_message(written[-1], message)
+                    _mark_message(written[-1], message)
             else:
                 if self.media:
                     self.send_media()
@@ -260,7 +264,8 @@ class _Writer(FieldWriter):
             if len(content) == 1 and type(content[0]) is m.Text:
                 content = content[0].text
             elif self.quirks.cache_control:
-                content = [mark_part(*pair) for pair in zip(parts, content, strict=True)]
+                pairs = zip(parts, content, strict=True)
+                content = [{**part, **mark_of(block)} for part, block in pairs]
             else:
                 content = parts
         self.written.append({"role": "user", "content": content})
@@ -346,6 +351,17 @@ class _Writer(FieldWriter):
         if "tool_calls" in parts:
             written["tool_calls"] = parts["tool_calls"]
         return written
+
+
+def _mark_message(written: dict[str, Any], message: m.User | m.ToolResult) -> None:
+    """Put a cache mark on the last part of a message, if the caller marked the message.
+
+    A mark on a block counts as a mark on the message if the content is sent as one string.
+    """
+    blocks = () if isinstance(message.content, str) else message.content
+    inside = isinstance(written["content"], str) and any(block.cache for block in blocks)
+    if message.cache or inside:
+        mark_end(written)
 
 
 def _is_record(state: m.Continuity) -> bool:
