@@ -296,5 +296,5 @@ def test_alternative_forms_of_a_request_are_read() -> None:
             ]
         },
     ):
-        with pytest.raises(d.InvalidRequestError):
+        with pytest.raises((d.InvalidRequestError, d.UnsupportedContentError)):
             SERVER.decode({**plain, **wrong})

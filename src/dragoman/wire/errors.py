@@ -260,17 +260,18 @@ _SUMMARIES: dict[type[e.ProviderError], str] = {
 
 
 def _by_status(status: int) -> type[e.ProviderError]:
-    if status in (401, 403):
-        return e.AuthenticationError
-    if status == 402:
-        return e.BillingError
-    if status == 408:
-        return e.TimedOutError
-    if status == 429:
-        return e.RateLimitError
-    if status == 529:
-        return e.OverloadedError
-    return e.UnavailableError if status >= 500 else e.InvalidRequestError
+    usual = e.UnavailableError if status >= 500 else e.InvalidRequestError
+    return _CLASSES.get(status, usual)
+
+
+_CLASSES: dict[int, type[e.ProviderError]] = {
+    401: e.AuthenticationError,
+    402: e.BillingError,
+    403: e.AuthenticationError,
+    408: e.TimedOutError,
+    429: e.RateLimitError,
+    529: e.OverloadedError,
+}
 
 
 _NUMBER = r"(\d+(?:\.\d+)?)"

@@ -177,16 +177,18 @@ class ServerCodec(ABC):
     """Whether a request may refer to earlier responses that the server keeps."""
     key_header: ClassVar[str] = ""
     """The header in which clients send their key, if not as a bearer token."""
+    read_request: ClassVar[Callable[..., Asked]]
+    """Decode the body of a request, given its path."""
     stream_type: ClassVar[type[ReplyEncoder]]
     body_type: ClassVar[type[ReplyEncoder]]
 
-    @abstractmethod
     def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
         """Decode a request body. On some wires the URL ``path`` contains the model and the mode.
 
         A field that ``Request`` does not have is recorded in the result. An invalid request raises
         ``InvalidRequestError`` or ``UnsupportedContentError``.
         """
+        return self.read_request(body, path)
 
     @abstractmethod
     def error_body(self, error: ProviderError) -> dict[str, Any]:

@@ -229,17 +229,11 @@ class AnthropicServer(ServerCodec):
     other_paths = ("/v1/messages/count_tokens",)
     path_marks = ("/messages",)
     header_marks = ("anthropic-version", "x-api-key")
+    read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
     request_id_header: ClassVar[str | None] = "request-id"
     key_header: ClassVar[str] = "x-api-key"
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request.
-
-        ``max_tokens`` is required, unless ``path`` is the endpoint that only counts tokens.
-        """
-        return read_request(body, counting=self.is_count(path))
 
     def is_count(self, path: str) -> bool:
         return path.endswith("/count_tokens")

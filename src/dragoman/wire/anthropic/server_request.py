@@ -103,7 +103,7 @@ def _thread_error() -> UnsupportedFeatureError:
     return error
 
 
-def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Asked:
+def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request.
 
     ``max_tokens`` is optional if the client asks only for a token count.
@@ -112,7 +112,7 @@ def read_request(body: bytes | dict[str, Any], *, counting: bool = False) -> Ask
     if "thread" in fields:
         raise _thread_error()
     model = fields.need_text("model")
-    if fields.whole("max_tokens") is None and not counting:
+    if fields.whole("max_tokens") is None and not path.endswith("/count_tokens"):
         fields.refuse("max_tokens", "is required")
     stream = fields.flag("stream") or False
     system, talk = _read_system(fields), _read_turns(fields.inners("messages", required=True))

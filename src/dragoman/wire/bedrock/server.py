@@ -160,12 +160,9 @@ class BedrockServer(ServerCodec):
     path_marks = ("/model/",)
     request_id_header = "x-amzn-requestid"
     key_advice = "; set AWS_BEARER_TOKEN_BEDROCK to a key of this gateway, which cannot verify signed requests"
+    read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request; the model and the mode are in the path."""
-        return read_request(body, path)
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
         return {"message": message_on(error, "bedrock")}

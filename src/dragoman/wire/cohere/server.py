@@ -163,11 +163,9 @@ class CohereServer(ServerCodec):
     paths = ("/v2/chat",)
     path_marks = ("/v2/",)
     header_marks = ("x-fern-sdk-name",)
+    read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        return read_request(body)
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the list of served models."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from ... import messages as m
-from ...events import read_object
-from ...validate import parse_tools
-from ..fields import open_body, read_body, read_media_url
+from ...validate import parse_messages, parse_tools
+from ..fields import open_body, read_body
 from ..losses import READ, FieldTable, Record, Rule
+from ..openai.server_request import inline_media
 from ..server import Asked, encode_json, gather
 from ..settings import read_settings
 from .request import PLAN, SETTINGS
 
+_ISSUER = m.Issuer("cohere")
 TABLE = FieldTable(
     {
         **dict.fromkeys(
@@ -35,7 +38,7 @@ TABLE = FieldTable(
 )
 
 
-def read_request(body: bytes | dict[str, Any]) -> Asked:
+def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request."""
     fields = open_body(read_body(body), TABLE, Record)
     model, stream = fields.need_text("model"), fields.flag("stream") or False
@@ -80,100 +83,42 @@ def _read_thinking(fields: Record) -> Any:
     return "medium" if budget is None else budget
 
 
-def _read_message(fields: Record) -> m.Message:
-    role = fields.need_text("role")
-    message: m.Message
-    if role == "system":
-        message = m.System("\n\n".join([part.text for part in _read_texts(fields)]))
-    elif role == "user":
-        message = m.User(_read_content(fields))
-    elif role == "assistant":
-        message = m.Assistant(_read_blocks(fields))
-    elif role == "tool":
-        message = m.ToolResult(fields.need_text("tool_call_id"), _read_content(fields))
-    else:
-        fields.refuse("role", "must be system, user, assistant or tool")
-    fields.done()
-    return message
+def _read_message(record: Record) -> m.Message:
+    """Read a message, which has the form of Chat Completions with a few more fields."""
+    plan, citations = record.text("tool_plan"), record.items("citations")
+    if isinstance(content := record.data.get("content"), list):
+        if record.data.get("role") == "system":
+            texts = [_read_text(part) for part in record.inners("content")]
+            record.put("content", "\n\n".join(texts))
+        else:
+            record.put("content", [_as_text(part) for part in content])
+    (message,) = parse_messages([record])
+    if not isinstance(message, m.Assistant):
+        return inline_media(message)
+    blocks = [
+        replace(block, arguments=block.arguments or {}) if isinstance(block, m.ToolCall) else block
+        for block in message.content
+    ]
+    texts_at = [at for at, block in enumerate(blocks) if isinstance(block, m.Text)]
+    if citations and texts_at:
+        state = m.Continuity(None, {"citations": list(citations)}, _ISSUER)
+        blocks[texts_at[-1]] = replace(blocks[texts_at[-1]], continuity=state)
+    if plan:
+        blocks.insert(0, m.Thinking(plan, m.Continuity(None, PLAN, _ISSUER)))
+    return m.Assistant(blocks)
 
 
-def _read_texts(fields: Record) -> list[m.Text]:
-    if isinstance(content := fields.take("content"), str):
-        return [m.Text(content)]
-    return [_read_text(part) for part in fields.inners("content")]
-
-
-def _read_text(part: Record) -> m.Text:
+def _read_text(part: Record) -> str:
     part.choice("type", ("text",))
-    text = m.Text(part.need_text("text"))
+    text = part.need_text("text")
     part.done()
     return text
 
 
-def _read_content(fields: Record) -> str | tuple[m.UserBlock, ...]:
-    if isinstance(content := fields.take("content"), str):
-        return content
-    return tuple([_read_part(part) for part in fields.inners("content", required=True)])
-
-
-def _read_part(part: Record) -> m.UserBlock:
-    kind = part.need_text("type")
-    block: m.UserBlock
-    if kind == "text":
-        block = m.Text(part.need_text("text"))
-    elif kind == "image_url":
-        inner = part.need_inner("image_url")
-        source, media_type = read_media_url(inner.need_text("url"))
-        block = m.Image(source, media_type, inner.choice("detail", ("auto", "low", "high")))
-        inner.done()
-    elif kind == "document":
-        inner = part.need_inner("document")
-        data, _ = inner.take("data"), inner.take("id")
-        block = m.Text(data if isinstance(data, str) else encode_json(data).decode())
-        inner.done()
-    else:
-        part.refuse("type", "must be text, image_url or document")
-    part.done()
-    return block
-
-
-def _read_blocks(fields: Record) -> list[m.AssistantBlock]:
-    plan, citations = fields.text("tool_plan"), fields.items("citations")
-    blocks: list[m.AssistantBlock] = (
-        [m.Thinking(plan, m.Continuity(None, PLAN, m.Issuer("cohere")))] if plan else []
-    )
-    content = fields.take("content")
-    if isinstance(content, str):
-        blocks += [m.Text(content)] if content else []
-    elif content is not None:
-        blocks += [_read_spoken(part) for part in fields.inners("content")]
-    if citations and any(isinstance(block, m.Text) for block in blocks):
-        last = max(at for at, block in enumerate(blocks) if isinstance(block, m.Text))
-        state = m.Continuity(None, {"citations": list(citations)}, m.Issuer("cohere"))
-        text = blocks[last]
-        assert isinstance(text, m.Text)
-        blocks[last] = m.Text(text.text, state)
-    return [*blocks, *[_read_call(call) for call in fields.inners("tool_calls")]]
-
-
-def _read_spoken(part: Record) -> m.AssistantBlock:
-    kind = part.choice("type", ("text", "thinking"))
-    block = (
-        m.Thinking(part.need_text("thinking"))
-        if kind == "thinking"
-        else m.Text(part.need_text("text"))
-    )
-    part.done()
-    return block
-
-
-def _read_call(fields: Record) -> m.ToolCall:
-    call_id, inner = fields.need_text("id"), fields.need_inner("function")
-    fields.take("type")
-    name, text = inner.need_text("name"), inner.text("arguments")
-    arguments = read_object(text or "{}")
-    if arguments is None:
-        inner.refuse("arguments", "must be the JSON of an object")
-    inner.done()
-    fields.done()
-    return m.ToolCall(call_id, name, arguments)
+def _as_text(part: Any) -> Any:
+    """Return a document in a message as a text; return any other part unchanged."""
+    document = part.get("document") if isinstance(part, dict) else None
+    if not isinstance(document, dict) or part.get("type") != "document":
+        return part
+    data = document.get("data")
+    return {"type": "text", "text": data if isinstance(data, str) else encode_json(data).decode()}

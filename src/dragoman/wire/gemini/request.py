@@ -16,6 +16,7 @@ from ..extras import note_raw_only
 from ..json import merge_extras, ordered_json
 from ..reasoning import reasoning_fields
 from ..schema import schema_directive
+from ..settings import write_settings
 from ..strict import note_strict
 from .contents import ContentWriter
 from .quirks import Quirks
@@ -158,11 +159,7 @@ def _write_config(
     notes: Notes,
 ) -> dict[str, Any]:
     """Return ``generationConfig``: the caller's settings, the response schema, and extras."""
-    written: dict[str, Any] = {
-        theirs: list(value) if isinstance(value, tuple) else value
-        for ours, theirs in NAMES.items()
-        if (value := getattr(config, ours)) is not None
-    }
+    written = write_settings(config, NAMES)
     written |= _write_reasoning(config, home, quirks, notes)
     if schema is not None:
         written["responseMimeType"] = "application/json"

@@ -12,7 +12,7 @@ from ...errors import ProviderError
 from ..losses import FieldTable
 from ..media import describe_picture
 from ..seal import is_from, seal
-from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
+from ..server import BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
 from ..server_errors import message_on, status_of, terms_of
 from .array_stream import ArrayEncoder
 from .reply import USAGE, write_picture
@@ -177,14 +177,11 @@ class GeminiServer(ServerCodec):
     base_path = "/v1beta"
     path_marks = ("/v1beta",)
     header_marks = ("x-goog-api-key", "x-goog-api-client")
+    read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
     has_url_keys: ClassVar[bool] = True
     key_header: ClassVar[str] = "x-goog-api-key"
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body and the path of a request."""
-        return read_request(body, path)
 
     def list_models(self, names: Sequence[str]) -> dict[str, Any]:
         return {"models": [self.show_model(name) for name in names]}

@@ -57,11 +57,7 @@ TABLE = FieldTable(
     },
     ("contents", "systemInstruction"),
     {
-        "max_tokens": "generationConfig.maxOutputTokens",
-        "stop_sequences": "generationConfig.stopSequences",
-        "seed": "generationConfig.seed",
-        "frequency_penalty": "generationConfig.frequencyPenalty",
-        "presence_penalty": "generationConfig.presencePenalty",
+        **{ours: f"{_CONFIG}.{theirs}" for ours, theirs in NAMES.items()},
         "top_k": "generationConfig.topK",
         "reasoning": "generationConfig.thinkingConfig",
         "json_mode": "generationConfig.responseMimeType",

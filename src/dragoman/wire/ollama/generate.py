@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...events import MessageComplete, MessageStart, TextDelta, ThinkingDelta
-from ...messages import Text, Thinking
-from ..server import BodyEncoder, encode_json
-from .server import LineEncoder, OllamaServer
+from ..server import encode_json
+from .server import LineBodyEncoder, LineEncoder, LineStreamEncoder, OllamaServer
 
 _TAKEN = ("prompt", "system", "images")
 
@@ -22,34 +20,19 @@ def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
     return chat
 
 
-class _LineEncoder(LineEncoder):
+class _GenerateLine(LineEncoder):
     def line(self, message: dict[str, Any], **ending: Any) -> bytes:
         """Return a line with the texts of a message; the fields ``ending`` end the reply."""
         head = {"model": self.model, "created_at": self.at, "response": message.pop("content")}
         return encode_json({**head, "done": bool(ending), **message, **ending}) + b"\n"
 
 
-class _StreamEncoder(_LineEncoder):
-    def begin(self, event: MessageStart) -> bytes:
-        return self.line({"content": ""})
-
-    def text(self, event: TextDelta) -> bytes:
-        return self.line({"content": event.text})
-
-    def thinking(self, event: ThinkingDelta) -> bytes:
-        return self.line({"content": "", "thinking": event.text}) if event.text else b""
-
-    def write_end(self, complete: MessageComplete) -> bytes:
-        return self.line({"content": ""}, **self.ending(complete))
+class _StreamEncoder(_GenerateLine, LineStreamEncoder):
+    pass
 
 
-class _BodyEncoder(BodyEncoder, _LineEncoder):
-    def write_end(self, complete: MessageComplete) -> bytes:
-        blocks = complete.final_content
-        message = {"content": "".join([each.text for each in blocks if isinstance(each, Text)])}
-        if thoughts := "".join([each.text for each in blocks if isinstance(each, Thinking)]):
-            message["thinking"] = thoughts
-        return self.line(message, **self.ending(complete))
+class _BodyEncoder(_GenerateLine, LineBodyEncoder):
+    pass
 
 
 class OllamaGenerateServer(OllamaServer):

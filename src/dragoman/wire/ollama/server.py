@@ -73,7 +73,9 @@ class LineEncoder(ReplyEncoder):
         return self.has_unreadable_call(complete.final_content)
 
 
-class _StreamEncoder(LineEncoder):
+class LineStreamEncoder(LineEncoder):
+    """Write a line for each event."""
+
     def begin(self, event: MessageStart) -> bytes:
         self.frame_text(self.line({"content": "\0"}))
         return self.line({"content": ""})
@@ -103,7 +105,9 @@ class _StreamEncoder(LineEncoder):
         return self.line({"content": media}, **self.ending(complete))
 
 
-class _BodyEncoder(BodyEncoder, LineEncoder):
+class LineBodyEncoder(BodyEncoder, LineEncoder):
+    """Write the reply as one line."""
+
     def write_end(self, complete: MessageComplete) -> bytes:
         message: dict[str, Any] = {"content": ""}
         calls = []
@@ -139,13 +143,10 @@ class OllamaServer(ServerCodec):
     other_paths: ClassVar[tuple[str, ...]] = ("/api/show",)
     pages = PAGES
     path_marks = ("/api/",)
-    stream_type: ClassVar[type[ReplyEncoder]] = _StreamEncoder
-    body_type: ClassVar[type[ReplyEncoder]] = _BodyEncoder
+    read_request = staticmethod(read_request)
+    stream_type: ClassVar[type[ReplyEncoder]] = LineStreamEncoder
+    body_type: ClassVar[type[ReplyEncoder]] = LineBodyEncoder
     accepts_forms: ClassVar[bool] = True
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        """Decode the body of a request. ``stream`` defaults to true on this wire."""
-        return read_request(body)
 
     def read_question(self, body: bytes, path: str) -> ModelQuestion | None:
         """Return the question if a request asks for a description or loads a model.

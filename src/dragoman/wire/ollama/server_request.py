@@ -45,11 +45,7 @@ TABLE = FieldTable(
     },
     ("messages",),
     {
-        "max_tokens": "options.num_predict",
-        "stop_sequences": "options.stop",
-        "seed": "options.seed",
-        "frequency_penalty": "options.frequency_penalty",
-        "presence_penalty": "options.presence_penalty",
+        **{ours: f"options.{theirs}" for ours, theirs in SETTINGS.items()},
         "top_k": "options.top_k",
         "min_p": "options.min_p",
         "repeat_penalty": "options.repeat_penalty",
@@ -68,7 +64,7 @@ TABLE = FieldTable(
 )
 
 
-def read_request(body: bytes | dict[str, Any]) -> Asked:
+def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request. ``stream`` defaults to true on this wire."""
     fields = open_body(read_body(body), TABLE, Record)
     model, stream = fields.need_text("model"), fields.flag("stream")

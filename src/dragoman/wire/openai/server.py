@@ -145,11 +145,9 @@ class OpenAIServer(ServerCodec):
     table: ClassVar[FieldTable] = TABLE
     paths = ("/v1/chat/completions",)
     base_path = "/v1"
+    read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        return read_request(body)
 
     def error_body(self, error: ProviderError) -> dict[str, Any]:
         return {"error": error_record(error)}

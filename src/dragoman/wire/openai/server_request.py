@@ -106,13 +106,13 @@ def wrap_arguments(text: str, path: str, losses: Losses) -> dict[str, Any]:
     return {"arguments": text}
 
 
-def read_request(body: bytes | dict[str, Any]) -> Asked:
+def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request."""
     fields = open_body(read_body(body), TABLE, _Record, (*_SPELLINGS, "web_search_options"))
     losses = fields.losses
     model, stream = fields.need_text("model"), fields.flag("stream") or False
     records = [_rewrite(record) for record in fields.inners("messages", required=True)]
-    messages = tuple([_inline_media(message) for message in parse_messages(records)])
+    messages = tuple([inline_media(message) for message in parse_messages(records)])
     if not fields.rest():  # as in many requests
         return gather(m.Request(messages, model=model, stream=stream), losses, stream_usage=False)
     usage = _read_stream_options(fields, stream)
@@ -175,7 +175,7 @@ def _rewrite_call(call: Any, path: str, losses: Losses) -> Any:
     return {"id": call.get("id"), "type": "function", "function": function}
 
 
-def _inline_media(message: m.Message) -> m.Message:
+def inline_media(message: m.Message) -> m.Message:
     """Return a message with its ``data:`` URLs decoded.
 
     Other wires need the data and the media type separately.

@@ -207,18 +207,12 @@ class ResponsesDecoder(Decoder):
         self._text_delta(event)
 
     def _summary_delta(self, event: _Event) -> None:
-        self._output.add_thought(
-            self._item_of(event, "reasoning"),
-            ("summary", index_of(event.summary_index)),
-            event.delta,
-        )
+        part = ("summary", index_of(event.summary_index))
+        self._output.add_thought(self._item_of(event, "reasoning"), part, event.delta)
 
     def _thought_delta(self, event: _Event) -> None:
-        self._output.add_thought(
-            self._item_of(event, "reasoning"),
-            ("content", index_of(event.content_index)),
-            event.delta,
-        )
+        part = ("content", index_of(event.content_index))
+        self._output.add_thought(self._item_of(event, "reasoning"), part, event.delta)
 
     def _arguments_delta(self, event: _Event) -> None:
         if event.delta and isinstance(event.delta, str):

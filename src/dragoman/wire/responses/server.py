@@ -144,10 +144,10 @@ class _StreamEncoder(_Encoder):
         for block in complete.final_content:
             if isinstance(block, Opaque):
                 self._items.append(write_opaque(block, "responses"))
-                written += self._added() + self._done()
+                written += self._item("added") + self._item("done")
             elif isinstance(block, Image) and isinstance(block.source, Inline):
                 self._items.append(self.picture(len(self._items), block))
-                written += self._added() + self._done()
+                written += self._item("added") + self._item("done")
             elif isinstance(block, Audio | Image):
                 written += (
                     self._add_text(_SPOKEN + len(self._items), describe_medium(block))
@@ -206,7 +206,7 @@ class _StreamEncoder(_Encoder):
         closing = self._close()
         self._open, self._block = self.new_item(len(self._items), kind, **fields), block
         self._items.append(self._open)
-        return closing + self._added()
+        return closing + self._item("added")
 
     def _add_text(self, block: int, text: str) -> bytes:
         if block == self._block:
@@ -219,7 +219,7 @@ class _StreamEncoder(_Encoder):
             )
         self._texts[block] = len(self._items)
         opening = self._begin(block, "message", role="assistant", content=[])
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        part = _text_part("", [])
         opening += self._about_item("response.content_part.added", content_index=0, part=part)
         frame = self._about_item(
             "response.output_text.delta", content_index=0, logprobs=[], delta="\0"
@@ -256,7 +256,9 @@ class _StreamEncoder(_Encoder):
             return b""
         item["status"] = "completed"
         facts = {"arguments": item["arguments"], "name": item["name"]}
-        return self._about_item("response.function_call_arguments.done", **facts) + self._done()
+        return self._about_item("response.function_call_arguments.done", **facts) + self._item(
+            "done"
+        )
 
     def _end_custom(self, item: dict[str, Any], call: CallFacts) -> bytes:
         item["input"] = _input_of(call.text)
@@ -268,7 +270,7 @@ class _StreamEncoder(_Encoder):
         return (
             delta
             + self._about_item("response.custom_tool_call_input.done", input=item["input"])
-            + self._done()
+            + self._item("done")
         )
 
     def _close(self) -> bytes:
@@ -287,28 +289,18 @@ class _StreamEncoder(_Encoder):
             )
         else:
             annotations, self._annotations = self._annotations, []
-            part = {
-                "type": "output_text",
-                "text": text,
-                "annotations": annotations,
-                "logprobs": [],
-            }
+            part = _text_part(text, annotations)
             item["content"], item["status"] = [part], "completed"
             done = self._about_item(
                 "response.output_text.done", content_index=0, text=text, logprobs=[]
             )
             done += self._about_item("response.content_part.done", content_index=0, part=part)
-        return done + self._done()
+        return done + self._item("done")
 
-    def _added(self) -> bytes:
-        return self._event(
-            "response.output_item.added", output_index=len(self._items) - 1, item=self._items[-1]
-        )
-
-    def _done(self) -> bytes:
-        return self._event(
-            "response.output_item.done", output_index=len(self._items) - 1, item=self._items[-1]
-        )
+    def _item(self, step: str) -> bytes:
+        """Return the event that adds the last output item, or that it is done."""
+        facts = {"output_index": len(self._items) - 1, "item": self._items[-1]}
+        return self._event(f"response.output_item.{step}", **facts)
 
     def _about_item(self, kind: str, **fields: Any) -> bytes:
         """Return an event that refers to the last output item."""
@@ -359,14 +351,15 @@ class _BodyEncoder(_Encoder, BodyEncoder):
 
     def _text(self, at: int, block: Text | Audio | Image) -> dict[str, Any]:
         own = own_fields(block, "responses")
-        part = {
-            "type": "output_text",
-            "text": block.text if isinstance(block, Text) else describe_medium(block),
-            "annotations": own.pop("annotations", []) or write_annotations(block, flat=True),
-            "logprobs": [],
-        }
+        annotations = own.pop("annotations", []) or write_annotations(block, flat=True)
+        text = block.text if isinstance(block, Text) else describe_medium(block)
+        part = _text_part(text, annotations)
         item = self.new_item(at, "message", role="assistant", content=[part], **own)
         return {**item, "status": "completed"}
+
+
+def _text_part(text: str, annotations: list[Any]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
 
 
 # The first block index for texts that replace media, such as audio transcripts. It is higher than
@@ -406,12 +399,10 @@ class ResponsesServer(ServerCodec):
     paths = ("/v1/responses",)
     other_paths = ("/v1/responses/input_tokens",)
     base_path = "/v1"
+    read_request = staticmethod(read_request)
     stream_type = _StreamEncoder
     body_type = _BodyEncoder
     keeps_responses: ClassVar[bool] = True
-
-    def decode(self, body: bytes | dict[str, Any], path: str = "") -> Asked:
-        return read_request(body)
 
     def is_count(self, path: str) -> bool:
         return path.endswith("/input_tokens")

@@ -98,7 +98,7 @@ _CALLS = ("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_cal
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
-def read_request(body: bytes | dict[str, Any]) -> Asked:
+def read_request(body: bytes | dict[str, Any], path: str) -> Asked:
     """Decode the body of a request."""
     fields = open_body(read_body(body), TABLE, Record)
     model, stream = fields.need_text("model"), fields.flag("stream") or False
