@@ -14,7 +14,6 @@ import inspect
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 from urllib.parse import urlsplit, urlunsplit
 
+import pytest
 from msgspec.structs import replace
 
 import dragoman
@@ -34,6 +34,7 @@ from dragoman.provider import SCHEMES
 from dragoman.testing import forbid_network
 from dragoman.transport import HttpTransport
 
+from .gateway.upstream import wire_of, write_reply
 from .server import Connection
 from .story import tell
 from .test_sync import Background
@@ -95,35 +96,16 @@ async def answer_everything(connection: Connection) -> None:
             "data": [{"id": name} for name in known],
             "models": [{"name": n} for n in known],
         }
-    elif path.endswith("/messages"):
-        body = _anthropic()
-    elif "generatecontent" in path.casefold():
-        body = _gemini()
     elif path.endswith("/embeddings"):
         vectors = [
             {"index": at, "embedding": [0.6, 0.8]}
             for at, _ in enumerate(connection.seen.json["input"])
         ]
         body = {"model": "m", "data": vectors, "usage": {"prompt_tokens": 4, "total_tokens": 4}}
-    elif path.endswith("/responses"):
-        body = _responses()
-    elif path.endswith("/converse"):
-        body = {"output": {"message": {"role": "assistant", "content": [{"text": ANSWER}]}},
-                "stopReason": "end_turn",
-                "usage": {"inputTokens": 12, "outputTokens": 8, "totalTokens": 20}}  # fmt: skip
-    elif path.endswith("/v2/chat"):
-        body = {"id": "c", "message": {"role": "assistant",
-                                       "content": [{"type": "text", "text": ANSWER}]},
-                "finish_reason": "COMPLETE", "usage": {"tokens": {"input_tokens": 12,
-                                                                  "output_tokens": 8}}}  # fmt: skip
-    elif path.endswith("/api/chat"):
-        body = {
-            "message": {"role": "assistant", "content": ANSWER},
-            "done": True,
-            "done_reason": "stop",
-        }
-    else:
+    elif (wire := wire_of(path)) == "openai":
         body = _openai(connection.seen.json)
+    else:
+        body = json.loads(write_reply(wire, ANSWER))
     connection.reply(200, json.dumps(body).encode())
 
 
@@ -156,36 +138,6 @@ def _openai(asked: dict[str, Any]) -> dict[str, Any]:
         "choices": [{"message": message, "finish_reason": finish}],
         "usage": usage,
     }
-
-
-def _anthropic() -> dict[str, Any]:
-    usage = {"input_tokens": 12, "output_tokens": 8}
-    content = [{"type": "text", "text": ANSWER}]
-    return {
-        "id": "m", "type": "message", "model": "c", "content": content, "stop_reason": "end_turn",
-        "usage": usage,
-    }  # fmt: skip
-
-
-def _gemini() -> dict[str, Any]:
-    usage = {"promptTokenCount": 12, "candidatesTokenCount": 8, "totalTokenCount": 20}
-    content = {"role": "model", "parts": [{"text": ANSWER}]}
-    return {"candidates": [{"content": content, "finishReason": "STOP"}], "usageMetadata": usage}
-
-
-def _responses() -> dict[str, Any]:
-    content = [{"type": "output_text", "text": ANSWER, "annotations": []}]
-    item = {
-        "type": "message",
-        "id": "i",
-        "role": "assistant",
-        "status": "completed",
-        "content": content,
-    }
-    usage = {"input_tokens": 12, "output_tokens": 8, "total_tokens": 20}
-    return {
-        "id": "r", "object": "response", "status": "completed", "output": [item], "usage": usage,
-    }  # fmt: skip
 
 
 def example_of(schema: dict[str, Any]) -> Any:
@@ -268,7 +220,7 @@ def world(folder: Path) -> Iterator[str]:
 def run_page(page: Path, folder: Path) -> int:
     """Run the code blocks of a page; return the number of blocks."""
     blocks = read_blocks(page)
-    with world(folder) as url, asyncio.Runner() as runner:
+    with world(folder), asyncio.Runner() as runner:
         scope = names()
         # The code on the page reads a log, which must exist.
         if "readonly=True" in page.read_text():
@@ -283,7 +235,7 @@ def run_page(page: Path, folder: Path) -> int:
             elif block.language == "python":
                 _run(block, page, scope, runner)
         if any(folder.glob("test_block_*.py")):
-            _run_tests(folder, url)
+            _run_tests()
         for provider in [value for value in scope.values() if isinstance(value, Provider)]:
             runner.run(provider.close())
     return sum(block.language == "python" for block in blocks)
@@ -316,22 +268,33 @@ def _run(block: Block, page: Path, scope: dict[str, Any], runner: asyncio.Runner
             runner.run(made)
 
 
-def _run_tests(folder: Path, url: str) -> None:
-    """Use pytest to run the code blocks of a page that define tests.
+class _Sample:
+    """A pytest plugin that runs some of the tests and keeps what is wrong with them."""
 
-    Of a test with many parameters only some run, because other tests run the bundled suites.
-    """
-    (folder / "conftest.py").write_text(
-        f"import tests.pages\nchanged = tests.pages.redirected({url!r})\nchanged.__enter__()\n"
-        "def pytest_collection_modifyitems(items): items[:] = items[:20] + items[20::20]\n"
-    )
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-c", "/dev/null",
-         "--rootdir", ".",
-         "-p", "dragoman.testing", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto"],
-        cwd=folder, env={**os.environ, "PYTHONPATH": paths,
-                         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True, text=True, check=False,
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Choose some tests of many, because other tests run the bundled suites completely."""
+        items[:] = items[:20] + items[20::20]
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.problems += [report.longreprtext] if report.failed else []
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+def _run_tests() -> None:
+    """Run the tests in the current folder by a second pytest in this process."""
+    known, sample = set(sys.modules), _Sample()
+    code = pytest.main(
+        ["-q", "-x", "-c", os.devnull, "--rootdir", ".", "--disable-plugin-autoload",
+         "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "dragoman.testing",
+         "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto",
+         "-o", "asyncio_default_fixture_loop_scope=function"],
+        plugins=[sample],
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
+    for name in set(sys.modules) - known:
+        if name.startswith("test_block_"):  # another page may use the same name
+            del sys.modules[name]
+    assert code == 0, sample.problems

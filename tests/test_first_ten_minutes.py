@@ -162,7 +162,7 @@ COMMANDS = {
     "dragoman ask MODEL PROMPT": [
         "dragoman ask box:llama3 'What is the capital of France?' --no-log"
     ],
-    "dragoman chat": ["dragoman chat --prompt 'Say hello' --no-log"],
+    "dragoman chat": ["dragoman chat --prompt 'Say hello' --max-tokens 9 --no-log"],
     "dragoman models · cost · ready": [
         "dragoman models openai --json",
         "dragoman cost --model openai:gpt-5 --input 1000 --output 10",
