@@ -322,13 +322,12 @@ ENDINGS: dict[str, Any] = {
 }
 STEPS = st.lists(
     st.one_of(
-        st.tuples(
-            st.just("wait"), st.sampled_from([0.5, 10.0, 29.0, 31.0, 119.0, 150.0, 299.0, 300.0])
-        ),
+        st.tuples(st.just("wait"), st.sampled_from([0.0, 29.0, 31.0, 119.0, 299.0, 300.0, 300.0])),
         st.tuples(st.just("ask"), st.sampled_from(TARGETS)),
         st.tuples(st.just("burst"), st.sampled_from(TARGETS)),
         st.tuples(st.just("end"), st.integers(0, 9), st.sampled_from(list(ENDINGS))),
     ),
+    min_size=40,  # a short run rarely reaches a probe
     max_size=80,
 )
 
@@ -389,7 +388,7 @@ class Oracle:
                 self.down.setdefault(provider, now)
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(STEPS)
 def test_unavailable_model_receives_at_most_one_probe_at_a_time(
     steps: list[tuple[Any, ...]],
