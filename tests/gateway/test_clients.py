@@ -24,16 +24,13 @@ from tests.waiting import until
 
 from .serving import serving
 from .vendor_clients import (
-    CITY,
     CLIENTS,
-    FUNCTION,
     PNG,
     Anthropic,
     Boto3,
     Cohere,
     Ollama,
     OpenaiChat,
-    OpenaiResponses,
     VendorClient,
     script,
     user,
@@ -90,6 +87,21 @@ async def test_schema_of_a_client_reaches_the_model(each: VendorClient) -> None:
         assert (await each.parse(client, "fast")).km == 1233
     assert model.requests[0].response_schema is not None
     assert set(model.requests[0].response_schema["properties"]) == {"name", "km"}
+
+
+@pytest.mark.parametrize("each", CLIENTS, **NAMES)
+async def test_tool_calls_reach_the_client_and_their_results_the_model(each: VendorClient) -> None:
+    calling = speak(two_calls, finish="tool_calls")
+    async with opened(each, calling, calling, "Rain.") as (client, model):
+        whole = await each.ask(client, "fast", **each.with_tool)
+        streamed = await each.assemble(client, "fast")
+        assert each.calls(whole) == each.calls(streamed) == [{"city": "Paris"}, {"city": "Rome"}]
+        assert each.text(await each.resume(client, "fast", streamed)) == "Rain."
+    _, said, *results = model.requests[2].messages
+    ids = [call.id for call in said.tool_calls]  # type: ignore[union-attr]
+    assert ids == ["call_1", "call_2"]
+    assert [result.tool_call_id for result in results] == ids  # type: ignore[union-attr]
+    assert all("rain" in str(result.content) for result in results)
 
 
 # Errors, and the statuses that vendors use for them.
@@ -180,43 +192,20 @@ async def test_boto3_needs_a_bearer_token_of_the_gateway(monkeypatch: pytest.Mon
     assert caught.value.response["Error"]["Code"] == "ResourceNotFoundException"
 
 
-async def test_boto3_sends_the_result_of_a_tool_and_warnings_name_what_is_dropped() -> None:
-    each, schema = Boto3(), {"json": CITY}
-    tools = {"tools": [{"toolSpec": {"name": "weather", "inputSchema": schema}}]}
-    more = {"toolConfig": tools, "performanceConfig": {"latency": "optimized"}}
-    async with opened(each, speak(two_calls, finish="tool_calls"), "Sunny.") as (client, model):
-        made = await each.ask(client, "fast", **more)
-        said = made["output"]["message"]
-        results = [
-            {"toolResult": {"toolUseId": call["toolUse"]["toolUseId"], "content": [{"text": "9"}]}}
-            for call in said["content"][1:]
-        ]
-        talk = [*user([{"text": "Hi"}]), said, {"role": "user", "content": results}]
-        last = await asyncio.to_thread(client.converse, modelId="fast", messages=talk, **more)
-    assert (made["stopReason"], each.text(last)) == ("tool_use", "Sunny.")
-    assert last["ResponseMetadata"]["HTTPHeaders"]["x-dragoman-warnings"] == (
+async def test_boto3_receives_warnings_that_name_what_is_dropped() -> None:
+    each = Boto3()
+    async with opened(each, "Hi.") as (client, _):
+        made = await each.ask(client, "fast", performanceConfig={"latency": "optimized"})
+    assert made["ResponseMetadata"]["HTTPHeaders"]["x-dragoman-warnings"] == (
         "performanceConfig_dropped performanceConfig"
     )
-    sent = model.requests[1].messages
-    assert [type(each) for each in sent] == [d.User, d.Assistant, d.ToolResult, d.ToolResult]
-    assert [each.tool_call_id for each in sent[2:]] == ["call_1", "call_2"]
 
 
-async def test_cohere_client_sends_the_result_of_a_tool() -> None:
+async def test_cohere_client_receives_the_request_id_in_an_error() -> None:
     each = Cohere()
-    async with opened(each, speak(two_calls, finish="tool_calls"), "Sunny.") as (client, model):
-        made = await each.ask(client, "fast", **each.with_tool)
-        said = {"role": "assistant", "tool_calls": made.message.tool_calls}
-        results = [
-            {"role": "tool", "tool_call_id": call.id, "content": "9"}
-            for call in made.message.tool_calls
-        ]
-        talk = [*user("Hi"), said, *results]
-        last = await client[0].chat(model="fast", messages=talk, **each.with_tool)
+    async with opened(each) as (client, _):
         with pytest.raises(each.error, match="documents: the model 'fast' cannot") as caught:
             await each.ask(client, "fast", documents=["A text."])
-    assert (made.finish_reason, each.text(last)) == ("TOOL_CALL", "Sunny.")
-    assert [type(each) for each in model.requests[1].messages[2:]] == [d.ToolResult] * 2
     assert caught.value.body["id"] == each.headers(caught.value)["x-request-id"]
 
 
@@ -239,36 +228,6 @@ async def test_usage_of_an_aborted_stream_is_charged(
 # --- the openai client -------------------------------------------------------------------------
 
 
-async def test_openai_client_streams_tool_calls_and_sends_their_results() -> None:
-    tools: Any = [FUNCTION]
-    async with opened(OpenaiChat(), speak(two_calls, finish="tool_calls"), "Rain.") as (
-        client,
-        model,
-    ):
-        async with client.chat.completions.stream(
-            model="fast", messages=HELLO, tools=tools
-        ) as stream:
-            done = (await stream.get_final_completion()).choices[0]
-        assert done.finish_reason == "tool_calls"
-        assert [(each.id, each.function.arguments) for each in done.message.tool_calls or ()] == [
-            ("call_1", '{"city": "Paris"}'),
-            ("call_2", '{"city": "Rome"}'),
-        ]
-        said: Any = done.message.model_dump(exclude_none=True, exclude={"parsed"})
-        for each in said["tool_calls"]:
-            each["function"].pop("parsed_arguments", None)
-            each.pop("index", None)
-        results: Any = [
-            {"role": "tool", "tool_call_id": name, "content": "rain"}
-            for name in ("call_1", "call_2")
-        ]
-        made = await client.chat.completions.create(
-            model="fast", messages=[*HELLO, said, *results], tools=tools
-        )
-    assert made.choices[0].message.content == "Rain."
-    assert model.requests[1].messages[-1] == d.ToolResult("call_2", "rain")
-
-
 async def test_openai_client_retrieves_a_model() -> None:
     async with opened(OpenaiChat()) as (client, _):
         assert (await client.models.retrieve("fast")).id == "fast"
@@ -276,103 +235,7 @@ async def test_openai_client_retrieves_a_model() -> None:
             await client.models.retrieve("slow")
 
 
-async def test_responses_client_streams_tool_calls_and_sends_their_results() -> None:
-    tools: Any = [{"type": "function", "name": "weather", "parameters": CITY, "strict": False}]
-    async with opened(OpenaiResponses(), speak(two_calls, finish="tool_calls"), "Rain.") as (
-        client,
-        model,
-    ):
-        async with client.responses.stream(model="fast", input="Hello", tools=tools) as stream:
-            kinds = [event.type async for event in stream]
-            made = await stream.get_final_response()
-        assert kinds[:2] == ["response.created", "response.in_progress"]
-        assert kinds[-1] == "response.completed"
-        calls = [item for item in made.output if item.type == "function_call"]
-        assert [call.arguments for call in calls] == ['{"city": "Paris"}', '{"city": "Rome"}']
-        said: Any = [{"type": "message", "role": "user", "content": "Hello"}]
-        said += [
-            item.model_dump(exclude_none=True, exclude={"parsed_arguments"})
-            for item in made.output
-        ]
-        for item in said[1:]:
-            for part in item.get("content", ()):
-                part.pop("parsed", None)
-        said += [
-            {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
-            for call in calls
-        ]
-        again = await client.responses.create(model="fast", input=said, tools=tools)
-    assert again.output_text == "Rain."
-    assert model.requests[1].messages[-1] == d.ToolResult("call_2", "rain")
-    assert [call.id for call in model.requests[1].messages[1].tool_calls] == ["call_1", "call_2"]  # type: ignore[union-attr]
-
-
-# --- the anthropic client ----------------------------------------------------------------------
-
-
-async def test_anthropic_client_streams_tool_calls_and_sends_their_results() -> None:
-    tools: Any = [{"name": "weather", "input_schema": CITY}]
-    async with opened(Anthropic(), speak(call, finish="tool_calls"), "Rain.") as (client, model):
-        async with client.messages.stream(
-            model="fast", max_tokens=7, messages=HELLO, tools=tools
-        ) as stream:
-            made = await stream.get_final_message()
-        assert made.stop_reason == "tool_use"
-        used = made.content[1]
-        assert used.type == "tool_use"
-        assert used.input == {"city": "Paris"}
-        result: Any = {
-            "type": "tool_result",
-            "tool_use_id": used.id,
-            "content": "rain",
-            "is_error": True,
-        }
-        turns: Any = [
-            *HELLO,
-            {"role": "assistant", "content": made.content},
-            {"role": "user", "content": [result]},
-        ]
-        await client.messages.create(model="fast", max_tokens=7, messages=turns, tools=tools)
-    assert model.requests[1].messages[-1] == d.ToolResult("call_1", "rain", is_error=True)
-
-
 # --- the ollama client -------------------------------------------------------------------------
-
-
-async def test_ollama_client_receives_tool_calls_and_sends_their_results() -> None:
-    tools: Any = [
-        {
-            "type": "function",
-            "function": {"name": "weather", "description": "W", "parameters": CITY},
-        }
-    ]
-    for stream in (False, True):
-        async with opened(Ollama(), speak(two_calls, finish="tool_calls"), "Rain.") as (
-            client,
-            model,
-        ):
-            if stream:
-                parts = [
-                    part
-                    async for part in await client.chat("fast", HELLO, tools=tools, stream=True)
-                ]
-                calls = [call for part in parts for call in part.message.tool_calls or ()]
-            else:
-                calls = list(
-                    (await client.chat("fast", HELLO, tools=tools)).message.tool_calls or ()
-                )
-            assert [(each.function.name, each.function.arguments) for each in calls] == [
-                ("weather", {"city": "Paris"}),
-                ("weather", {"city": "Rome"}),
-            ]
-            turn = ollama.Message(role="assistant", content="", tool_calls=calls)
-            results: Any = [{"role": "tool", "content": "rain", "tool_name": "weather"}] * 2
-            made = await client.chat("fast", [*HELLO, turn, *results], tools=tools)
-        assert made.message.content == "Rain."
-        assert [message.tool_call_id for message in model.requests[1].messages[-2:]] == [
-            "call_1",
-            "call_2",
-        ]  # type: ignore[union-attr]
 
 
 async def test_ollama_client_lists_and_shows_models() -> None:

@@ -25,7 +25,8 @@ from tests.listed import Clock, Listed, speak
 from tests.waiting import poll, until
 
 from .serving import serving
-from .test_clients import CITY, call
+from .test_clients import call
+from .vendor_clients import CITY
 
 
 @contextlib.asynccontextmanager

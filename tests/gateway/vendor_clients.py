@@ -96,6 +96,17 @@ class VendorClient:
         """End a stream after its first event."""
         raise NotImplementedError
 
+    async def assemble(self, client: Any, model: str) -> Any:
+        """Return a streamed reply with tool calls, as the client puts it together.
+
+        Some clients leave that to their users, who get the calls in events.
+        """
+        return await self.ask(client, model, **self.with_tool)
+
+    async def resume(self, client: Any, model: str, made: Any) -> Any:
+        """Send a reply with tool calls back, and the result "rain" of each; return the next reply."""
+        raise NotImplementedError
+
     def text(self, made: Any) -> Any:
         raise NotImplementedError
 
@@ -204,6 +215,25 @@ class OpenaiChat(VendorClient):
         await stream.close()
         await end_generators(stream)
 
+    async def assemble(self, client: Any, model: str) -> Any:
+        async with client.chat.completions.stream(
+            model=model, messages=user("Hi"), **self.with_tool
+        ) as stream:
+            return await stream.get_final_completion()
+
+    async def resume(self, client: Any, model: str, made: Any) -> Any:
+        said = made.choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
+        for call in said["tool_calls"]:
+            call["function"].pop("parsed_arguments", None)
+            call.pop("index", None)
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
+            for call in said["tool_calls"]
+        ]
+        return await client.chat.completions.create(
+            model=model, messages=[*user("Hi"), said, *results], **self.with_tool
+        )
+
     def text(self, made: Any) -> Any:
         return made.choices[0].message.content
 
@@ -237,6 +267,27 @@ class OpenaiResponses(OpenaiChat):
     async def parse(self, client: Any, model: str) -> Any:
         made = await client.responses.parse(model=model, input="RIVER", text_format=River)
         return made.output_parsed
+
+    async def assemble(self, client: Any, model: str) -> Any:
+        async with client.responses.stream(model=model, input="Hi", **self.with_tool) as stream:
+            return await stream.get_final_response()
+
+    async def resume(self, client: Any, model: str, made: Any) -> Any:
+        said = [
+            item.model_dump(exclude_none=True, exclude={"parsed_arguments"})
+            for item in made.output
+        ]
+        for item in said:
+            for part in item.get("content", ()):
+                part.pop("parsed", None)
+        results = [
+            {"type": "function_call_output", "call_id": item["call_id"], "output": "rain"}
+            for item in said
+            if item["type"] == "function_call"
+        ]
+        return await client.responses.create(
+            model=model, input=[*user("Hi"), *said, *results], **self.with_tool
+        )
 
     def text(self, made: Any) -> Any:
         return made.output_text
@@ -291,6 +342,23 @@ class Anthropic(VendorClient):
         ) as stream:
             await anext(aiter(stream.text_stream))
         await end_generators(stream.text_stream)
+
+    async def assemble(self, client: Any, model: str) -> Any:
+        async with client.messages.stream(
+            model=model, messages=user("Hi"), max_tokens=99, **self.with_tool
+        ) as stream:
+            return await stream.get_final_message()
+
+    async def resume(self, client: Any, model: str, made: Any) -> Any:
+        results = [
+            {"type": "tool_result", "tool_use_id": block.id, "content": "rain"}
+            for block in made.content
+            if block.type == "tool_use"
+        ]
+        turns = [*user("Hi"), {"role": "assistant", "content": made.content}, *user(results)]
+        return await client.messages.create(
+            model=model, messages=turns, max_tokens=99, **self.with_tool
+        )
 
     def text(self, made: Any) -> Any:
         return made.content[-1].text
@@ -356,6 +424,16 @@ class Gemini(VendorClient):
         reading.cancel()
         await asyncio.wait([reading])
 
+    async def resume(self, client: Any, model: str, made: Any) -> Any:
+        results = [
+            google.genai.types.Part.from_function_response(
+                name=call.name, response={"result": "rain"}
+            )
+            for call in made.function_calls
+        ]
+        turns = ["Hi", made.candidates[0].content, results]
+        return await self.ask(client, model, turns, **self.with_tool)
+
     async def names(self, client: Any) -> list[str]:
         models = await client.aio.models.list()
         return [each.name.removeprefix("models/") async for each in models]
@@ -410,6 +488,23 @@ class Ollama(VendorClient):
         stream = await self.ask(client, model, "SLOW", stream=True)
         await anext(stream)
         await stream.aclose()
+
+    async def assemble(self, client: Any, model: str) -> Any:
+        parts = [
+            part async for part in await self.ask(client, model, stream=True, **self.with_tool)
+        ]
+        parts[-1].message.tool_calls = [
+            call for part in parts for call in part.message.tool_calls or ()
+        ]
+        return parts[-1]
+
+    async def resume(self, client: Any, model: str, made: Any) -> Any:
+        said = {"role": "assistant", "content": "", "tool_calls": made.message.tool_calls}
+        results = [
+            {"role": "tool", "content": "rain", "tool_name": call.function.name}
+            for call in made.message.tool_calls
+        ]
+        return await client.chat(model, [*user("Hi"), said, *results], **self.with_tool)
 
     async def names(self, client: Any) -> list[str]:
         return [each.model for each in (await client.list()).models]
@@ -467,6 +562,15 @@ class Cohere(VendorClient):
         stream = client[0].chat_stream(model=model, messages=user("SLOW"))
         await anext(stream)
         await stream.aclose()
+
+    async def resume(self, client: Any, model: str, made: Any) -> Any:
+        said = {"role": "assistant", "tool_calls": made.message.tool_calls}
+        results = [
+            {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+            for call in made.message.tool_calls
+        ]
+        talk = [*user("Hi"), said, *results]
+        return await client[0].chat(model=model, messages=talk, **self.with_tool)
 
     async def names(self, client: Any) -> list[str]:
         return [each.name for each in (await client[0].models.list()).models]
@@ -552,6 +656,23 @@ class Boto3(VendorClient):
             stream.close()
 
         await asyncio.to_thread(read)
+
+    async def resume(self, client: Any, model: str, made: Any) -> Any:
+        said = made["output"]["message"]
+        results = [
+            {
+                "toolResult": {
+                    "toolUseId": block["toolUse"]["toolUseId"],
+                    "content": [{"text": "rain"}],
+                }
+            }
+            for block in said["content"]
+            if "toolUse" in block
+        ]
+        talk = [*user([{"text": "Hi"}]), said, *user(results)]
+        return await asyncio.to_thread(
+            client.converse, modelId=model, messages=talk, **self.with_tool
+        )
 
     def text(self, made: Any) -> Any:
         return made["output"]["message"]["content"][-1]["text"]
