@@ -101,6 +101,7 @@ async def _cancel_at(model: d.Provider, request: d.Request, at: int) -> list[Any
 async def _cancel_soon(stream: d.EventStream) -> None:
     await settle()
     assert await stream.cancel()
+    assert not await stream.cancel(), "it is being cancelled"
 
 
 def _check(events: list[Any], at: int) -> None:

@@ -9,7 +9,6 @@ import copy
 import gc
 import json
 import logging
-import traceback
 from typing import Any
 
 import msgspec
@@ -416,34 +415,6 @@ async def stalled(connection: Connection) -> None:
     await asyncio.Event().wait()
 
 
-async def test_stream_can_be_cancelled_from_another_task() -> None:
-    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
-        stream = model.stream("Hi", [CITY], request_id="r1")
-        events: list[Any] = []
-        waiting = asyncio.Event()
-
-        async def listen() -> None:
-            async for event in stream:
-                events.append(event)
-                if event.type == "tool.use_input_delta":
-                    waiting.set()
-
-        task = asyncio.create_task(listen())
-        await waiting.wait()
-        await settle()
-        assert await model.cancel("r1") is True
-        assert await model.cancel("r1") is False
-        await arrival(task, "the end of the stream")
-        await arrival(server.closed.wait(), "the connection to close")
-        assert server.open == 0
-    d.check_events(events)
-    assert (events[-2].problem, events[-2].intent) == ("cancelled", None)
-    assert events[-1].finish_reason == "cancelled"
-    assert stream.response.text == "Hello"
-    assert stream.response.tool_calls[0].arguments is None
-    assert task.cancelling() == 0
-
-
 @pytest.mark.parametrize("stream", [True, False])
 async def test_cancelled_call_closes_its_socket_at_once(stream: bool) -> None:
     """The socket closes without waiting for any timer."""
@@ -473,19 +444,6 @@ async def test_completed_stream_cannot_be_cancelled_and_raises_its_error() -> No
     assert await stream.cancel() is False
     with pytest.raises(d.StreamInterruptedError):
         await anext(stream)
-
-
-async def test_unstreamed_call_can_be_cancelled() -> None:
-    async with serve(stalled) as server, d.connect("m", base_url=server.base_url) as model:
-        task = asyncio.create_task(model.complete("Hi", request_id="r2"))
-        await until(lambda: server.requests, "the request")
-        assert await model.cancel("r2") is True
-        with pytest.raises(d.CallCancelledError) as caught:
-            await task
-        assert caught.value.request_id == "r2"
-        assert await model.cancel("r2") is False
-        assert await model.cancel("never") is False
-        await arrival(server.closed.wait(), "the connection to close")
 
 
 @pytest.mark.parametrize("first", ["call", "task"])
@@ -601,6 +559,7 @@ async def test_deleting_a_provider_leaves_no_socket_open(recwarn: pytest.Warning
     assert [str(warning.message) for warning in recwarn if "nclosed" in str(warning.message)] == []
 
 
+@pytest.mark.usefixtures("without_collector")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_reply_is_freed_without_the_garbage_collector(stream: bool) -> None:
     async def ask() -> None:
@@ -611,14 +570,7 @@ async def test_reply_is_freed_without_the_garbage_collector(stream: bool) -> Non
 
     async with serve(answering()) as server, d.connect("m", base_url=server.base_url) as model:
         await ask()
-        gc.collect()
-        gc.disable()
-        try:
-            before = [type(thing) for thing in gc.get_objects()].count(Assembler)
-            await ask()
-            assert [type(thing) for thing in gc.get_objects()].count(Assembler) == before
-        finally:
-            gc.enable()
+        assert [thing for thing in gc.get_objects() if type(thing) is Assembler] == []
 
 
 async def test_provider_use_after_close_or_from_another_event_loop_raises() -> None:
@@ -664,51 +616,6 @@ async def test_truncated_stream_never_counts_as_a_success(handler: Any) -> None:
 
 
 # --- API keys and prompts are never shown ------------------------------------------------------
-
-
-def everything_about(error: BaseException) -> str:
-    """Return the error, its causes, and the local variables of their frames, except those of this
-    file.
-    """
-    shown, seen = "", set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        shown += f"{error!r} {error} {error.__dict__}"
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            if frame.f_code.co_filename != __file__:
-                shown += f"{frame.f_code.co_qualname} {frame.f_locals}\n"
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    return shown
-
-
-async def test_api_key_is_sent_but_never_shown(caplog: pytest.LogCaptureFixture) -> None:
-    echo = json.dumps({"error": {"message": f"bad key {KEY}", "code": KEY}}).encode()
-
-    async def refuse(connection: Connection) -> None:
-        connection.reply(401, echo, x_request_id=KEY)
-
-    with caplog.at_level(logging.DEBUG):
-        async with serve(refuse) as server:
-            model = d.connect(
-                "m", base_url=server.base_url, api_key=KEY, headers={"x-team": KEY + "-team"}
-            )
-            errors: list[BaseException] = []
-            for call in (model.complete("Hi"), model.ready(), _drain(model.stream("Hi"))):
-                with pytest.raises(d.AuthenticationError) as caught:
-                    await call
-                errors.append(caught.value)
-            shown = repr(model) + repr(model.__dict__) + repr(vars(model)["codec"].__dict__)
-            await model.close()
-        unreachable = d.connect("m", base_url=server.base_url, api_key=KEY)
-        with pytest.raises(d.NetworkError) as lost:
-            await unreachable.complete("Hi")
-        errors.append(lost.value)
-        await unreachable.close()
-    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
-    assert server.requests[0].headers["x-team"] == KEY + "-team"
-    assert KEY not in server.requests[0].path
-    shown += caplog.text + "".join(everything_about(error) for error in errors)
-    assert [line for line in shown.splitlines() if KEY in line] == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dragoman import AuthenticationError, CallCancelledError, TextDelta, check_events
+from dragoman import AuthenticationError, TextDelta, check_events
 from dragoman.sync import SyncProvider, connect
 
 from .server import Connection, Server, answering, chunk, serve
@@ -86,25 +86,6 @@ async def stalled(connection: Connection) -> None:
         connection.chunk(chunk("Hel"))
         await connection.writer.drain()
     await asyncio.Event().wait()
-
-
-def test_stream_can_be_cancelled_from_another_thread() -> None:
-    with Background(stalled) as server, connect("m", base_url=server.base_url) as model:
-        with model.stream("Hi") as stream:
-            events = []
-            for event in stream:
-                events.append(event)
-                if isinstance(event, TextDelta):
-                    threading.Thread(target=stream.cancel).start()
-            check_events(events)
-            assert events[-1].finish_reason == "cancelled"
-        cancelling = threading.Thread(
-            target=lambda: block_until(lambda: model.cancel("r"), "the call")
-        )
-        cancelling.start()
-        with pytest.raises(CallCancelledError):
-            model.complete("Hi", request_id="r")
-        cancelling.join()
 
 
 def test_leaving_a_stream_early_closes_it() -> None:

@@ -189,6 +189,11 @@ async def test_calls_leak_no_secret(wire: str, search: Search) -> None:
                     search.look_at_error(f"{wire} {kind} {name}", error)
             await watched.close()
         assert any(KEY in str(seen.headers) for seen in server.requests), "the key was sent"
+        assert not any(KEY in seen.path for seen in server.requests)
+    async with open_model(server, "ok", wire) as unreachable:
+        with pytest.raises(dragoman.NetworkError) as lost:
+            await unreachable.complete("Hi", config=SETTINGS)
+    search.look_at_error(f"{wire} unreachable", lost.value)
     search.look("observed", repr(events))
     search.look("spans", "".join([span.to_json() for span in spans.get_finished_spans()]))
     assert search.looked > 60

@@ -13,12 +13,11 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from dragoman.cli import main
-from dragoman.errors import RateLimitError
 from dragoman.events import Raw
 from dragoman.log import SqliteLog
 from dragoman.permission import Policy, Rule
 from dragoman.provider import Provider, connect
-from dragoman.replay import ReplayMismatch, ReplayProvider, compare_runs, count_totals, read_steps
+from dragoman.replay import ReplayProvider, compare_runs, count_totals, read_steps
 from dragoman.session import Session
 from dragoman.tools import Toolbox, tool
 from dragoman.trace import Reader
@@ -112,48 +111,6 @@ async def test_rerun_from_a_log_equals_the_recorded_run(log: SqliteLog) -> None:
     assert changes == ()
     assert [step.notes for step in read_steps(log, "second") if step.notes] == []
     assert log.verify().ok
-
-
-async def test_first_difference_between_a_rerun_and_its_log_is_located(log: SqliteLog) -> None:
-    await run(Listed(*answers()), log, "first")
-    stricter = Session(
-        ReplayProvider(log, "first"),
-        TOOLS,
-        Policy([Rule("deny")]),
-        log,
-        session_id="second",
-        system="Be terse.",
-    )
-    with pytest.raises(ReplayMismatch) as caught:
-        await stricter.run("Go")
-    assert caught.value.call == 2
-    assert caught.value.difference is not None
-    assert caught.value.difference.path.startswith("messages[3].")
-
-
-async def test_recorded_provider_error_is_raised_again(log: SqliteLog) -> None:
-    with pytest.raises(RateLimitError):
-        await run(Listed(RateLimitError("slow down", status=429)), log, "first")
-    with pytest.raises(RateLimitError) as caught:
-        await run(ReplayProvider(log, "first"), log, "second")
-    assert (caught.value.message, caught.value.status) == ("slow down", 429)
-    assert compare_runs(read_steps(log, "first"), read_steps(log, "second")) == ()
-
-
-async def test_replay_skips_a_cancelled_call(log: SqliteLog) -> None:
-    never = asyncio.Event()
-    session = Session(Listed([never]), TOOLS, POLICY, log, session_id="first")
-    task = asyncio.create_task(session.run("Go"))
-    while not any(record.type == "llm.call_started" for record in log.read("first")):
-        await asyncio.sleep(0)
-    assert await session.cancel()
-    assert (await task).outcome == "cancelled"
-    assert ReplayProvider(log, "first").remaining == 0
-    again = await Session.resume(Listed("Fine."), TOOLS, POLICY, log, "first")
-    assert (await again.run()).text == "Fine."
-    provider = ReplayProvider(log, "first")
-    assert provider.remaining == 1
-    assert (await provider.complete("Go", [each.description for each in TOOLS])).text == "Fine."
 
 
 async def test_replay_runs_no_tool(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
