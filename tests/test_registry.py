@@ -263,7 +263,7 @@ def test_similar_model_name_is_suggested(file: Path) -> None:
             "claude-sonnet-4-6",
             "did you mean anthropic:claude-sonnet-4-6 or azure:claude-sonnet-4-6 or",
         ),
-        ("gpt-5", "did you mean azure:gpt-5 or openai:gpt-5 or"),
+        ("gpt-5", "did you mean openai:gpt-5 or azure:gpt-5 or"),
         ("sonnet", "did you mean anthropic:claude-sonnet-5-5 or"),
         ("sonet", "did you mean anthropic:claude-sonnet-5-5 or"),
         ("ollama", r"did you mean ollama: or"),

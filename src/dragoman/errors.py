@@ -447,7 +447,6 @@ class InvalidRequestError(ProviderError):
     category = "provider_invalid_request"
     error_class: ClassVar[ErrorClass] = "invalid_request"
     kind = "bad_request"
-    advice = "Change what is named; the same request would be refused again."
 
 
 class ContextOverflowError(InvalidRequestError):

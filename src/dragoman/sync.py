@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import threading
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
@@ -115,6 +117,20 @@ class _Call(Generic[T]):
         if self._error is None:
             self._result = task.result()
         self._running.release()
+
+
+def _warn_in_loop() -> None:
+    """Warn a coroutine that waits here: no other task of its event loop can run."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if not hasattr(builtins, "__IPYTHON__"):  # a notebook has a loop, and waits for each cell
+        warnings.warn(
+            "a synchronous call blocks the running event loop; await dragoman.connect(...) instead",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 class _Portal:
@@ -256,6 +272,7 @@ def _blocking(
 
     @wraps(method)
     def call(self: _Blocking[Any], /, *arguments: P.args, **settings: P.kwargs) -> T:
+        _warn_in_loop()
         work: Coroutine[Any, Any, T] = getattr(self._model, method.__name__)(
             *arguments, **settings
         )
@@ -273,6 +290,8 @@ def _streaming(
     def call(
         self: _Blocking[Any], /, *arguments: P.args, **settings: P.kwargs
     ) -> SyncEventStream[Parsed]:
+        _warn_in_loop()
+
         async def open_stream() -> Any:
             return getattr(self._model, method.__name__)(*arguments, **settings)
 

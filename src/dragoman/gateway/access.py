@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ..errors import (
     AuthenticationError,
+    BillingError,
     InvalidModelError,
     InvalidRequestError,
     OverloadedError,
@@ -269,8 +270,11 @@ class Service:
                 "them in"
             )
         if key.has_budget and model.priced_as.find_problem() is not None:
-            raise QuotaExceededError(
-                "this model has no known price, so this key's budget cannot be kept"
+            # clients retry after a used-up quota, and a missing price does not come by waiting
+            raise BillingError(
+                "this model has no known price, so this key's budget cannot be kept; "
+                "the operator can set priced_as in models.yaml",
+                advice="",
             )
         return await self.ledger.admit(key, self.bounds.reply_seconds + _SPARE)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Never, TypeVar
 
 from ..capabilities import Capabilities
 from ..plugins import load_wires
 from ..prices import PricedAs, PriceRow, name_host
 from ..tokens import FAMILIES
 from ..transport import HttpTransport, Timeouts, Transport
+from ..validate.fields import suggest
 from ..wire import CODECS
 from .contract import Provider
 from .http import HttpProvider
@@ -49,6 +50,7 @@ def connect(
     token_family: str | None = None,
     keep_raw: bool = True,
     priced_as: PricedAs | PriceRow | str | None = None,
+    **unknown: Never,
 ) -> Provider:
     """Return a provider for a model. Nothing is sent before the first call.
 
@@ -74,11 +76,13 @@ def connect(
     """
     settings: dict[str, Any] = {
         "wire": wire, "api_key": api_key, "capabilities": capabilities, "quirks": quirks,
-        "timeouts": timeouts,
-        "on_loss": on_loss, "transport": transport, "name": name, "vendor": vendor,
-        "headers": headers,
-        "token_family": token_family, "keep_raw": keep_raw, "priced_as": priced_as,
+        "timeouts": timeouts, "on_loss": on_loss, "transport": transport, "name": name,
+        "vendor": vendor, "headers": headers, "token_family": token_family,
+        "keep_raw": keep_raw, "priced_as": priced_as,
     }  # fmt: skip
+    for wrong in unknown:
+        hint = suggest(wrong, ("base_url", "retries", *settings)) or "see help(connect)"
+        raise TypeError(f"connect() has no setting {wrong!r}; {hint}")
     if base_url is None:
         settings |= {
             "on_loss": None if on_loss == "warn" else on_loss,

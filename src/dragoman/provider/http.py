@@ -93,7 +93,7 @@ class HttpProvider(HttpModel, ReplyProvider):
         try:
             async with self._transport.send(question, self._credentials, self._timeouts) as http:
                 if http.status >= 300:
-                    raise await self.read_failure(http, self.codec)
+                    raise await self.read_failure(http, self.codec, question.url)
                 while chunk := await http.receive():
                     yield chunk
         except ProviderError as error:
@@ -235,7 +235,7 @@ class WireReply(AssembledReply):
                 self._decoder = codec.decoder(request, out)
                 return http, self._decoder
             try:
-                failure = await provider.read_failure(http, codec)
+                failure = await provider.read_failure(http, codec, encoded.http.url)
             finally:
                 await exchange.__aexit__(*sys.exc_info())
             provider._learn(codec, failure, request)

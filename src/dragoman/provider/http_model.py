@@ -8,9 +8,11 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal, TypeAlias, TypeVar, cast
+from urllib.parse import urlsplit, urlunsplit
 
 from ..capabilities import Capabilities
 from ..errors import (
+    InvalidRequestError,
     NetworkError,
     ProviderError,
     UnsupportedContentError,
@@ -96,12 +98,16 @@ class HttpModel(Model):
             credentials = await self._authorise(request)
         return self._transport.send(request, credentials, self._timeouts, stream=stream)
 
-    async def read_failure(self, http: HttpStream, codec: Any) -> ProviderError:
-        """Return the error that a reply with an error status reports."""
+    async def read_failure(self, http: HttpStream, codec: Any, url: str) -> ProviderError:
+        """Return the error that a reply with an error status reports; ``url`` was asked."""
         if http.status == 401 and self._auth is not None:
             self._auth.reject()
         body = await _read_error(http)
         error: ProviderError = codec.error(http.status, http.headers, body, time.time())
+        if http.status < 400:
+            error.advice = f"It redirects to {_show_url(http.headers.get('location', ''))}."
+        if http.status < 400 or (http.status in (404, 405) and type(error) is InvalidRequestError):
+            error.advice = f"{error.advice} Check base_url: {_show_url(url)} was asked.".strip()
         return error
 
     def keep_headers(self, http: HttpStream) -> Mapping[str, str]:
@@ -202,6 +208,12 @@ def parse_timeouts(timeouts: Timeouts | Mapping[str, Any] | float | None) -> Tim
                 )
         return Timeouts(**timeouts)
     return Timeouts(total=timeouts)
+
+
+def _show_url(url: str) -> str:
+    """Return a URL without what may be secret: the user, the query and the fragment."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 async def _read_error(http: HttpStream) -> bytes:

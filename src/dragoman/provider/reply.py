@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from ..calls import CallRecord
-from ..errors import MalformedToolCallError, TimedOutError
+from ..errors import MalformedToolCallError, ProviderError, TimedOutError
 from ..events import Assembler, Event, Follower, MessageComplete, MessageStart, Usage
 from ..messages import Assistant, AssistantBlock, Issuer, LossWarning, Request
 from ..tokens import estimate_input_tokens
@@ -120,6 +120,7 @@ class AssembledReply(Reply):
         self.provider = provider  # pyright: ignore[reportIncompatibleMethodOverride]
         self.model = request.model or model  # pyright: ignore[reportIncompatibleMethodOverride]
         self.out: Assembler | None = None
+        self._failed = False
 
     @property
     def issuer(self) -> Issuer | None:
@@ -144,7 +145,9 @@ class AssembledReply(Reply):
                 request_id=self.request.request_id, model=self.model, provider=self.provider
             )
         closing = self.out.cut(undelivered)
-        if is_sent and closing and type(closing[-1]) is MessageComplete:
+        # A failed call has been charged already, with nothing if it never left this machine.
+        is_open = is_sent and not self._failed
+        if is_open and closing and type(closing[-1]) is MessageComplete:
             self.out.reported = self._estimate(closing[-1].usage, closing[-1].final_content)
             closing[-1] = replace(closing[-1], usage=self.out.reported)
         return closing
@@ -165,6 +168,7 @@ class AssembledReply(Reply):
 
     def _charge(self, error: BaseException) -> None:
         """Estimate the input tokens of a request that timed out, since they may be billed."""
+        self._failed = isinstance(error, ProviderError)
         is_late = isinstance(error, TimedOutError) and error.which != "connect"
         if is_late and self.out is not None and self.out.reported == Usage():
             self.out.reported = self._estimate(Usage(), ())

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 from weakref import ref
 
 from msgspec.structs import replace
@@ -158,6 +158,20 @@ class EventStream(_Interruptible, Generic[Parsed]):
                 "the stream has not ended: read it to its end, or cancel it, before using response"
             )
         return self._response
+
+    if not TYPE_CHECKING:  # type checkers report these mistakes themselves
+
+        def __iter__(self):
+            raise TypeError("use 'async for': the events of a stream arrive one by one")
+
+        def __enter__(self):
+            raise TypeError("use 'async with', or dragoman.sync for code that is not async")
+
+        def __exit__(self, *_):
+            """Exist, so that Python calls ``__enter__``, which explains the mistake."""
+
+        def __await__(self):
+            raise TypeError("a stream is not awaited: use 'async for event in stream'")
 
     async def text(self) -> AsyncIterator[str]:
         """Iterate over the text of the reply as it arrives."""

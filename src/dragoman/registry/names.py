@@ -164,6 +164,9 @@ class Names:
         return f"{entry.id} is not in the catalogue; did you mean {entry.adapter}:{near[0]}?"
 
     def _suggest(self, name: str) -> str:
+        vendor, slash, model = name.partition("/")
+        if slash and vendor in vendor_names():  # the form of other libraries
+            return f"; did you mean {vendor}:{model}?"
         if ":" in name:
             known = [*self.aliases, *self.listed(), *[f"{vendor}:" for vendor in vendor_names()]]
             near = difflib.get_close_matches(name, known, 3, 0.5)
@@ -172,6 +175,10 @@ class Names:
         if not near:
             return "; a name is an alias or adapter:model"
         return f"; did you mean {' or '.join(near)}?"
+
+    def _has_address(self, name: str) -> bool:
+        adapter = name.partition(":")[0]
+        return adapter in self.adapters or load_vendor(adapter).address() is not None
 
     def _near_without_vendor(self, name: str) -> Iterator[str]:
         """Yield names similar to a name without a vendor.
@@ -191,7 +198,8 @@ class Names:
             for word in re.split(r"[-/:_ ]", own.lower()):
                 words.setdefault(word, []).append(listed)
         for own in difflib.get_close_matches(name, names, 3, 0.7):
-            yield from names[own]
+            # a vendor without an address of its own needs more settings
+            yield from sorted(names[own], key=lambda each: not self._has_address(each))
         for word in (
             difflib.get_close_matches(name.lower(), words, 1, 0.8) if len(name) > 2 else ()
         ):

@@ -75,7 +75,7 @@ class HttpRetrieval(HttpModel, RetrievalModel):
         """Send a request and return its complete reply; raise an error for an error status."""
         async with await self.exchange(encoded.http) as http:
             if http.status >= 300:
-                raise await self.read_failure(http, self.codec)
+                raise await self.read_failure(http, self.codec, encoded.http.url)
             body = await http.read(MAX_REPLY + 1)
             if len(body) > MAX_REPLY:
                 raise InvalidResponseError(f"the reply is longer than {MAX_REPLY} bytes")

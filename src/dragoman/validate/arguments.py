@@ -12,7 +12,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Required, TypeAlias, TypedDict
 
 from ..events import Parsed
-from ..messages import Effort, Message, PromptCache, ServerTool, Tool, ToolChoice
+from ..messages import Effort, Message, PromptCache, ServerTool, Tool, ToolChoice, UserBlock
 
 if TYPE_CHECKING:  # mypy sees Literal[...] as a special form
     from typing import _SpecialForm
@@ -52,9 +52,11 @@ class ToolRecord(TypedDict, total=False):
 
 
 MessageRecord: TypeAlias = SystemRecord | UserRecord | AssistantRecord | ToolRecord
-Messages: TypeAlias = str | Message | Sequence[Message | MessageRecord]
-"""A string, one message, or a sequence of messages: Dragoman's values, plain records or
-chat-completion dicts.
+Messages: TypeAlias = (
+    str | UserBlock | Message | Sequence[Message | MessageRecord | str | UserBlock]
+)
+"""A string, one message, a sequence of messages (Dragoman's values, plain records or
+chat-completion dicts), or the parts of one user message.
 """
 
 Tools: TypeAlias = Sequence[Tool | ServerTool | Mapping[str, Any] | Callable[..., Any]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from ..errors import InvalidRequestError, cut, quote
@@ -23,6 +23,14 @@ KINDS: dict[type, str] = {  # names of types for error messages
 def kind_of(value: object) -> str:
     """Return the kind of a value, such as ``a string``."""
     return KINDS.get(type(value), type(value).__name__)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a question with the name that was probably meant, if one is close."""
+    import difflib  # lazy import: it takes a millisecond, and only this error needs it
+
+    near = difflib.get_close_matches(cut(name), [*known], 1)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 class Fields:
@@ -202,10 +210,7 @@ class Fields:
         """Reject the fields that were not read."""
         for name, value in self.data.items():
             if name not in self._known and value not in self.EMPTY:
-                import difflib  # lazy import: it takes a millisecond, and only this error needs it
-
-                near = difflib.get_close_matches(str(name), self._known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(self._known)}"
+                hint = suggest(str(name), self._known) or f"one of {', '.join(self._known)}"
                 self.complain(f"{self.UNKNOWN}; {hint}", str(name))
 
 

@@ -15,8 +15,20 @@ from .. import messages as m
 from ..errors import InvalidRequestError, UnsupportedContentError, cut, quote
 from ..events import read_json
 from .data_url import read_data_url
-from .fields import Fields, kind_of
+from .fields import Fields, kind_of, suggest
 from .structured import response_schema_of
+
+# What people pass to ``complete`` who come from other libraries, and what to write instead.
+_MISPLACED = {
+    "stream": "call .stream(...) in place of .complete(...)",
+    "image": 'put it into the message: User("...", Image("photo.png"))',
+    "images": 'put them into the message: User("...", Image("photo.png"))',
+    "timeout": "pass timeouts= to connect()",
+    "model": "pass the model's name to connect()",
+    "api_key": "pass api_key= to connect()",
+    "base_url": "pass base_url= to connect()",
+    "response_format": "pass a type or a JSON Schema as response_schema=",
+}
 
 _MESSAGES = frozenset({m.System, m.User, m.Assistant, m.ToolResult})
 
@@ -86,14 +98,6 @@ def _split_tools(tools: Any) -> tuple[Any, tuple[m.ServerTool, ...]]:
     return (own, tuple(theirs)) if theirs else (tools, ())
 
 
-def _suggest(name: str, known: Sequence[str]) -> str:
-    """Return a question with the name that was probably meant, if one is close."""
-    import difflib  # lazy import: it takes a millisecond, and only this error needs it
-
-    near = difflib.get_close_matches(cut(name), known, 1)
-    return f"did you mean {near[0]}?" if near else ""
-
-
 def _apply_settings(
     config: m.RuntimeConfig, settings: Mapping[str, Any]
 ) -> tuple[str | None, m.RuntimeConfig]:
@@ -102,7 +106,11 @@ def _apply_settings(
     for name in settings:
         if name not in known:
             others = *known, "tools", "config", "response_schema", "tool_choice"
-            hint = _suggest(name, others) or "provider-specific settings go into extras="
+            hint = (
+                _MISPLACED.get(name)
+                or suggest(name, others)
+                or "provider-specific settings go into extras="
+            )
             raise TypeError(f"{name!r} is not a setting; {hint}")
     given = dict(settings)
     system = given.pop("system", None)
@@ -208,7 +216,7 @@ def parse_config(config: Any) -> m.RuntimeConfig:
         )
     for name in config:
         if name not in m.RuntimeConfig.__struct_fields__:
-            hint = _suggest(str(name), m.RuntimeConfig.__struct_fields__)
+            hint = suggest(str(name), m.RuntimeConfig.__struct_fields__)
             hint = f"{hint} Other" if hint else "provider-specific"
             raise InvalidRequestError(
                 f"config.{cut(str(name))} is not a setting; {hint} ones go into config.extras"

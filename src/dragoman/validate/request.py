@@ -220,10 +220,10 @@ def _check_config(config: m.RuntimeConfig) -> None:
         value = getattr(config, name)
         if value is not None and not _is_finite(value):
             raise InvalidRequestError(f"config.{name} must be a finite number")
-    for name in ("max_tokens", "seed"):
-        value = getattr(config, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise InvalidRequestError(f"config.{name} must be a whole number")
+    _check_whole(config.seed, "seed")
+    _check_whole(config.max_tokens, "max_tokens")
+    if config.max_tokens is not None and config.max_tokens < 1:
+        raise InvalidRequestError("config.max_tokens must be at least 1")
     if config.reasoning is not None:
         _check_reasoning(config.reasoning)
     if config.stop_sequences is not None and not (
@@ -239,6 +239,11 @@ def _check_config(config: m.RuntimeConfig) -> None:
         check_depth(config.extras, "config.extras")
     if config.cache not in (None, "auto", "off") and not isinstance(config.cache, m.PromptCache):
         raise InvalidRequestError('config.cache must be "auto", "off" or a PromptCache')
+
+
+def _check_whole(value: Any, name: str) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise InvalidRequestError(f"config.{name} must be a whole number")
 
 
 def _check_reasoning(value: Any) -> None:

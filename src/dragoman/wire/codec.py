@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
@@ -11,7 +12,13 @@ from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 from msgspec import Struct
 
 from ..capabilities import Capabilities
-from ..errors import InvalidResponseError, ProviderError, StreamInterruptedError, without_frames
+from ..errors import (
+    InvalidResponseError,
+    ProviderError,
+    StreamInterruptedError,
+    quote,
+    without_frames,
+)
 from ..events import Assembler, Event, FinishReason, Raw, read_json
 from ..eventstream import EventStreamDecoder, EventStreamError
 from ..messages import LossWarning, Request
@@ -423,10 +430,8 @@ class Decoder(ABC):
     def _broken(self, error: Exception) -> None:
         self.done = True
         if not isinstance(error, ProviderError):
-            cause, error = (
-                error,
-                InvalidResponseError(f"the reply cannot be read: {_reason(error)}"),
-            )
+            cause, reason = error, f"the reply cannot be read: {_reason(error)}"
+            error = InvalidResponseError(_describe_page(self._kept) or reason)
             error.__cause__ = without_frames(cause)
         if error.body_text is None and self._kept:
             error.keep_body(b"".join(self._kept[: MAX_KEPT // _PAGE])[:MAX_KEPT])
@@ -438,6 +443,16 @@ class Decoder(ABC):
             # as long as ``raw`` exists.
             self.out.kept.decode = partial(_decode_stream, self.framing, self.facts())
         return self.out.take()
+
+
+def _describe_page(kept: Sequence[bytes]) -> str | None:
+    """Return a description of a web page, as a login page or a wrong address sends."""
+    head = b"".join(kept[:1]).removeprefix(_BOM).lstrip()
+    if not head.startswith(b"<"):
+        return None
+    found = re.search(rb"(?is)<title[^<>]{0,200}>([^<>]{1,200})</title", head[:20_000])
+    title = " ".join(found[1].decode("utf-8", "replace").split()) if found is not None else ""
+    return f"an HTML page came instead of a reply{title and f', with the title {quote(title)}'}"
 
 
 def _refuse_crowded(data: bytes) -> None:

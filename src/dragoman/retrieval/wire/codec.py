@@ -157,7 +157,7 @@ class RetrievalCodec(ABC, Generic[Q]):
         self.decode(reply, request)
 
     def check_listed(self, reply: HttpReply, field: str, *wanted: str) -> None:
-        """Raise an error if a description of the model lists other abilities than those wanted."""
+        """Raise an error if a description of the model lists other abilities than those it needs."""
         if reply.status >= 300:
             raise self.error(reply.status, reply.headers, reply.body)
         record = reading.read_any(reply.body)
