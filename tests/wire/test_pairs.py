@@ -17,7 +17,7 @@ from dragoman import errors
 from dragoman.events import Assembler
 from dragoman.validate import Expectation, check_request
 from dragoman.wire import SERVER_CODECS, Encoded
-from dragoman.wire.losses import NOTHING, UNKNOWN, Rule
+from dragoman.wire.rules import NOTHING, UNKNOWN, Rule
 from tests import strategies as some
 
 from .cases import Case, DecodedReply, decode, find_cases

@@ -8,7 +8,7 @@ field is dropped and reported. A model of the client's own wire receives every f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from msgspec import Struct
@@ -16,87 +16,7 @@ from msgspec import Struct
 from ..errors import cut
 from ..messages import LossWarning, Text
 from ..validate.fields import Fields
-
-Effect = Literal["read", "mapped", "hint", "refused"]
-
-
-class Rule(Struct, frozen=True):
-    """What happens to a field if the model's wire differs from the client's wire.
-
-    The ``effect`` is one of these. ``read``: Dragoman's requests represent the field. ``mapped``:
-    the field is converted to the corresponding field of the model's wire; if there is none, it is
-    dropped and reported. ``hint``: the field is dropped and reported. ``refused``: the request is
-    rejected, because the answer would have another meaning without the field. ``concept`` is the
-    name of a setting that several wires have under different names.
-    """
-
-    effect: Effect
-    what: str = ""
-    """The reason why the field can be dropped, or what the client can do instead."""
-    default: tuple[Any, ...] = ()
-    """Values that request the default behaviour; they are neither sent nor reported."""
-    concept: str | None = None
-    always: bool = False
-    """Whether the rule applies even if the model uses the client's wire."""
-    held: bool = False
-    """Whether ``Request`` represents the field too, so that nothing is lost without the rule."""
-
-
-CACHE = Rule("hint", "each endpoint sets its own marks for the prompt cache")
-HELD_CACHE = Rule(CACHE.effect, CACHE.what, held=True)
-"""The rule of a mark for the prompt cache that ``Request`` represents."""
-READ = Rule("read")
-HINT = Rule("hint", "it does not change what the answer means")
-LOGPROBS = "ask a model of the same wire, or leave it out"
-UNKNOWN = Rule("hint", "the model's wire has no such field")
-# Settings that the openai and the responses wire write alike.
-CONCEPTS = {
-    **{
-        name: Rule("mapped", concept=name)
-        for name in ("parallel_tool_calls", "user", "prompt_cache_key", "prompt_cache_retention")
-    },
-    "safety_identifier": Rule("mapped", concept="safety_identifier"),
-    "service_tier": Rule("mapped", default=("auto", "default"), concept="service_tier"),
-}
-NOTHING: tuple[Any, ...] = (None, [], {}, "")
-
-
-class FieldTable(Struct, frozen=True):
-    """The fields of a client's request on one wire."""
-
-    rules: Mapping[str, Rule]
-    """The rule of each field of the body."""
-    conversation: tuple[str, ...]
-    """The fields that contain the conversation, the messages first. If one of them is sent to the
-    model unchanged, all of them are.
-    """
-    names: Mapping[str, str]
-    """Dragoman's names of settings, mapped to the names on the wire where they differ."""
-    inner: Mapping[str, Mapping[str, Rule]] = {}
-    """The rules of the fields of objects in the body."""
-    extra_name: Callable[[str, str], str] = "{}.{}".format
-    """Return the name in ``config.extras`` of a field, given the path of its object."""
-
-    def find_unread(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that ``Request`` does not represent."""
-        return {
-            name: value
-            for name, value in fields.items()
-            if name in self.rules and self.rules[name].effect != "read"
-        }
-
-    def list_rules(self) -> dict[str, Rule]:
-        """Return the rule of each field, by its path in the body."""
-        nested = {
-            f"{path}.{name}": rule
-            for path, rules in self.inner.items()
-            for name, rule in rules.items()
-        }
-        return {**self.rules, **nested}
-
-
-NO_FIELDS: Mapping[str, Any] = {}
-NO_TABLE = FieldTable({}, (), {})
+from .rules import NO_FIELDS, NO_TABLE, UNKNOWN, FieldTable, Rule, hint, is_among, is_empty
 
 
 class OfferedTool(NamedTuple):
@@ -176,7 +96,7 @@ class Losses:
 
     def drop(self, path: str, code: str, detail: str) -> None:
         """Record that a field is dropped, whichever wire the model uses."""
-        self.leave(path, Rule("hint", detail, always=True), code)
+        self.leave(path, hint(detail, always=True), code)
 
     def drop_fields(self, fields: Fields, names: Iterable[str], detail: str) -> None:
         """Record that the named fields are dropped, if they are present."""
@@ -227,7 +147,7 @@ class Record(Fields):
         """Record the fields that were not read, unless they are empty or have default values."""
         known = self._known
         for name, value in self.data.items():
-            if name not in known and not is_among(value, NOTHING):
+            if name not in known and not is_empty(value):
                 rule = (rules or self.rules).get(name, UNKNOWN)
                 if not is_among(value, rule.default):
                     self.losses.leave(self.at(name), rule)
@@ -243,7 +163,7 @@ class Record(Fields):
             if rule.effect == "read" or name in skip:
                 continue
             self._known[name] = None
-            if is_among(value, NOTHING) or is_among(value, rule.default):
+            if is_empty(value) or is_among(value, rule.default):
                 continue
             if rule.concept is not None and not rule.always:
                 self.losses.wish(rule.concept, value, nest(self.at(name), value))
@@ -266,13 +186,6 @@ def describe_left(left: Iterable[Leftover]) -> tuple[LossWarning, ...]:
             if each.rule.always
             or not (each.rule.held or each.tool or each.roots in ((), (each.path,)))
         ]
-    )
-
-
-def is_among(value: Any, values: Collection[Any]) -> bool:
-    """Return whether a value equals one of several JSON values; ``true`` does not equal 1."""
-    return any(
-        value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
     )
 
 

@@ -33,7 +33,8 @@ from ..messages import AssistantBlock, Issuer, LossWarning, Request, ToolCall
 from .codec import HttpReply
 from .fields import take_cache
 from .finish import WRITTEN
-from .losses import NO_TABLE, FieldTable, Leftover, Losses, Wish, describe_left, merge
+from .losses import Leftover, Losses, Wish, describe_left, merge
+from .rules import NO_TABLE, FieldTable
 from .server_errors import headers_of, status_of, terms_of
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from ...messages import Assistant, Message, System, Text, ToolResult, User
-from ...wire.losses import Rule
+from ...wire.rules import Rule
 
 Change: TypeAlias = tuple[str, Rule, str]
 """The path of a changed message, the rule for it, and the code of the loss."""

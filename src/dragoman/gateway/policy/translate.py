@@ -13,7 +13,8 @@ from ...messages import NO_CONFIG, LossWarning, Request, RuntimeConfig, System
 from ...wire import CODECS, Asked, ServerCodec
 from ...wire.caching import drop_marks
 from ...wire.endpoint import Place
-from ...wire.losses import Leftover, Rule, merge, nest
+from ...wire.losses import Leftover, merge, nest
+from ...wire.rules import Rule
 from .hosted import fit_hosted, read_hosted
 
 DEFAULT_MAX_TOKENS = 4096

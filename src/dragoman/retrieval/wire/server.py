@@ -20,7 +20,8 @@ from ...messages import LossWarning
 from ...validate.fields import Fields
 from ...wire import SERVER_CODECS, HttpReply
 from ...wire.fields import read_body
-from ...wire.losses import NO_TABLE, FieldTable, Losses
+from ...wire.losses import Losses
+from ...wire.rules import NO_TABLE, FieldTable
 from ...wire.server import bearer_token
 from ...wire.server_errors import headers_of, message_of, status_of
 from ..check import build_embed_request, build_rerank_request

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from ... import events as ev
 from ... import messages as m
 from ...errors import ProviderError
-from ..losses import FieldTable
 from ..media import transcript_of
+from ..rules import FieldTable
 from ..seal import own_fields, seal, write_opaque
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, named_frame
 from ..server_errors import message_on, status_of, terms_of

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...errors import UnsupportedContentError, UnsupportedFeatureError, quote
 from ..fields import open_body, read_body, split_results
-from ..losses import CACHE, HELD_CACHE, HINT, READ, FieldTable, Losses, OfferedTool, Record, Rule
+from ..losses import Losses, OfferedTool, Record
+from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldTable, Rule, hint, mapped, refused
 from ..seal import read_opaque, unseal
 from ..server import Asked, gather
 from ..settings import read_settings
@@ -29,40 +30,32 @@ TABLE = FieldTable(
             ("model", "messages", "system", "stream", "tools", "tool_choice", "thinking"), READ
         ),
         **dict.fromkeys(("output_config", "metadata", *SETTINGS.values()), READ),
-        "top_k": Rule("mapped", concept="top_k"),
-        "service_tier": Rule(
-            "hint", "which capacity serves a request is the endpoint's setting", default=("auto",)
-        ),
+        "top_k": mapped("top_k"),
+        "service_tier": hint("which capacity serves a request is the endpoint's setting", "auto"),
         "cache_control": HELD_CACHE,
-        "context_management": Rule(
-            "hint", "nothing is removed from the conversation", default=({"edits": []},)
-        ),
+        "context_management": hint("nothing is removed from the conversation", {"edits": []}),
         "inference_geo": HINT,
-        "speed": Rule(
-            "hint", "how fast a model answers is the endpoint's setting", default=("standard",)
-        ),
+        "speed": hint("how fast a model answers is the endpoint's setting", "standard"),
         "diagnostics": HINT,
-        "fallbacks": Rule("hint", "which model answers is decided here"),
-        "container": Rule(
-            "refused", "run code with a tool of your own, or ask a model of the same wire"
+        "fallbacks": hint("which model answers is decided here"),
+        "container": refused("run code with a tool of your own, or ask a model of the same wire"),
+        "mcp_servers": refused(
+            "connect to the servers in your program, or ask a model of the same wire"
         ),
-        "mcp_servers": Rule(
-            "refused", "connect to the servers in your program, or ask a model of the same wire"
-        ),
-        "output_format": Rule("refused", "use output_config.format, its newer name"),
+        "output_format": refused("use output_config.format, its newer name"),
     },
     ("messages", "system"),
     {"reasoning": "thinking", "json_mode": "output_config.format", "user": "metadata.user_id"},
 )
 _TOOL = {
-    "eager_input_streaming": Rule("hint", "arguments are sent as they arrive", default=(False,)),
-    "defer_loading": Rule("hint", "every tool is offered at once", default=(False,)),
-    "input_examples": Rule("hint", "the model's wire has no examples of a tool's input"),
-    "allowed_callers": Rule("hint", "the model calls every tool directly", default=(["direct"],)),
+    "eager_input_streaming": hint("arguments are sent as they arrive", False),
+    "defer_loading": hint("every tool is offered at once", False),
+    "input_examples": hint("the model's wire has no examples of a tool's input"),
+    "allowed_callers": hint("the model calls every tool directly", ["direct"]),
 }
-_SERVER_TOOL = Rule("refused", "offer tools of your own, or ask a model of the same wire")
-_BLOCK = Rule("refused", "send text, images, documents and results of tools")
-_ADAPTIVE = Rule("hint", "the model thinks as much as it does by default")
+_SERVER_TOOL = refused("offer tools of your own, or ask a model of the same wire")
+_BLOCK = refused("send text, images, documents and results of tools")
+_ADAPTIVE = hint("the model thinks as much as it does by default")
 
 
 class _Record(Record):
@@ -70,9 +63,7 @@ class _Record(Record):
 
     rules: ClassVar = {
         "cache_control": CACHE,
-        "citations": Rule(
-            "hint", "the answer comes without citations", default=({"enabled": False},)
-        ),
+        "citations": hint("the answer comes without citations", {"enabled": False}),
         "context": HINT,
     }
 
@@ -339,7 +330,7 @@ def _read_document(record: _Record, mark: bool) -> m.Document | m.Text:
         data = "\n\n".join(_read_texts(source)).encode("utf-8")
         return m.Document(m.Inline(base64.b64encode(data).decode()), "text/plain", title, mark)
     if kind == "file":
-        rule = Rule("refused", "send the file's content")
+        rule = refused("send the file's content")
         record.losses.leave(record.where, rule, "content_dropped")
         return m.Text("[a file]", cache=mark)
     found, media_type = _read_source(source)

@@ -11,8 +11,8 @@ from ...errors import ProviderError
 from ...eventstream import encode_message
 from ...messages import AssistantBlock, Audio, Image, RedactedThinking, Text, Thinking, ToolCall
 from ..codec import HttpReply
-from ..losses import FieldTable
 from ..media import describe_medium
+from ..rules import FieldTable
 from ..seal import own_fields, seal
 from ..server import (
     Asked,

@@ -16,7 +16,8 @@ from ... import messages as m
 from ...errors import InvalidRequestError, UnsupportedContentError, quote
 from ...events import read_object
 from ..fields import open_body, read_body, read_schema
-from ..losses import CACHE, HELD_CACHE, FieldTable, Record, Rule
+from ..losses import Record
+from ..rules import CACHE, HELD_CACHE, HINT, READ, FieldTable, Rule, hint, refused
 from ..seal import unseal
 from ..server import Asked, encode_json, gather
 from ..settings import read_settings
@@ -29,16 +30,14 @@ _MORE = "additionalModelRequestFields"
 _READ = ("modelId", "messages", "system", "toolConfig", "inferenceConfig", "outputConfig")
 TABLE = FieldTable(
     {
-        **dict.fromkeys(_READ, Rule("read")),
+        **dict.fromkeys(_READ, READ),
         _MORE: Rule("mapped", "thinking and top_k are translated"),
-        "additionalModelResponseFieldPaths": Rule("hint", "each wire has its own reply"),
-        "guardrailConfig": Rule(
-            "refused", "check the texts yourself, or ask a model of this wire"
-        ),
-        "performanceConfig": Rule("hint", "it does not change what the answer means"),
-        "promptVariables": Rule("refused", "write the text of the prompt into the messages"),
-        "requestMetadata": Rule("hint", "it does not change what the answer means"),
-        "serviceTier": Rule("hint", "it does not change what the answer means"),
+        "additionalModelResponseFieldPaths": hint("each wire has its own reply"),
+        "guardrailConfig": refused("check the texts yourself, or ask a model of this wire"),
+        "performanceConfig": HINT,
+        "promptVariables": refused("write the text of the prompt into the messages"),
+        "requestMetadata": HINT,
+        "serviceTier": HINT,
     },
     ("messages", "system"),
     {
@@ -254,7 +253,7 @@ def _read_image(inner: Record, *, mark: bool) -> m.Image:
 def _read_document(inner: Record, *, mark: bool) -> m.Document:
     for name in ("citations", "context"):
         if name in inner:
-            inner.leave(name, Rule("hint", "our documents have no field for it"))
+            inner.leave(name, hint("our documents have no field for it"))
     return m.Document(_read_source(inner), _kind_of(inner, DOCUMENTS), inner.text("name"), mark)
 
 

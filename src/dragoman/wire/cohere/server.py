@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from ... import events as ev
 from ...errors import MalformedToolCallError, ProviderError
 from ...messages import Audio, Image, Text, Thinking
-from ..losses import FieldTable
 from ..media import describe_medium
+from ..rules import FieldTable
 from ..seal import own_fields
 from ..server import Asked, BodyEncoder, ReplyEncoder, ServerCodec, encode_json, known, named_frame
 from ..server_errors import message_on, status_of

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from ... import messages as m
 from ...validate import parse_messages, parse_tools
 from ..fields import open_body, read_body
-from ..losses import READ, FieldTable, Record, Rule
+from ..losses import Record
 from ..openai.server_request import inline_media
+from ..rules import HINT, READ, FieldTable, hint, mapped, refused
 from ..server import Asked, encode_json, gather
 from ..settings import read_settings
 from .request import PLAN, SETTINGS
@@ -23,15 +24,13 @@ TABLE = FieldTable(
             READ,
         ),
         **dict.fromkeys(SETTINGS.values(), READ),
-        "strict_tools": Rule(
-            "hint", "which tools are strict is a setting of each tool here", always=True
-        ),
-        "k": Rule("mapped", default=(0,), concept="top_k"),
-        "documents": Rule("refused", "write them into a message, or ask a model of this wire"),
-        "citation_options": Rule("hint", "the model's wire has no such citations"),
-        "safety_mode": Rule("hint", "the model's wire has no such mode", default=("CONTEXTUAL",)),
-        "logprobs": Rule("refused", "ask a model of this wire, or leave it out", default=(False,)),
-        "priority": Rule("hint", "it does not change what the answer means"),
+        "strict_tools": hint("which tools are strict is a setting of each tool here", always=True),
+        "k": mapped("top_k", 0),
+        "documents": refused("write them into a message, or ask a model of this wire"),
+        "citation_options": hint("the model's wire has no such citations"),
+        "safety_mode": hint("the model's wire has no such mode", "CONTEXTUAL"),
+        "logprobs": refused("ask a model of this wire, or leave it out", False),
+        "priority": HINT,
     },
     ("messages",),
     {"top_p": "p", "top_k": "k", "reasoning": "thinking", "json_mode": "response_format"},

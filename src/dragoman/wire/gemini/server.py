@@ -9,8 +9,8 @@ from urllib.parse import parse_qs
 from ... import events as ev
 from ... import messages as m
 from ...errors import ProviderError
-from ..losses import FieldTable
 from ..media import describe_picture
+from ..rules import FieldTable
 from ..seal import is_from, seal
 from ..server import BodyEncoder, ReplyEncoder, ServerCodec, data_frame, encode_json
 from ..server_errors import message_on, status_of, terms_of

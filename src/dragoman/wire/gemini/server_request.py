@@ -14,18 +14,8 @@ from ... import messages as m
 from ...errors import InvalidRequestError
 from ..fields import open_body, read_body, split_results
 from ..json import json_text
-from ..losses import (
-    HINT,
-    LOGPROBS,
-    NOTHING,
-    READ,
-    FieldTable,
-    OfferedTool,
-    Record,
-    Rule,
-    is_among,
-    merge,
-)
+from ..losses import OfferedTool, Record, merge
+from ..rules import HINT, LOGPROBS, READ, FieldTable, Rule, hint, is_empty, mapped, refused
 from ..schema import schema_directive
 from ..seal import unseal
 from ..server import Asked, gather
@@ -46,13 +36,13 @@ TABLE = FieldTable(
         **dict.fromkeys(
             ("contents", "systemInstruction", "generationConfig", "tools", "toolConfig"), READ
         ),
-        "safetySettings": Rule("hint", "the model's wire has no filters to set"),
+        "safetySettings": hint("the model's wire has no filters to set"),
         "labels": HINT,
         "serviceTier": HINT,
-        "store": Rule("hint", "nothing is kept here between calls", default=(False,)),
-        "model": Rule("hint", "the model is named by the path", always=True),
-        "cachedContent": Rule(
-            "refused", "send the content itself, or ask a model of the same wire", held=True
+        "store": hint("nothing is kept here between calls", False),
+        "model": hint("the model is named by the path", always=True),
+        "cachedContent": refused(
+            "send the content itself, or ask a model of the same wire", held=True
         ),
     },
     ("contents", "systemInstruction"),
@@ -66,36 +56,30 @@ TABLE = FieldTable(
     {
         _CONFIG: {
             **dict.fromkeys((*NAMES.values(), "responseJsonSchema", "responseMimeType"), READ),
-            "topK": Rule("mapped", concept="top_k"),
-            "candidateCount": Rule(
-                "hint", "one candidate is returned for each call", default=(1,), always=True
-            ),
-            "responseModalities": Rule(
-                "refused", "ask for TEXT only", default=(["TEXT"], ["text"])
-            ),
+            "topK": mapped("top_k"),
+            "candidateCount": hint("one candidate is returned for each call", 1, always=True),
+            "responseModalities": refused("ask for TEXT only", ["TEXT"], ["text"]),
             "responseSchema": Rule("mapped", "it is sent as JSON Schema"),
             "thinkingConfig": Rule("mapped", "the budget or level is translated"),
-            "responseLogprobs": Rule("refused", LOGPROBS, default=(False,)),
-            "logprobs": Rule("refused", LOGPROBS, default=(0,)),
-            "speechConfig": Rule("refused", "ask for TEXT only"),
-            "imageConfig": Rule("refused", "ask for TEXT only"),
-            "mediaResolution": Rule(
-                "hint",
-                "the model decides how closely it looks",
-                default=("MEDIA_RESOLUTION_UNSPECIFIED",),
+            "responseLogprobs": refused(LOGPROBS, False),
+            "logprobs": refused(LOGPROBS, 0),
+            "speechConfig": refused("ask for TEXT only"),
+            "imageConfig": refused("ask for TEXT only"),
+            "mediaResolution": hint(
+                "the model decides how closely it looks", "MEDIA_RESOLUTION_UNSPECIFIED"
             ),
             "audioTimestamp": HINT,
             "enableAffectiveDialog": HINT,
             "enableEnhancedCivicAnswers": HINT,
-            "routingConfig": Rule("hint", "which model answers is decided here"),
-            "modelSelectionConfig": Rule("hint", "which model answers is decided here"),
+            "routingConfig": hint("which model answers is decided here"),
+            "modelSelectionConfig": hint("which model answers is decided here"),
         }
     },
     lambda path, name: name if name in SETTINGS else f"{path}.{name}",
 )
-_PART = Rule("refused", "send text, images, files, calls and their responses")
-_SERVER_TOOL = Rule("refused", "offer functions of your own, or ask a model of the same wire")
-_RESULT = Rule("hint", "the model's wire has no schema of a result")
+_PART = refused("send text, images, files, calls and their responses")
+_SERVER_TOOL = refused("offer functions of your own, or ask a model of the same wire")
+_RESULT = hint("the model's wire has no schema of a result")
 _TOOL = {
     "response": _RESULT,
     "responseJsonSchema": _RESULT,
@@ -170,7 +154,7 @@ def _read_thinking(inner: _Record) -> None:
     """Record the reasoning setting: a budget or a level."""
     name = "thinkingConfig"
     thinking, losses = inner.take(name), inner.losses
-    if is_among(thinking, NOTHING):
+    if is_empty(thinking):
         return
     if not isinstance(thinking, dict):
         _leave(inner, name)
@@ -204,13 +188,13 @@ def _read_format(inner: _Record) -> dict[str, Any] | None:
     if isinstance(dialect, dict) and dialect:
         schema = to_json_schema(dialect)
         losses.keep_own(_CONFIG, {"responseSchema": dialect, "responseJsonSchema": None})
-    elif not is_among(dialect, NOTHING):
+    elif not is_empty(dialect):
         _leave(inner, "responseSchema")
     if schema is None:
         if kind == "application/json":
             losses.wish("json_mode", True, {_CONFIG: {"responseMimeType": kind}})
         elif kind not in (None, "", "text/plain"):
-            rule = Rule("refused", "ask for application/json or text/plain")
+            rule = refused("ask for application/json or text/plain")
             inner.leave("responseMimeType", rule)
             losses.keep_own(inner.at("responseMimeType"), kind)
         return None

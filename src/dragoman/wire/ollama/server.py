@@ -10,8 +10,8 @@ from ...events import MessageComplete, MessageStart, TextDelta, ThinkingDelta, T
 from ...messages import Audio, Image, Text, Thinking, ToolCall
 from ...validate.fields import Fields
 from ..fields import read_body
-from ..losses import FieldTable
 from ..media import describe_medium
+from ..rules import FieldTable
 from ..server import (
     Asked,
     BodyEncoder,

@@ -15,33 +15,30 @@ from ... import messages as m
 from ...errors import InvalidRequestError
 from ...validate import parse_tools
 from ..fields import open_body, read_body
-from ..losses import LOGPROBS, READ, FieldTable, Record, Rule
+from ..losses import Record
+from ..rules import LOGPROBS, READ, FieldTable, hint, mapped, refused
 from ..server import Asked, gather
 from ..settings import read_settings
 from .request import SETTINGS
 
-_TOO_LONG = Rule("hint", "a conversation that is too long is refused", default=(True,))
+_TOO_LONG = hint("a conversation that is too long is refused", True)
 TABLE = FieldTable(
     {
         **dict.fromkeys(
             ("model", "messages", "stream", "tools", "format", "options", "think"), READ
         ),
-        "keep_alive": Rule(
-            "hint", "how long a model stays in memory is the endpoint's setting", always=True
+        "keep_alive": hint(
+            "how long a model stays in memory is the endpoint's setting", always=True
         ),
-        "logprobs": Rule("refused", LOGPROBS, default=(False,)),
-        "top_logprobs": Rule("refused", LOGPROBS, default=(0,)),
+        "logprobs": refused(LOGPROBS, False),
+        "top_logprobs": refused(LOGPROBS, 0),
         "truncate": _TOO_LONG,
         "shift": _TOO_LONG,
         # fields of /api/generate that /api/chat does not have
-        "suffix": Rule(
-            "refused", "ask for the text in between with a prompt of your own", always=True
-        ),
-        "context": Rule("refused", "send the conversation to /api/chat", always=True),
-        "template": Rule("hint", "the model's server has its own template", always=True),
-        "raw": Rule(
-            "hint", "the model's server has its own template", default=(False,), always=True
-        ),
+        "suffix": refused("ask for the text in between with a prompt of your own", always=True),
+        "context": refused("send the conversation to /api/chat", always=True),
+        "template": hint("the model's server has its own template", always=True),
+        "raw": hint("the model's server has its own template", False, always=True),
     },
     ("messages",),
     {
@@ -55,9 +52,9 @@ TABLE = FieldTable(
     {
         "options": {
             **dict.fromkeys(SETTINGS.values(), READ),
-            "top_k": Rule("mapped", concept="top_k"),
-            "min_p": Rule("mapped", default=(0,), concept="min_p"),
-            "repeat_penalty": Rule("mapped", concept="repeat_penalty"),
+            "top_k": mapped("top_k"),
+            "min_p": mapped("min_p", 0),
+            "repeat_penalty": mapped("repeat_penalty"),
         }
     },
     lambda path, name: name,

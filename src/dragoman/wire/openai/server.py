@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ... import events as ev
 from ...errors import ProviderError
 from ...messages import AssistantBlock, Text, Thinking
-from ..losses import FieldTable
+from ..rules import FieldTable
 from ..server import (
     Asked,
     BodyEncoder,

@@ -11,26 +11,26 @@ from ... import messages as m
 from ...errors import UnsupportedContentError
 from ...validate import parse_messages, parse_tool_choice, parse_tools
 from ..fields import open_body, read_body, read_media_url, read_schema
-from ..losses import (
+from ..losses import Losses, OfferedTool, Record
+from ..rules import (
     CACHE,
     CONCEPTS,
     HELD_CACHE,
     HINT,
-    NOTHING,
     READ,
     FieldTable,
-    Losses,
-    OfferedTool,
-    Record,
     Rule,
-    is_among,
+    hint,
+    is_empty,
+    mapped,
+    refused,
 )
 from ..server import Asked, gather
 from ..settings import read_settings
 from .request import SETTINGS
 
-_LOGPROBS = Rule("refused", "ask a model of the same wire, or leave it out", default=(False, 0))
-_SEARCH = Rule("refused", "search with a tool of your own, or ask a model of the same wire")
+_LOGPROBS = refused("ask a model of the same wire, or leave it out", False, 0)
+_SEARCH = refused("search with a tool of your own, or ask a model of the same wire")
 _SPELLINGS = ("reasoning", "thinking", "enable_thinking", "chat_template_kwargs")
 TABLE = FieldTable(
     {
@@ -39,24 +39,24 @@ TABLE = FieldTable(
         ),
         **dict.fromkeys(("response_format", "max_completion_tokens", "reasoning_effort"), READ),
         **dict.fromkeys(SETTINGS.values(), READ),
-        "n": Rule("hint", "one choice is returned for each call", default=(1,), always=True),
+        "n": hint("one choice is returned for each call", 1, always=True),
         **CONCEPTS,
-        "verbosity": Rule("mapped", default=("medium",), concept="verbosity"),
-        "top_k": Rule("mapped", concept="top_k"),
-        "min_p": Rule("mapped", default=(0,), concept="min_p"),
-        "repetition_penalty": Rule("mapped", default=(1,), concept="repeat_penalty"),
-        "repeat_penalty": Rule("mapped", default=(1,), concept="repeat_penalty"),
-        "store": Rule("hint", "nothing is kept of a chat completion", default=(False,)),
+        "verbosity": mapped("verbosity", "medium"),
+        "top_k": mapped("top_k"),
+        "min_p": mapped("min_p", 0),
+        "repetition_penalty": mapped("repeat_penalty", 1),
+        "repeat_penalty": mapped("repeat_penalty", 1),
+        "store": hint("nothing is kept of a chat completion", False),
         "metadata": HINT,
-        "logit_bias": Rule("hint", "the model's wire cannot weigh single tokens"),
-        "prediction": Rule("hint", "it only makes the answer faster"),
+        "logit_bias": hint("the model's wire cannot weigh single tokens"),
+        "prediction": hint("it only makes the answer faster"),
         "logprobs": _LOGPROBS,
         "top_logprobs": _LOGPROBS,
-        "modalities": Rule("refused", "ask for text only", default=(["text"],)),
-        "audio": Rule("refused", "ask for text only"),
+        "modalities": refused("ask for text only", ["text"]),
+        "audio": refused("ask for text only"),
         "web_search_options": _SEARCH,
-        "functions": Rule("refused", "use tools, its newer name"),
-        "function_call": Rule("refused", "use tool_choice, its newer name"),
+        "functions": refused("use tools, its newer name"),
+        "function_call": refused("use tool_choice, its newer name"),
         "reasoning": Rule("mapped", "the effort or budget is translated"),
         "thinking": Rule("mapped", "the switch is translated"),
         "enable_thinking": Rule("mapped", "the switch is translated"),
@@ -67,15 +67,15 @@ TABLE = FieldTable(
 )
 # the marks that Dragoman's messages represent
 _MARKS = ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "5m"})
-_PART = Rule("refused", "send text, images or files")
-_WRAPPED = Rule("hint", "the text is not a JSON object, and is sent inside one")
-_REWRITTEN = Rule("hint", "it is sent as a call of a function")
+_PART = refused("send text, images or files")
+_WRAPPED = hint("the text is not a JSON object, and is sent inside one")
+_REWRITTEN = hint("it is sent as a call of a function")
 
 
 class _Record(Record):
     """Read a message, a part of one, or a tool."""
 
-    rules: ClassVar = {"name": Rule("hint", "the model's wire has no names of participants")}
+    rules: ClassVar = {"name": hint("the model's wire has no names of participants")}
 
     def allow(self, *names: str) -> None:
         if (mark := self.data.get("cache_control")) is not None:
@@ -211,7 +211,7 @@ def _read_tools(fields: _Record) -> tuple[tuple[m.Tool, ...], m.ToolChoice | Non
         if record.data.get("type", "function") == "function":
             records.append(record)
         else:
-            rule = Rule("refused", "give the tool as a function")
+            rule = refused("give the tool as a function")
             losses.leave(record.where, rule, "tool_dropped")
     tools, choice = parse_tools(records), fields.take("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
@@ -273,7 +273,7 @@ def _read_format(fields: _Record) -> dict[str, Any] | None:
         asked.done()
         return schema
     elif kind != "text":
-        fields.leave("response_format", Rule("refused", "use json_schema or json_object"))
+        fields.leave("response_format", refused("use json_schema or json_object"))
     return None
 
 
@@ -291,9 +291,7 @@ def _read_reasoning(fields: _Record) -> m.Effort | None:
     effort, losses = fields.text("reasoning_effort"), fields.losses
     if effort is not None and effort not in m.EFFORTS:
         wish_effort(losses, effort, {"reasoning_effort": effort})
-    given = {
-        name: value for name in _SPELLINGS if not is_among(value := fields.take(name), NOTHING)
-    }
+    given = {name: value for name in _SPELLINGS if not is_empty(value := fields.take(name))}
     wanted = _read_amount(given) if given else None
     if wanted is None:
         for name in given:

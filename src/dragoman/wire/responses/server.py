@@ -10,9 +10,10 @@ from ... import events as ev
 from ...errors import ProviderError
 from ...messages import Audio, Image, Inline, Opaque, Text, Thinking, ToolCall
 from ..json import json_text
-from ..losses import FieldTable, merge
+from ..losses import merge
 from ..media import describe_medium, write_annotations
 from ..openai.server import error_record
+from ..rules import FieldTable
 from ..seal import own_fields, write_opaque
 from ..server import (
     Asked,

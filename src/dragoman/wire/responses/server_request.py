@@ -16,8 +16,9 @@ from ...errors import UnsupportedContentError
 from ...events import read_object
 from ...validate import parse_tool_choice
 from ..fields import open_body, read_body, read_media_url, read_schema
-from ..losses import CONCEPTS, HINT, LOGPROBS, READ, FieldTable, OfferedTool, Record, Rule
+from ..losses import OfferedTool, Record
 from ..openai.server_request import read_allowed, wish_effort, wrap_arguments
+from ..rules import CONCEPTS, HINT, LOGPROBS, READ, FieldTable, Rule, hint, refused
 from ..seal import read_opaque, read_sealed
 from ..server import Asked, gather
 from ..settings import read_settings
@@ -26,10 +27,8 @@ from .output import read_picture
 from .request import SETTINGS
 
 _ISSUER = m.Issuer("responses")
-_STATE = Rule(
-    "refused",
-    "send the whole conversation as input, or start the gateway with --store",
-    always=True,
+_STATE = refused(
+    "send the whole conversation as input, or start the gateway with --store", always=True
 )
 TABLE = FieldTable(
     {
@@ -38,35 +37,20 @@ TABLE = FieldTable(
         ),
         **dict.fromkeys(("reasoning", *SETTINGS.values()), READ),
         **CONCEPTS,
-        "top_logprobs": Rule("refused", LOGPROBS, default=(0,)),
-        "truncation": Rule(
-            "hint", "a conversation that is too long is refused", default=("disabled",)
+        "top_logprobs": refused(LOGPROBS, 0),
+        "truncation": hint("a conversation that is too long is refused", "disabled"),
+        "include": hint(
+            "the model's wire has nothing of the kind", ["reasoning.encrypted_content"]
         ),
-        "include": Rule(
-            "hint",
-            "the model's wire has nothing of the kind",
-            default=(["reasoning.encrypted_content"],),
-        ),
-        "max_tool_calls": Rule("hint", "it limits the tools that a server runs by itself"),
+        "max_tool_calls": hint("it limits the tools that a server runs by itself"),
         "metadata": HINT,
         "client_metadata": HINT,
-        "stream_options": Rule(
-            "hint", "no padding is sent", default=({"include_obfuscation": False},), always=True
-        ),
-        "store": Rule(
-            "hint",
-            "nothing is kept here between calls; see --store",
-            default=(False, True),
-            always=True,
-        ),
-        "background": Rule(
-            "refused", "start the gateway with --store", default=(False,), always=True
-        ),
+        "stream_options": hint("no padding is sent", {"include_obfuscation": False}, always=True),
+        "store": hint("nothing is kept here between calls; see --store", False, True, always=True),
+        "background": refused("start the gateway with --store", False, always=True),
         "previous_response_id": _STATE,
         "conversation": _STATE,
-        "prompt": Rule(
-            "refused", "prompts are not kept here; send the text of the prompt", always=True
-        ),
+        "prompt": refused("prompts are not kept here; send the text of the prompt", always=True),
     },
     ("input", "instructions"),
     {
@@ -75,25 +59,21 @@ TABLE = FieldTable(
         "json_mode": "text.format",
     },
 )
-_REFERENCE = Rule(
-    "refused",
-    "send the item itself (store: false), or start the gateway with --store",
-    always=True,
+_REFERENCE = refused(
+    "send the item itself (store: false), or start the gateway with --store", always=True
 )
-_HOSTED = Rule("refused", "offer tools of type function, or ask a model of the same wire")
-_OFFERED = Rule("hint", "the model's server does not run it; the other functions are offered")
+_HOSTED = refused("offer tools of type function, or ask a model of the same wire")
+_OFFERED = hint("the model's server does not run it; the other functions are offered")
 _FUNCTION = {
-    "defer_loading": Rule("hint", "every tool is offered at once", default=(False,)),
-    "allowed_callers": Rule("hint", "the model calls every tool directly", default=(["direct"],)),
+    "defer_loading": hint("every tool is offered at once", False),
+    "allowed_callers": hint("the model calls every tool directly", ["direct"]),
 }
 _JOINED = Rule("mapped", "the namespace is a part of the function's name")
-_PART = Rule("refused", "send text, images or files")
+_PART = refused("send text, images or files")
 _CUSTOM_CALL = Rule("mapped", "it is sent as a call of a function")
 _CUSTOM_OUTPUT = Rule("mapped", "it is sent as the output of a function")
 _CUSTOM_TOOL = Rule("mapped", "it is offered as a function with one text")
-_SUMMARY = Rule(
-    "hint", "the thoughts that the model's server sends are passed on", default=("auto",)
-)
+_SUMMARY = hint("the thoughts that the model's server sends are passed on", "auto")
 _CALLS = ("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 

@@ -1,0 +1,116 @@
+"""Rules: what happens to each field of a client's request if the model uses another wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+Effect = Literal["read", "mapped", "hint", "refused"]
+
+
+class Rule(Struct, frozen=True):
+    """What happens to a field if the model's wire differs from the client's wire.
+
+    The ``effect`` is one of these. ``read``: Dragoman's requests represent the field. ``mapped``:
+    the field is converted to the corresponding field of the model's wire; if there is none, it is
+    dropped and reported. ``hint``: the field is dropped and reported. ``refused``: the request is
+    rejected, because the answer would have another meaning without the field. ``concept`` is the
+    name of a setting that several wires have under different names.
+    """
+
+    effect: Effect
+    what: str = ""
+    """The reason why the field can be dropped, or what the client can do instead."""
+    default: tuple[Any, ...] = ()
+    """Values that request the default behaviour; they are neither sent nor reported."""
+    concept: str | None = None
+    always: bool = False
+    """Whether the rule applies even if the model uses the client's wire."""
+    held: bool = False
+    """Whether ``Request`` represents the field too, so that nothing is lost without the rule."""
+
+
+def mapped(concept: str, *default: Any) -> Rule:
+    """Return the rule of a setting that several wires have under different names."""
+    return Rule("mapped", "", default, concept)
+
+
+def hint(what: str, *default: Any, always: bool = False) -> Rule:
+    """Return the rule of a field that is dropped and reported."""
+    return Rule("hint", what, default, always=always)
+
+
+def refused(what: str, *default: Any, always: bool = False, held: bool = False) -> Rule:
+    """Return the rule of a field without which the answer would have another meaning."""
+    return Rule("refused", what, default, always=always, held=held)
+
+
+CACHE = hint("each endpoint sets its own marks for the prompt cache")
+HELD_CACHE = Rule(CACHE.effect, CACHE.what, held=True)
+"""The rule of a mark for the prompt cache that ``Request`` represents."""
+READ = Rule("read")
+HINT = hint("it does not change what the answer means")
+LOGPROBS = "ask a model of the same wire, or leave it out"
+UNKNOWN = hint("the model's wire has no such field")
+# Settings that the openai and the responses wire write alike.
+CONCEPTS = {
+    **{
+        name: mapped(name)
+        for name in ("parallel_tool_calls", "user", "prompt_cache_key", "prompt_cache_retention")
+    },
+    "safety_identifier": mapped("safety_identifier"),
+    "service_tier": mapped("service_tier", "auto", "default"),
+}
+NOTHING: tuple[Any, ...] = (None, [], {}, "")
+
+
+class FieldTable(Struct, frozen=True):
+    """The fields of a client's request on one wire."""
+
+    rules: Mapping[str, Rule]
+    """The rule of each field of the body."""
+    conversation: tuple[str, ...]
+    """The fields that contain the conversation, the messages first. If one of them is sent to the
+    model unchanged, all of them are.
+    """
+    names: Mapping[str, str]
+    """Dragoman's names of settings, mapped to the names on the wire where they differ."""
+    inner: Mapping[str, Mapping[str, Rule]] = {}
+    """The rules of the fields of objects in the body."""
+    extra_name: Callable[[str, str], str] = "{}.{}".format
+    """Return the name in ``config.extras`` of a field, given the path of its object."""
+
+    def find_unread(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that ``Request`` does not represent."""
+        return {
+            name: value
+            for name, value in fields.items()
+            if name in self.rules and self.rules[name].effect != "read"
+        }
+
+    def list_rules(self) -> dict[str, Rule]:
+        """Return the rule of each field, by its path in the body."""
+        nested = {
+            f"{path}.{name}": rule
+            for path, rules in self.inner.items()
+            for name, rule in rules.items()
+        }
+        return {**self.rules, **nested}
+
+
+NO_FIELDS: Mapping[str, Any] = {}
+NO_TABLE = FieldTable({}, (), {})
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether a value is null or empty, as many SDKs send for a field that is not set."""
+    return is_among(value, NOTHING)
+
+
+def is_among(value: Any, values: Collection[Any]) -> bool:
+    """Return whether a value equals one of several JSON values; ``true`` does not equal 1."""
+    return any(
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
+    )
