@@ -456,6 +456,7 @@ FORMATS = [
         ({"enum": "abc"}, {}, ["enum"]),
         ({"format": "int64", "type": "integer"}, {"format": "int64", "type": "integer"}, []),
         ({"format": "int64"}, {}, ["format"]),
+        ({"format": ["int64"], "type": "integer"}, {"type": "integer"}, ["format"]),
         ({"$ref": "https://other.example/schema"}, {"type": "object"}, ["$ref"]),
         ({"$ref": "#/$defs/none"}, {"type": "object"}, ["$ref"]),
         ({"$ref": "#/$defs/none/deeper"}, {"type": "object"}, ["$ref"]),

@@ -16,9 +16,8 @@ from ..codec import Notes
 _KEPT = frozenset(
     {
         "default", "description", "example", "maxItems", "maxLength", "maxProperties", "maximum",
-        "minItems",
-        "minLength", "minProperties", "minimum", "nullable", "pattern", "propertyOrdering",
-        "required", "title",
+        "minItems", "minLength", "minProperties", "minimum", "nullable", "pattern",
+        "propertyOrdering", "required", "title",
     }
 )  # fmt: skip
 _BOOKKEEPING = frozenset({"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "$ref"})
@@ -26,9 +25,9 @@ _BOOKKEEPING = frozenset({"$schema", "$id", "$anchor", "$comment", "$defs", "def
 # million schemas.
 _MAX_REFERENCES = 1000
 _FORMATS = {
-    "string": {"date-time", "enum"},
-    "integer": {"int32", "int64"},
-    "number": {"float", "double"},
+    "string": ("date-time", "enum"),
+    "integer": ("int32", "int64"),
+    "number": ("float", "double"),
 }
 
 
