@@ -171,9 +171,9 @@ class AnthropicDecoder(Decoder):
         is_cut = self.reason_for(str(self._stop_reason)) == "length"
         for at, block in enumerate(blocks):
             opened = self._open(at, block)
-            if is_cut and opened.kind == "call" and at == len(blocks) - 1:
-                # The token limit truncated this call. The body does not show where, so the
-                # complete input is unknown.
+            is_last = at == len(blocks) - 1
+            if is_cut and is_last and opened.kind == "call" and not opened.data.get("input"):
+                # The token limit was reached before any input: ``{}`` is not what the model meant.
                 opened.data["input"] = None
             self._close(opened)
         self._finish()
