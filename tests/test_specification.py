@@ -371,3 +371,23 @@ async def test_strict_flag_of_a_tool_is_kept() -> None:
     assert json.loads(transport.requests[0].body)["tools"] == [
         {"type": "function", "function": function}
     ]
+
+
+# --- hints -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", ["ollama", "bedrock", "gemini", "anthropic"])
+@pytest.mark.parametrize("hint", [True, False])
+async def test_hint_that_a_wire_lacks_is_not_an_error_if_losses_are(wire: str, hint: bool) -> None:
+    image = d.Image(d.Inline("aGk="), "image/png", "high" if hint else None)
+    thinking = [
+        d.Assistant(
+            [d.Thinking("so", d.Continuity("s", issuer=d.Issuer("x", None, "m"))), d.Text("x")]
+        ),
+        HI,
+    ]
+    model, transport = fixed((503, {}), wire=wire, on_loss="reject")
+    expected = d.UnavailableError if hint else d.UnsupportedContentError
+    with pytest.raises(expected):
+        await model.complete([d.User([image]), *([] if hint else thinking)], max_tokens=5)
+    assert len(transport.requests) == (1 if hint else 0)

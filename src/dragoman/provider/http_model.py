@@ -23,6 +23,7 @@ from ..messages import LossWarning
 from ..prices import PricedAs, PriceRow, find_seller, find_server
 from ..transport import MAX_ERROR_BODY, HttpStream, Secret, Timeouts, Transport
 from ..wire import HttpReply, HttpRequest
+from ..wire.codec import HINTS
 from .auth import Auth, TokenAuth, TokenSource
 from .model import Model
 from .tracing import TRACE_HEADERS, add_trace
@@ -138,8 +139,9 @@ class HttpModel(Model):
 
     def _report(self, warnings: Sequence[LossWarning], request: Any) -> None:
         """Log losses; with ``on_loss="reject"`` raise the first of them."""
-        if warnings and self.on_loss == "reject":
-            raise _rejected(warnings)
+        lost = [warning for warning in warnings if warning.code not in HINTS]
+        if lost and self.on_loss == "reject":
+            raise _rejected(lost)
         session = f"{request.session_id} " if request.session_id else ""
         for warning in warnings:
             log.warning(

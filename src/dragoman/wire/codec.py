@@ -67,6 +67,10 @@ class HttpReply(Struct, frozen=True):
     body: bytes
 
 
+HINTS = frozenset({"detail_dropped"})
+"""The codes of losses that are only hints: ``on_loss="reject"`` does not apply to them."""
+
+
 class Note(Struct, frozen=True):
     """How one part of a request was rewritten or dropped, because the wire cannot express it."""
 

@@ -12,6 +12,7 @@ from ...errors import UnsupportedFeatureError
 from ...messages import NO_CONFIG, LossWarning, Request, RuntimeConfig, System
 from ...wire import CODECS, Asked, ServerCodec
 from ...wire.caching import drop_marks
+from ...wire.codec import HINTS
 from ...wire.endpoint import Place
 from ...wire.losses import Leftover, merge, nest
 from ...wire.rules import Rule
@@ -257,7 +258,7 @@ def _write_concept(concept: str, value: Any, wire: str) -> dict[str, Any] | None
 
 def refuse_losses(warnings: Collection[LossWarning], model: str) -> None:
     """Raise ``UnsupportedFeatureError`` for the first loss, if any (``on_loss: reject``)."""
-    for first in list(warnings)[:1]:
+    for first in [each for each in warnings if each.code not in HINTS][:1]:
         raise UnsupportedFeatureError(
             f"{first.path}: {first.detail}; {model!r} refuses losses (on_loss: reject)"
         )
