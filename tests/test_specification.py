@@ -391,3 +391,22 @@ async def test_hint_that_a_wire_lacks_is_not_an_error_if_losses_are(wire: str, h
     with pytest.raises(expected):
         await model.complete([d.User([image]), *([] if hint else thinking)], max_tokens=5)
     assert len(transport.requests) == (1 if hint else 0)
+
+
+# --- readiness ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", ["openai", "responses"])
+@pytest.mark.parametrize("status", [401, 403, 400, 422])
+async def test_ready_means_that_the_key_is_accepted(wire: str, status: int) -> None:
+    """Many compatible servers list their models to anyone."""
+    refusal = {"error": {"message": "no"}}
+    model, transport = fixed(
+        (200, {"data": [{"id": "m"}]}), (404, {}), (status, refusal), wire=wire
+    )
+    if status in (401, 403):
+        with pytest.raises(d.AuthenticationError):
+            await model.ready()
+    else:
+        await model.ready()
+    assert transport.requests[-1].body == b"{}"

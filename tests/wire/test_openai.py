@@ -481,7 +481,11 @@ def test_id_rule_of_openai_limits_only_the_length() -> None:
 @pytest.mark.parametrize(
     ("base_url", "kind", "urls"),
     [
-        ("http://h", "auto", ["http://h/v1/models", "http://h/health"]),
+        (
+            "http://h",
+            "auto",
+            ["http://h/v1/models", "http://h/health", "http://h/v1/chat/completions"],
+        ),
         ("http://h/v1/", "health", ["http://h/health", "http://h/v1/models"]),
         ("http://h/openai/v1", "state", ["http://h/openai/v1/models", "http://h/api/v0/models"]),
         ("http://h/sub/v1", "resident", ["http://h/sub/v1/models", "http://h/sub/api/ps"]),
