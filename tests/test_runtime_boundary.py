@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import dragoman as d
+from dragoman.calls import TURN
 from dragoman.events import ModelEvent, ProviderErrorEvent, ToolIntentProposed
 from dragoman.transport import FixtureTransport
 
@@ -87,6 +88,15 @@ async def test_normalizes_provider_tool_calls_into_intents() -> None:
     assert (proposed.intent.tool_name, proposed.intent.input) == ("bash", {"command": "npm test"})
     assert (proposed.intent.provider_call_id, proposed.intent.status) == ("call_1", "proposed")
     assert (proposed.intent.source.provider, proposed.intent.source.model) == ("acme", "m1")
+
+
+async def test_proposed_intents_have_the_turn_of_their_request() -> None:
+    model, _ = provider(WHOLE_CALL, WHOLE_CALL)
+    for settings, turn in (({"metadata": {TURN: "t1"}}, "t1"), ({}, None)):
+        events = await collect(model, "fix the tests", **settings)
+        assert [event.turn_id for event in events if isinstance(event, ToolIntentProposed)] == [
+            turn
+        ]
 
 
 async def test_does_not_execute_tools() -> None:

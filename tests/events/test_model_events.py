@@ -64,8 +64,8 @@ async def both_ways(events: list[Event], error: Exception | None = None) -> list
     """Return the events in the form for an agent runtime; assert that synchronous and asynchronous
     streams give the same events.
     """
-    first = list(to_model_events(stream(events, error)))
-    second = [event async for event in to_model_events(stream_async(events, error))]
+    first = list(to_model_events(stream(events, error), "t1"))
+    second = [event async for event in to_model_events(stream_async(events, error), "t1")]
     assert first == second
     return first
 
@@ -83,7 +83,7 @@ async def test_model_events_have_the_order_of_the_adapter_contract() -> None:
     assert isinstance(proposed, ToolIntentProposed)
     assert (proposed.intent.tool_name, proposed.intent.input) == ("bash", {"command": "npm test"})
     assert (proposed.intent.provider_call_id, proposed.intent.status) == ("call_1", "proposed")
-    assert proposed.intent.id.startswith("tu_")
+    assert (proposed.intent.id[:3], proposed.turn_id) == ("tu_", "t1")
     assert proposed.intent.source == IntentSource("acme", "m1", "req", 2)
     assert proposed.intent.assembled_from.event_count == 2
     assert finished == ModelFinished("tool_calls", Usage(3, 4))

@@ -52,10 +52,12 @@ class ToolIntentProposed(Struct, frozen=True, tag="tool_intent.proposed"):
     """A tool call that is complete and parsed.
 
     The intent has an ``id``. Its ``source`` is the provider, the model and the request; its
-    ``assembled_from`` describes the fragments that it was assembled from.
+    ``assembled_from`` describes the fragments that it was assembled from. ``turn_id`` is the turn
+    of the session that the request belongs to.
     """
 
     intent: ev.ToolIntent
+    turn_id: str | None = None
     type: ClassVar[str] = "tool_intent.proposed"
 
 
@@ -91,26 +93,33 @@ ModelEvent: TypeAlias = (
 
 
 @overload
-def to_model_events(events: Iterable[ev.Event | ev.UnknownEvent]) -> Iterator[ModelEvent]: ...
+def to_model_events(
+    events: Iterable[ev.Event | ev.UnknownEvent], turn_id: str | None = None
+) -> Iterator[ModelEvent]: ...
 @overload
 def to_model_events(
-    events: AsyncIterable[ev.Event | ev.UnknownEvent],
+    events: AsyncIterable[ev.Event | ev.UnknownEvent], turn_id: str | None = None
 ) -> AsyncIterator[ModelEvent]: ...
 def to_model_events(
     events: Iterable[ev.Event | ev.UnknownEvent] | AsyncIterable[ev.Event | ev.UnknownEvent],
+    turn_id: str | None = None,
 ) -> Iterator[ModelEvent] | AsyncIterator[ModelEvent]:
     """Convert a stream to model events; an error raised by the stream becomes ``provider.error``.
 
     A call that was cancelled, cut off or malformed yields no ``tool_intent.proposed``. Events of
-    unknown types are ignored.
+    unknown types are ignored. Proposed intents have the ``turn_id``; the default is the turn that
+    the request of an ``EventStream`` belongs to.
     """
+    turn_id = turn_id or getattr(events, "turn_id", None)
     if isinstance(events, AsyncIterable):
-        return _project_async(events)
-    return _project(events)
+        return _project_async(events, turn_id)
+    return _project(events, turn_id)
 
 
-def _project(events: Iterable[ev.Event | ev.UnknownEvent]) -> Iterator[ModelEvent]:
-    project = _Projector()
+def _project(
+    events: Iterable[ev.Event | ev.UnknownEvent], turn_id: str | None
+) -> Iterator[ModelEvent]:
+    project = _Projector(turn_id)
     try:
         for event in events:
             yield from project(event)
@@ -119,9 +128,9 @@ def _project(events: Iterable[ev.Event | ev.UnknownEvent]) -> Iterator[ModelEven
 
 
 async def _project_async(
-    events: AsyncIterable[ev.Event | ev.UnknownEvent],
+    events: AsyncIterable[ev.Event | ev.UnknownEvent], turn_id: str | None
 ) -> AsyncIterator[ModelEvent]:
-    project = _Projector()
+    project = _Projector(turn_id)
     try:
         async for event in events:
             for projected in project(event):
@@ -137,8 +146,9 @@ def _error_event(error: ProviderError) -> ProviderErrorEvent:
 
 
 class _Projector:
-    def __init__(self) -> None:
+    def __init__(self, turn_id: str | None) -> None:
         self.name = self.arguments = ""
+        self.turn_id = turn_id
 
     def __call__(self, event: ev.Event | ev.UnknownEvent) -> list[ModelEvent]:
         if isinstance(event, ev.TextDelta):
@@ -154,7 +164,9 @@ class _Projector:
             self.arguments += event.partial_json
             return [ToolIntentDelta(event.tool_use_id, self.name, self.arguments)]
         if isinstance(event, ev.ToolUseEnd):
-            return [ToolIntentProposed(event.intent)] if event.intent is not None else []
+            if event.intent is None:
+                return []
+            return [ToolIntentProposed(event.intent, self.turn_id)]
         if isinstance(event, ev.MessageComplete):
             return [ModelFinished(event.finish_reason, event.usage)]
         return []

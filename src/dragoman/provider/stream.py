@@ -11,6 +11,7 @@ from weakref import ref
 
 from msgspec.structs import replace
 
+from ..calls import TURN
 from ..errors import StreamInterruptedError, StructuredOutputError, release_frames
 from ..events import (
     Event,
@@ -144,6 +145,11 @@ class EventStream(_Interruptible, Generic[Parsed]):
         self._began = time.perf_counter()
         self._calls = calls if calls is not None else CallsInFlight()
         self._calls.add_stream(self.request_id, self)
+
+    @property
+    def turn_id(self) -> str | None:
+        """The turn of a session that the request belongs to, if any."""
+        return self.request.metadata.get(TURN)
 
     @property
     def ended(self) -> bool:
