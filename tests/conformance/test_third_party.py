@@ -234,10 +234,34 @@ class Clockwork(d.Provider):
         },
         breaking=lambda: Clockwork(breaks=True),
         unready={d.ModelNotLoadedError: lambda: Clockwork(d.ModelNotLoadedError("winding up"))},
+        other=lambda: Prompt(),
     ),
     ids=str,
 )
 async def test_third_party_provider_passes_the_conformance_suite(case: ProviderCase) -> None:
+    await case.run()
+
+
+class Prompt(Clockwork):
+    """A provider that answers without awaiting anything."""
+
+    name = "prompt"
+
+    async def events(self, request: d.Request) -> AsyncIterator[d.Event]:
+        out = Assembler(
+            request_id=request.request_id, model=self.model, provider=self.name,
+            expected=Expectation(request),
+            structured_path="native" if request.response_schema else None,
+        )  # fmt: skip
+        out.start()
+        self._say(request, out)
+        out.finish("tool_calls" if out.has_calls else "stop", "done")
+        for event in out.take():
+            yield event
+
+
+@pytest.mark.parametrize("case", suite(Prompt), ids=str)
+async def test_provider_that_never_waits_passes_the_conformance_suite(case: ProviderCase) -> None:
     await case.run()
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 import dragoman as d
 from dragoman.conformance import Violation, suite
 from dragoman.conformance.provider import Spy
+from dragoman.events import Assembler
 from dragoman.provider import HttpProvider
 from dragoman.signatures import schema_of
 from dragoman.transport import FixtureTransport
@@ -237,6 +238,13 @@ def _final(events: list[d.Event]) -> Any:
     return events[-1].final_content if isinstance(events[-1], d.MessageComplete) else ()
 
 
+class Wordy(Clockwork):
+    """Answers with text, even if a tool is forced."""
+
+    def _say(self, request: d.Request, out: Assembler) -> None:
+        out.text("It is sunny.")
+
+
 NO_INTENT = each(d.ToolUseEnd, intent=None, problem="malformed")
 
 WRONG: list[tuple[str, Callable[[], d.Provider], str]] = [
@@ -331,6 +339,9 @@ HOOKS: list[tuple[str, dict[str, Any], str]] = [
     ("images.are-refused", {"capabilities": {"supports_images": False}}, "not rejected"),
     ("system.is-refused", {"capabilities": {"supports_system_prompt": False}}, "not rejected"),
     ("streams.are-refused", {"capabilities": {"supports_streaming": False}}, "not rejected"),
+    ("swap.answers-are-alike", {"other": ending(finish_reason="length")}, "finish|form"),
+    ("swap.conversation-continues", {"other": Choosy}, "UnsupportedFeatureError"),
+    ("swap.conversation-continues", {"other": Wordy}, "did not continue"),
 ]  # fmt: skip
 
 
@@ -345,7 +356,8 @@ def test_conformance_cases_check_declared_capabilities(
 
 def test_every_conformance_case_has_a_faulty_provider() -> None:
     seen = {name for name, *_ in [*WRONG, *HOOKS]}
-    every = {str(case) for case in suite(Clockwork, capabilities={"supports_images": True})}
+    both_cases = suite(Clockwork, capabilities={"supports_images": True}, other=Clockwork)
+    every = {str(case) for case in both_cases}
     assert every <= seen
 
 

@@ -63,6 +63,7 @@ def suite(
     failing: Mapping[type[ProviderError], Factory] | None = None,
     breaking: Factory | None = None,
     unready: Mapping[type[ProviderError], Factory] | None = None,
+    other: Factory | None = None,
     skip: Iterable[str] = (),
     **settings: Any,
 ) -> Sequence[ProviderCase]: ...
@@ -76,6 +77,7 @@ def suite(
     failing: Mapping[type[ProviderError], Factory] | None = None,
     breaking: Factory | None = None,
     unready: Mapping[type[ProviderError], Factory] | None = None,
+    other: Factory | None = None,
     skip: Iterable[str] = (),
     **settings: Any,
 ) -> Sequence[CodecCase | CodecRule | ProviderCase]:
@@ -88,8 +90,10 @@ def suite(
     awaitable that returns one. ``capabilities`` select the cases: if a feature is known to be
     missing, the cases check that it is rejected cleanly. ``failing`` and ``unready`` map an error class to a
     factory whose calls, or whose ``ready()``, must raise it; ``breaking`` returns a provider whose
-    stream breaks off after its first text. ``settings`` are fields of ``Kit``: ``prompt``,
-    ``tool``, ``schema``, ``config``, ``at_once``, ``seconds``.
+    stream breaks off after its first text. ``other`` is the factory of a second provider: further
+    cases then check that the two answer alike and continue each other's conversations.
+    ``settings`` are fields of ``Kit``: ``prompt``, ``tool``, ``schema``, ``config``, ``at_once``,
+    ``seconds``.
 
     ``skip`` omits cases by name, with ``*`` as a wildcard; a name that matches no case is an
     error.
@@ -102,6 +106,7 @@ def suite(
             "failing": failing,
             "breaking": breaking,
             "unready": unready,
+            "other": other,
         }
         _refuse(
             wire,
@@ -117,7 +122,7 @@ def suite(
                 f"suite: unknown setting {name!r}; one of {', '.join(Kit.__dataclass_fields__)}"
             )
     known = read_capabilities(capabilities)
-    kit = Kit(factory, known, failing or {}, breaking, unready or {}, **settings)
+    kit = Kit(factory, known, failing or {}, breaking, unready or {}, other, **settings)
     return leave_out(build_cases(kit), skip)
 
 

@@ -47,6 +47,10 @@ def build_cases(kit: Kit) -> list[ProviderCase]:
     for flag, unless_known, wanted, opposite in _SWITCHED:
         checks |= wanted if kit.allows(flag, unless_known=unless_known) else {}
         checks |= opposite if kit.capabilities.known(flag) is False else {}
+    if kit.other is not None:
+        checks["swap.answers-are-alike"] = _answer_alike
+        if kit.allows("supports_tools"):
+            checks["swap.conversation-continues"] = _continue_each_other
     cases = [ProviderCase(name, check, kit) for name, check in checks.items()]
     for kind, factory in kit.failing.items():
         fails = partial(_fails_with, kind=kind, factory=factory)
@@ -370,6 +374,33 @@ async def _settings_are_one_calls(kit: Kit, provider: Provider) -> None:
         bool((await kit.ask(provider)).text),
         "a later call has no text",
     )
+
+
+# --- cases for two providers -------------------------------------------------------------------
+
+
+async def _answer_alike(kit: Kit, provider: Provider) -> None:
+    shapes = []
+    async with kit.open(kit.other) as other:
+        for each in (provider, other):
+            reply = await kit.ask(each)
+            demand_response(reply)
+            kinds = {type(block) for block in reply.message.content}
+            kinds -= {m.Thinking, m.RedactedThinking}
+            shapes.append([reply.finish_reason, *sorted([kind.__name__ for kind in kinds])])
+    demand_same(shapes[1], shapes[0], "the form of the other provider's reply")
+
+
+async def _continue_each_other(kit: Kit, provider: Provider) -> None:
+    async with kit.open(kit.other) as other:
+        said: list[m.Message] = [m.User(kit.tool_prompt)]
+        for each in (provider, other, provider, other):
+            reply = await each.complete(
+                said, [kit.tool], config=kit.config, tool_choice=m.ForceTool(kit.tool.name)
+            )
+            demand(bool(reply.tool_calls), f"{each.name} did not continue with a call")
+            results = [m.ToolResult(call.id, "Sunny, 21 degrees.") for call in reply.tool_calls]
+            said += [reply.message, *results]
 
 
 _ALWAYS: dict[str, Check] = {

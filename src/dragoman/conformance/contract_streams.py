@@ -153,7 +153,8 @@ async def _outer_cancellation_passes(kit: Kit, provider: Provider) -> None:
     ):
         task = asyncio.ensure_future(ask())
         await asyncio.sleep(0)
-        task.cancel()
+        if not task.cancel():
+            continue  # the provider has answered without waiting
         with contextlib.suppress(asyncio.CancelledError):
             await task
             raise Violation("the task's own cancellation was swallowed")

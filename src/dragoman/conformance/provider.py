@@ -46,6 +46,7 @@ class Kit:
     failing: Mapping[type[ProviderError], Factory] = field(default_factory=dict)
     breaking: Factory | None = None
     unready: Mapping[type[ProviderError], Factory] = field(default_factory=dict)
+    other: Factory | None = None
     prompt: str = "Say hello in one short sentence."
     tool: Tool = TOOL
     tool_prompt: str = "What is the weather in Bern? Use the tool."
