@@ -24,6 +24,7 @@ from dragoman.transport import FixtureTransport
 from dragoman.wire import CODECS
 
 from ..listed import Listed, speak
+from ..server import stream_of
 from .playing import call, propose, served, text
 
 # --- tools that fail the test if they run ------------------------------------------------------
@@ -151,3 +152,26 @@ async def test_raw_chunks_of_a_stream_are_not_logged(log: SqliteLog, tmp_path: P
     written = (tmp_path / "all.jsonl").read_text()
     for word in ("choices", "delta", "data:"):
         assert word not in written
+
+
+# --- losses ------------------------------------------------------------------------------------
+
+
+async def test_loss_is_logged_once_with_the_id_of_its_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = Session(ScriptedProvider(Answer("Hello.", thinking="So.")))
+    await session.run("Say hello.")
+    [said] = [each for each in session.state.messages if each.provider]
+    for name in ("first", "second"):
+        stream = (200, {}, [stream_of("Yes.")])
+        other = dragoman.connect(
+            "m", base_url="http://x.test/v1", name=name, transport=FixtureTransport(stream, stream)
+        )
+        await session.swap(other)
+        await session.run("Again.")
+        await session.run("And again.")
+        [line] = [record.getMessage() for record in caplog.records]
+        assert line.startswith(f"{name}/m {session.id} {said.message_id}: messages[1].content[0]")
+        assert "thinking" in line
+        caplog.clear()

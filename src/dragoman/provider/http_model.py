@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
+from ..calls import TURN
 from ..capabilities import Capabilities
 from ..errors import (
     InvalidRequestError,
@@ -142,6 +143,8 @@ class HttpModel(Model):
         lost = [warning for warning in warnings if warning.code not in HINTS]
         if lost and self.on_loss == "reject":
             raise _rejected(lost)
+        if TURN in request.metadata:
+            return  # the session logs each loss once, with the id of the message
         session = f"{request.session_id} " if request.session_id else ""
         for warning in warnings:
             log.warning(

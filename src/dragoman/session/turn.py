@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -40,6 +41,7 @@ from .records import is_repeatable, make_message, new_message_id
 
 log = logging.getLogger("dragoman")
 
+_PLACE = re.compile(r"messages\[(\d+)\](.*)", re.DOTALL)
 RUNNABLE = ("tool_calls", "stop", "length")  # finish reasons after which tool calls are run
 
 
@@ -201,6 +203,7 @@ class Turn:
                 attempt.hear((event,))
                 if isinstance(event, ev.MessageStart):
                     await self._write_history(stream.reply, parent)
+                    self._report_losses(stream)
                 self._report(event)
                 if isinstance(event, ev.ToolUseStart):
                     self._begun, self._written = event, []
@@ -236,6 +239,21 @@ class Turn:
         self._ends.append(end)
         if end.intent is not None:
             await self._write(end.intent, parent)
+
+    def _report_losses(self, stream: EventStream) -> None:
+        """Log what the wire of a provider cannot express, once for each message."""
+        reply, entries = stream.reply, self.journal.state.conversation.entries
+        for warning in reply.warnings:
+            found = _PLACE.match(warning.path)
+            at, part = (int(found[1]), found[2]) if found else (-1, warning.path)
+            message = entries[at].said.message_id if 0 <= at < len(entries) else None
+            key = reply.provider, reply.model, message, part, warning.code
+            if key not in self.journal.told:
+                self.journal.told.add(key)
+                log.warning(
+                    "%s/%s %s %s: %s", reply.provider, reply.model, self.journal.session,
+                    message or stream.request_id, warning,
+                )  # fmt: skip
 
     def _report(self, event: ev.Event) -> None:
         if self.settings.on_event is None:
