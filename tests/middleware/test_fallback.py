@@ -12,6 +12,7 @@ import pytest
 
 import dragoman as d
 from dragoman import errors
+from dragoman.capabilities import UNKNOWN, Fact
 from dragoman.middleware import (
     Availability,
     NotConfigured,
@@ -409,3 +410,37 @@ def test_swap_plan_and_token_estimate_use_the_first_candidate() -> None:
     assert model.plan("hello").target == a.plan("hello").target
     assert model.estimate_input_tokens("hello") == a.estimate_input_tokens("hello")
     assert d.describe(model) == "Fallback(name='fallback')\n  1. Listed a:big\n  2. Listed b:small"
+
+
+# --- the limits of a group ---------------------------------------------------------------------
+
+
+def limited(name: str, window: int | None, output: int | None = None) -> Listed:
+    known = {"max_context_tokens": window, "max_output_tokens": output}
+    return Listed("Yes.", name=name, repeat=True, capabilities=known)
+
+
+def test_limits_of_a_group_are_the_least_of_its_candidates() -> None:
+    known = d.Fallback([limited("a", 16_000, 500), limited("b", 9_000, 900)]).capabilities
+    assert known.max_context_tokens == Fact(9_000, "declared", by="b:m")
+    assert known.max_output_tokens == Fact(500, "declared", by="a:m")
+    known = d.Fallback([limited("a", None), limited("b", 9_000, 900)]).capabilities
+    assert (known.max_context_tokens.by, known.max_output_tokens) == ("b:m", UNKNOWN)
+    assert d.Fallback([limited("a", None)]).capabilities == d.Capabilities()
+
+
+@pytest.mark.parametrize("wrap", [lambda group: group, d.Retry, lambda group: d.Fallback([group])])
+async def test_smallest_window_of_a_group_does_not_refuse_what_another_candidate_takes(
+    wrap: Any,
+) -> None:
+    small, large = limited("a", 1_000), limited("b", 100_000)
+    await wrap(d.Fallback([small, large])).complete("word " * 20_000)
+    assert (len(small.requests), len(large.requests)) == (0, 1)
+
+
+def test_swap_plan_of_a_group_is_that_of_the_first_candidate_that_accepts() -> None:
+    small, large = limited("a", 1_000), limited("b", 100_000)
+    long = [d.User("word " * 20_000)]
+    assert d.Fallback([small, large]).plan(long).target == "b:m"
+    assert d.Fallback([small, large]).plan("short").target == "a:m"
+    assert d.Fallback([small, limited("c", 500)]).plan(long).target == "a:m"

@@ -16,6 +16,7 @@ from dragoman import (
     Capabilities,
     ContextOverflowError,
     DropOldToolResults,
+    Fallback,
     KeepAll,
     OverloadedError,
     Policy,
@@ -527,3 +528,16 @@ async def test_work_per_turn_does_not_grow_with_the_length_of_a_session(
 
 def test_counting_log_of_these_tests_is_an_event_log() -> None:
     assert issubclass(CountedLog, EventLog)
+
+
+async def test_window_of_a_group_is_that_of_its_smallest_candidate() -> None:
+    log, first, second = MemoryLog(), short(), reader(12, window=200_000, name="second")
+    group = Fallback([first, second])
+    session = Session(group, [read_page], ALL, log, context=Window(), system="Read.")
+    outcome = await session.run("Read all pages.")
+    assert (outcome.outcome, len(second.requests)) == ("completed", 0)
+    projected = of(list(log.read(session.id)), "context.projected")
+    assert {(each.reason, each.window) for each in projected} == {("share", 4_000)}
+    long = Session(ScriptedProvider("Yes."), log=log)
+    await long.run("word " * 20_000)
+    assert (await long.swap(group)).target.startswith("second:")

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from ..calls import ProviderRecovered, ProviderUnavailable, RoutingChosen, RoutingSwitched
+from ..capabilities import UNKNOWN, Capabilities, Fact
 from ..errors import (
     AuthenticationError,
     ContextOverflowError,
@@ -139,6 +140,23 @@ class Fallback(Wrapper):
         """The circuit breaker that tracks which candidates are available."""
         return self._availability
 
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        """The limits that every candidate keeps: the smallest ones, with the candidate's name.
+
+        A limit on output is unknown if one candidate's is. Features are not listed, because the
+        first candidate that has them serves the request.
+        """
+        known = [(each.capabilities, _target(each)) for each in self._candidates]
+        window = _find_least(known, "max_context_tokens")
+        is_limited = all(each.known("max_output_tokens") is not None for each, _ in known)
+        output = _find_least(known, "max_output_tokens") if is_limited else UNKNOWN
+        return Capabilities(max_context_tokens=window, max_output_tokens=output)
+
+    def check(self, request: Any) -> None:
+        if request.operation != "chat" or self.operation != "chat":
+            super().check(request)  # a chat is checked for each candidate when its turn comes
+
     def parts(self) -> tuple[Model, ...]:
         return self._candidates
 
@@ -234,11 +252,13 @@ class Fallback(Wrapper):
         return self._candidates[0].estimate_input_tokens(messages, tools, system_prompt)
 
     def plan(self, messages: Messages) -> SwapPlan:
-        """Return the swap plan for the first candidate.
+        """Return the swap plan for the first candidate that accepts the conversation.
 
-        For another candidate, call its own ``plan``.
+        If there is none, return the plan for the first candidate.
         """
-        return self._candidates[0].plan(messages)
+        plans = [candidate.plan(messages) for candidate in self._candidates]
+        accepted = [plan for plan in plans if plan.refused is None and plan.fits is not False]
+        return next(iter(accepted), plans[0])
 
     # --- choosing a candidate to call
 
@@ -386,6 +406,8 @@ def _find_unsupported(candidate: Provider, request: Request) -> tuple[str, Provi
 
     Otherwise return ``None``.
     """
+    if any(isinstance(layer, Fallback) for layer in walk(candidate)):
+        return None  # a group checks its own candidates
     known = candidate.capabilities
     estimate = None
     if known.known("max_context_tokens") is not None:
@@ -394,6 +416,13 @@ def _find_unsupported(candidate: Provider, request: Request) -> tuple[str, Provi
     if refusal is None and request.stream and known.known("supports_streaming") is False:
         return "unsupported_feature", UnsupportedFeatureError("this model is known not to stream")
     return refusal
+
+
+def _find_least(known: Sequence[tuple[Capabilities, str]], name: str) -> Fact:
+    """Return the smallest known value of a limit; ``by`` names the candidate that has it."""
+    facts = [replace(getattr(each, name), by=target) for each, target in known]
+    found = [fact for fact in facts if fact.value is not None]
+    return min(found, key=lambda fact: fact.value) if found else UNKNOWN
 
 
 def _is_worth_another(error: ProviderError) -> bool:

@@ -128,6 +128,12 @@ class Middleware(Layer):
     def parts(self) -> tuple[Model, ...]:
         return (self.inner,)
 
+    def check(self, request: Any) -> None:
+        if request.operation == self.operation == "chat":
+            self.inner.check(request)  # a group checks each candidate when its turn comes
+        else:
+            super().check(request)
+
     async def ready(self) -> None:
         await self.inner.ready()
 
